@@ -1,0 +1,50 @@
+# The two commands: `make demo` and `make test`. Both set up what they need in .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+# Settings of the caller's shell must not reach into .venv.
+unexport PYTHONPATH
+unexport PYTHONHOME
+
+.PHONY: help setup demo story test check format bench lock clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(STAMP)  ## make .venv with the gateway command in it
+
+$(STAMP): pyproject.toml requirements/demo.txt requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=…")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup  ## run the gateway with an embedded Postgres and S3, and play the paused-writer story
+	$(BIN)/gateway demo --story
+
+test: setup  ## run every test
+	$(BIN)/python -m pytest
+
+check: setup  ## formatting, lint, types, the import table
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_import_table.py
+
+format: setup  ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup  ## measure, and print the table the README shows
+	$(BIN)/python -m bench
+
+lock: setup  ## pin every dependency again
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --output-file requirements/run.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --output-file requirements/demo.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --group dev --output-file requirements/dev.txt pyproject.toml
+
+clean:  ## remove what setup made
+	rm -rf $(VENV)

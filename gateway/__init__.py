@@ -1,0 +1,1 @@
+"""A fencing gateway for Postgres tables and S3 objects."""

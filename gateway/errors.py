@@ -1,0 +1,234 @@
+"""Every error the gateway answers with: its code, its status, and what the caller should do next.
+
+One tree, rendered three ways: as RFC 9457 problem JSON on the fencing API, as PostgREST's four keys on tables, as
+S3's XML on buckets. A code is never reused for something else.
+
+    GatewayError
+    ├── ConfigurationError            the operator's, never an HTTP answer
+    ├── TokenRequired            428  token-required
+    ├── TokenMalformed           400  token-malformed
+    ├── ResourceMalformed        400  resource-malformed
+    ├── RequestMalformed         400  request-malformed
+    ├── ResourceMismatch         422  resource-mismatch
+    ├── ResourceUnderivable      422  resource-underivable
+    ├── FenceRefusal             412  the writer has been overtaken; each is on record
+    │   ├── TokenStale                token-stale
+    │   ├── TokenDuplicate            token-duplicate
+    │   └── TokenUsed                 token-used
+    ├── TokenImplausible         403  token-implausible
+    ├── Unauthenticated          401  unauthenticated
+    ├── Forbidden                403  forbidden
+    ├── NotFound                 404  not-found
+    ├── BodyTooLarge             413  body-too-large
+    ├── OutcomeUnknown           503  outcome-unknown
+    ├── Unavailable              503  unavailable
+    ├── DialectError             any  PostgREST's own codes (PGRST…) and SQLSTATEs, on tables
+    └── StoreError               any  S3's own codes, on buckets
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, TypeAlias
+
+Fact: TypeAlias = str | int | bool | None
+
+
+class GatewayError(Exception):
+    """Base of all answers that are not a success.
+
+    ``message`` says what happened, ``advice`` what the caller should do next, ``facts`` are the machine-readable
+    particulars. ``retry_after`` (seconds) is set only where a retry can help.
+    """
+
+    code: str = "internal"
+    status: int = 500
+    s3_code: str = "InternalError"
+    title: ClassVar[str] = "The gateway failed"
+    default_advice: ClassVar[str] = "Report the request id to the operator of the gateway."
+    retry_after: int | None = None
+
+    def __init__(self, message: str, *, advice: str | None = None, facts: Mapping[str, Fact] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = self.default_advice if advice is None else advice
+        self.facts: dict[str, Fact] = dict(facts or {})
+
+
+class ConfigurationError(GatewayError):
+    """A configuration that cannot be used. The message names the file and the key."""
+
+    code = "configuration"
+    title = "The configuration cannot be used"
+    default_advice = "Correct the named key and start again."
+
+
+class TokenRequired(GatewayError):
+    code = "token-required"
+    status = 428
+    s3_code = "FencingTokenRequired"
+    title = "A write needs a fencing token"
+    default_advice = "Send the token your lock service gave you in the header Fencing-Token."
+
+
+class TokenMalformed(GatewayError):
+    code = "token-malformed"
+    status = 400
+    s3_code = "FencingTokenMalformed"
+    title = "The fencing token cannot be read"
+    default_advice = "Send one token, once: digits without sign, space or leading zero, optionally 'epoch.value'."
+
+
+class ResourceMalformed(GatewayError):
+    code = "resource-malformed"
+    status = 400
+    s3_code = "FencingResourceMalformed"
+    title = "The resource name is not in canonical form"
+    default_advice = "Use at most 512 bytes of RFC 3986 path characters and percent-encode everything else."
+
+
+class RequestMalformed(GatewayError):
+    code = "request-malformed"
+    status = 400
+    s3_code = "InvalidRequest"
+    title = "The request cannot be read"
+    default_advice = "Correct the request; sending it again unchanged cannot succeed."
+
+
+class ResourceMismatch(GatewayError):
+    code = "resource-mismatch"
+    status = 422
+    s3_code = "FencingResourceMismatch"
+    title = "The write touches something its token does not cover"
+    default_advice = "Narrow the write to the resource whose lock you hold, or name that resource."
+
+
+class ResourceUnderivable(GatewayError):
+    code = "resource-underivable"
+    status = 422
+    s3_code = "FencingResourceUnderivable"
+    title = "The gateway cannot tell which resource the write belongs to"
+    default_advice = "Filter by the whole primary key, send Fencing-Resource, or configure a rule for this target."
+
+
+class FenceRefusal(GatewayError):
+    """A write refused by the fence. Recorded durably before it is answered; retrying is pointless."""
+
+    status = 412
+    default_advice = (
+        "Stop writing: a newer holder has taken over and retrying cannot succeed. "
+        "Acquire the lock again to get a newer token."
+    )
+
+
+class TokenStale(FenceRefusal):
+    code = "token-stale"
+    s3_code = "StaleFencingToken"
+    title = "The fencing token has been overtaken"
+
+
+class TokenDuplicate(FenceRefusal):
+    code = "token-duplicate"
+    s3_code = "DuplicateFencingToken"
+    title = "Another holder uses the same fencing token"
+    default_advice = (
+        "Stop writing: two holders were given one token, so the lock service is broken. "
+        "Retrying cannot succeed; repair the issuer."
+    )
+
+
+class TokenUsed(FenceRefusal):
+    code = "token-used"
+    s3_code = "UsedFencingToken"
+    title = "The fencing token has already written"
+    default_advice = "This resource is strict: each token writes once. Acquire the lock again to get a newer token."
+
+
+class TokenImplausible(GatewayError):
+    code = "token-implausible"
+    status = 403
+    s3_code = "ImplausibleFencingToken"
+    title = "The fencing token cannot have been issued"
+    default_advice = "Use the token your lock service gave you; ask the operator if its counter was reset."
+
+
+class Unauthenticated(GatewayError):
+    code = "unauthenticated"
+    status = 401
+    s3_code = "AccessDenied"
+    title = "The caller is not known"
+    default_advice = "Send a configured API key as 'Authorization: Bearer …'."
+
+
+class Forbidden(GatewayError):
+    code = "forbidden"
+    status = 403
+    s3_code = "AccessDenied"
+    title = "The caller may not do this"
+    default_advice = "Ask the operator of the gateway for the right."
+
+
+class NotFound(GatewayError):
+    code = "not-found"
+    status = 404
+    s3_code = "NoSuchKey"
+    title = "There is nothing here"
+    default_advice = "Check the path."
+
+
+class BodyTooLarge(GatewayError):
+    code = "body-too-large"
+    status = 413
+    s3_code = "EntityTooLarge"
+    title = "The body is larger than this gateway takes"
+    default_advice = "Send less in one request, or ask the operator to raise the limit."
+
+
+class OutcomeUnknown(GatewayError):
+    """The write may or may not have taken effect. It takes no effect any more after the next acknowledged write."""
+
+    code = "outcome-unknown"
+    status = 503
+    s3_code = "FencingOutcomeUnknown"
+    title = "Whether the write took effect is not known"
+    default_advice = "Read the current state, then write again with the same token."
+    retry_after = 1
+
+
+class Unavailable(GatewayError):
+    """A service behind the gateway cannot be reached. Nothing was written."""
+
+    code = "unavailable"
+    status = 503
+    s3_code = "ServiceUnavailable"
+    title = "A service behind the gateway cannot be reached"
+    default_advice = "Nothing was written. Send the request again."
+    retry_after = 1
+
+
+class DialectError(GatewayError):
+    """An error of the table dialect: a PostgREST code or an SQLSTATE, with PostgREST's status for it."""
+
+    title = "The table request was refused"
+    s3_code = "InvalidRequest"
+
+    def __init__(
+        self, code: str, status: int, message: str, *, details: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, advice=hint or "")
+        self.code = code
+        self.status = status
+        self.details = details
+        self.hint = hint
+
+
+class StoreError(GatewayError):
+    """An error in S3's own vocabulary: the store's answer passed on, or a request refused as S3 would refuse it."""
+
+    code = "store-refused"
+    title = "The object request was refused"
+
+    def __init__(
+        self, s3_code: str, status: int, message: str, *, facts: Mapping[str, Fact] | None = None
+    ) -> None:
+        super().__init__(message, advice="", facts=facts)
+        self.s3_code = s3_code
+        self.status = status

@@ -1,0 +1,74 @@
+"""The rules of fencing: given the fence and what a writer presents, what happens. No I/O, no clock.
+
+The SQL function ``fencing.claim_v1`` makes the same decision under the lock of the fence row; a test drives both with
+the same histories.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gateway.fencing.token import Token
+
+
+class Mode(StrEnum):
+    """What a rule does with a write it would refuse: refuse it, or let it pass and only record it."""
+
+    ENFORCE = "enforce"
+    OBSERVE = "observe"
+
+
+class Equal(StrEnum):
+    """Whether a token that equals the fence passes (one holder writes many times) or not (each token writes once)."""
+
+    ACCEPT = "accept"
+    STRICT = "strict"
+
+
+class Decision(StrEnum):
+    """What the fence says to a token."""
+
+    RAISED = "raised"
+    HELD = "held"
+    STALE = "token-stale"
+    DUPLICATE = "token-duplicate"
+    USED = "token-used"
+
+    @property
+    def passes(self) -> bool:
+        return self in (Decision.RAISED, Decision.HELD)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The stored row of a resource: the highest token seen, who raised it, and when (the database's clock)."""
+
+    resource: str
+    token: Token
+    holder: str | None
+    caller: str | None
+    raised_at: datetime
+
+    @property
+    def raised_by(self) -> str:
+        """The best name there is for who raised the fence."""
+        return self.holder or self.caller or "an unnamed holder"
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """What a writer shows: its token, and the name it gives itself, if any."""
+
+    token: Token
+    holder: str | None = None
+
+
+def decide(fence: Fence | None, presented: Presented, equal: Equal = Equal.ACCEPT) -> Decision:
+    """The heart of the product in one comparison. ``fence`` is None where no token has been seen yet."""
+    if fence is None or presented.token > fence.token:
+        return Decision.RAISED
+    if presented.token < fence.token:
+        return Decision.STALE
+    if presented.holder and fence.holder and presented.holder != fence.holder:
+        return Decision.DUPLICATE
+    return Decision.USED if equal is Equal.STRICT else Decision.HELD

@@ -1,0 +1,42 @@
+"""Fencing tokens: read, write, compare. ``[epoch "."] value``, ordered by epoch, then by value."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from gateway.errors import TokenMalformed
+
+MAX_EPOCH = 2**31 - 1
+MAX_VALUE = 2**63 - 1
+
+# ASCII digits only: \d would also match the digits of other scripts.
+_GRAMMAR = re.compile(r"(?:(0|[1-9][0-9]{0,9})\.)?(0|[1-9][0-9]{0,18})")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Token:
+    """A fencing token. The epoch grows when an issuer lost its counter; the value grows with every new holder."""
+
+    epoch: int
+    value: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the wire form. Raises ``TokenMalformed`` for anything but the grammar and the ranges of the contract."""
+        match = _GRAMMAR.fullmatch(text)
+        if match is None:
+            raise TokenMalformed(f"{_shown(text)} is not a fencing token.")
+        epoch, value = int(match[1] or 0), int(match[2])
+        if epoch > MAX_EPOCH or value > MAX_VALUE:
+            raise TokenMalformed(
+                f"{_shown(text)} is out of range: epochs end at {MAX_EPOCH}, values at {MAX_VALUE}."
+            )
+        return cls(epoch, value)
+
+    def __str__(self) -> str:
+        """The canonical wire form: epoch 0 is not written."""
+        return f"{self.epoch}.{self.value}" if self.epoch else str(self.value)
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 64 else text[:61] + "...")
