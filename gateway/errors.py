@@ -22,6 +22,7 @@ S3's XML on buckets. A code is never reused for something else.
     ├── BodyTooLarge             413  body-too-large
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
+    ├── SqlError                 500  sql-error; the table plane answers with PostgREST's status for the SQLSTATE
     ├── DialectError             any  PostgREST's own codes (PGRST…) and SQLSTATEs, on tables
     └── StoreError               any  S3's own codes, on buckets
 """
@@ -202,6 +203,19 @@ class Unavailable(GatewayError):
     title = "A service behind the gateway cannot be reached"
     default_advice = "Nothing was written. Send the request again."
     retry_after = 1
+
+
+class SqlError(GatewayError):
+    """The database refused a statement and undid it. ``detail`` and ``hint`` are the database's own words."""
+
+    code = "sql-error"
+    title = "The database refused the statement"
+
+    def __init__(self, sqlstate: str, message: str, *, detail: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, advice=hint or "")
+        self.sqlstate = sqlstate
+        self.detail = detail
+        self.hint = hint
 
 
 class DialectError(GatewayError):

@@ -7,6 +7,7 @@ the same histories.
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from uuid import UUID
 
 from gateway.fencing.token import Token
 
@@ -41,13 +42,17 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The stored row of a resource: the highest token seen, who raised it, and when (the database's clock)."""
+    """The stored row of a resource: the highest token seen, who raised it, and when (the database's clock).
+
+    ``write_id`` is the write that used the token up where the resource is strict; None while only a barrier has.
+    """
 
     resource: str
     token: Token
     holder: str | None
     caller: str | None
     raised_at: datetime
+    write_id: UUID | None = None
 
     @property
     def raised_by(self) -> str:
@@ -57,10 +62,11 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """What a writer shows: its token, and the name it gives itself, if any."""
+    """What a writer shows: its token, the name it gives itself, if any, and the id of this one write."""
 
     token: Token
     holder: str | None = None
+    write_id: UUID | None = None
 
 
 def decide(fence: Fence | None, presented: Presented, equal: Equal = Equal.ACCEPT) -> Decision:
@@ -71,4 +77,6 @@ def decide(fence: Fence | None, presented: Presented, equal: Equal = Equal.ACCEP
         return Decision.STALE
     if presented.holder and fence.holder and presented.holder != fence.holder:
         return Decision.DUPLICATE
-    return Decision.USED if equal is Equal.STRICT else Decision.HELD
+    if equal is Equal.STRICT and fence.write_id not in (None, presented.write_id):
+        return Decision.USED
+    return Decision.HELD

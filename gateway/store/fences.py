@@ -1,0 +1,67 @@
+"""The fences: claim them inside the caller's transaction, raise them for a barrier, read them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from gateway.fencing.rules import Decision, Equal, Fence, Presented
+from gateway.fencing.token import Token
+from gateway.store.database import Database, Record, Transaction
+from gateway.store.queries import load
+
+_SQL = load("fences")
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What the fence of one resource said to a write.
+
+    ``fence`` is the row after the claim; where the decision is a refusal, it is the one that refuses. ``pending``:
+    S3 mutations with a lower token are still under way on this resource and must be settled before an answer.
+    """
+
+    resource: str
+    decision: Decision
+    fence: Fence
+    pending: bool
+
+
+async def claim(
+    transaction: Transaction, resources: Sequence[str], presented: Presented, equal: Equal, caller: str
+) -> list[Claimed]:
+    """Claim every resource for this write, in one order; the rows stay locked until the transaction ends.
+
+    Whoever gets a decision that does not pass must leave the transaction with an error, so that raises are undone.
+    """
+    rows = await transaction.fetch(
+        _SQL["claim_all"],
+        list(resources),
+        presented.token.epoch,
+        presented.token.value,
+        presented.holder,
+        caller,
+        equal is Equal.STRICT,
+        presented.write_id or uuid4(),
+    )
+    return [
+        Claimed(row["fence"]["resource"], Decision(row["decision"]), fence_from_row(row["fence"]), row["pending"])
+        for row in rows
+    ]
+
+
+async def read(database: Database, resource: str) -> Fence | None:
+    """The fence of one resource; None where no token has been seen yet."""
+    row = await database.fetchrow(_SQL["read"], resource)
+    return None if row is None else fence_from_row(row["fence"])
+
+
+async def listed(database: Database, prefix: str, after: str, limit: int) -> list[Fence]:
+    """At most ``limit`` fences whose name starts with ``prefix`` and sorts after ``after``, in the order of names."""
+    return [fence_from_row(row["fence"]) for row in await database.fetch(_SQL["list"], prefix, after, limit)]
+
+
+def fence_from_row(row: Record) -> Fence:
+    """A row of ``fencing.fence``."""
+    return Fence(
+        row["resource"], Token(row["epoch"], row["value"]), row["holder"], row["caller"], row["raised_at"], row["write_id"]
+    )

@@ -1,0 +1,17 @@
+-- name: claim_all
+-- Lock, compare and raise the fences of all resources of a write, in one order.
+SELECT decision, fence, pending FROM fencing.claim_all_v1($1, $2, $3, $4, $5, $6, $7)
+
+-- name: raise
+-- Raise without writing, and say which mutations are still under way with a lower token.
+SELECT decision, fence, pending FROM fencing.raise_v1($1, $2, $3, $4, $5)
+
+-- name: read
+-- The fence of one resource.
+SELECT f AS fence FROM fencing.fence AS f WHERE resource = $1
+
+-- name: list
+-- Fences in the order of their names, from a prefix, after a name.
+SELECT f AS fence FROM fencing.fence AS f
+WHERE starts_with(resource, $1) AND resource >= $1 AND resource > $2
+ORDER BY resource LIMIT $3

@@ -1,0 +1,117 @@
+"""Intents, forbidden ETags and known objects: the part of the object protocol that lives in Postgres."""
+
+from gateway.fencing.intent import (
+    ABSENCE,
+    Announcement,
+    Begun,
+    Forbidden,
+    Intent,
+    KnownObject,
+    Raised,
+)
+from gateway.fencing.rules import Decision, Equal, Fence, Mode, Presented
+from gateway.fencing.token import Token
+from gateway.store.database import Database, Record
+from gateway.store.fences import fence_from_row
+from gateway.store.queries import load
+
+_SQL = load("intents")
+_RAISE = load("fences")["raise"]
+
+
+async def begin(database: Database, write: Announcement, expected: str | None) -> Begun:
+    """Claim the resource and announce the mutation, conditioned on ``expected``, in one transaction."""
+    presented = write.presented
+    row = await database.fetchrow_write(
+        _SQL["begin"],
+        write.resource,
+        presented.token.epoch if presented else None,
+        presented.token.value if presented else None,
+        presented.holder if presented else None,
+        write.caller,
+        write.equal is Equal.STRICT,
+        write.mode is Mode.OBSERVE,
+        write.bucket,
+        write.key,
+        write.write_id,
+        expected,
+    )
+    assert row is not None
+    return Begun(
+        decision=None if row["decision"] is None else Decision(row["decision"]),
+        fence=_fence(row["fence"]),
+        pending=_intents(row["pending"]),
+        signed_at=row["signed_at"],
+        forbidden=frozenset(row["forbidden"] or ()),
+    )
+
+
+async def finish(database: Database, write: Announcement, etag: str | None, *, tombstone: bool) -> bool:
+    """The mutation has taken effect. False: its intent was gone, somebody has settled it."""
+    row = await database.fetchrow_write(
+        _SQL["finish"], write.resource, write.bucket, write.key, write.write_id, etag, tombstone
+    )
+    assert row is not None
+    return bool(row["pending"])
+
+
+async def abandon(database: Database, intent: Announcement | Intent) -> None:
+    """The mutation can have no effect any more: forget it."""
+    await database.fetchrow_write(_SQL["abandon"], intent.resource, intent.bucket, intent.key, intent.write_id)
+
+
+async def forbid(database: Database, intent: Intent) -> Forbidden:
+    """Forbid the ETag the intent is conditioned on; durable when this returns."""
+    etag = ABSENCE if intent.expected is None else intent.expected
+    row = await database.fetchrow_write(_SQL["forbid"], intent.resource, intent.bucket, intent.key, etag)
+    assert row is not None
+    return Forbidden(row["signed_at"], frozenset(row["etags"]))
+
+
+async def raise_fence(database: Database, resource: str, presented: Presented, caller: str) -> Raised:
+    """Raise without writing, in one transaction, and say which older mutations are still under way."""
+    row = await database.fetchrow_write(
+        _RAISE, resource, presented.token.epoch, presented.token.value, presented.holder, caller
+    )
+    assert row is not None
+    fence = _fence(row["fence"])
+    assert fence is not None
+    return Raised(Decision(row["decision"]), fence, _intents(row["pending"]))
+
+
+async def is_pending(database: Database, intent: Intent) -> bool:
+    """Whether this mutation is still announced."""
+    row = await database.fetchrow(_SQL["pending"], intent.resource, intent.bucket, intent.key, intent.write_id)
+    return row is not None and bool(row["pending"])
+
+
+async def peek(database: Database, resource: str, bucket: str, key: str) -> tuple[Fence | None, KnownObject | None]:
+    """The fence and what is remembered of the key, read without a lock: good for refusing early, not for deciding."""
+    row = await database.fetchrow(_SQL["peek"], resource, bucket, key)
+    assert row is not None
+    known = None if row["tombstone"] is None else KnownObject(row["etag"], row["tombstone"])
+    return _fence(row["fence"]), known
+
+
+async def all_pending(database: Database, limit: int) -> list[Intent]:
+    """Every mutation that may be under way, the oldest first."""
+    return [_intent(row["intent"]) for row in await database.fetch(_SQL["all_pending"], limit)]
+
+
+def _fence(row: Record | None) -> Fence | None:
+    return None if row is None or row["resource"] is None else fence_from_row(row)
+
+
+def _intents(rows: list[Record] | None) -> tuple[Intent, ...]:
+    return tuple(_intent(row) for row in rows or ())
+
+
+def _intent(row: Record) -> Intent:
+    return Intent(
+        row["resource"],
+        row["bucket"],
+        row["key"],
+        row["write_id"],
+        Token(row["epoch"], row["value"]),
+        row["expected"],
+    )

@@ -1,0 +1,32 @@
+"""Runs the migrations of the ``fencing`` schema. ``gateway migrate`` calls it; see gateway/migrate.py."""
+
+import asyncio
+
+import asyncpg
+from alembic import context
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+# Serialises gateways that migrate at the same time. The number has no meaning beyond being ours.
+MIGRATION_LOCK = 5_461_934
+
+
+def migrate(connection: Connection) -> None:
+    """One transaction for everything: a migration that fails leaves nothing behind."""
+    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
+    connection.execute(text("CREATE SCHEMA IF NOT EXISTS fencing"))
+    context.configure(connection=connection, version_table="migration", version_table_schema="fencing")
+    context.run_migrations()
+
+
+async def online() -> None:
+    dsn = context.config.attributes["dsn"]
+    engine = create_async_engine(
+        "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(dsn), poolclass=NullPool
+    )
+    async with engine.begin() as connection:
+        await connection.run_sync(migrate)
+
+
+asyncio.run(online())
