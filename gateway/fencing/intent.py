@@ -31,7 +31,10 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An S3 mutation that may be under way, conditioned on the ETag ``expected`` (None: on absence)."""
+    """An S3 mutation that may be under way, conditioned on the ETag ``expected`` (None: on absence).
+
+    ``signed_at``: the database's clock when it was announced; its signature carries that time.
+    """
 
     resource: str
     bucket: str
@@ -39,6 +42,7 @@ class Intent:
     write_id: UUID
     token: Token
     expected: str | None
+    signed_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,7 @@ class Token:
             raise TokenMalformed(f"{_shown(text)} is not a fencing token.")
         epoch, value = int(match[1] or 0), int(match[2])
         if epoch > MAX_EPOCH or value > MAX_VALUE:
-            raise TokenMalformed(
-                f"{_shown(text)} is out of range: epochs end at {MAX_EPOCH}, values at {MAX_VALUE}."
-            )
+            raise TokenMalformed(f"{_shown(text)} is out of range: epochs end at {MAX_EPOCH}, values at {MAX_VALUE}.")
         return cls(epoch, value)
 
     def __str__(self) -> str:

@@ -174,7 +174,7 @@ class Database:
             connection.terminate()
 
 
-async def _no_reset(connection: Any) -> None:  # noqa: ANN401 - asyncpg's own signature
+async def _no_reset(connection: Any) -> None:
     """Nothing session-scoped is ever set; a transaction left open by a cancelled task is rolled back by the pool."""
 
 

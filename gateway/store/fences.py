@@ -63,5 +63,10 @@ async def listed(database: Database, prefix: str, after: str, limit: int) -> lis
 def fence_from_row(row: Record) -> Fence:
     """A row of ``fencing.fence``."""
     return Fence(
-        row["resource"], Token(row["epoch"], row["value"]), row["holder"], row["caller"], row["raised_at"], row["write_id"]
+        row["resource"],
+        Token(row["epoch"], row["value"]),
+        row["holder"],
+        row["caller"],
+        row["raised_at"],
+        row["write_id"],
     )

@@ -114,4 +114,5 @@ def _intent(row: Record) -> Intent:
         row["write_id"],
         Token(row["epoch"], row["value"]),
         row["expected"],
+        row["signed_at"],
     )

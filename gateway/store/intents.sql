@@ -44,4 +44,4 @@ FROM (SELECT) AS one LEFT JOIN fencing.object AS o ON o.resource = $1 AND o.buck
 
 -- name: all_pending
 -- Every mutation that may be under way, the oldest first.
-SELECT i AS intent, i.signed_at FROM fencing.intent AS i ORDER BY i.signed_at LIMIT $1
+SELECT i AS intent FROM fencing.intent AS i ORDER BY i.signed_at LIMIT $1

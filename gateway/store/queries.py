@@ -1,4 +1,4 @@
-"""Reads the named queries of a ``.sql`` file: ``-- name: read`` opens one, the comment lines below say what it is for."""
+"""Reads the named queries of a ``.sql`` file: ``-- name: read`` opens one; the comment below says what it is for."""
 
 import re
 from importlib.resources import files

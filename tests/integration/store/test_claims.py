@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.fencing.resource import escape
 from gateway.fencing.rules import Decision, Equal, Fence, Presented, decide
 from gateway.fencing.token import Token
-from gateway.store import fences
+from gateway.store import fences, intents
 from gateway.store.database import Database, Transaction
 
 WRITES = (UUID(int=1), UUID(int=2))
@@ -24,9 +24,7 @@ presented = st.builds(
 )
 
 
-async def claim(
-    database: Database, resource: str, shown: Presented, equal: Equal = Equal.ACCEPT
-) -> fences.Claimed:
+async def claim(database: Database, resource: str, shown: Presented, equal: Equal = Equal.ACCEPT) -> fences.Claimed:
     async def work(transaction: Transaction) -> fences.Claimed:
         (claimed,) = await fences.claim(transaction, [resource], shown, equal, "tester")
         return claimed
@@ -50,8 +48,6 @@ async def test_sql_and_python_decide_alike(database: Database, history: list[Pre
 
 
 async def test_a_barrier_does_not_use_up_the_token_of_a_strict_resource(database: Database) -> None:
-    from gateway.store import intents
-
     token = Token(0, 7)
     assert (await intents.raise_fence(database, "r/1", Presented(token), "tester")).decision is Decision.RAISED
     first, second = (Presented(token, write_id=uuid4()) for _ in range(2))

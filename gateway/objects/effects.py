@@ -1,0 +1,208 @@
+"""The vocabulary of the object protocol: what it asks to be done, and what it comes to in the end.
+
+``protocol.py`` yields effects and is sent their answers; ``plane.py`` does them with Postgres and S3, and the explorer
+in ``tests/model`` does them in memory, in every order there is.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+from gateway.fencing.intent import Announcement, Begun, Forbidden, Intent, KnownObject, Raised
+from gateway.fencing.rules import Decision, Fence, Presented
+from gateway.objects.answers import HeadAnswer, Rejected, WriteAnswer
+
+
+class Form(StrEnum):
+    """How bytes are uploaded. On stores whose ETag is a hash, the same bytes have another ETag in another form."""
+
+    PLAIN = "plain"
+    MULTIPART = "multipart"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A form a body can be uploaded in, and the ETag it would have then."""
+
+    form: Form
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Look up what is remembered of the key. Answer: ``KnownObject | None``."""
+
+    write: Announcement
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Ask the store what is there. Answer: ``HeadAnswer``."""
+
+    bucket: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Claim, and write the intent down. Answer: ``Begun``. Durable."""
+
+    write: Announcement
+    expected: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Send the body, on condition that the key still has ``expected``. Answer: ``WriteAnswer``. Durable."""
+
+    write: Announcement
+    form: Form
+    expected: str | None
+    fence: Fence | None
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the object, on condition that it still has ``expected``. Answer: ``WriteAnswer``. Durable."""
+
+    write: Announcement
+    expected: str
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Entomb:
+    """Put a tombstone, on condition that the key still has ``expected``. Answer: ``WriteAnswer``. Durable.
+
+    A tombstone's bytes are unique, so that its ETag never comes back.
+    """
+
+    owner: Announcement | Intent
+    expected: str | None
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Bump:
+    """Write the same bytes again in a form whose ETag is none of ``forbidden``, on condition that the key still has
+    ``etag``. Answer: ``WriteAnswer``. Durable.
+    """
+
+    bucket: str
+    key: str
+    etag: str
+    forbidden: frozenset[str]
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The mutation took effect: forget the intent. Answer: bool, whether it was still there. Durable."""
+
+    write: Announcement
+    etag: str | None
+    tombstone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """The mutation can have no effect any more: forget the intent. Answer: None. Durable."""
+
+    intent: Announcement | Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Forbid:
+    """Forbid what the intent is conditioned on. Answer: ``Forbidden``. Durable."""
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitTurn:
+    """Wait, for a while, until another mutation of the same holder is over. Answer: bool, whether it is."""
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseFence:
+    """Raise without writing. Answer: ``Raised``. Durable."""
+
+    resource: str
+    presented: Presented
+    caller: str
+
+
+Effect: TypeAlias = (
+    Recall | Head | Begin | Put | Delete | Entomb | Bump | Finish | Abandon | Forbid | AwaitTurn | RaiseFence
+)
+Answer: TypeAlias = KnownObject | HeadAnswer | Begun | WriteAnswer | Forbidden | Raised | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The body is in place and durable. ``decision`` is what the fence said (a refusal only in observe mode)."""
+
+    applied: WriteAnswer
+    decision: Decision | None
+    fence: Fence | None
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The key is absent, for good as far as older holders are concerned."""
+
+    decision: Decision | None
+    fence: Fence | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The fence refuses. Nothing was written, and nothing will be."""
+
+    decision: Decision
+    fence: Fence
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionFailed:
+    """The caller's own condition does not hold. ``missing``: there is nothing it could hold for."""
+
+    missing: bool
+    decision: Decision | None = None
+    fence: Fence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRefused:
+    """The store refused the write for good. Nothing was written."""
+
+    answer: Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """Nobody can tell whether the write has taken effect. It will not any more after the next acknowledged one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """Nothing was written, and trying again can help."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """The barrier stands: no mutation with a lower token takes effect any more."""
+
+    decision: Decision
+    fence: Fence
+
+
+Outcome: TypeAlias = Stored | Deleted | Refused | ConditionFailed | StoreRefused | Uncertain | NotDone | Barred
