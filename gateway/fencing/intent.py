@@ -17,7 +17,11 @@ ABSENCE = ""
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A mutation of one key that is to be announced. ``presented`` is None only where the rule observes."""
+    """A mutation of one key that is to be announced. ``presented`` is None only where the rule observes.
+
+    A write that starts again, because the key had changed under it, announces itself as its next ``attempt``: whoever
+    settled the attempt before must not take away the intent of this one.
+    """
 
     resource: str
     bucket: str
@@ -27,6 +31,7 @@ class Announcement:
     caller: str
     mode: Mode = Mode.ENFORCE
     equal: Equal = Equal.ACCEPT
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Intent:
     token: Token
     expected: str | None
     signed_at: datetime
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)

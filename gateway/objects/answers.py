@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
+from gateway.objects import xml
+
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 
@@ -89,3 +91,29 @@ class Uploaded:
 
 WriteAnswer: TypeAlias = Applied | NotApplied | Rejected | NotSent | Unknown
 HeadAnswer: TypeAlias = Found | Missing | Unknown
+
+
+def of_write(status: int, etag: str | None, body: bytes, headers: Headers = ()) -> WriteAnswer:
+    """What the store's answer to a write means. ``etag`` is that header's value, ``body`` the whole answer's.
+
+    Only an answer that is certain to mean "no effect" is read as such.
+    """
+    error = xml.read_error(body)
+    code = error.code if error else ""
+    if status in (200, 204):
+        # S3 sends the status of a completion ahead and may still fail: the body has the last word.
+        return Unknown(f"200 with the error {code}") if error else Applied(unquoted(etag), headers)
+    if status in (409, 412) or (status == 404 and code != "NoSuchBucket"):
+        return NotApplied(status, code)
+    message = error.message if error else f"The store answered with {status}."
+    if 300 <= status < 400:
+        return Rejected(502, "BadGateway", "The store answered with a redirect: its endpoint or region is wrong.")
+    if (400 <= status < 500 and status != 408) or (status, code) == (501, "NotImplemented"):
+        return Rejected(status, code or "InvalidRequest", message)
+    return Unknown(f"{status} {code}".strip())
+
+
+def unquoted(etag: str | None) -> str | None:
+    """An ETag without its quotation marks. None for none, and for a weak one, which S3 does not have."""
+    bare = (etag or "").removeprefix('"').removesuffix('"')
+    return bare if bare and '"' not in bare else None

@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
+from gateway.errors import StoreError
 from gateway.fencing.intent import Announcement, Begun, Forbidden, Intent, KnownObject, Raised
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.objects.answers import HeadAnswer, Rejected, WriteAnswer
@@ -169,11 +170,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ConditionFailed:
-    """The caller's own condition does not hold. ``missing``: there is nothing it could hold for."""
+    """The caller's own condition does not hold; ``error`` is what S3 says then. Nothing was written."""
 
-    missing: bool
-    decision: Decision | None = None
-    fence: Fence | None = None
+    error: StoreError
 
 
 @dataclass(frozen=True, slots=True)

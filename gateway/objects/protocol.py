@@ -12,7 +12,7 @@ The rules that carry the promise:
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeAlias, TypeVar, assert_never, cast
 
@@ -30,6 +30,7 @@ from gateway.objects.answers import (
     Unknown,
     WriteAnswer,
 )
+from gateway.objects.conditions import Condition
 from gateway.objects.effects import (
     Abandon,
     Answer,
@@ -70,13 +71,6 @@ MARGIN = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition of the caller's own. ``etag`` is the one that must be there, ``"*"`` any; None: nothing may be."""
-
-    etag: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Key:
     """What stands at a key, as far as callers are concerned: a tombstone is absence to them, not to the store."""
 
@@ -88,13 +82,13 @@ class Key:
         return None if self.tombstone else self.etag
 
 
-Mutate: TypeAlias = Callable[[Key, Begun, datetime], Steps[Outcome | None]]
+Mutate: TypeAlias = Callable[[Announcement, Key, Begun, datetime], Steps[Outcome | None]]
 
 
 def put(write: Announcement, candidates: tuple[Candidate, ...], condition: Condition | None = None) -> Steps[Outcome]:
     """Write a body that has been taken in and verified. ``candidates``: its forms, the preferred one first."""
 
-    def mutate(key: Key, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+    def mutate(write: Announcement, key: Key, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
         form = choose(candidates, begun.forbidden)
         if form is None:
             yield Abandon(write)
@@ -110,7 +104,7 @@ def delete(
 ) -> Steps[Outcome]:
     """Make a key absent. A tombstone stands for it where absence is forbidden, or the store deletes unconditionally."""
 
-    def mutate(key: Key, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+    def mutate(write: Announcement, key: Key, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
         if key.visible is None:
             return (yield from _confirm_absence(write, begun))
         if conditional_delete and ABSENCE not in begun.forbidden:
@@ -168,15 +162,16 @@ def choose(candidates: tuple[Candidate, ...], forbidden: frozenset[str]) -> Form
 def _fenced(write: Announcement, condition: Condition | None, mutate: Mutate) -> Steps[Outcome]:
     """Announce, clear the way, mutate; start again where the key turns out to have changed."""
     key = None if condition else (yield from _recall(write))
-    for _ in range(ATTEMPTS):
+    for attempt in range(1, ATTEMPTS + 1):
+        write = replace(write, attempt=attempt)
         if key is None and (key := (yield from _look(write))) is None:
             return NotDone("the object store does not answer")
         begun = cast(Begun, (yield Begin(write, key.etag)))
         if begun.signed_at is not None:
-            if (missing := _broken(condition, key)) is not None:
+            if condition is not None and (broken := condition.broken(key.visible)) is not None:
                 yield Abandon(write)
-                return ConditionFailed(missing, begun.decision, begun.fence)
-            if (outcome := (yield from mutate(key, begun, begun.signed_at))) is not None:
+                return ConditionFailed(broken)
+            if (outcome := (yield from mutate(write, key, begun, begun.signed_at))) is not None:
                 return outcome
         elif begun.decision is not None and begun.fence is not None and not begun.pending and not begun.decision.passes:
             return Refused(begun.decision, begun.fence)
@@ -271,17 +266,6 @@ def _confirm_absence(write: Announcement, begun: Begun) -> Steps[Outcome | None]
     if key is None:
         return NotDone("the object store does not answer")
     return Deleted(begun.decision, begun.fence) if key.visible is None else None
-
-
-def _broken(condition: Condition | None, key: Key) -> bool | None:
-    """None: the caller's condition holds. True: nothing is there that it could hold for. False: it does not hold."""
-    if condition is None:
-        return None
-    if condition.etag is None:
-        return None if key.visible is None else False
-    if key.visible is None:
-        return True
-    return None if condition.etag in ("*", key.visible) else False
 
 
 def _etag(state: Found | Missing) -> str | None:

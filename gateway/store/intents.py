@@ -34,6 +34,7 @@ async def begin(database: Database, write: Announcement, expected: str | None) -
         write.bucket,
         write.key,
         write.write_id,
+        write.attempt,
         expected,
     )
     assert row is not None
@@ -49,7 +50,7 @@ async def begin(database: Database, write: Announcement, expected: str | None) -
 async def finish(database: Database, write: Announcement, etag: str | None, *, tombstone: bool) -> bool:
     """The mutation has taken effect. False: its intent was gone, somebody has settled it."""
     row = await database.fetchrow_write(
-        _SQL["finish"], write.resource, write.bucket, write.key, write.write_id, etag, tombstone
+        _SQL["finish"], write.resource, write.bucket, write.key, write.write_id, write.attempt, etag, tombstone
     )
     assert row is not None
     return bool(row["pending"])
@@ -57,7 +58,7 @@ async def finish(database: Database, write: Announcement, etag: str | None, *, t
 
 async def abandon(database: Database, intent: Announcement | Intent) -> None:
     """The mutation can have no effect any more: forget it."""
-    await database.fetchrow_write(_SQL["abandon"], intent.resource, intent.bucket, intent.key, intent.write_id)
+    await database.fetchrow_write(_SQL["abandon"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt)
 
 
 async def forbid(database: Database, intent: Intent) -> Forbidden:
@@ -81,7 +82,9 @@ async def raise_fence(database: Database, resource: str, presented: Presented, c
 
 async def is_pending(database: Database, intent: Intent) -> bool:
     """Whether this mutation is still announced."""
-    row = await database.fetchrow(_SQL["pending"], intent.resource, intent.bucket, intent.key, intent.write_id)
+    row = await database.fetchrow(
+        _SQL["pending"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt
+    )
     return row is not None and bool(row["pending"])
 
 
@@ -115,4 +118,5 @@ def _intent(row: Record) -> Intent:
         Token(row["epoch"], row["value"]),
         row["expected"],
         row["signed_at"],
+        row["attempt"],
     )

@@ -1,15 +1,15 @@
 -- name: begin
 -- Claim the resource and announce a mutation of one key, unless others must be settled first.
 SELECT decision, fence, pending, signed_at, forbidden
-FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
 -- name: finish
 -- The mutation has taken effect: forget its intent and remember the ETag, unless somebody settled it.
 WITH finished AS (
-    DELETE FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 RETURNING 1
+    DELETE FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING 1
 ), remembered AS (
     INSERT INTO fencing.object (resource, bucket, key, etag, tombstone)
-    SELECT $1, $2, $3, $5, $6 FROM finished
+    SELECT $1, $2, $3, $6, $7 FROM finished
     ON CONFLICT (resource, bucket, key) DO UPDATE SET etag = excluded.etag, tombstone = excluded.tombstone
 )
 SELECT EXISTS (SELECT FROM finished) AS pending
@@ -19,7 +19,7 @@ SELECT EXISTS (SELECT FROM finished) AS pending
 WITH forgotten AS (
     DELETE FROM fencing.object WHERE resource = $1 AND bucket = $2 AND key = $3
 )
-DELETE FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 RETURNING 1
+DELETE FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING 1
 
 -- name: forbid
 -- From now on this ETag (or absence) must not come back on the key.
@@ -34,7 +34,7 @@ SELECT now() AS signed_at, ARRAY(
 -- name: pending
 -- Whether one particular mutation is still under way.
 SELECT EXISTS (
-    SELECT FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4
+    SELECT FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5
 ) AS pending
 
 -- name: peek

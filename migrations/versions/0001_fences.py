@@ -31,6 +31,8 @@ CREATE TABLE fencing.intent (
     -- The ETag the mutation is conditioned on; null is absence.
     expected text,
     signed_at timestamptz NOT NULL DEFAULT now(),
+    -- A write that starts again is another intent: whoever settled the first must not remove the second.
+    attempt integer NOT NULL,
     PRIMARY KEY (resource, bucket, key)
 ) WITH (fillfactor = 70)
 ;
@@ -163,7 +165,7 @@ $function$
 BEGIN = """
 CREATE FUNCTION fencing.begin_v1(
     p_resource text, p_epoch integer, p_value bigint, p_holder text, p_caller text, p_strict boolean,
-    p_observe boolean, p_bucket text, p_key text, p_write_id uuid, p_expected text,
+    p_observe boolean, p_bucket text, p_key text, p_write_id uuid, p_attempt integer, p_expected text,
     OUT decision text, OUT fence fencing.fence, OUT pending fencing.intent[], OUT signed_at timestamptz,
     OUT forbidden text[]
 ) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
@@ -194,8 +196,8 @@ BEGIN
             ORDER BY i.bucket, i.key
         );
         EXIT WHEN cardinality(pending) > 0;
-        INSERT INTO fencing.intent (resource, bucket, key, write_id, epoch, value, expected)
-        VALUES (p_resource, p_bucket, p_key, p_write_id, own_epoch, own_value, p_expected)
+        INSERT INTO fencing.intent (resource, bucket, key, write_id, attempt, epoch, value, expected)
+        VALUES (p_resource, p_bucket, p_key, p_write_id, p_attempt, own_epoch, own_value, p_expected)
         ON CONFLICT (resource, bucket, key) DO NOTHING
         RETURNING intent.signed_at INTO signed_at;
         EXIT WHEN FOUND;

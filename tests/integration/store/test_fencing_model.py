@@ -1,0 +1,105 @@
+"""The fence store the explorer uses behaves as the SQL functions do, on random histories of the object protocol."""
+
+from typing import Any
+from uuid import UUID
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.fencing.intent import Announcement, Begun, Intent, Raised
+from gateway.fencing.rules import Equal, Fence, Mode, Presented
+from gateway.fencing.token import Token
+from gateway.store import intents
+from gateway.store.database import Database
+from tests.model.memory import NOW, Fences
+
+announcements = st.builds(
+    Announcement,
+    resource=st.sampled_from(["r", "s"]),
+    bucket=st.just("bucket"),
+    key=st.sampled_from(["a", "b"]),
+    write_id=st.sampled_from([UUID(int=1), UUID(int=2)]),
+    presented=st.one_of(
+        st.none(),
+        st.builds(
+            Presented,
+            token=st.builds(Token, epoch=st.integers(0, 1), value=st.integers(0, 2)),
+            holder=st.sampled_from([None, "ann", "bob"]),
+        ),
+    ),
+    caller=st.just("tester"),
+    mode=st.sampled_from(Mode),
+    equal=st.sampled_from(Equal),
+    attempt=st.integers(1, 2),
+).filter(lambda write: write.presented is not None or write.mode is Mode.OBSERVE)
+
+calls = st.lists(
+    st.tuples(
+        st.sampled_from(["begin", "begin", "finish", "abandon", "forbid", "raise"]),
+        announcements,
+        st.sampled_from([None, "e1", "e2"]),
+    ),
+    max_size=14,
+)
+
+
+def timeless(answer: Any) -> Any:
+    """The answer without clock readings, which the model does not have."""
+    match answer:
+        case Begun(decision, fence, pending, signed_at, forbidden):
+            sent = NOW if signed_at else None
+            return Begun(decision, timeless(fence), tuple(map(timeless, pending)), sent, forbidden)
+        case Raised(decision, fence, pending):
+            return Raised(decision, timeless(fence), tuple(map(timeless, pending)))
+        case Fence(resource, token, holder, caller, _, write_id):
+            return Fence(resource, token, holder, caller, NOW, write_id)
+        case Intent(resource, bucket, key, write_id, token, expected, _, attempt):
+            return Intent(resource, bucket, key, write_id, token, expected, NOW, attempt)
+        case _:
+            return answer
+
+
+async def real(database: Database, call: str, write: Announcement, etag: str | None) -> Any:
+    intent = Intent(write.resource, write.bucket, write.key, write.write_id, Token(0, 0), etag, NOW, write.attempt)
+    match call:
+        case "begin":
+            return await intents.begin(database, write, etag)
+        case "finish":
+            return await intents.finish(database, write, etag, tombstone=False)
+        case "abandon":
+            return await intents.abandon(database, write)
+        case "forbid":
+            return (await intents.forbid(database, intent)).etags
+        case _:
+            presented = write.presented or Presented(Token(0, 1))
+            return await intents.raise_fence(database, write.resource, presented, "tester")
+
+
+def modelled(fences: Fences, call: str, write: Announcement, etag: str | None) -> Any:
+    intent = Intent(write.resource, write.bucket, write.key, write.write_id, Token(0, 0), etag, NOW, write.attempt)
+    match call:
+        case "begin":
+            return fences.begin(write, etag)
+        case "finish":
+            return fences.finish(write, etag, False)
+        case "abandon":
+            return fences.abandon(write)
+        case "forbid":
+            return fences.forbid(intent).etags
+        case _:
+            presented = write.presented or Presented(Token(0, 1))
+            return fences.raise_fence(write.resource, presented, "tester")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=calls)
+async def test_model_and_sql_give_the_same_answers(
+    database: Database, history: list[tuple[str, Announcement, str | None]]
+) -> None:
+    tables = "fence, fencing.intent, fencing.forbidden, fencing.object"
+    await database.fetch(f"TRUNCATE fencing.{tables}")
+    fences = Fences()
+    for call, write, etag in history:
+        assert timeless(await real(database, call, write, etag)) == timeless(modelled(fences, call, write, etag))
+        _, known = await intents.peek(database, write.resource, write.bucket, write.key)
+        assert known == fences.known.get((write.resource, write.bucket, write.key))

@@ -1,0 +1,96 @@
+"""The promises hold in every interleaving of small scopes, and each weakened protocol breaks them.
+
+The number of states of each exploration is printed at the end of the run (see conftest.py).
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.fencing.intent import Intent
+from gateway.objects import protocol
+from gateway.objects.effects import Abandon, Bump, Entomb, Forbid, Head
+from gateway.objects.protocol import Steps
+from tests.model.explorer import BrokenPromise, Explorer, Scope, Weakness, barrier, delete, put
+from tests.model.memory import NOW
+
+Report = Callable[[str, int], None]
+
+SCOPES = (
+    Scope("zombie's put, barrier and put", ((put(1, "Y"),), (barrier(2), put(2, "Z"))), (("k", "X"),), losses=2),
+    Scope("zombie creates, successor creates", ((put(1, "Y"),), (put(2, "Z"),)), crashes=2),
+    Scope("the same bytes again", ((put(1, "X"),), (put(2, "X"), put(2, "Z"))), (("k", "X"),)),
+    Scope("write, then restore the old bytes", ((put(1, "Y"),), (put(2, "Z"), put(2, "X"))), (("k", "X"),)),
+    Scope("create against delete", ((put(1, "Y"),), (put(2, "Z"), delete(2)))),
+    Scope("create, delete, create", ((put(1, "Y"),), (put(2, "Y"), delete(2), put(2, "Y")))),
+    Scope("a late delete", ((delete(1),), (put(2, "Z"), put(2, "X"))), (("k", "X"),)),
+    Scope("two deletes", ((delete(1),), (delete(2),)), (("k", "X"),), losses=2),
+    Scope("three tokens", ((put(1, "Y"),), (put(2, "Z"),), (put(3, "X"),)), (("k", "X"),), crashes=0),
+    Scope("two puts and a barrier", ((put(1, "Y"),), (barrier(2),), (put(3, "X"),)), (("k", "X"),)),
+    Scope("the same token tried again", ((put(1, "Y"), put(1, "Y")), (put(2, "Z"),)), (("k", "X"),)),
+    Scope("two writers with one token", ((put(1, "Y"),), (put(1, "Z"),), (barrier(2),)), (("k", "X"),), crashes=0),
+    Scope("two keys of one resource", ((put(1, "Y", "a"),), (put(2, "Z", "b"),)), (("a", "X"), ("b", "X"))),
+    Scope("two keys and a delete", ((put(1, "Y", "a"),), (delete(2, "b"), put(2, "X", "a"))), (("a", "X"), ("b", "X"))),
+)
+
+
+@pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: scope.name)
+def test_the_promises_hold(scope: Scope, report_states: Report) -> None:
+    states = Explorer(scope).run()
+    assert states > 500, "the scope explores next to nothing"
+    report_states(scope.name, states)
+
+
+def settle_without_bump(intent: Intent) -> Steps[bool]:
+    yield Forbid(intent)
+    yield Head(intent.bucket, intent.key)
+    yield Abandon(intent)
+    return True
+
+
+def settle_and_forbid_last(intent: Intent) -> Steps[bool]:
+    for _ in range(protocol.ATTEMPTS):
+        state = yield Head(intent.bucket, intent.key)
+        if getattr(state, "etag", None) != intent.expected:
+            yield Forbid(intent)
+            yield Abandon(intent)
+            return True
+        if intent.expected is None:
+            yield Entomb(intent, None, NOW)
+        else:
+            yield Bump(intent.bucket, intent.key, intent.expected, frozenset(), NOW)
+    return False
+
+
+def finds_a_broken_promise(weakness: Weakness, report_states: Report, name: str) -> bool:
+    for scope in SCOPES:
+        try:
+            Explorer(scope, weakness, promises="P2").run()
+        except BrokenPromise as broken:
+            report_states(f"without: {name} [{scope.name}]", str(broken).count("\n"))
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("name", "weakness"),
+    [
+        ("conditions on the writes", Weakness(conditions=False)),
+        ("intents", Weakness(intents=False)),
+        ("settling the whole resource", Weakness(whole_resource=False)),
+        ("forbidden ETags", Weakness(forbidding=False)),
+    ],
+)
+def test_the_explorer_sees_what_the_stores_owe(name: str, weakness: Weakness, report_states: Report) -> None:
+    assert finds_a_broken_promise(weakness, report_states, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "settle"),
+    [("the bump", settle_without_bump), ("forbidding before the bump", settle_and_forbid_last)],
+)
+def test_the_explorer_sees_what_settling_owes(
+    name: str, settle: Callable[[Intent], Steps[bool]], monkeypatch: pytest.MonkeyPatch, report_states: Report
+) -> None:
+    monkeypatch.setattr(protocol, "settle", settle)
+    assert finds_a_broken_promise(Weakness(), report_states, name)
