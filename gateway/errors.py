@@ -22,6 +22,7 @@ S3's XML on buckets. A code is never reused for something else.
     ├── BodyTooLarge             413  body-too-large
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
+    ├── StoreUnfit               501  store-unfit
     ├── SqlError                 500  sql-error; the table plane answers with PostgREST's status for the SQLSTATE
     ├── DialectError             any  PostgREST's own codes (PGRST…) and SQLSTATEs, on tables
     └── StoreError               any  S3's own codes, on buckets
@@ -205,6 +206,16 @@ class Unavailable(GatewayError):
     retry_after = 1
 
 
+class StoreUnfit(GatewayError):
+    """The object store does not do what fencing needs. Found by the probe, before anything was written."""
+
+    code = "store-unfit"
+    status = 501
+    s3_code = "NotImplemented"
+    title = "The object store cannot be fenced"
+    default_advice = "Use a store that honours conditional writes; `gateway doctor` shows what this one does."
+
+
 class SqlError(GatewayError):
     """The database refused a statement and undid it. ``detail`` and ``hint`` are the database's own words."""
 
@@ -240,9 +251,7 @@ class StoreError(GatewayError):
     code = "store-refused"
     title = "The object request was refused"
 
-    def __init__(
-        self, s3_code: str, status: int, message: str, *, facts: Mapping[str, Fact] | None = None
-    ) -> None:
+    def __init__(self, s3_code: str, status: int, message: str, *, facts: Mapping[str, Fact] | None = None) -> None:
         super().__init__(message, advice="", facts=facts)
         self.s3_code = s3_code
         self.status = status

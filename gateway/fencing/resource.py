@@ -17,6 +17,7 @@ MAX_BYTES = 512
 _LITERAL = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+;:@")
 _ENCODED = tuple(chr(byte) if byte in _LITERAL else f"%{byte:02X}" for byte in range(256))
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9\-._~!$&'()*+;:@]*")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9\-._~!$&'()*+;:@/]{1,512}")
 _UNIT = re.compile(r"%([0-9A-F]{2})|([A-Za-z0-9\-._~!$&'()*+;:@/])")
 _FIELD = re.compile(r"\{([^{}/]+)\}")
 
@@ -35,6 +36,8 @@ def escape_path(value: str) -> str:
 
 def canonical(name: str) -> str:
     """``name`` itself if it is in canonical form, else ``ResourceMalformed``."""
+    if _PLAIN_NAME.fullmatch(name):
+        return name
     if not name:
         raise ResourceMalformed("A resource name must not be empty.")
     if len(name.encode("utf-8", "surrogatepass")) > MAX_BYTES:

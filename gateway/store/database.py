@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
@@ -105,6 +106,13 @@ class Database:
         except TimeoutError:
             self._pool.terminate()
 
+    async def now(self) -> datetime:
+        """The database's clock, the only one that is trusted."""
+        row = await self.fetchrow("SELECT now() AS now")
+        assert row is not None
+        moment: datetime = row["now"]
+        return moment
+
     async def fetch(self, sql: str, *arguments: object) -> list[Record]:
         """All rows of one statement that reads."""
         async with self._session() as connection:
@@ -195,7 +203,8 @@ class _translated:  # noqa: N801 - reads as a phrase at its call sites
                 "Another write of this resource is still under way.",
                 advice="Nothing was written. Send the request again.",
             ) from error
-        if isinstance(error, _LOST):
+        # asyncpg's complaint about an argument it cannot encode is an InterfaceError too; that one is our own mistake.
+        if isinstance(error, _LOST) and not isinstance(error, ValueError):
             raise self._lost("The database connection was lost.") from error
         if isinstance(error, asyncpg.PostgresError):
             raise SqlError(

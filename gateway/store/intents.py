@@ -58,7 +58,9 @@ async def finish(database: Database, write: Announcement, etag: str | None, *, t
 
 async def abandon(database: Database, intent: Announcement | Intent) -> None:
     """The mutation can have no effect any more: forget it."""
-    await database.fetchrow_write(_SQL["abandon"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt)
+    await database.fetchrow_write(
+        _SQL["abandon"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt
+    )
 
 
 async def forbid(database: Database, intent: Intent) -> Forbidden:

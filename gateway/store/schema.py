@@ -6,14 +6,29 @@ import asyncpg
 from alembic import command
 from alembic.config import Config as Alembic
 from alembic.script import ScriptDirectory
+from sqlalchemy.exc import DBAPIError
+
+from gateway.errors import SqlError
+from gateway.store.database import Database
+
+UNDEFINED_TABLE = "42P01"
 
 _PACKAGED = Path(__file__).parents[1] / "migrations"
 _CHECKOUT = Path(__file__).parents[2] / "migrations"
 
 
 def upgrade(dsn: str) -> None:
-    """Bring the schema to the version of this package, in one transaction. Safe to run at any time, by anyone."""
-    command.upgrade(_alembic(dsn), "head")
+    """Bring the schema to the version of this package, in one transaction. Safe to run at any time, by anyone.
+
+    Raises ``SqlError`` where the database refuses, for example for want of privileges.
+    """
+    try:
+        command.upgrade(_alembic(dsn), "head")
+    except DBAPIError as error:
+        cause = error.orig and error.orig.__cause__
+        if isinstance(cause, asyncpg.PostgresError):
+            raise SqlError(cause.sqlstate or "XX000", cause.message or str(cause)) from error
+        raise
 
 
 def newest() -> str:
@@ -24,15 +39,21 @@ def newest() -> str:
 
 
 async def installed(dsn: str) -> str | None:
-    """The revision the database has; None where the schema is not installed."""
-    connection = await asyncpg.connect(dsn)
+    """The revision the database has; None where the schema is not installed.
+
+    Raises ``Unavailable`` where the database cannot be reached, ``SqlError`` where it refuses.
+    """
+    database = Database(dsn, pool_size=1)
+    await database.open()
     try:
-        revision: str | None = await connection.fetchval("SELECT version_num FROM fencing.migration")
-    except asyncpg.UndefinedTableError:
-        return None
+        row = await database.fetchrow("SELECT version_num FROM fencing.migration")
+    except SqlError as error:
+        if error.sqlstate == UNDEFINED_TABLE:
+            return None
+        raise
     finally:
-        await connection.close()
-    return revision
+        await database.close()
+    return None if row is None else str(row["version_num"])
 
 
 def _alembic(dsn: str) -> Alembic:

@@ -1,0 +1,173 @@
+"""Builds the gateway: opens what it needs, wires the planes together, tells them apart by the path. No logic."""
+
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Literal
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway import api
+from gateway.audit import Audit
+from gateway.auth.keys import Keys
+from gateway.config import Config
+from gateway.errors import GatewayError, Unavailable
+from gateway.fencing.resource import Template
+from gateway.fencing.rules import Decision, Fence, Presented
+from gateway.middleware import Middleware
+from gateway.objects.plane import ObjectPlane
+from gateway.objects.probe import Profiles
+from gateway.objects.resources import Resources
+from gateway.objects.resources import Rule as ObjectRule
+from gateway.objects.upstream import Upstream
+from gateway.observe.events import Observe, ServiceUnreachable
+from gateway.observe.logs import log
+from gateway.store import intents
+from gateway.store.database import Database
+from gateway.tables.plan import Rule as TableRule
+from gateway.tables.plane import Exposure, TablePlane
+
+
+class Gateway:
+    """The ASGI app. A first path segment of one or two characters is the gateway's own, all else is S3."""
+
+    def __init__(self, config: Config, observe: Observe) -> None:
+        self._database = _database(config)
+        self._upstream = None if config.s3 is None else Upstream(config.s3)
+        self._observe = observe
+        keys = Keys(config.callers, anonymous=config.auth.anonymous)
+        self._objects = self._build_objects(config, keys)
+        self._tables = self._build_tables(config, keys)
+        self._api = api.build(
+            database=self._database,
+            keys=keys,
+            barrier=self._barrier,
+            audit=Audit(self._database, observe, "api"),
+            health=self._health,
+        )
+        self._table_prefixes = _table_prefixes(config)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._plane(scope["path"])(scope, receive, send)
+
+    def _plane(self, path: str) -> ASGIApp:
+        if path.startswith(self._table_prefixes):
+            return self._tables
+        first = path[1:].partition("/")[0]
+        if self._objects is None or 1 <= len(first) <= 2:
+            return self._api
+        return self._objects
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with self._opened():
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[None]:
+        """Pools only: neither Postgres nor the store needs to be there yet."""
+        await self._database.open()
+        try:
+            if self._upstream is None:
+                yield
+            else:
+                async with self._upstream:
+                    yield
+        finally:
+            await self._database.close()
+
+    async def _barrier(self, resource: str, presented: Presented, caller: str) -> tuple[Decision, Fence]:
+        if self._objects is not None:
+            return await self._objects.barrier(resource, presented, caller)
+        raised = await intents.raise_fence(self._database, resource, presented, caller)
+        if raised.pending:
+            raise Unavailable(
+                "An object write of an older holder is pending, and no object store is configured.",
+                advice="Configure [s3] again until everything pending is settled.",
+            )
+        return raised.decision, raised.fence
+
+    async def _settle(self, resource: str, presented: Presented, caller: str) -> None:
+        """For the table plane: what its own claim then says about the token is what counts."""
+        await self._barrier(resource, presented, caller)
+
+    async def _health(self) -> dict[str, str]:
+        services = {"postgres": await self._state("postgres", self._database.now())}
+        if self._upstream is not None:
+            services["s3"] = await self._state("s3", self._reach_store(self._upstream))
+        return services
+
+    async def _state(self, service: Literal["postgres", "s3"], probe: Awaitable[object]) -> str:
+        try:
+            await probe
+        except GatewayError as error:
+            self._observe(ServiceUnreachable(service, error.message))
+            return "unreachable"
+        return "ok"
+
+    async def _reach_store(self, upstream: Upstream) -> None:
+        async with await upstream.send("GET", "/") as response:
+            if response.status >= 500:
+                raise Unavailable(f"The store answers with {response.status}.")
+
+    def _build_objects(self, config: Config, keys: Keys) -> ObjectPlane | None:
+        if config.s3 is None or self._upstream is None:
+            return None
+        rules = [ObjectRule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in config.objects]
+        return ObjectPlane(
+            database=self._database,
+            upstream=self._upstream,
+            profiles=Profiles(self._upstream, self._database.now),
+            resources=Resources(rules, mode=config.fencing.mode, equal=config.fencing.equal),
+            secret_of=keys.secret_of,
+            observe=self._observe,
+            clock=_clock,
+            max_body=config.server.max_body,
+            pending_wait=config.s3.pending_wait,
+        )
+
+    def _build_tables(self, config: Config, keys: Keys) -> TablePlane:
+        default = TableRule(None, config.fencing.mode, config.fencing.equal)
+        rules = {
+            rule.name: TableRule(
+                None if rule.resource is None else Template.parse(rule.resource),
+                rule.mode or default.mode,
+                rule.equal or default.equal,
+            )
+            for rule in config.tables
+        }
+        exposure = Exposure(config.postgres.schemas, rules, default, _table_prefixes(config), config.server.max_body)
+        return TablePlane(
+            self._database, exposure, authenticate=keys.by_bearer, observe=self._observe, settle=self._settle
+        )
+
+
+def build(config: Config, observe: Observe = log) -> ASGIApp:
+    """The whole gateway as an ASGI app. Its lifespan opens and closes what it needs."""
+    return Middleware(Gateway(config, observe), observe)
+
+
+def _database(config: Config) -> Database:
+    postgres = config.postgres
+    return Database(
+        postgres.dsn.get_secret_value(),
+        pool_size=postgres.pool_size,
+        statement_timeout=postgres.statement_timeout,
+        lock_timeout=postgres.lock_timeout,
+        idle_timeout=postgres.idle_timeout,
+        connect_timeout=postgres.connect_timeout,
+    )
+
+
+def _table_prefixes(config: Config) -> tuple[str, ...]:
+    return ("/v1/tables/", "/rest/v1/") if config.server.rest_v1 else ("/v1/tables/",)
+
+
+def _clock() -> datetime:
+    """Judges the age of inbound signatures, which only ends them; no write is decided by it."""
+    return datetime.now(UTC)  # noqa: TID251

@@ -1,0 +1,71 @@
+"""Around everything: a request id, the client's address, and an answer even where the gateway itself has failed."""
+
+from typing import Any
+from uuid import uuid4
+
+import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.errors import GatewayError
+from gateway.observe.events import Observe, RequestFailed
+
+REQUEST_ID = b"x-request-id"
+
+
+class Middleware:
+    """Plain ASGI. Puts ``request_id`` and ``client`` into ``scope["state"]``; answers carry ``X-Request-Id``."""
+
+    def __init__(self, app: ASGIApp, observe: Observe) -> None:
+        self._app = app
+        self._observe = observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = uuid4().hex
+        client = scope.get("client")
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        state["client"] = client[0] if client else None
+        started = False
+
+        async def identified(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, identified)
+        except Exception as error:
+            self._observe(RequestFailed(request_id, scope["method"], scope["path"], error))
+            if started:
+                raise
+            await answer_problem(GatewayError("Something went wrong inside the gateway."), identified)
+
+
+async def answer_problem(error: GatewayError, send: Send) -> None:
+    """Answer with RFC 9457 problem JSON."""
+    body = orjson.dumps(problem(error))
+    headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode())]
+    if error.retry_after is not None:
+        headers.append((b"retry-after", str(error.retry_after).encode()))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def problem(error: GatewayError) -> dict[str, Any]:
+    """The error as a problem document; its facts are members of their own."""
+    return {
+        **{name.replace("-", "_"): fact for name, fact in error.facts.items()},
+        "type": f"urn:fencing-gateway:{error.code}",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.message,
+        "code": error.code,
+        "advice": error.advice,
+    }

@@ -1,0 +1,56 @@
+"""The log: one line of JSON on standard error for what an operator wants to know. Never a secret, never a payload."""
+
+import sys
+
+import structlog
+
+from gateway.observe.events import (
+    CatalogWarning,
+    Event,
+    IntentSettled,
+    OutcomeLost,
+    RequestFailed,
+    ServiceUnreachable,
+    StepReached,
+    WriteRefused,
+)
+
+_logger = structlog.wrap_logger(
+    structlog.PrintLogger(sys.stderr),
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.dict_tracebacks,
+        structlog.processors.JSONRenderer(),
+    ],
+)
+
+
+def log(event: Event) -> None:
+    """Write the event down, unless it is a step of an ordinary write."""
+    match event:
+        case StepReached():
+            return
+        case WriteRefused(plane, rejection):
+            _logger.warning(
+                "write refused" if rejection.enforced else "write would be refused",
+                plane=plane,
+                resource=rejection.resource,
+                reason=rejection.reason,
+                token=str(rejection.attempt.token),
+                fence=str(rejection.fence.token) if rejection.fence else None,
+                caller=rejection.attempt.caller,
+                holder=rejection.attempt.holder,
+                rejection=str(rejection.id),
+                request_id=rejection.attempt.request_id,
+            )
+        case IntentSettled(resource, bucket, key, write_id):
+            _logger.info("write settled", resource=resource, bucket=bucket, key=key, write_id=write_id)
+        case OutcomeLost(resource, bucket, key, write_id):
+            _logger.warning("outcome lost", resource=resource, bucket=bucket, key=key, write_id=write_id)
+        case ServiceUnreachable(service, error):
+            _logger.error("service unreachable", service=service, error=error)
+        case CatalogWarning(table, warning):
+            _logger.warning("catalog warning", table=table, warning=warning)
+        case RequestFailed(request_id, method, path, error):
+            _logger.error("request failed", request_id=request_id, method=method, path=path, exc_info=error)
