@@ -1,0 +1,62 @@
+"""The gateway over real HTTP, in the test's own event loop."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from gateway import app
+from gateway.config import Config
+from gateway.observe.events import Event, Observe
+
+ACCESS_KEY, SECRET_KEY, API_KEY = "AKIAWRITER", "writer-secret", "writer-api-key"
+
+
+def config(dsn: str, endpoint: str | None = None, **sections: Any) -> Config:
+    """A configuration with one caller, ``writer``. ``endpoint`` is that of an S3 double."""
+    store = {"endpoint": endpoint, "access_key_id": "AKIADOUBLE", "secret_access_key": "double-secret", "timeout": 5}
+    caller = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
+    given = {"postgres": {"dsn": dsn}, "s3": store if endpoint else None, "callers": [caller]}
+    return Config.model_validate({**given, **sections})
+
+
+class Events(list[Event]):
+    """A sink that keeps what happened."""
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+
+@asynccontextmanager
+async def running(
+    config: Config, observe: Observe | None = None, tls: tuple[Path, Path] | None = None
+) -> AsyncIterator[str]:
+    """Serve the gateway on a free port of 127.0.0.1; its origin."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        certificate, key = tls or (None, None)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app.build(config, observe or Events()),
+                log_config=None,
+                lifespan="on",
+                proxy_headers=False,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
+                ssl_version=ssl.PROTOCOL_TLS_SERVER,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.serve(sockets=[listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            try:
+                yield f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True

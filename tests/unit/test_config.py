@@ -1,0 +1,109 @@
+"""Configuration errors name the file and the key, and never show a secret."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import load
+from gateway.errors import ConfigurationError
+from gateway.fencing.rules import Mode
+
+COMPLETE = """
+[server]
+listen = "127.0.0.1:9000"
+[postgres]
+dsn = "postgresql://gateway:hunter2@db/app"
+schemas = ["public", "sales"]
+[s3]
+endpoint = "https://s3.example.com"
+access_key_id = "store"
+secret_access_key = "store-secret"
+[[callers]]
+name = "worker"
+access_key_id = "worker"
+secret_access_key = "worker-secret"
+api_key = "worker-key"
+[[tables]]
+name = "public.shipments"
+resource = "order/{order_id}"
+mode = "observe"
+[[objects]]
+match = "reports/{job}/**"
+resource = "job/{job}"
+equal = "strict"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "gateway.toml"
+
+
+def test_reads_a_complete_file(file: Path) -> None:
+    file.write_text(COMPLETE)
+    config = load(file)
+    assert (config.server.host, config.server.port) == ("127.0.0.1", 9000)
+    assert config.postgres.schemas == ("public", "sales")
+    assert config.tables[0].mode is Mode.OBSERVE
+    assert config.callers[0].name == "worker"
+    for secret in ("hunter2", "store-secret", "worker-secret", "worker-key"):
+        assert secret not in repr(config)
+
+
+def test_the_environment_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(COMPLETE)
+    monkeypatch.setenv("GATEWAY_POSTGRES__DSN", "postgresql://elsewhere/app")
+    monkeypatch.setenv("GATEWAY_SERVER__MAX_BODY", "1000")
+    config = load(file)
+    assert config.postgres.dsn.get_secret_value() == "postgresql://elsewhere/app"
+    assert (config.server.max_body, config.server.port) == (1000, 9000)
+
+
+def test_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_POSTGRES__DSN", "postgresql://db/app")
+    monkeypatch.setenv("GATEWAY_CALLERS", '[{"name": "worker", "api_key": "k"}]')
+    assert load(None).callers[0].name == "worker"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "postgres: Field required"),
+        ("not toml", "not TOML"),
+        ('[postgres]\ndns = "x"', "postgres.dns: unknown key"),
+        ('[postgres]\ndsn = "x"\n[sever]\nlisten = "x"', "sever: unknown key"),
+        ('[postgres]\ndsn = "x"\n[server]\nlisten = "nowhere"', "server.listen: must be host:port"),
+        ('[postgres]\ndsn = "x"\nschemas = ["fencing"]', "postgres.schemas: fencing must not be exposed"),
+        ('[postgres]\ndsn = "x"\nschemas = ["pg_catalog"]', "postgres.schemas: pg_catalog must not be exposed"),
+        ('[postgres]\ndsn = "x"\npool_size = 0', "postgres.pool_size"),
+        ('[postgres]\ndsn = "x"\n[[callers]]\nname = "a"', "callers.0: needs an api_key"),
+        ('[postgres]\ndsn = "x"\n[[callers]]\nname = "a"\naccess_key_id = "b"', "belong together"),
+        ('[postgres]\ndsn = "x"\n[[tables]]\nname = "orders"', "tables.0.name"),
+        ('[postgres]\ndsn = "x"\n[[tables]]\nname = "a.b"\nmode = "maybe"', "tables.0.mode"),
+        ('[postgres]\ndsn = "x"\n[[objects]]\nmatch = "a/b"\nresource = "{x}{y}"', "at most one field"),
+        ('[postgres]\ndsn = "x"\n[[tables]]\nname = "a.b"\n[[tables]]\nname = "a.b"', "a.b stands there twice"),
+        (
+            '[postgres]\ndsn = "x"\n[s3]\nendpoint = "s3.example.com"\naccess_key_id = "a"\nsecret_access_key = "b"',
+            "s3.endpoint: must be an http",
+        ),
+    ],
+)
+def test_errors_name_the_file_and_the_key(file: Path, text: str, said: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(file)
+    assert str(file) in caught.value.message
+    assert said in caught.value.message
+
+
+def test_an_error_does_not_show_the_secret_beside_it(file: Path) -> None:
+    file.write_text('[postgres]\ndsn = ["hunter2"]\n[[callers]]\nname = "a"\napi_key = 1234567')
+    with pytest.raises(ConfigurationError) as caught:
+        load(file)
+    assert "hunter2" not in caught.value.message
+    assert "1234567" not in caught.value.message
+
+
+def test_a_missing_file_is_named(file: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no such file"):
+        load(file)

