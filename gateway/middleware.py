@@ -29,16 +29,25 @@ class Middleware:
         state["request_id"] = request_id
         state["client"] = client[0] if client else None
         started = False
+        # A client that waits for 100 Continue and gets an answer instead keeps its body to itself. What it sends next
+        # on this connection would be taken for that body, so there must be no next.
+        holds_back = any(name == b"expect" and value.lower() == b"100-continue" for name, value in scope["headers"])
+
+        async def asking() -> Message:
+            nonlocal holds_back
+            holds_back = False
+            return await receive()
 
         async def identified(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id.encode())]
+                closing = [(b"connection", b"close")] if holds_back else []
+                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id.encode()), *closing]
             await send(message)
 
         try:
-            await self._app(scope, receive, identified)
+            await self._app(scope, asking, identified)
         except Exception as error:
             self._observe(RequestFailed(request_id, scope["method"], scope["path"], error))
             if started:

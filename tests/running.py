@@ -41,7 +41,7 @@ async def running(
         certificate, key = tls or (None, None)
         server = uvicorn.Server(
             uvicorn.Config(
-                app.build(config, observe or Events()),
+                app.build(config, Events() if observe is None else observe),
                 log_config=None,
                 lifespan="on",
                 proxy_headers=False,

@@ -1,0 +1,62 @@
+"""The canonical form of a request that Signature Version 4 signs, for S3: one form for verifying and for signing.
+
+S3 encodes once and never normalises: ``/a//b`` and ``/a/../b`` are keys of their own.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from functools import lru_cache
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+TIMESTAMP_FORMAT = "%Y%m%dT%H%M%SZ"
+SHA256_OF_NOTHING = hashlib.sha256(b"").hexdigest()
+
+
+def uri(raw_path: bytes) -> str:
+    """The path with every byte but ``A-Za-z0-9-._~/`` percent-encoded, however it was written on the wire."""
+    return quote_from_bytes(unquote_to_bytes(raw_path), safe="/") or "/"
+
+
+def query(query_string: bytes) -> str:
+    """The query, each name and value encoded once, sorted. A plus sign is a space, as S3 reads it."""
+    pairs = []
+    for part in query_string.split(b"&"):
+        if part:
+            name, _, value = part.replace(b"+", b" ").partition(b"=")
+            pairs.append((quote_from_bytes(unquote_to_bytes(name), safe=""), _encoded(value)))
+    return "&".join(f"{name}={value}" for name, value in sorted(pairs))
+
+
+def _encoded(value: bytes) -> str:
+    return quote_from_bytes(unquote_to_bytes(value), safe="")
+
+
+def request(
+    method: str, raw_path: bytes, query_string: bytes, headers: Iterable[tuple[str, bytes]], payload: str
+) -> tuple[str, str]:
+    """The SHA-256 (hex) of the canonical request, and its list of signed headers.
+
+    ``headers`` are the signed ones, names in lower case, sorted and unique. ``payload`` is what x-amz-content-sha256
+    says: a SHA-256 in hex, or the name of a payload mode.
+    """
+    kept = list(headers)
+    names = ";".join(name for name, _ in kept)
+    head = f"{method}\n{uri(raw_path)}\n{query(query_string)}\n".encode()
+    lines = b"".join(name.encode() + b":" + b" ".join(value.split()) + b"\n" for name, value in kept)
+    return hashlib.sha256(head + lines + f"\n{names}\n{payload}".encode()).hexdigest(), names
+
+
+def signature(key: bytes, *lines: str) -> str:
+    """The signature (hex) over these lines."""
+    return hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
+
+
+@lru_cache(maxsize=512)
+def signing_key(secret: str, day: str, region: str) -> bytes:
+    """The key that signs for one day (``YYYYMMDD``), one region and S3."""
+    key = f"AWS4{secret}".encode()
+    for step in (day, region, "s3", "aws4_request"):
+        key = hmac.digest(key, step.encode(), "sha256")
+    return key

@@ -1,0 +1,111 @@
+"""Answers of the object plane: what the store said, less what is the gateway's own, or an error in S3's XML."""
+
+from contextlib import aclosing
+
+from starlette.types import Scope, Send
+
+from gateway.errors import GatewayError, StoreError
+from gateway.fencing.rules import Fence
+from gateway.objects import forwarding, xml
+from gateway.objects.answers import Applied, Headers, WriteAnswer
+from gateway.objects.hop import Response
+from gateway.objects.operations import Operation
+from gateway.objects.request import S3Request
+
+__all__ = ["Answer", "Response"]
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"date",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"server",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"x-amz-id-2",
+        b"x-amz-request-id",
+    }
+)
+_OF_THE_BODY = frozenset({b"content-length", b"content-type"})
+# The fence's marks in the metadata come back under the names they are sent with, so that a client that copies an
+# object's metadata does not present an old token with it.
+_RENAMED = {
+    forwarding.TOKEN.encode(): b"fencing-token",
+    forwarding.RESOURCE.encode(): b"fencing-resource",
+}
+
+
+class Answer:
+    """The answer to one request."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._method: str = scope["method"]
+        self._path: str = scope["raw_path"].decode("latin-1")
+        self._request_id: str = scope["state"]["request_id"]
+        self._send = send
+        self._started = False
+
+    async def error(self, error: GatewayError) -> None:
+        """The error as S3 would put it. Once an answer has begun, all there is left is to break it off."""
+        if self._started:
+            raise error
+        status, headers, body = xml.answer(error, method=self._method, path=self._path, request_id=self._request_id)
+        await self._whole(status, headers, body)
+
+    async def stored(self, applied: WriteAnswer, resource: str, fence: Fence | None) -> None:
+        """A put that has taken effect."""
+        headers = applied.headers if isinstance(applied, Applied) else ()
+        kept = [pair for pair in _own(headers) if pair[0] not in _OF_THE_BODY]
+        if isinstance(applied, Applied) and not any(name == b"etag" for name, _ in kept):
+            kept.append((b"etag", f'"{applied.etag}"'.encode("latin-1")))
+        await self._whole(200, [*kept, *_fencing(resource, fence)], b"")
+
+    async def deleted(self, resource: str, fence: Fence | None) -> None:
+        """A delete that has taken effect, or found nothing."""
+        await self._whole(204, _fencing(resource, fence), b"")
+
+    async def stream(self, request: S3Request, response: Response) -> None:
+        """The store's answer to a read, as it comes. A tombstone is absence."""
+        async with response:
+            if request.operation in (Operation.GET_OBJECT, Operation.HEAD_OBJECT) and _is_tombstone(response):
+                raise StoreError("NoSuchKey", 404, "The specified key does not exist.")
+            await self._start(response.status, _own(response.headers))
+            if self._method != "HEAD":
+                async with aclosing(response.chunks()) as chunks:
+                    async for chunk in chunks:
+                        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await self._send({"type": "http.response.body", "body": b""})
+
+    async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        if status != 204 and self._method != "HEAD" and not any(name == b"content-length" for name, _ in headers):
+            headers = [*headers, (b"content-length", str(len(body)).encode())]
+        await self._start(status, headers)
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        named = {name for name, _ in headers}
+        own = [] if b"x-amz-request-id" in named else [(b"x-amz-request-id", self._request_id.encode())]
+        self._started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
+
+
+def _own(headers: Headers) -> list[tuple[bytes, bytes]]:
+    kept = []
+    for raw_name, value in headers:
+        name = raw_name.lower()
+        if name in _HOP_BY_HOP or (name not in _RENAMED and forwarding.is_own(name.decode("latin-1"))):
+            continue
+        kept.append((_RENAMED.get(name, name), value))
+    return kept
+
+
+def _fencing(resource: str, fence: Fence | None) -> list[tuple[bytes, bytes]]:
+    token = [] if fence is None else [(b"fencing-token", str(fence.token).encode())]
+    return [*token, (b"fencing-resource", resource.encode())]
+
+
+def _is_tombstone(response: Response) -> bool:
+    return response.header(forwarding.TOMBSTONE) == "true"

@@ -1,0 +1,188 @@
+"""What a client declares its body to hash to, in a header or in the trailer, and whether that is true."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Protocol
+
+from awscrt import checksums as crt  # type: ignore[import-untyped]  # awscrt ships no types
+
+from gateway.errors import StoreError
+
+_PREFIX = "x-amz-checksum-"
+_TOLD = {"x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"}
+
+
+class _Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
+class _Crc:
+    """A checksum of ``width`` bytes with the interface of a hash."""
+
+    def __init__(self, function: Callable[[bytes, int], int], width: int) -> None:
+        self._function, self._width, self._value = function, width, 0
+
+    def update(self, data: bytes, /) -> None:
+        self._value = self._function(data, self._value)
+
+    def digest(self) -> bytes:
+        return self._value.to_bytes(self._width, "big")
+
+
+class Algorithm(StrEnum):
+    """S3's checksum algorithms, by the end of their header's name."""
+
+    CRC32 = "crc32"
+    CRC32C = "crc32c"
+    CRC64NVME = "crc64nvme"
+    SHA1 = "sha1"
+    SHA256 = "sha256"
+
+    @property
+    def header(self) -> str:
+        return _PREFIX + self.value
+
+
+_FACTORIES: dict[Algorithm, Callable[[], _Hash]] = {
+    Algorithm.CRC32: partial(_Crc, crt.crc32, 4),
+    Algorithm.CRC32C: partial(_Crc, crt.crc32c, 4),
+    Algorithm.CRC64NVME: partial(_Crc, crt.crc64nvme, 8),
+    # As checksums they guard against accidents; the security of the hop does not rest on them.
+    Algorithm.SHA1: partial(hashlib.sha1, usedforsecurity=False),
+    Algorithm.SHA256: hashlib.sha256,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a request's head says about its body's checksums.
+
+    ``digest`` is None where the value of ``algorithm`` comes in the trailer; ``content_md5`` is that header's.
+    """
+
+    algorithm: Algorithm | None = None
+    digest: bytes | None = None
+    content_md5: bytes | None = None
+
+    @property
+    def trailers(self) -> frozenset[str]:
+        """The names of the fields that the trailer must have."""
+        trailing = self.algorithm is not None and self.digest is None
+        return frozenset({self.algorithm.header}) if trailing and self.algorithm else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """A verified body's size in bytes, its MD5 and SHA-256 in hex, and the checksum headers that are true of it."""
+
+    size: int
+    md5: str
+    sha256: str
+    headers: tuple[tuple[str, str], ...]
+
+
+def declared(headers: Mapping[str, str]) -> Declared:
+    """Read the declarations of a request, given its headers by lower-case name, each once.
+
+    Raises ``StoreError``: ``InvalidDigest`` or ``InvalidRequest`` (400) for what cannot be true, ``NotImplemented``
+    (501) for an algorithm that is not known.
+    """
+    md5 = headers.get("content-md5")
+    content_md5 = None if md5 is None else _decoded("content-md5", md5, 16, "InvalidDigest")
+    in_header = [name for name in headers if name.startswith(_PREFIX) and name not in _TOLD]
+    in_trailer = [name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",") if name.strip()]
+    named = in_header + in_trailer
+    if len(named) > 1:
+        raise StoreError("InvalidRequest", 400, "Expecting a single x-amz-checksum- header or trailer.")
+    algorithm = _algorithm(named[0]) if named else None
+    _check_told(headers, algorithm)
+    if algorithm is None or in_trailer:
+        return Declared(algorithm, None, content_md5)
+    return Declared(algorithm, _value(algorithm, headers[algorithm.header]), content_md5)
+
+
+def _algorithm(name: str) -> Algorithm:
+    if not name.startswith(_PREFIX):
+        raise StoreError("InvalidRequest", 400, "The value specified in the x-amz-trailer header is not supported.")
+    try:
+        return Algorithm(name.removeprefix(_PREFIX))
+    except ValueError:
+        raise StoreError("NotImplemented", 501, f"The checksum {name[:64]!a} is not implemented.") from None
+
+
+def _check_told(headers: Mapping[str, str], algorithm: Algorithm | None) -> None:
+    """An algorithm that is named without its checksum would leave the client believing in a check nobody makes."""
+    for name in _TOLD & headers.keys():
+        if algorithm is None or headers[name].lower() != algorithm.value:
+            raise StoreError(
+                "InvalidRequest", 400, f"{name} is there, but no x-amz-checksum- header or trailer of that algorithm."
+            )
+
+
+def _value(algorithm: Algorithm, text: str) -> bytes:
+    width = len(_FACTORIES[algorithm]().digest())
+    return _decoded(algorithm.header, text, width, "InvalidRequest")
+
+
+def _decoded(name: str, text: str, width: int, code: str) -> bytes:
+    try:
+        digest = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        digest = b""
+    if len(digest) != width:
+        raise StoreError(code, 400, f"The value of {name} is not {width} bytes in base64.")
+    return digest
+
+
+class Verification:
+    """Hashes a body as it arrives and compares with what was declared.
+
+    ``signed_sha256`` (hex) is the hash of the body that its signature covers, if it covers it.
+    """
+
+    def __init__(self, declared: Declared, signed_sha256: str | None = None) -> None:
+        self._declared = declared
+        self._signed = signed_sha256
+        self._size = 0
+        # MD5 is always needed: it is the ETag that a plain put will have on most stores.
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._sha256 = hashlib.sha256()
+        self._checksum = None if declared.algorithm is None else _FACTORIES[declared.algorithm]()
+
+    def update(self, data: bytes) -> None:
+        self._size += len(data)
+        self._md5.update(data)
+        self._sha256.update(data)
+        if self._checksum is not None:
+            self._checksum.update(data)
+
+    def finish(self, trailers: Mapping[str, str] | None = None) -> Digests:
+        """Compare. Raises ``StoreError`` 400: ``BadDigest``, or ``XAmzContentSHA256Mismatch`` for the signed hash."""
+        sha256 = self._sha256.hexdigest()
+        if self._signed is not None and not hmac.compare_digest(self._signed, sha256):
+            raise StoreError(
+                "XAmzContentSHA256Mismatch", 400, "The provided x-amz-content-sha256 does not match what was computed."
+            )
+        if self._declared.content_md5 not in (None, self._md5.digest()):
+            raise StoreError("BadDigest", 400, "The Content-MD5 you specified did not match what we received.")
+        return Digests(self._size, self._md5.hexdigest(), sha256, self._verified(trailers or {}))
+
+    def _verified(self, trailers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        algorithm, digest = self._declared.algorithm, self._declared.digest
+        if algorithm is None or self._checksum is None:
+            return ()
+        if digest is None:
+            digest = _value(algorithm, trailers.get(algorithm.header, ""))
+        if digest != self._checksum.digest():
+            raise StoreError(
+                "BadDigest", 400, f"The {algorithm.name} you specified did not match the calculated checksum."
+            )
+        return ((algorithm.header, base64.b64encode(digest).decode()),)

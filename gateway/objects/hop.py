@@ -1,0 +1,216 @@
+"""The hop to the object store, and the only user of aiohttp. Each request is sent once, exactly as it was signed.
+
+A request that is repeated by a client library turns its own success into a failed condition, and one that is redirected
+or normalised on its way names another key than the one that was fenced.
+"""
+
+import asyncio
+import hashlib
+import io
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self, TypeAlias
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from gateway.auth import sigv4
+from gateway.config import ObjectStore
+from gateway.errors import GatewayError, OutcomeUnknown, Unavailable
+from gateway.objects.answers import Headers
+
+TextHeaders: TypeAlias = Sequence[tuple[str, str]]
+
+# Stores close idle connections after 5 s and more. A request that meets the closing has an unknown outcome, so the
+# gateway lets go first.
+_KEEP_ALIVE = 4.0
+_MAX_CONNECT = 5.0
+_MAX_DOCUMENT = 64 * 1024
+_LARGE = 512 * 1024
+_READS = frozenset({"GET", "HEAD"})
+_NO_DEFAULTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+
+
+class Response:
+    """An answer of the store whose body has not been read yet. Close it, or use it as an async context manager."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def headers(self) -> Headers:
+        """As on the wire: a body is neither decompressed nor decoded."""
+        return tuple(self._response.raw_headers)
+
+    def header(self, name: str) -> str | None:
+        """One header's value; None where the answer does not have it."""
+        return self._response.headers.get(name)
+
+    async def read(self, limit: int = _MAX_DOCUMENT) -> bytes:
+        """The body up to ``limit`` bytes. Raises ``Unavailable`` where it breaks off."""
+        body = bytearray()
+        async with aclosing(self.chunks()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) >= limit:
+                    break
+        return bytes(body[:limit])
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body as it arrives. Raises ``Unavailable`` where it breaks off."""
+        try:
+            async for chunk in self._response.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"The store's answer broke off: {_reason(error)}.") from error
+
+    def close(self) -> None:
+        """Give the connection back if the body has been read to its end, else close it."""
+        self._response.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Hop:
+    """A pool of connections to one store. Open and close it inside a running event loop."""
+
+    def __init__(self, config: ObjectStore) -> None:
+        self._endpoint = config.endpoint
+        self._host = urlsplit(config.endpoint).netloc.rpartition("@")[2]
+        self._timeout = config.timeout
+        self._credentials = sigv4.Credentials(
+            config.access_key_id, config.secret_access_key.get_secret_value(), config.region
+        )
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_NO_DEFAULTS,
+            auto_decompress=False,
+            trust_env=False,
+            middlewares=(_once,),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def send(
+        self,
+        method: str,
+        raw_path: str,
+        query: str = "",
+        headers: TextHeaders = (),
+        body: bytes = b"",
+        *,
+        signed_at: datetime | None = None,
+    ) -> Response:
+        """Sign and send one request, once. Path and query are encoded already and go out as they are.
+
+        ``signed_at`` is the time of the signature: the database's for a write; a read may leave it out. Raises
+        ``Unavailable`` where nothing was sent or a read got no answer, ``OutcomeUnknown`` where a write got none.
+        """
+        if self._session is None:
+            raise Unavailable("The gateway is not connected to the store.")
+        if signed_at is None:
+            if method not in _READS:
+                raise ValueError("a write is signed with the time of its intent")
+            signed_at = datetime.now(UTC)  # noqa: TID251  # a read that is sent late does no harm
+        digest = await _sha256(body)
+        try:
+            response = await self._session.request(
+                method,
+                URL(f"{self._endpoint}{raw_path}{'?' if query else ''}{query}", encoded=True),
+                headers=self._signed(method, raw_path, query, headers, digest, signed_at),
+                data=_payload(body),
+                allow_redirects=False,
+                timeout=_timeout(method, self._timeout),
+            )
+        except (aiohttp.ClientError, OSError, _InterruptedError) as error:
+            raise _failure(method, error) from error
+        return Response(response)
+
+    def _signed(
+        self, method: str, raw_path: str, query: str, headers: TextHeaders, digest: str, signed_at: datetime
+    ) -> list[tuple[str, str]]:
+        """The headers with Host and those of the signature."""
+        named = [("host", self._host), *headers]
+        encoded = [(name.encode(), value.encode()) for name, value in named]
+        head = sigv4.RequestHead(method, raw_path.encode(), query.encode(), encoded)
+        return [*named, *sigv4.sign(head, digest, self._credentials, signed_at)]
+
+
+class _InterruptedError(Exception):
+    """A connection that broke after the request may have been sent. Not an error that aiohttp would retry after."""
+
+
+_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
+
+async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Keep aiohttp from sending a request again: it does so after a lost connection, for PUT and DELETE too."""
+    try:
+        return await handler(request)
+    except _NOT_SENT:
+        raise
+    except (aiohttp.ClientError, OSError) as error:
+        raise _InterruptedError(_reason(error)) from error
+
+
+def _failure(method: str, error: Exception) -> GatewayError:
+    if isinstance(error, _NOT_SENT):
+        return Unavailable(f"The store cannot be reached: {_reason(error)}.")
+    if method in _READS:
+        return Unavailable(f"The store did not answer: {_reason(error)}.")
+    return OutcomeUnknown(f"The store did not answer: {_reason(error)}.")
+
+
+def _reason(error: BaseException) -> str:
+    """A short name of what happened; aiohttp's own texts carry whole requests."""
+    if isinstance(error, _InterruptedError):
+        return str(error)
+    return "timed out" if isinstance(error, TimeoutError) else type(error).__name__
+
+
+def _timeout(method: str, seconds: float) -> aiohttp.ClientTimeout:
+    # A connection that cannot be made is known to have carried nothing, so that must be found out first.
+    connect = min(seconds / 2, _MAX_CONNECT)
+    if method == "GET":  # a body may stream for long, as long as it moves
+        return aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=seconds)
+    return aiohttp.ClientTimeout(total=seconds, sock_connect=connect)
+
+
+async def _sha256(body: bytes) -> str:
+    """The hash (hex) that the signature covers; of a large body without holding other requests up."""
+    if len(body) < _LARGE:
+        return hashlib.sha256(body).hexdigest()
+    return (await asyncio.to_thread(hashlib.sha256, body)).hexdigest()
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO | None:
+    """Large bodies as a file: aiohttp writes those in pieces, and other requests get their turn in between."""
+    if not body:
+        return None
+    return body if len(body) < _LARGE else io.BytesIO(body)

@@ -1,0 +1,122 @@
+"""Which resource a key belongs to. Each key has exactly one: two names would fence it apart from itself."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
+from gateway.fencing.resource import MAX_BYTES, Template, escape, escape_path
+from gateway.fencing.rules import Equal, Mode
+
+DEFAULT_TEMPLATE = "s3/{bucket}/{key}"
+
+_FIELD = re.compile(r"\{([^{}/]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a write to one key is fenced by."""
+
+    resource: str
+    mode: Mode
+    equal: Equal
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Keys that match a pattern, and how they map to resources. ``mode`` and ``equal`` None: the general setting."""
+
+    pattern: re.Pattern[str]
+    fields: tuple[str, ...]
+    template: Template
+    mode: Mode | None
+    equal: Equal | None
+
+    @classmethod
+    def compile(
+        cls, match: str, resource: str | None = None, mode: Mode | None = None, equal: Equal | None = None
+    ) -> Self:
+        """Read a rule: ``match`` is over ``bucket/key``, where ``{name}`` is one segment that is not empty, ``*`` any
+        one segment, and a last ``**`` all the rest. Raises ``ConfigurationError``.
+        """
+        pattern, fields = _pattern(match)
+        template = Template.parse(DEFAULT_TEMPLATE if resource is None else resource)
+        unbound = set(template.fields) - set(fields) - {"bucket", "key"}
+        if unbound:
+            raise ConfigurationError(f"object rule {match!r}: {{{min(unbound)}}} is not a field of the pattern")
+        if "key" in template.fields[:-1]:
+            raise ConfigurationError(f"object rule {match!r}: {{key}} must be the last field of the resource")
+        return cls(pattern, fields, template, mode, equal)
+
+    def resource(self, bucket: str, key: str) -> str | None:
+        """The resource of a key, None where the rule is not about it. ``ResourceMalformed`` if its name is too long."""
+        match = self.pattern.fullmatch(f"{bucket}/{key}")
+        if match is None:
+            return None
+        return _name(self.template, bucket, key, dict(zip(self.fields, match.groups(), strict=True)))
+
+
+def _name(template: Template, bucket: str, key: str, values: dict[str, str]) -> str:
+    escaped = {name: escape(value) for name, value in values.items()}
+    escaped |= {"bucket": escape(bucket), "key": escape_path(key)}
+    try:
+        return template.join([escaped[field] for field in template.fields])
+    except ResourceMalformed as error:
+        raise ResourceMalformed(
+            f"The key is too long to be a resource: its name may have {MAX_BYTES} bytes, percent-encoded.",
+            advice="Use a shorter key, or ask the operator for an object rule with a shorter resource.",
+        ) from error
+
+
+def _pattern(match: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
+    """A pattern as a regular expression with one group for each of its fields."""
+    segments, fields, parts = match.split("/"), [], []
+    if len(segments) < 2 or not segments[0] or segments[0] == "**":
+        raise ConfigurationError(f"object rule {match!r}: must be a bucket, a slash and a pattern for keys")
+    for position, segment in enumerate(segments):
+        field = _FIELD.fullmatch(segment)
+        if field is not None:
+            fields.append(field[1])
+            parts.append("([^/]+)")
+        elif segment == "**" and position == len(segments) - 1:
+            parts.append(".*")
+        elif segment == "*":
+            parts.append("[^/]*")
+        elif "*" in segment or "{" in segment or "}" in segment:
+            raise ConfigurationError(f"object rule {match!r}: {segment!r} must be a name, {{field}}, * or a last **")
+        else:
+            parts.append(re.escape(segment))
+    if len(set(fields)) < len(fields) or {"bucket", "key"} & set(fields):
+        raise ConfigurationError(f"object rule {match!r}: each field once, and none may be called bucket or key")
+    return re.compile("/".join(parts), re.DOTALL), tuple(fields)
+
+
+class Resources:
+    """All object rules, in their order: the first that matches decides. ``mode`` and ``equal`` hold in general."""
+
+    def __init__(self, rules: Iterable[Rule] = (), *, mode: Mode = Mode.ENFORCE, equal: Equal = Equal.ACCEPT) -> None:
+        self._rules = tuple(rules)
+        self._default = Template.parse(DEFAULT_TEMPLATE)
+        self._mode, self._equal = mode, equal
+
+    def target(self, bucket: str, key: str, named: str | None = None) -> Target:
+        """What fences ``key``. ``named`` is what Fencing-Resource says, in canonical form; it can only say the same.
+
+        Raises ``ResourceMismatch`` where it says something else, ``ResourceMalformed`` where the name gets too long.
+        """
+        target = self._derived(bucket, key)
+        if named not in (None, target.resource):
+            raise ResourceMismatch(
+                f"This key belongs to the resource {target.resource}, not to {named}.",
+                advice=f"Leave Fencing-Resource out, or send {target.resource}.",
+                facts={"resource": target.resource},
+            )
+        return target
+
+    def _derived(self, bucket: str, key: str) -> Target:
+        for rule in self._rules:
+            resource = rule.resource(bucket, key)
+            if resource is not None:
+                return Target(resource, rule.mode or self._mode, rule.equal or self._equal)
+        return Target(_name(self._default, bucket, key, {}), self._mode, self._equal)

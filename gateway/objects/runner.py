@@ -1,0 +1,201 @@
+"""Runs the object protocol for real: does what it yields with Postgres and S3, and sends it the answers."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import TypeVar, assert_never
+from urllib.parse import quote
+from uuid import uuid4
+
+from gateway.errors import OutcomeUnknown, Unavailable
+from gateway.fencing.intent import Announcement, Intent, KnownObject
+from gateway.objects import forwarding
+from gateway.objects.answers import NotSent, Unknown, WriteAnswer
+from gateway.objects.bump import bump
+from gateway.objects.effects import (
+    Abandon,
+    Answer,
+    AwaitTurn,
+    Begin,
+    Bump,
+    Delete,
+    Effect,
+    Entomb,
+    Finish,
+    Forbid,
+    Form,
+    Head,
+    Put,
+    RaiseFence,
+    Recall,
+)
+from gateway.objects.probe import Profiles
+from gateway.objects.protocol import Steps
+from gateway.objects.upstream import TextHeaders, Upstream
+from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
+from gateway.store import intents
+from gateway.store.database import Database
+
+Result = TypeVar("Result")
+
+# Seconds between two looks whether another write of the same holder is over. Looking beats being told here: a
+# notification would take a lock that every commit of the database has to pass.
+_POLL = 0.02
+
+_STEPS: dict[type, str] = {
+    Begin: "begin",
+    Put: "put",
+    Delete: "delete",
+    Entomb: "entomb",
+    Bump: "bump",
+    Finish: "finish",
+    Abandon: "abandon",
+    Forbid: "forbid",
+    RaiseFence: "raise",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A verified body with the headers it goes to the store with."""
+
+    body: bytes
+    headers: TextHeaders
+
+
+NOTHING = Payload(b"", ())
+
+
+class Runner:
+    """Runs operations of the protocol, each with its own generator."""
+
+    def __init__(
+        self, database: Database, upstream: Upstream, profiles: Profiles, observe: Observe, pending_wait: float
+    ) -> None:
+        """``pending_wait``: seconds to wait for another write of the same holder."""
+        self._database = database
+        self._upstream = upstream
+        self._profiles = profiles
+        self._observe = observe
+        self._pending_wait = pending_wait
+
+    async def run(self, steps: Steps[Result], payload: Payload = NOTHING) -> Result:
+        """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres was lost after S3 was asked."""
+        answer: Answer = None
+        asked = False
+        try:
+            while True:
+                try:
+                    effect = steps.send(answer)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+                asked = asked or _is_the_write(effect)
+                answer = await self._stepped(effect, payload)
+        except (Unavailable, OutcomeUnknown) as error:
+            if asked:
+                raise OutcomeUnknown("The database was lost while the write was under way.") from error
+            raise Unavailable(error.message) from error
+        finally:
+            steps.close()
+
+    async def _stepped(self, effect: Effect, payload: Payload) -> Answer:
+        name = _STEPS.get(type(effect))
+        if name is None:
+            return await self._perform(effect, payload)
+        self._observe(StepReached(f"objects.{name}.before"))
+        answer = await self._perform(effect, payload)
+        self._observe(StepReached(f"objects.{name}.after"))
+        return answer
+
+    async def _perform(self, effect: Effect, payload: Payload) -> Answer:  # noqa: C901, PLR0912 - one arm an effect
+        match effect:
+            case Recall(write):
+                return await self._recall(write)
+            case Head(bucket, key):
+                return await self._upstream.head(bucket, path_of(key))
+            case Begin(write, expected):
+                return await intents.begin(self._database, write, expected)
+            case Put():
+                return await self._put(effect, payload)
+            case Delete(write, expected, signed_at):
+                return await self._upstream.delete(
+                    write.bucket, path_of(write.key), payload.headers, expected=expected, signed_at=signed_at
+                )
+            case Entomb():
+                return await self._entomb(effect)
+            case Bump():
+                return await self._bump(effect)
+            case Finish(write, etag, tombstone):
+                return await intents.finish(self._database, write, etag, tombstone=tombstone)
+            case Abandon(intent):
+                await intents.abandon(self._database, intent)
+                if isinstance(intent, Intent):
+                    self._observe(IntentSettled(intent.resource, intent.bucket, intent.key, str(intent.write_id)))
+                return None
+            case Forbid(intent):
+                return await intents.forbid(self._database, intent)
+            case AwaitTurn(intent):
+                return await self._await_turn(intent)
+            case RaiseFence(resource, presented, caller):
+                return await intents.raise_fence(self._database, resource, presented, caller)
+            case _:
+                assert_never(effect)
+
+    async def _recall(self, write: Announcement) -> KnownObject | None:
+        _, known = await intents.peek(self._database, write.resource, write.bucket, write.key)
+        return known
+
+    async def _put(self, effect: Put, payload: Payload) -> WriteAnswer:
+        write = effect.write
+        token = write.presented.token if write.presented else ""
+        own = forwarding.own_metadata(write.resource, str(token), str(write.write_id))
+        send = self._upstream.put if effect.form is Form.PLAIN else self._upstream.put_in_parts
+        answer = await send(
+            write.bucket,
+            path_of(write.key),
+            payload.body,
+            [*payload.headers, *own],
+            expected=effect.expected,
+            signed_at=effect.signed_at,
+        )
+        if isinstance(answer, Unknown):
+            self._observe(OutcomeLost(write.resource, write.bucket, write.key, str(write.write_id)))
+        return answer
+
+    async def _entomb(self, effect: Entomb) -> WriteAnswer:
+        owner = effect.owner
+        token = owner.token if isinstance(owner, Intent) else owner.presented.token if owner.presented else ""
+        # Bytes of its own, so that its ETag is one of its own: nothing can ever be waiting for it.
+        body = f"deleted {uuid4()}\n".encode()
+        own = forwarding.own_metadata(owner.resource, str(token), str(owner.write_id), tombstone=True)
+        return await self._upstream.put(
+            owner.bucket, path_of(owner.key), body, own, expected=effect.expected, signed_at=effect.signed_at
+        )
+
+    async def _bump(self, effect: Bump) -> WriteAnswer:
+        profile = await self._profiles.of(effect.bucket)
+        if not profile.can_bump:
+            return NotSent("the store ignores the condition of a completed upload, so its objects cannot be bumped")
+        return await bump(
+            self._upstream, effect.bucket, path_of(effect.key), effect.etag, effect.forbidden, effect.signed_at
+        )
+
+    async def _await_turn(self, intent: Intent) -> bool:
+        try:
+            async with asyncio.timeout(self._pending_wait):
+                # What is waited for may happen in another process.
+                while await intents.is_pending(self._database, intent):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL)
+        except TimeoutError:
+            return False
+        return True
+
+
+def path_of(key: str) -> str:
+    """The key as it stands in a path, each byte encoded in the one way all stores read alike."""
+    return quote(key, safe="/")
+
+
+def _is_the_write(effect: Effect) -> bool:
+    """Whether S3 is asked for the caller's own mutation, and not for one that settles somebody else's."""
+    return isinstance(effect, Put | Delete) or (isinstance(effect, Entomb) and isinstance(effect.owner, Announcement))

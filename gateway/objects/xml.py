@@ -1,0 +1,94 @@
+"""S3's error documents: written for what the gateway refuses, read from what the store answers."""
+
+import re
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element, ParseError  # only the types: defusedxml does the parsing
+from xml.sax.saxutils import escape
+
+from defusedxml import DefusedXmlException
+from defusedxml.ElementTree import fromstring
+
+from gateway.errors import Fact, GatewayError
+
+MAX_ERROR_BYTES = 64 * 1024
+
+# What XML 1.0 cannot say, not even as a character reference.
+_UNSPEAKABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_RESERVED = frozenset({"Code", "Message", "Resource", "RequestId"})
+_ELEMENT = re.compile(r"[A-Za-z][A-Za-z0-9]*")
+
+
+def render(error: GatewayError, *, path: str, request_id: str) -> bytes:
+    """The error document: code, message with advice, path, request id, and each fact as an element of its own."""
+    message = f"{error.message} {error.advice}".strip()
+    elements = {"Code": error.s3_code, "Message": message, "Resource": path, "RequestId": request_id}
+    for key, fact in error.facts.items():
+        name = "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", key))
+        if fact is not None and name not in _RESERVED and _ELEMENT.fullmatch(name):
+            elements[name] = _text(fact)
+    body = "".join(f"<{name}>{_escaped(text)}</{name}>" for name, text in elements.items())
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{body}</Error>'.encode()
+
+
+def answer(
+    error: GatewayError, *, method: str, path: str, request_id: str
+) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """Status, headers and body of the answer to a request that failed. The answer to HEAD has no body."""
+    body = b"" if method == "HEAD" else render(error, path=path, request_id=request_id)
+    headers = [(b"x-amz-request-id", request_id.encode("latin-1", "replace"))]
+    if method != "HEAD":
+        headers += [(b"content-type", b"application/xml"), (b"content-length", str(len(body)).encode())]
+    if error.retry_after is not None:
+        headers.append((b"retry-after", str(error.retry_after).encode()))
+    return error.status, headers, body
+
+
+def _text(fact: Fact) -> str:
+    return str(fact).lower() if isinstance(fact, bool) else str(fact)
+
+
+def _escaped(text: str) -> str:
+    # A carriage return written as such would be read as a line feed.
+    return escape(_UNSPEAKABLE.sub("\ufffd", text), {"\r": "&#13;"})
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDocument:
+    """What an error document of the store says."""
+
+    code: str
+    message: str
+
+
+def read_error(body: bytes) -> ErrorDocument | None:
+    """The error in an answer's body, whatever the status: S3 may begin with 200 and end with ``<Error>``."""
+    root = _root(body)
+    if root is None or _local(root) != "Error":
+        return None
+    fields = {_local(child): (child.text or "").strip() for child in root}
+    return ErrorDocument(fields.get("Code", ""), fields.get("Message", ""))
+
+
+def read_field(body: bytes, document: str, field: str) -> str | None:
+    """The text of one top-level field, such as the UploadId of an InitiateMultipartUploadResult; None if not there."""
+    root = _root(body)
+    if root is None or _local(root) != document:
+        return None
+    return next(((child.text or "").strip() for child in root if _local(child) == field), None)
+
+
+def _root(body: bytes) -> Element | None:
+    """The document, None where the body is none. S3 keeps a connection alive with white space ahead of it."""
+    text = body[:MAX_ERROR_BYTES].strip()
+    if not text.startswith(b"<"):
+        return None
+    try:
+        root: Element = fromstring(text, forbid_dtd=True)
+    except (ParseError, DefusedXmlException, ValueError):
+        return None
+    return root
+
+
+def _local(element: Element) -> str:
+    """The name of an element without its namespace: stores differ in whether they give one."""
+    return str(element.tag).rpartition("}")[2]

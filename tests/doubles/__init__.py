@@ -1,0 +1,1 @@
+"""Stand-ins for the services around the gateway, with switches for faults."""

@@ -1,0 +1,58 @@
+"""What kind of store the double is: AWS by default, or one of the weaker ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tests.doubles.s3.conditions import Condition
+from tests.doubles.s3.errors import S3Error
+from tests.doubles.s3.operations import Operation
+
+MINIMUM_PART_SIZE = 5 * 1024 * 1024
+SIGNATURE_LIFETIME = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """The store's lasting traits; change them with `S3Double.behave`.
+
+    `ignored_conditions` and `refused_conditions` hold operation names ("PutObject"), header names ("If-Match"), both
+    ("PutObject:If-Match") or "*" for all. `gaps` maps an operation name or "*" to the seconds that pass between the
+    check of a condition and its write (0 is one turn of the event loop): with a gap, conditions are not atomic.
+    """
+
+    ignored_conditions: frozenset[str] = field(default_factory=frozenset)
+    refused_conditions: frozenset[str] = field(default_factory=frozenset)
+    gaps: Mapping[str, float] = field(default_factory=dict)
+    etags: Literal["content", "unique"] = "content"
+    guard_initiation: bool = True
+    minimum_part_size: int = MINIMUM_PART_SIZE
+    abort_delay: float = 0.0
+    check_signatures: bool = True
+    signature_lifetime: float = SIGNATURE_LIFETIME
+    clock_offset: float = 0.0
+
+    def effective(self, operation: Operation, condition: Condition) -> Condition:
+        """What is left of a condition on this store. Raises NotImplemented where the store refuses it."""
+        for header in _headers(condition):
+            if _covers(self.refused_conditions, operation, header):
+                raise S3Error("NotImplemented", Header=header)
+        return Condition(
+            None if _covers(self.ignored_conditions, operation, "If-Match") else condition.if_match,
+            None if _covers(self.ignored_conditions, operation, "If-None-Match") else condition.if_none_match,
+        )
+
+    def gap(self, operation: Operation) -> float | None:
+        """Seconds between check and write; None where both are one step."""
+        return self.gaps.get(operation, self.gaps.get("*"))
+
+
+def _covers(chosen: frozenset[str], operation: Operation, header: str) -> bool:
+    return not chosen.isdisjoint({"*", operation.value, header, f"{operation}:{header}"})
+
+
+def _headers(condition: Condition) -> list[str]:
+    pairs = (("If-Match", condition.if_match), ("If-None-Match", condition.if_none_match))
+    return [name for name, value in pairs if value is not None]

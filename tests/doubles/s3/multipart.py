@@ -1,0 +1,216 @@
+"""The operations of multipart uploads."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from xml.etree.ElementTree import Element, ParseError
+
+from defusedxml import DefusedXmlException, ElementTree
+
+from tests.doubles.s3 import checksums
+from tests.doubles.s3.checksums import Checksum
+from tests.doubles.s3.errors import S3Error
+from tests.doubles.s3.messages import NAMESPACE, Answer, Request, element, group, iso_date, xml
+from tests.doubles.s3.reading import named, number
+from tests.doubles.s3.state import Store
+from tests.doubles.s3.uploads import Part, Upload
+from tests.doubles.s3.writing import origin_of, properties_of, source_of
+
+_MAXIMUM_PARTS = 10_000
+_SOURCE_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+
+
+def create_upload(store: Store, request: Request) -> Answer:
+    """CreateMultipartUpload."""
+    bucket, key = request.head.target
+    headers = request.head.headers
+    algorithm = headers.get("x-amz-checksum-algorithm", "").lower()
+    default_kind = "COMPOSITE" if algorithm and algorithm != checksums.DEFAULT else "FULL_OBJECT"
+    kind = headers.get("x-amz-checksum-type", default_kind).upper()
+    checksum = (algorithm or checksums.DEFAULT, kind)
+    upload = store.initiate(bucket, key, properties_of(headers), origin_of(request), checksum)
+    identity = [element("Bucket", bucket), element("Key", key), element("UploadId", upload.upload_id)]
+    chosen = {"x-amz-checksum-algorithm": algorithm.upper(), "x-amz-checksum-type": kind} if algorithm else {}
+    return xml("InitiateMultipartUploadResult", *identity, headers=chosen)
+
+
+def upload_part(store: Store, request: Request) -> Answer:
+    """UploadPart."""
+    upload = _upload(store, request)
+    brought = checksums.verify(request.body, request.head.headers)
+    part = _keep_part(store, request, upload, request.body)
+    answered = brought or part.checksum
+    return Answer(200, headers={"etag": f'"{part.etag}"', f"x-amz-checksum-{answered.algorithm}": answered.value})
+
+
+def copy_part(store: Store, request: Request) -> Answer:
+    """UploadPartCopy."""
+    upload = _upload(store, request)
+    source = source_of(store, request).content.body
+    part = _keep_part(store, request, upload, _source_range(request, source))
+    return xml(
+        "CopyPartResult",
+        element("ETag", f'"{part.etag}"'),
+        element("LastModified", iso_date(part.modified)),
+        element(part.checksum.element, part.checksum.value),
+    )
+
+
+def complete_upload(store: Store, request: Request) -> Answer:
+    """CompleteMultipartUpload; its condition is evaluated at this moment, in one step with the write."""
+    bucket, key = request.head.target
+    upload = _upload(store, request)
+    chosen = _chosen_parts(upload, request.body)
+    stored = store.complete(bucket, key, upload.upload_id, chosen, request.condition, origin_of(request))
+    checksum = stored.content.checksum
+    return xml(
+        "CompleteMultipartUploadResult",
+        element("Location", f"http://{request.head.headers.get('host', '')}{request.head.raw_path}"),
+        element("Bucket", bucket),
+        element("Key", key),
+        element("ETag", f'"{stored.etag}"'),
+        element(checksum.element, checksum.value) if checksum else "",
+        element("ChecksumType", checksum and checksum.kind),
+    )
+
+
+def abort_upload(store: Store, request: Request) -> Answer:
+    """AbortMultipartUpload."""
+    store.abort(*request.head.target, request.head.query["uploadId"], request.now)
+    return Answer(204)
+
+
+def list_parts(store: Store, request: Request) -> Answer:
+    """ListParts."""
+    bucket, key = request.head.target
+    upload, query = _upload(store, request), request.head.query
+    marker = number(query.get("part-number-marker"), 0, _MAXIMUM_PARTS)
+    limit = number(query.get("max-parts"), 1000)
+    remaining = [part for count, part in sorted(upload.parts.items()) if count > marker]
+    shown = remaining[:limit]
+    return xml(
+        "ListPartsResult",
+        element("Bucket", bucket),
+        element("Key", key),
+        element("UploadId", upload.upload_id),
+        element("PartNumberMarker", marker),
+        element("NextPartNumberMarker", shown[-1].number if shown else 0),
+        element("MaxParts", limit),
+        element("IsTruncated", len(remaining) > len(shown)),
+        element("ChecksumAlgorithm", upload.algorithm.upper()),
+        element("ChecksumType", upload.kind),
+        *(_part_entry(part) for part in shown),
+    )
+
+
+def list_uploads(store: Store, request: Request) -> Answer:
+    """ListMultipartUploads, without delimiter."""
+    query = request.head.query
+    limit, prefix = number(query.get("max-uploads"), 1000), query.get("prefix", "")
+    running = store.bucket(request.head.bucket or "").uploads.running(request.now)
+    matching = [upload for upload in running if upload.key.startswith(prefix)]
+    remaining = _behind_marker(matching, query.get("key-marker", ""), query.get("upload-id-marker"))
+    shown = remaining[:limit]
+    truncated = len(remaining) > len(shown) > 0
+    return xml(
+        "ListMultipartUploadsResult",
+        element("Bucket", request.head.bucket),
+        named(request, "KeyMarker", query.get("key-marker", "")),
+        element("UploadIdMarker", query.get("upload-id-marker", "")),
+        named(request, "NextKeyMarker", shown[-1].key) if truncated else "",
+        element("NextUploadIdMarker", shown[-1].upload_id) if truncated else "",
+        named(request, "Prefix", prefix),
+        element("EncodingType", query.get("encoding-type")),
+        element("MaxUploads", limit),
+        element("IsTruncated", truncated),
+        *(_upload_entry(upload, request) for upload in shown),
+    )
+
+
+def _upload(store: Store, request: Request) -> Upload:
+    bucket, key = request.head.target
+    return store.bucket(bucket).uploads.find(key, request.head.query["uploadId"], request.now)
+
+
+def _keep_part(store: Store, request: Request, upload: Upload, body: bytes) -> Part:
+    count = request.head.query["partNumber"]
+    if not re.fullmatch(r"\d{1,5}", count, re.ASCII) or not 1 <= int(count) <= _MAXIMUM_PARTS:
+        raise S3Error("InvalidArgument", ArgumentName="partNumber", ArgumentValue=count)
+    checksum = checksums.of(body, upload.algorithm)
+    part = Part(int(count), body, hashlib.md5(body).hexdigest(), request.now, checksum)
+    store.add_part(*request.head.target, upload.upload_id, part, request.now)
+    return part
+
+
+def _source_range(request: Request, source: bytes) -> bytes:
+    value = request.head.headers.get("x-amz-copy-source-range")
+    if value is None:
+        return source
+    match = _SOURCE_RANGE.fullmatch(value)
+    if match is None or not int(match[1]) <= int(match[2]) < len(source):
+        raise S3Error("InvalidArgument", ArgumentName="x-amz-copy-source-range", ArgumentValue=value)
+    return source[int(match[1]) : int(match[2]) + 1]
+
+
+def _chosen_parts(upload: Upload, body: bytes) -> list[tuple[int, str]]:
+    """The (part number, ETag) pairs of the document; checksums in it must be those of the parts."""
+    try:
+        root = ElementTree.fromstring(body)
+        entries = [(entry, int(_text(entry, "PartNumber"))) for entry in root if _name(entry) == "Part"]
+    except (ParseError, DefusedXmlException, ValueError) as error:
+        raise S3Error("MalformedXML") from error
+    for entry, count in entries:
+        part = upload.parts.get(count)
+        if part is not None:
+            _check_part_checksum(entry, part.checksum)
+    return [(count, _text(entry, "ETag")) for entry, count in entries]
+
+
+def _check_part_checksum(entry: Element, checksum: Checksum) -> None:
+    if _text(entry, checksum.element) not in ("", checksum.value):
+        raise S3Error("InvalidPart", "The checksum is not that of the part.")
+
+
+def _text(entry: Element, name: str) -> str:
+    return next((child.text or "" for child in entry if _name(child) == name), "").strip()
+
+
+def _name(entry: Element) -> str:
+    return entry.tag.removeprefix(f"{{{NAMESPACE}}}")
+
+
+def _behind_marker(uploads: list[Upload], key: str, upload_id: str | None) -> list[Upload]:
+    """S3 pages by key, and by upload id only within the marker's key."""
+    if not key:
+        return uploads
+    same = [upload for upload in uploads if upload.key == key]
+    position = next((place for place, upload in enumerate(same) if upload.upload_id == upload_id), len(same))
+    return same[position + 1 :] + [upload for upload in uploads if upload.key.encode() > key.encode()]
+
+
+def _part_entry(part: Part) -> str:
+    return group(
+        "Part",
+        [
+            element("PartNumber", part.number),
+            element("LastModified", iso_date(part.modified)),
+            element("ETag", f'"{part.etag}"'),
+            element("Size", len(part.body)),
+            element(part.checksum.element, part.checksum.value),
+        ],
+    )
+
+
+def _upload_entry(upload: Upload, request: Request) -> str:
+    return group(
+        "Upload",
+        [
+            named(request, "Key", upload.key),
+            element("UploadId", upload.upload_id),
+            element("Initiated", iso_date(upload.initiated)),
+            element("StorageClass", "STANDARD"),
+            element("ChecksumAlgorithm", upload.algorithm.upper()),
+            element("ChecksumType", upload.kind),
+        ],
+    )

@@ -1,0 +1,96 @@
+"""The store behind its API: who may ask, what an operation does, and the one step that decides and does a write."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+
+from tests.doubles.s3 import multipart, reading, writing
+from tests.doubles.s3.behaviour import Behaviour
+from tests.doubles.s3.conditions import UNCONDITIONAL, Condition
+from tests.doubles.s3.errors import S3Error
+from tests.doubles.s3.messages import WRITE_ID, Answer, Head, Request
+from tests.doubles.s3.operations import CONDITIONAL_WRITES, Operation
+from tests.doubles.s3.signature import Verifier
+from tests.doubles.s3.state import Store
+
+_HANDLERS: Mapping[Operation, Callable[[Store, Request], Answer]] = {
+    Operation.LIST_BUCKETS: reading.list_buckets,
+    Operation.CREATE_BUCKET: writing.create_bucket,
+    Operation.HEAD_BUCKET: reading.head_bucket,
+    Operation.GET_BUCKET_LOCATION: reading.get_bucket_location,
+    Operation.LIST_OBJECTS: reading.list_objects,
+    Operation.GET_OBJECT: reading.get_object,
+    Operation.HEAD_OBJECT: reading.head_object,
+    Operation.PUT_OBJECT: writing.put_object,
+    Operation.COPY_OBJECT: writing.copy_object,
+    Operation.DELETE_OBJECT: writing.delete_object,
+    Operation.CREATE_UPLOAD: multipart.create_upload,
+    Operation.UPLOAD_PART: multipart.upload_part,
+    Operation.COPY_PART: multipart.copy_part,
+    Operation.COMPLETE_UPLOAD: multipart.complete_upload,
+    Operation.ABORT_UPLOAD: multipart.abort_upload,
+    Operation.LIST_UPLOADS: multipart.list_uploads,
+    Operation.LIST_PARTS: multipart.list_parts,
+}
+_WITH_BODY = frozenset({Operation.PUT_OBJECT, Operation.UPLOAD_PART})
+
+
+class Service:
+    """The store, its keys and its clock."""
+
+    def __init__(self, verifier: Verifier, clock: Callable[[], datetime], behaviour: Behaviour) -> None:
+        self._verifier = verifier
+        self._clock = clock
+        self.store = Store(behaviour)
+
+    def now(self) -> datetime:
+        """The store's time."""
+        return self._clock() + timedelta(seconds=self.store.behaviour.clock_offset)
+
+    def write_id(self, head: Head) -> str | None:
+        """The write-id in the request's metadata, or in that of its upload."""
+        bucket, upload_id = self.store.buckets.get(head.bucket or ""), head.query.get("uploadId")
+        if bucket is not None and upload_id is not None:
+            for upload in bucket.uploads.running(self.now()):
+                if upload.upload_id == upload_id:
+                    return upload.metadata.get("fencing-write-id")
+        return head.headers.get(WRITE_ID)
+
+    def admit(self, head: Head) -> None:
+        """Check a head on its arrival: signature, date, length. Raises S3Error."""
+        behaviour = self.store.behaviour
+        if behaviour.check_signatures:
+            self._verifier.check(head, self.now(), behaviour.signature_lifetime)
+        if head.headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
+            raise S3Error("NotImplemented", "The double does not decode aws-chunked bodies.")
+        if head.operation in _WITH_BODY and "content-length" not in head.headers:
+            raise S3Error("MissingContentLength")
+
+    def check_body(self, head: Head, body: bytes) -> None:
+        """Compare the body with the hash that was signed. Raises XAmzContentSHA256Mismatch."""
+        claimed = head.headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
+        if claimed not in ("UNSIGNED-PAYLOAD", hashlib.sha256(body).hexdigest()):
+            raise S3Error("XAmzContentSHA256Mismatch", ClientComputedContentSHA256=claimed)
+
+    async def evaluate(self, head: Head, body: bytes, write_id: str | None) -> Answer:
+        """Judge the condition at this moment and apply the request: one step, unless the store has a gap."""
+        condition = UNCONDITIONAL
+        if head.operation in CONDITIONAL_WRITES:
+            condition = self.store.behaviour.effective(head.operation, head.condition)
+            gap = self.store.behaviour.gap(head.operation)
+            if condition and gap is not None:
+                self._check_apart(head, condition)
+                await asyncio.sleep(gap)
+                condition = UNCONDITIONAL
+        return _HANDLERS[head.operation](self.store, Request(head, body, condition, self.now(), write_id))
+
+    def _check_apart(self, head: Head, condition: Condition) -> None:
+        """The check of a store that is not atomic: what it has seen may have changed when the write is done."""
+        bucket, key = head.target
+        upload = None
+        if head.operation is Operation.COMPLETE_UPLOAD:
+            upload = self.store.bucket(bucket).uploads.find(key, head.query["uploadId"], self.now())
+        self.store.check(head.operation, bucket, key, condition, upload)

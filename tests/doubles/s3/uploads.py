@@ -1,0 +1,106 @@
+"""Multipart uploads in progress: their parts, and how an object and its ETag come out of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from tests.doubles.s3 import checksums
+from tests.doubles.s3.checksums import Checksum
+from tests.doubles.s3.conditions import bare
+from tests.doubles.s3.errors import S3Error
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One uploaded part; `checksum` is in the upload's algorithm."""
+
+    number: int
+    body: bytes
+    etag: str
+    modified: datetime
+    checksum: Checksum
+
+
+@dataclass(slots=True)
+class Upload:
+    """One upload. `initiated_after` is the store's sequence at its CreateMultipartUpload."""
+
+    upload_id: str
+    key: str
+    headers: Mapping[str, str]
+    metadata: Mapping[str, str]
+    initiated: datetime
+    initiated_after: int
+    algorithm: str
+    kind: str
+    parts: dict[int, Part] = field(default_factory=dict)
+    gone_at: datetime | None = None
+
+    def choose(self, chosen: Sequence[tuple[int, str]], minimum_size: int) -> list[Part]:
+        """The parts a completion names. Raises InvalidPartOrder, InvalidPart, EntityTooSmall."""
+        numbers = [number for number, _ in chosen]
+        if not chosen or numbers != sorted(set(numbers)):
+            raise S3Error("InvalidPartOrder" if chosen else "MalformedXML")
+        parts = [self._part(number, etag) for number, etag in chosen]
+        if any(len(part.body) < minimum_size for part in parts[:-1]):
+            raise S3Error("EntityTooSmall", f"Every part but the last has at least {minimum_size} bytes.")
+        return parts
+
+    def _part(self, number: int, etag: str) -> Part:
+        part = self.parts.get(number)
+        if part is None or part.etag != bare(etag):
+            raise S3Error("InvalidPart", PartNumber=str(number), UploadId=self.upload_id)
+        return part
+
+
+class Uploads:
+    """The uploads of a bucket, and which ids were aborted."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Upload] = {}
+        self._aborted: set[str] = set()
+
+    def add(self, upload: Upload) -> None:
+        """Begin it."""
+        self._running[upload.upload_id] = upload
+
+    def find(self, key: str, upload_id: str, now: datetime) -> Upload:
+        """Raises NoSuchUpload."""
+        upload = next((each for each in self.running(now) if each.upload_id == upload_id), None)
+        if upload is None or upload.key != key:
+            raise S3Error("NoSuchUpload", UploadId=upload_id)
+        return upload
+
+    def running(self, now: datetime) -> list[Upload]:
+        """Every upload that is neither completed nor gone, ordered by key and then by age."""
+        alive = [each for each in self._running.values() if each.gone_at is None or now < each.gone_at]
+        return sorted(alive, key=lambda upload: (upload.key.encode(), upload.initiated_after))
+
+    def end(self, upload: Upload) -> None:
+        """Forget a completed upload."""
+        del self._running[upload.upload_id]
+
+    def abort(self, key: str, upload_id: str, now: datetime, delay: float) -> None:
+        """Let the upload go after the delay, in seconds. A second abort succeeds, as on AWS. Raises NoSuchUpload."""
+        if upload_id in self._aborted:
+            return
+        upload = self.find(key, upload_id, now)
+        upload.gone_at = now + timedelta(seconds=delay)
+        self._aborted.add(upload_id)
+
+
+def assemble(upload: Upload, parts: Sequence[Part]) -> tuple[bytes, Checksum]:
+    """The object's bytes and its checksum of the upload's kind."""
+    body = b"".join(part.body for part in parts)
+    if upload.kind == "COMPOSITE":
+        return body, checksums.over_parts(part.checksum for part in parts)
+    return body, checksums.of(body, upload.algorithm)
+
+
+def etag_of_parts(parts: Sequence[Part]) -> str:
+    """The MD5 of the parts' MD5s, with their number behind it."""
+    digests = b"".join(bytes.fromhex(part.etag) for part in parts)
+    return f"{hashlib.md5(digests).hexdigest()}-{len(parts)}"

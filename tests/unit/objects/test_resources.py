@@ -1,0 +1,111 @@
+"""Each key has exactly one resource, whoever names it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
+from gateway.fencing.resource import canonical
+from gateway.fencing.rules import Equal, Mode
+from gateway.objects.resources import Resources, Rule
+
+
+@pytest.mark.parametrize(
+    ("match", "template", "path", "resource"),
+    [
+        ("jobs/{id}/state.json", "job/{id}", "jobs/42/state.json", "job/42"),
+        ("jobs/{id}/state.json", "job/{id}", "jobs/42/other.json", None),
+        ("jobs/{id}/**", "job/{id}", "jobs/42/a/b", "job/42"),
+        ("jobs/{id}/**", "job/{id}", "jobs/42/", "job/42"),
+        ("jobs/{id}/**", "job/{id}", "jobs/42", None),
+        ("jobs/{id}/**", "job/{id}", "jobs//a", None),
+        ("jobs/{id}/**", "job/{id}", "jobs/42/a\nb", "job/42"),
+        ("jobs/{id}/**", "job/{id}", "jobs/a b%/x", "job/a%20b%25"),
+        ("jobs/*/{part}", "part/{part}", "jobs/anything/7", "part/7"),
+        ("jobs/*/{part}", "part/{part}", "jobs//7", "part/7"),
+        ("jobs/*/{part}", "part/{part}", "jobs/a/b/7", None),
+        ("*/{a}/{b}", "{b}/of/{a}", "bkt/x/y", "y/of/x"),
+        ("jobs/a.b/{x}", "{x}", "jobs/a.b/1", "1"),
+        ("jobs/a.b/{x}", "{x}", "jobs/aXb/1", None),
+        ("{b}/**", "b/{b}", "bkt/k", "b/bkt"),
+        ("logs/**", "{bucket}/all", "logs/a/b", "logs/all"),
+        ("logs/{day}/**", "{bucket}/{day}/{key}", "logs/1/x y", "logs/1/1/x%20y"),
+        ("logs/**", None, "logs/a//../b+c%2F", "s3/logs/a//../b+c%252F"),
+        ("jobs/*", "one", "jobs/x", "one"),
+        ("jobs/*", "one", "jobs/x/", None),
+    ],
+)
+def test_patterns(match: str, template: str | None, path: str, resource: str | None) -> None:
+    bucket, _, key = path.partition("/")
+    assert Rule.compile(match, template).resource(bucket, key) == resource
+
+
+@pytest.mark.parametrize(
+    ("match", "template"),
+    [
+        ("bucket", None),
+        ("/key", None),
+        ("**", None),
+        ("**/a", None),
+        ("b/**/c", None),
+        ("b/a*", None),
+        ("b/a{x}", None),
+        ("b/{x", None),
+        ("b/x}", None),
+        ("b/{}", None),
+        ("b/***", None),
+        ("b/{x}/{x}", None),
+        ("b/{key}", None),
+        ("{bucket}/x", None),
+        ("b/{x}", "r/{y}"),
+        ("b/*", "r/{x}"),
+        ("b/{x}", "r/{key}/{x}"),
+        ("b/{x}", "r/{x}{key}"),
+        ("b/{x}", "r/ {x}"),
+        ("b/{x}", ""),
+    ],
+)
+def test_rules_that_cannot_be_used(match: str, template: str | None) -> None:
+    with pytest.raises(ConfigurationError):
+        Rule.compile(match, template)
+
+
+def test_the_first_rule_that_matches_decides() -> None:
+    resources = Resources(
+        [
+            Rule.compile("b/locked/**", "locked", Mode.OBSERVE, Equal.STRICT),
+            Rule.compile("b/{x}/**", "x/{x}"),
+        ],
+        mode=Mode.ENFORCE,
+        equal=Equal.ACCEPT,
+    )
+    locked, other, default = (resources.target("b", key) for key in ("locked/a", "open/a", "open"))
+    assert (locked.resource, locked.mode, locked.equal) == ("locked", Mode.OBSERVE, Equal.STRICT)
+    assert (other.resource, other.mode, other.equal) == ("x/open", Mode.ENFORCE, Equal.ACCEPT)
+    assert (default.resource, default.mode, default.equal) == ("s3/b/open", Mode.ENFORCE, Equal.ACCEPT)
+
+
+def test_a_named_resource_can_only_be_the_right_one() -> None:
+    resources = Resources()
+    assert resources.target("b", "k", "s3/b/k").resource == "s3/b/k"
+    with pytest.raises(ResourceMismatch, match=r"belongs to the resource s3/b/k, not to job/1") as caught:
+        resources.target("b", "k", "job/1")
+    assert caught.value.facts == {"resource": "s3/b/k"}
+
+
+def test_a_key_too_long_for_a_resource_is_refused_clearly() -> None:
+    resources = Resources([Rule.compile("b/{id}/**", "job/{id}")])
+    assert resources.target("b", "7/" + "k" * 1000).resource == "job/7"
+    for key in ("k" * 510, "é" * 100):
+        with pytest.raises(ResourceMalformed, match="too long to be a resource"):
+            resources.target("b", key)
+
+
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@given(KEYS, KEYS)
+def test_two_keys_never_share_a_default_resource(one: str, other: str) -> None:
+    resources = Resources()
+    names = [canonical(resources.target("bucket", key).resource) for key in (one, other)]
+    assert (names[0] == names[1]) == (one == other)

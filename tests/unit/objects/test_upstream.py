@@ -1,0 +1,490 @@
+"""Each request reaches the store once, as it was signed, and its answer is read for no more than it says.
+
+Against a raw socket on the loopback, so that what is asserted is what stood on the wire.
+"""
+
+import asyncio
+import gzip
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+
+import aiohttp
+import pytest
+from pydantic import SecretStr
+
+from gateway.auth.principal import Principal
+from gateway.auth.sigv4 import RequestHead, verify
+from gateway.config import ObjectStore
+from gateway.errors import OutcomeUnknown, Unavailable
+from gateway.objects import forwarding
+from gateway.objects.answers import Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
+from gateway.objects.upstream import Upstream
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+HANG, RESET = b"<hang>", b"<reset>"
+
+
+def answer(status: int, body: bytes = b"", /, **headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+OK = answer(200, ETag='"e1"')
+ERROR = b"<Error><Code>%s</Code><Message>m</Message></Error>"
+
+
+@dataclass
+class Received:
+    """One request as it stood on the wire."""
+
+    connection: int
+    line: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+    def header(self, name: bytes) -> bytes:
+        (value,) = [value for key, value in self.headers if key == name]
+        return value
+
+
+@dataclass
+class Store:
+    """Answers each request with the next of ``answers`` (the last one for ever); an empty one closes the connection."""
+
+    answers: list[bytes] = field(default_factory=lambda: [OK])
+    received: list[Received] = field(default_factory=list)
+    connections: int = 0
+    port: int = 0
+    _serving: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if task := asyncio.current_task():
+            self._serving.add(task)
+        self.connections += 1
+        try:
+            while await self._exchange(self.connections, reader, writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    async def stop(self) -> None:
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving)
+        await asyncio.sleep(0)  # lets the transports close
+
+    async def _exchange(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        line, *lines = (await reader.readuntil(b"\r\n\r\n")).removesuffix(b"\r\n\r\n").split(b"\r\n")
+        pairs = [tuple(part.strip() for part in text.split(b":", 1)) for text in lines]
+        headers = [(name.lower(), value) for name, value in pairs]
+        body = await reader.readexactly(int(dict(headers).get(b"content-length", b"0")))
+        self.received.append(Received(number, line, headers, body))
+        said = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if said == HANG:
+            await asyncio.sleep(30)
+        if said == RESET:
+            at_once = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            return False
+        writer.write(said)
+        await writer.drain()
+        return said.startswith(b"HTTP/1.1") and b"Content-Length: 9999\r\n" not in said
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    store = Store()
+    server = await asyncio.start_server(store.serve, "127.0.0.1", 0, limit=2**22)
+    store.port = server.sockets[0].getsockname()[1]
+    yield store
+    server.close()
+    await store.stop()
+
+
+@asynccontextmanager
+async def upstream(
+    store: Store, *, timeout: float = 5, quoted: bool = True, scheme: str = "http"
+) -> AsyncIterator[Upstream]:
+    config = ObjectStore(
+        endpoint=f"{scheme}://127.0.0.1:{store.port}",
+        region="eu-west-1",
+        access_key_id="AKGATEWAY",
+        secret_access_key=SecretStr("gateway-secret"),
+        timeout=timeout,
+    )
+    async with Upstream(config, quoted_conditions=quoted) as opened:
+        yield opened
+
+
+async def put(up: Upstream, body: bytes = b"hello") -> WriteAnswer:
+    return await up.put("bucket", "key", body, expected=None, signed_at=AT)
+
+
+async def test_what_stands_on_the_wire(store: Store) -> None:
+    headers = [("content-type", "text/plain"), *forwarding.own_metadata("s3/b/k", "42", "w1")]
+    async with upstream(store) as up:
+        applied = await up.put("bucket", "key", b"hello", headers, expected="e0", signed_at=AT)
+    assert isinstance(applied, Applied)
+    assert applied.etag == "e1"
+    (request,) = store.received
+    assert (request.line, request.body) == (b"PUT /bucket/key HTTP/1.1", b"hello")
+    signature = request.header(b"authorization")
+    assert sorted(request.headers) == [
+        (b"authorization", signature),
+        (b"content-length", b"5"),
+        (b"content-type", b"text/plain"),
+        (b"host", f"127.0.0.1:{store.port}".encode()),
+        (b"if-match", b'"e0"'),
+        (b"x-amz-content-sha256", sha256(b"hello").hexdigest().encode()),
+        (b"x-amz-date", b"20260102T030405Z"),
+        (b"x-amz-meta-fencing-resource", b"s3/b/k"),
+        (b"x-amz-meta-fencing-token", b"42"),
+        (b"x-amz-meta-fencing-write-id", b"w1"),
+    ]
+    head = RequestHead("PUT", b"/bucket/key", b"", request.headers)
+    assert verify(head, lambda _: (Principal("gateway"), "gateway-secret"), AT).principal.name == "gateway"
+
+
+@pytest.mark.parametrize(
+    "raw_key",
+    [
+        "a/../b",
+        "..",
+        "../other/k",
+        "a//b",
+        "/lead",
+        "tail/",
+        "./a/.",
+        "a%2Bb",
+        "a%20b",
+        "100%25",
+        "%C3%A9",
+        "a%3Fb%23c",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_a_path_goes_out_as_it_is_and_is_signed_as_it_goes_out(store: Store, method: str, raw_key: str) -> None:
+    query = "partNumber=1&response-content-type=a%2Fb%20c"
+    async with upstream(store) as up, await up.send(method, f"/bucket/{raw_key}", query, signed_at=AT) as response:
+        assert response.status == 200
+    (request,) = store.received
+    target = request.line.split(b" ")[1]
+    assert target == f"/bucket/{raw_key}?{query}".encode()
+    head = RequestHead(method, f"/bucket/{raw_key}".encode(), query.encode(), request.headers)
+    assert verify(head, lambda _: (Principal("gateway"), "gateway-secret"), AT)
+
+
+@pytest.mark.parametrize("fault", [b"", RESET], ids=["closed", "reset"])
+@pytest.mark.parametrize("reused", [False, True], ids=["fresh connection", "reused connection"])
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "POST", "HEAD", "GET"])
+async def test_no_request_is_ever_sent_twice(store: Store, method: str, reused: bool, fault: bytes) -> None:  # noqa: FBT001
+    async with upstream(store) as up:
+        if reused:
+            assert isinstance(await put(up), Applied)
+        store.answers = [fault, OK]
+        with pytest.raises(Unavailable if method in ("GET", "HEAD") else OutcomeUnknown):
+            await up.send(method, "/bucket/key", body=b"again" if method == "PUT" else b"", signed_at=AT)
+    assert len(store.received) == 1 + reused
+    assert store.connections == 1
+    assert store.received[-1].line.startswith(method.encode())
+
+
+async def test_left_to_itself_the_client_library_would_send_twice(store: Store) -> None:
+    """What the test above would see if the gateway did not see to it."""
+    store.answers = [b"", OK]
+    url = f"http://127.0.0.1:{store.port}/bucket/key"
+    async with aiohttp.ClientSession() as session, session.put(url, data=b"again") as response:
+        assert response.status == 200
+    assert [request.body for request in store.received] == [b"again", b"again"]
+
+
+async def test_connections_are_used_again(store: Store) -> None:
+    async with upstream(store) as up:
+        for _ in range(3):
+            assert isinstance(await put(up), Applied)
+    assert (len(store.received), store.connections) == (3, 1)
+
+
+async def test_nothing_is_carried_from_one_answer_to_the_next_request(store: Store) -> None:
+    store.answers = [answer(200, ETag='"e1"', Set_Cookie="a=b; Path=/"), OK]
+    async with upstream(store) as up:
+        await put(up)
+        await put(up)
+    assert b"cookie" not in dict(store.received[1].headers)
+
+
+async def test_redirects_are_not_followed(store: Store) -> None:
+    store.answers = [answer(307, Location=f"http://127.0.0.1:{store.port}/other/key"), OK]
+    async with upstream(store) as up:
+        assert isinstance(await put(up), Rejected)
+        assert isinstance(await up.head("bucket", "key"), Found)
+        store.answers = [answer(301, Location="/other/key"), OK]
+        async with await up.get("bucket", "key") as response:
+            assert response.status == 301
+    assert len(store.received) == 3
+
+
+async def test_a_body_of_many_megabytes_goes_out_whole(store: Store) -> None:
+    body = bytes(range(256)) * 12_000
+    async with upstream(store) as up:
+        assert isinstance(await put(up, body), Applied)
+    (request,) = store.received
+    assert request.body == body
+    assert request.header(b"content-length") == str(len(body)).encode()
+
+
+async def test_an_empty_body_has_a_length(store: Store) -> None:
+    async with upstream(store) as up:
+        await put(up, b"")
+    assert store.received[0].header(b"content-length") == b"0"
+
+
+@pytest.mark.parametrize(
+    ("expected", "quoted", "header"),
+    [
+        (None, True, (b"if-none-match", b"*")),
+        (None, False, (b"if-none-match", b"*")),
+        ("e0", True, (b"if-match", b'"e0"')),
+        ("e0", False, (b"if-match", b"e0")),
+    ],
+)
+async def test_every_write_is_conditional(
+    store: Store,
+    expected: str | None,
+    quoted: bool,  # noqa: FBT001
+    header: tuple[bytes, bytes],
+) -> None:
+    async with upstream(store, quoted=quoted) as up:
+        await up.put("bucket", "key", b"hello", expected=expected, signed_at=AT)
+        await up.complete_multipart("bucket", "key", "u1", ["p1"], expected=expected, signed_at=AT)
+        if expected is not None:
+            await up.delete("bucket", "key", expected=expected, signed_at=AT)
+    assert all(header in request.headers for request in store.received)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (answer(412, ERROR % b"PreconditionFailed"), NotApplied(412, "PreconditionFailed")),
+        (answer(409, ERROR % b"ConditionalRequestConflict"), NotApplied(409, "ConditionalRequestConflict")),
+        (answer(404, ERROR % b"NoSuchKey"), NotApplied(404, "NoSuchKey")),
+        (answer(404, ERROR % b"NoSuchBucket"), Rejected(404, "NoSuchBucket", "m")),
+        (answer(403, ERROR % b"AccessDenied"), Rejected(403, "AccessDenied", "m")),
+        (answer(500, ERROR % b"InternalError"), Unknown("500 InternalError")),
+        (answer(200, ERROR % b"InternalError", ETag='"e1"'), Unknown("200 with the error InternalError")),
+        (answer(200), Unknown("success without an ETag")),
+        (b"", Unknown("The store did not answer: ServerDisconnectedError.")),
+        (RESET, Unknown("The store did not answer: ClientOSError.")),
+        (b"not HTTP at all\r\n\r\n", Unknown("The store did not answer: ClientResponseError.")),
+        (
+            b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 9999\r\n\r\nbroken',
+            Unknown("The store's answer broke off: ClientPayloadError."),
+        ),
+    ],
+)
+async def test_what_became_of_a_put(store: Store, said: bytes, expected: WriteAnswer) -> None:
+    store.answers = [said]
+    async with upstream(store) as up:
+        assert await put(up) == expected
+    assert len(store.received) == 1
+
+
+async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
+    store.answers = [HANG]
+    async with upstream(store, timeout=0.2) as up:
+        assert await put(up) == Unknown("The store did not answer: timed out.")
+        assert await up.head("bucket", "key") == Unknown("The store did not answer: timed out.")
+        with pytest.raises(Unavailable, match="timed out"):
+            await up.get("bucket", "key")
+
+
+async def test_an_answer_that_stops_half_way_in_time(store: Store) -> None:
+    store.answers = [b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 50\r\n\r\nhalf']
+    async with upstream(store, timeout=0.2) as up:
+        assert await put(up) == Unknown("The store's answer broke off: timed out.")
+
+
+async def test_a_store_that_is_not_there_has_seen_nothing() -> None:
+    async with upstream(Store(port=1)) as up:
+        assert isinstance(await put(up), NotSent)
+        assert isinstance(await up.delete("bucket", "key", expected="e", signed_at=AT), NotSent)
+        assert isinstance(await up.put_in_parts("bucket", "key", b"", expected="e", signed_at=AT), NotSent)
+        assert isinstance(await up.head("bucket", "key"), Unknown)
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await up.get("bucket", "key")
+
+
+async def test_a_store_that_does_not_finish_the_tls_handshake_has_seen_nothing(store: Store) -> None:
+    async with upstream(store, scheme="https", timeout=0.4) as up:
+        assert isinstance(await put(up), NotSent)
+    assert store.received == []
+
+
+async def test_a_store_that_does_not_speak_tls_has_seen_nothing() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(400))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        store = Store(port=server.sockets[0].getsockname()[1])
+        async with upstream(store, scheme="https") as up:
+            assert isinstance(await put(up), NotSent)
+
+
+async def test_a_closed_hop_sends_nothing(store: Store) -> None:
+    async with upstream(store) as up:
+        pass
+    assert isinstance(await put(up), NotSent)
+    assert store.received == []
+
+
+async def test_a_write_cannot_be_signed_with_our_clock(store: Store) -> None:
+    async with upstream(store) as up:
+        for method in ("PUT", "POST", "DELETE", "PATCH"):
+            with pytest.raises(ValueError, match="time of its intent"):
+                await up.send(method, "/bucket/key")
+    assert store.received == []
+
+
+async def test_a_read_is_signed_with_the_time_of_reading(store: Store) -> None:
+    async with upstream(store) as up:
+        await up.head("bucket", "key")
+    signed = datetime.strptime(store.received[0].header(b"x-amz-date").decode(), "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    assert abs((datetime.now(UTC) - signed).total_seconds()) < 60
+
+
+async def test_what_a_head_finds(store: Store) -> None:
+    date = "Fri, 02 Jan 2026 03:04:05 GMT"
+    metadata = dict(forwarding.own_metadata("s3/b/k", "1.2", "w1", tombstone=True))
+    store.answers = [
+        b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 7\r\nDate: ' + date.encode() + b"\r\n\r\n",
+        answer(200, b"", ETag='"e2"', **metadata),
+        answer(404, Date=date),
+        answer(404, Date="yesterday"),
+        answer(403),
+        answer(200),
+        answer(500),
+    ]
+    async with upstream(store) as up:
+        found = [await up.head("bucket", "key") for _ in range(len(store.answers))]
+    assert found == [
+        Found("e1", size=7, date=AT),
+        Found("e2", "w1", True, "s3/b/k", "1.2"),  # noqa: FBT003
+        Missing(AT),
+        Missing(),
+        Unknown("HEAD was answered with 403"),
+        Unknown("HEAD was answered with 200"),
+        Unknown("HEAD was answered with 500"),
+    ]
+
+
+async def test_a_read_passes_through_as_it_is(store: Store) -> None:
+    body = gzip.compress(b"text")
+    store.answers = [answer(206, body, Content_Encoding="gzip", ETag='"e1"', X_Amz_Meta_A="1")]
+    wanted = [("range", "bytes=0-9")]
+    async with upstream(store) as up, await up.get("bucket", "key", "versionId=3", wanted) as response:
+        assert b"".join([chunk async for chunk in response.chunks()]) == body
+        assert (response.status, response.header("etag")) == (206, '"e1"')
+        assert (b"X-Amz-Meta-A", b"1") in response.headers
+    assert store.received[0].header(b"range") == b"bytes=0-9"
+    assert b"accept-encoding" not in dict(store.received[0].headers)
+
+
+async def test_a_read_that_breaks_off_is_not_taken_for_whole(store: Store) -> None:
+    store.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\nhalf"]
+    async with upstream(store) as up, await up.get("bucket", "key") as response:
+        with pytest.raises(Unavailable, match="broke off"):
+            await response.read()
+
+
+async def test_a_read_left_half_way_leaves_nothing_for_the_next(store: Store) -> None:
+    store.answers = [answer(200, b"x" * 1_000_000), OK]
+    async with upstream(store) as up:
+        async with await up.get("bucket", "key") as response:
+            assert len(await response.read(limit=10)) == 10
+        assert isinstance(await put(up), Applied)
+    assert store.connections == 2
+
+
+INITIATED = b'<InitiateMultipartUploadResult xmlns="n"><UploadId>u/1 +</UploadId></InitiateMultipartUploadResult>'
+COMPLETED = b"<CompleteMultipartUploadResult><ETag>&quot;e-1&quot;</ETag></CompleteMultipartUploadResult>"
+
+
+async def in_parts(up: Upstream) -> WriteAnswer:
+    headers = [("x-amz-meta-a", "1"), ("x-amz-checksum-crc32", "NhCmhg==")]
+    return await up.put_in_parts("bucket", "key", b"hello", headers, expected="e0", signed_at=AT)
+
+
+async def test_the_same_bytes_as_an_upload_of_one_part(store: Store) -> None:
+    store.answers = [answer(200, INITIATED), answer(200, ETag='"p1"'), answer(200, b"  " + COMPLETED)]
+    async with upstream(store) as up:
+        applied = await in_parts(up)
+    assert isinstance(applied, Applied)
+    assert applied.etag == "e-1"
+    create, part, complete = store.received
+    assert [request.line.split(b" ")[:2] for request in store.received] == [
+        [b"POST", b"/bucket/key?uploads="],
+        [b"PUT", b"/bucket/key?partNumber=1&uploadId=u%2F1%20%2B"],
+        [b"POST", b"/bucket/key?uploadId=u%2F1%20%2B"],
+    ]
+    assert create.header(b"x-amz-meta-a") == b"1"
+    assert b"x-amz-checksum-crc32" not in dict(create.headers)
+    assert part.body == b"hello"
+    assert b"<PartNumber>1</PartNumber><ETag>&quot;p1&quot;</ETag>" in complete.body
+    assert [b"if-match" in dict(request.headers) for request in store.received] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected", "methods"),
+    [
+        ([answer(403, ERROR % b"AccessDenied")], Rejected(403, "AccessDenied", "m"), [b"POST"]),
+        ([answer(500)], NotSent("500"), [b"POST"]),
+        ([answer(200)], NotSent("an upload was opened without an id"), [b"POST"]),
+        ([answer(200, INITIATED), answer(500), answer(204)], NotSent("500"), [b"POST", b"PUT", b"DELETE"]),
+        (
+            [answer(200, INITIATED), OK, answer(412, ERROR % b"PreconditionFailed"), answer(204)],
+            NotApplied(412, "PreconditionFailed"),
+            [b"POST", b"PUT", b"POST", b"DELETE"],
+        ),
+        (
+            [answer(200, INITIATED), OK, answer(200, ERROR % b"InternalError")],
+            Unknown("200 with the error InternalError"),
+            [b"POST", b"PUT", b"POST"],
+        ),
+        (
+            [answer(200, INITIATED), OK, b""],
+            Unknown("The store did not answer: ServerDisconnectedError."),
+            [b"POST", b"PUT", b"POST"],
+        ),
+        ([answer(200, INITIATED), OK, answer(200)], Unknown("success without an ETag"), [b"POST", b"PUT", b"POST"]),
+    ],
+)
+async def test_an_upload_has_no_effect_before_its_completion(
+    store: Store, answers: list[bytes], expected: WriteAnswer, methods: list[bytes]
+) -> None:
+    store.answers = answers
+    async with upstream(store) as up:
+        assert await in_parts(up) == expected
+    assert [request.line.split(b" ")[0] for request in store.received] == methods
+
+
+async def test_a_delete(store: Store) -> None:
+    store.answers = [b"HTTP/1.1 204 No Content\r\nx-amz-version-id: 3\r\n\r\n"]
+    async with upstream(store) as up:
+        answer_to_delete = await up.delete("bucket", "key", expected="e0", signed_at=AT)
+    assert answer_to_delete == Applied(None, ((b"x-amz-version-id", b"3"),))
+    assert store.received[0].line == b"DELETE /bucket/key HTTP/1.1"
+
+
+async def test_secrets_are_not_shown(store: Store) -> None:
+    async with upstream(store) as up:
+        assert "gateway-secret" not in repr(up) + repr(vars(up))
