@@ -143,8 +143,6 @@ def build(
     def caller(request: Request) -> Principal:
         return keys.by_bearer(request.scope["headers"])
 
-    Caller = Annotated[Principal, Depends(caller)]
-
     @app.get("/v1/fences", summary="List fences by name", dependencies=[Depends(caller)])
     async def list_fences(
         prefix: Annotated[str, Query(max_length=512)] = "",
@@ -168,7 +166,9 @@ def build(
         description="Once this has returned, no write with a lower token takes effect any more, on tables or objects.",
         responses={412: {"model": Problem, "description": "The token has been overtaken itself. On record."}},
     )
-    async def raise_barrier(resource: str, wanted: BarrierRequest, request: Request, principal: Caller) -> FenceView:
+    async def raise_barrier(
+        resource: str, wanted: BarrierRequest, request: Request, principal: Annotated[Principal, Depends(caller)]
+    ) -> FenceView:
         name = canonical(resource)
         presented = Presented(Token.parse(wanted.token), wanted.holder)
         decision, fence = await barrier(name, presented, principal.name)

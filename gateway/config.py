@@ -98,8 +98,8 @@ class ObjectStore(_Section):
         parts = urlsplit(value)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("must be an http:// or https:// address")
-        if parts.path.strip("/") or parts.query or parts.fragment:
-            raise ValueError("must not have a path, a query or a fragment")
+        if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
+            raise ValueError("must be nothing but scheme, host and port")
         return value.rstrip("/")
 
 

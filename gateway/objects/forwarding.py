@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from gateway.errors import StoreError
 from gateway.objects.operations import Operation, not_implemented
 
 METADATA = "x-amz-meta-"
@@ -73,6 +72,7 @@ _BOOKKEEPING = frozenset(
         "x-amz-content-sha256",
         "x-amz-date",
         "x-amz-decoded-content-length",
+        "x-amz-security-token",
         "x-amz-trailer",
         "x-amz-user-agent",
     }
@@ -85,8 +85,6 @@ def forwarded(operation: Operation, headers: Mapping[str, str]) -> tuple[tuple[s
 
     Checksums of the body are left out: they are sent on once they are verified.
     """
-    if "x-amz-security-token" in headers:
-        raise StoreError("InvalidToken", 400, "Session tokens are not supported; use a configured access key.")
     kept = []
     for name, value in headers.items():
         if name in _FORWARDED[operation] or _is_metadata(operation, name):

@@ -1,7 +1,7 @@
-"""The hop to the object store, and the only user of aiohttp. Each request is sent once, exactly as it was signed.
+"""The hop to the object store, and the only user of aiohttp. A write is sent once, and exactly as it was signed.
 
-A request that is repeated by a client library turns its own success into a failed condition, and one that is redirected
-or normalised on its way names another key than the one that was fenced.
+A write that is repeated by a client library turns its own success into a failed condition, and a request that is
+redirected or normalised on its way names another key than the one that was fenced.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Hop:
             skip_auto_headers=_NO_DEFAULTS,
             auto_decompress=False,
             trust_env=False,
-            middlewares=(_once,),
+            middlewares=(_writes_once,),
         )
         return self
 
@@ -127,7 +127,7 @@ class Hop:
         *,
         signed_at: datetime | None = None,
     ) -> Response:
-        """Sign and send one request, once. Path and query are encoded already and go out as they are.
+        """Sign and send one request, a write once. Path and query are encoded already and go out as they are.
 
         ``signed_at`` is the time of the signature: the database's for a write; a read may leave it out. Raises
         ``Unavailable`` where nothing was sent or a read got no answer, ``OutcomeUnknown`` where a write got none.
@@ -169,13 +169,15 @@ class _InterruptedError(Exception):
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
-async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Keep aiohttp from sending a request again: it does so after a lost connection, for PUT and DELETE too."""
+async def _writes_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Keep aiohttp from sending a write again: after a lost connection it would, for PUT and DELETE as for GET."""
     try:
         return await handler(request)
     except _NOT_SENT:
         raise
     except (aiohttp.ClientError, OSError) as error:
+        if request.method in _READS:
+            raise
         raise _InterruptedError(_reason(error)) from error
 
 

@@ -24,6 +24,7 @@ from gateway.fencing.record import Attempt
 from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
 from gateway.objects import bump, protocol
 from gateway.objects.answering import Answer, Response
+from gateway.objects.answers import Rejected
 from gateway.objects.body import Body, VerifiedBody
 from gateway.objects.effects import (
     Barred,
@@ -50,6 +51,9 @@ from gateway.store import intents
 from gateway.store.database import Database
 
 MAX_TARGET = 2048
+
+# What the store says about our own signature must not look as if it were about the client's.
+_ABOUT_US = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "RequestExpired"})
 
 
 class ClientGone(Exception):
@@ -221,7 +225,7 @@ class ObjectPlane:
             case ConditionFailed(error):
                 raise error
             case StoreRefused(rejected):
-                raise StoreError(rejected.code, rejected.status, rejected.message)
+                raise _refusal_of_store(rejected)
             case Uncertain(reason):
                 raise OutcomeUnknown(f"The write may have taken effect: {reason}.")
             case NotDone(reason):
@@ -243,6 +247,15 @@ def _forms(profile: Profile, body: VerifiedBody, write_id: str) -> tuple[Candida
         return (Candidate(Form.PLAIN, f"unlike any other: {write_id}"),)
     forms = bump.candidates(body.digests.md5)
     return forms if profile.can_bump else forms[:1]
+
+
+def _refusal_of_store(rejected: Rejected) -> GatewayError:
+    if rejected.code in _ABOUT_US:
+        return Unavailable(
+            f"The object store refuses the gateway: {rejected.code}.",
+            advice="Nothing was written. Ask the operator to run `gateway doctor`.",
+        )
+    return StoreError(rejected.code, rejected.status, rejected.message)
 
 
 def _attempt(scope: Scope, request: S3Request, principal: Principal) -> Attempt:

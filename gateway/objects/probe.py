@@ -27,6 +27,7 @@ SignedAt: TypeAlias = Callable[[], Awaitable[datetime]]
 _ROUNDS = 2
 _WRITERS = 12
 _UPLOADS = 3
+_DELETES = 3
 _TIME_LIMIT = 60.0
 
 # Half of the writers in a race send this much, so that a store that checks before the body arrives is found out: the
@@ -193,7 +194,8 @@ class _Examination:
         if not self._good(DELETE_CONDITION):
             return
         self._seen.append(profile.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), written.write_id))
-        await self._race_deletes(name, written.etag)
+        for _ in range(_ROUNDS):
+            await self._race_deletes(name, await self._etag(name))
         answer = await self._scratch.delete(name, expected=await self._etag(name))
         self._seen.append(profile.of_trial(Probe.DELETE_IF_MATCH, "If-Match", answer, holds=True))
         self._seen.append(profile.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), None))
@@ -202,7 +204,10 @@ class _Examination:
         def delete() -> Coroutine[Any, Any, Contender]:
             return self._scratch.contend_delete(name, expected=etag)
 
-        await self._race(Probe.DELETE_RACE, name, etag, [*self._writers(name, etag, _UPLOADS), *[delete] * _UPLOADS])
+        def put() -> Coroutine[Any, Any, Contender]:
+            return self._scratch.contend(name, _unique(), expected=etag)
+
+        await self._race(Probe.DELETE_RACE, name, etag, [delete, put] * _DELETES)
 
     async def _put(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True

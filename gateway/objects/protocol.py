@@ -215,6 +215,10 @@ def _conclude(write: Announcement, begun: Begun, answer: WriteAnswer, *, tombsto
                 return (yield from _correct(write, begun, etag or ABSENCE))
             return (yield from _finish(write, begun, answer, tombstone=tombstone))
         case NotApplied():
+            # Something between us and the store may have sent our request twice: then this is the second one's answer.
+            state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
+            if isinstance(state, Found) and _is_ours(write, state):
+                return (yield from _finish(write, begun, Applied(state.etag), tombstone=state.tombstone))
             yield Abandon(write)
             return None
         case NotSent(reason):

@@ -4,7 +4,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 from gateway.errors import StoreError
 from gateway.fencing import headers as fencing
@@ -17,6 +17,7 @@ MAX_KEY_BYTES = 1024
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_SESSION = {"fencing-token": fencing.TOKEN, "fencing-holder": fencing.HOLDER}
 _TOKEN_METADATA = {b"x-amz-meta-fencing-token": fencing.TOKEN, b"x-amz-meta-fencing-holder": fencing.HOLDER}
 
 
@@ -70,7 +71,7 @@ def classify(method: str, raw_path: bytes, query_string: bytes, headers: Iterabl
         quote(key, safe="/"),
         tuple(pair for pair in parameters if pair[0] != "x-id"),
         forwarding.forwarded(operation, named),
-        _fencing(operation, received),
+        _fencing(operation, received, named.get("x-amz-security-token")),
         conditions.read(operation, named) if operation.writes else None,
     )
 
@@ -136,18 +137,33 @@ def _named(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return found
 
 
-def _fencing(operation: Operation, headers: tuple[tuple[bytes, bytes], ...]) -> FencingHeaders:
-    """The fencing headers; for those a put does not have, what its metadata say in their place.
+def _fencing(operation: Operation, headers: tuple[tuple[bytes, bytes], ...], session: str | None) -> FencingHeaders:
+    """The fencing headers; where they have no token, what the metadata of a put say, and then the session token.
 
-    Metadata are all that some clients, the AWS CLI for one, let their users set.
+    Metadata and credentials are all that some clients, the AWS CLI for one, let their users set.
     """
     own = [(name, value) for name, value in headers if name.lower().replace(b"_", b"-") not in _TOKEN_METADATA]
     read = fencing.read(own)
-    if operation is not Operation.PUT_OBJECT:
-        return read
-    said = fencing.read(
-        (_TOKEN_METADATA[name.lower()], value) for name, value in headers if name.lower() in _TOKEN_METADATA
+    metadata = fencing.read(
+        (_TOKEN_METADATA[name.lower()], value)
+        for name, value in headers
+        if name.lower() in _TOKEN_METADATA and operation is Operation.PUT_OBJECT
     )
+    said = (metadata, FencingHeaders() if session is None else _session(session))
     if read.token is not None:
         return read
-    return FencingHeaders(said.token, read.resource, read.holder or said.holder)
+    first = next((one for one in said if one.token is not None), FencingHeaders())
+    return FencingHeaders(first.token, read.resource, read.holder or first.holder)
+
+
+def _session(token: str) -> FencingHeaders:
+    """What a session token says. It goes with every operation of every client, and is always signed."""
+    try:
+        pairs = parse_qsl(token, keep_blank_values=True, strict_parsing=True, max_num_fields=2)
+    except ValueError:
+        pairs = []
+    if not pairs or any(name not in _SESSION for name, _ in pairs):
+        raise StoreError(
+            "InvalidToken", 400, "A session token must read fencing-token=N, and maybe &fencing-holder=NAME."
+        )
+    return fencing.read((_SESSION[name], value.encode()) for name, value in pairs)

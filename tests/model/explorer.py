@@ -86,6 +86,7 @@ class Weakness:
     conditions: bool = True
     intents: bool = True
     forbidding: bool = True
+    attempts: bool = True
     whole_resource: bool = True
 
 
@@ -245,6 +246,9 @@ class Explorer:
             case Finish(write, tag, tombstone):
                 return fences.finish(write, tag, tombstone) or not self._weakness.intents
             case Abandon(intent):
+                held = fences.intents.get((intent.resource, intent.bucket, intent.key))
+                if not self._weakness.attempts and held and held.write_id == intent.write_id:
+                    intent = held
                 return fences.abandon(intent)
             case Forbid(intent):
                 forbidden = fences.forbid(intent)

@@ -314,9 +314,36 @@ def test_what_goes_to_the_store_with_a_read() -> None:
     assert request.condition is None
 
 
-def test_session_tokens_are_refused() -> None:
-    for method in ("GET", "PUT", "DELETE"):
-        assert refusal(method, b"/bucket/k", b"", [(b"x-amz-security-token", b"t")])[:2] == ("InvalidToken", 400)
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+@pytest.mark.parametrize(
+    ("headers", "token", "holder"),
+    [
+        ([(b"x-amz-security-token", b"fencing-token=34")], 34, None),
+        ([(b"x-amz-security-token", b"fencing-token=34&fencing-holder=host%207")], 34, "host 7"),
+        ([(b"x-amz-security-token", b"fencing-token=34&fencing-holder=a"), (b"fencing-token", b"35")], 35, None),
+    ],
+)
+def test_a_session_token_can_carry_the_fencing_token(
+    method: str, headers: list[tuple[bytes, bytes]], token: int, holder: str | None
+) -> None:
+    fencing = classify(method, b"/bucket/k", b"", headers).fencing
+    assert fencing.token is not None
+    assert (fencing.token.value, fencing.holder) == (token, holder)
+
+
+def test_metadata_come_before_the_session_token() -> None:
+    headers = [(b"x-amz-security-token", b"fencing-token=34"), (b"x-amz-meta-fencing-token", b"35")]
+    fencing = classify("PUT", b"/bucket/k", b"", headers).fencing
+    assert fencing.token is not None
+    assert fencing.token.value == 35
+
+
+@pytest.mark.parametrize(
+    "token", [b"t", b"", b"fencing-token", b"fencing-token=1&fencing-token=2&x=3", b"fencing-token=1&role=admin"]
+)
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_other_session_tokens_are_refused(method: str, token: bytes) -> None:
+    assert refusal(method, b"/bucket/k", b"", [(b"x-amz-security-token", token)])[:2] == ("InvalidToken", 400)
 
 
 @pytest.mark.parametrize("name", [b"content-type", b"if-match", b"x-amz-meta-a", b"cache-control"])
