@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
@@ -70,7 +71,9 @@ class Database:
         connect_timeout: float = 5.0,
     ) -> None:
         """All time-outs are in seconds."""
-        self._pool = asyncpg.create_pool(
+        # A pool belongs to the event loop it is made in, which is not running yet where an app is built.
+        self._create_pool = partial(
+            asyncpg.create_pool,
             dsn,
             min_size=0,
             max_size=pool_size,
@@ -78,6 +81,7 @@ class Database:
             statement_cache_size=512,
             timeout=connect_timeout,
             command_timeout=statement_timeout + connect_timeout,
+            init=_insist_on_durability,
             reset=_no_reset,
             server_settings={
                 "application_name": "fencing-gateway",
@@ -96,7 +100,7 @@ class Database:
 
     async def open(self) -> None:
         """Make the pool usable. Connects to nothing yet: the server may still be down."""
-        await self._pool
+        self._pool: asyncpg.Pool[Record] = await self._create_pool()
 
     async def close(self) -> None:
         """Close gracefully, but not for ever: statements still under way after a while are cut off."""
@@ -180,6 +184,17 @@ class Database:
             await self._pool.release(connection)
         except _LOST:
             connection.terminate()
+
+
+async def _insist_on_durability(connection: Any) -> None:
+    """An acknowledged fence must survive a crash of the server, whatever the database's default is.
+
+    A stronger setting (``remote_apply``, say) is left alone.
+    """
+    await connection.execute(
+        "SELECT set_config('synchronous_commit', 'on', false) "
+        "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+    )
 
 
 async def _no_reset(connection: Any) -> None:

@@ -244,7 +244,7 @@ class Explorer:
             case Begin(write, expected):
                 return self._begin(fences, write, expected)
             case Finish(write, tag, tombstone):
-                return fences.finish(write, tag, tombstone) or not self._weakness.intents
+                return fences.finish(write, tag, tombstone=tombstone) or not self._weakness.intents
             case Abandon(intent):
                 held = fences.intents.get((intent.resource, intent.bucket, intent.key))
                 if not self._weakness.attempts and held and held.write_id == intent.write_id:

@@ -68,7 +68,7 @@ class Fences:
         pending = self.pending(resource, presented.token) if decision.passes else ()
         return Raised(decision, self.fences[resource], pending)
 
-    def finish(self, write: Announcement, etag: str | None, tombstone: bool) -> bool:
+    def finish(self, write: Announcement, etag: str | None, *, tombstone: bool) -> bool:
         key = (write.resource, write.bucket, write.key)
         if not self._forget(key, write):
             return False

@@ -81,7 +81,7 @@ def modelled(fences: Fences, call: str, write: Announcement, etag: str | None) -
         case "begin":
             return fences.begin(write, etag)
         case "finish":
-            return fences.finish(write, etag, False)
+            return fences.finish(write, etag, tombstone=False)
         case "abandon":
             return fences.abandon(write)
         case "forbid":

@@ -1,0 +1,146 @@
+"""The door to Postgres: what its troubles become, and what every session is pinned to."""
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from gateway.errors import OutcomeUnknown, SqlError, Unavailable
+from gateway.store.database import Database, Transaction
+
+
+async def opened(dsn: str, **settings: float) -> Database:
+    database = Database(dsn, **settings)  # type: ignore[arg-type]  # a subset, all of them numbers
+    await database.open()
+    return database
+
+
+async def setting(database: Database, name: str) -> str:
+    row = await database.fetchrow("SELECT current_setting($1) AS value", name)
+    assert row is not None
+    return str(row["value"])
+
+
+async def administer(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(statement)
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("default", "pinned"), [("off", "on"), ("local", "on"), ("on", "on"), ("remote_apply", "remote_apply")]
+)
+async def test_commits_are_durable_whatever_the_default_is(dsn: str, default: str, pinned: str) -> None:
+    name = dsn.partition("?")[0].rpartition("/")[2]
+    await administer(dsn, f"ALTER DATABASE {name} SET synchronous_commit = {default}")
+    database = await opened(dsn)
+    assert await setting(database, "synchronous_commit") == pinned
+    await database.close()
+
+
+@pytest.mark.parametrize(("name", "value"), [("TimeZone", "UTC"), ("DateStyle", "ISO, YMD"), ("bytea_output", "hex")])
+async def test_sessions_write_values_in_one_form(dsn: str, name: str, value: str) -> None:
+    database_name = dsn.partition("?")[0].rpartition("/")[2]
+    await administer(dsn, f"ALTER DATABASE {database_name} SET TimeZone = 'Asia/Tokyo'")
+    database = await opened(dsn)
+    assert await setting(database, name) == value
+    await database.close()
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    database = await opened("postgresql://gateway@127.0.0.1:1/app", connect_timeout=1)
+    with pytest.raises(Unavailable):
+        await database.fetch("SELECT 1")
+    with pytest.raises(Unavailable):
+        await database.fetchrow_write("SELECT 1")
+    await database.close()
+
+
+async def test_a_session_lost_under_a_write_leaves_its_outcome_unknown(database: Database, dsn: str) -> None:
+    await database.fetch("SELECT 1")
+
+    async def lose() -> None:
+        await asyncio.sleep(0.2)
+        await administer(
+            dsn,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'fencing-gateway' AND state = 'active' AND datname = current_database()",
+        )
+
+    for read, error in ((database.fetchrow, Unavailable), (database.fetchrow_write, OutcomeUnknown)):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(lose())
+            with pytest.raises(error):
+                await read("SELECT pg_sleep(5)")
+    assert await database.fetchrow("SELECT 1") is not None
+
+
+async def test_a_transaction_that_fails_is_undone_and_its_session_usable(database: Database) -> None:
+    await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int PRIMARY KEY)"))
+
+    async def twice(transaction: Transaction) -> None:
+        await transaction.execute("INSERT INTO t VALUES (1)")
+        await transaction.execute("INSERT INTO t VALUES (1)")
+
+    with pytest.raises(SqlError) as caught:
+        await database.run(twice)
+    assert caught.value.sqlstate == "23505"
+    assert await database.fetch("SELECT * FROM t") == []
+
+
+async def test_a_cancelled_transaction_does_not_leak_into_the_next(dsn: str) -> None:
+    """P3: a session that came back inside a transaction would answer success for what is never committed."""
+    database = await opened(dsn, pool_size=1)
+    await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
+
+    async def slow(transaction: Transaction) -> None:
+        await transaction.execute("INSERT INTO t VALUES (1)")
+        await transaction.execute("SELECT pg_sleep(30)")
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await database.run(slow)
+    await database.fetchrow_write("INSERT INTO t VALUES (2)")
+    other = await asyncpg.connect(dsn)
+    assert [row["v"] for row in await other.fetch("SELECT v FROM t")] == [2]
+    await other.close()
+    await database.close()
+
+
+async def test_a_deadlock_is_tried_again(database: Database) -> None:
+    await database.run(
+        lambda transaction: transaction.execute("CREATE TABLE t AS SELECT v FROM generate_series(1, 2) v")
+    )
+    attempts = 0
+    both = asyncio.Barrier(2)
+
+    async def cross(first: int, second: int) -> None:
+        met = False
+
+        async def work(transaction: Transaction) -> None:
+            nonlocal attempts, met
+            attempts += 1
+            await transaction.execute("UPDATE t SET v = v WHERE v = $1", first)
+            if not met:
+                met = True
+                await both.wait()
+            await transaction.execute("UPDATE t SET v = v WHERE v = $1", second)
+
+        await database.run(work)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(cross(1, 2))
+        tasks.create_task(cross(2, 1))
+    assert attempts > 2
+
+
+async def test_a_lock_that_is_held_too_long_is_unavailable(dsn: str) -> None:
+    database = await opened(dsn, lock_timeout=0.2)
+    await database.run(lambda transaction: transaction.execute("CREATE TABLE t AS SELECT 1 AS v"))
+    holder = await asyncpg.connect(dsn)
+    async with holder.transaction():
+        await holder.execute("UPDATE t SET v = 2")
+        with pytest.raises(Unavailable, match="still under way"):
+            await database.fetchrow_write("UPDATE t SET v = 3")
+    await holder.close()
+    await database.close()
