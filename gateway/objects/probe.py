@@ -134,7 +134,7 @@ class _Examination:
         written = await self._scratch.put(name, _BODY, expected=etag)
         quoted = not isinstance(written.answer, NotApplied)
         if not quoted:
-            self._scratch.without_quotes()
+            self._scratch.drop_quotes()
             written = await self._scratch.put(name, _BODY, expected=etag)
         refused = None if quoted else "If-Match in quotation marks is refused with 412 although it holds"
         self._seen.append(Seen(Probe.QUOTED_CONDITIONS, refused))

@@ -37,7 +37,7 @@ PUT_CONDITIONS = frozenset(
 )
 COMPLETE_CONDITIONS = frozenset({Probe.COMPLETE_IF_NONE_MATCH, Probe.COMPLETE_IF_MATCH, Probe.COMPLETE_RACE})
 DELETE_CONDITION = frozenset({Probe.DELETE_IF_MATCH, Probe.DELETE_RACE})
-_REQUIRED = PUT_CONDITIONS | {Probe.READ_BACK, Probe.ETAG_OF_PUT}
+REQUIRED = PUT_CONDITIONS | {Probe.READ_BACK, Probe.ETAG_OF_PUT}
 
 _NO_FENCED_WRITES = "Fenced writes to this bucket are refused."
 _NO_MULTIPART = (
@@ -47,7 +47,7 @@ _NO_MULTIPART = (
 _TOMBSTONES = "Deletes leave tombstones."
 _NO_OTHER_FORM = "The same bytes have no second form: a late write is settled only once its signature has expired."
 _CONSEQUENCES = (
-    dict.fromkeys(_REQUIRED, _NO_FENCED_WRITES)
+    dict.fromkeys(REQUIRED, _NO_FENCED_WRITES)
     | dict.fromkeys(COMPLETE_CONDITIONS, _NO_MULTIPART)
     | dict.fromkeys(DELETE_CONDITION, _TOMBSTONES)
     | {
@@ -101,7 +101,7 @@ class Profile:
         """Why fenced writes are refused: the failing probe and what it saw. None where they are not."""
         if self.writable:
             return None
-        failed = (finding for finding in self.findings if not finding.passed and finding.name in _REQUIRED)
+        failed = (finding for finding in self.findings if not finding.passed and finding.name in REQUIRED)
         return next((f"{finding.name}: {finding.detail}" for finding in failed), "the bucket failed its probe")
 
     @property

@@ -55,9 +55,9 @@ class Scratch:
         self._written: set[str] = set()
         self._open: set[tuple[str, str]] = set()
 
-    def without_quotes(self) -> None:
-        """Send If-Match without quotation marks from now on."""
-        self._upstream = self._upstream.without_quotes()
+    def drop_quotes(self) -> None:
+        """Send If-Match to this bucket without quotation marks from now on."""
+        self._upstream.drop_quotes(self._bucket)
 
     async def put(self, name: str, body: bytes, *, expected: str | None) -> Written:
         """A conditional PutObject. Raises ``Unavailable`` where the outcome is not known, ``StoreError`` where the

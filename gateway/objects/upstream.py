@@ -4,10 +4,8 @@ Every write is conditional and signed with the time of its intent: there is no w
 """
 
 from collections.abc import Sequence
-from copy import copy
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Self
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
@@ -43,12 +41,11 @@ class Upstream(Hop):
     def __init__(self, config: ObjectStore, *, quoted_conditions: bool = True) -> None:
         super().__init__(config)
         self._quoted = quoted_conditions
+        self._unquoted: set[str] = set()
 
-    def without_quotes(self) -> Self:
-        """The same store over the same open connections, sending ``If-Match`` without quotation marks."""
-        other = copy(self)
-        other._quoted = False  # noqa: SLF001 - of its own class
-        return other
+    def drop_quotes(self, bucket: str) -> None:
+        """From now on send ``If-Match`` to this bucket without quotation marks: its probe found them refused."""
+        self._unquoted.add(bucket)
 
     async def head(self, bucket: str, raw_key: str) -> HeadAnswer:
         """The object as it is now."""
@@ -73,7 +70,7 @@ class Upstream(Hop):
         signed_at: datetime,
     ) -> WriteAnswer:
         """Put the object if its ETag is ``expected``; None: if there is no object."""
-        conditional = [*headers, self._condition(expected)]
+        conditional = [*headers, self._condition(bucket, expected)]
         answer = await self._write("PUT", _path(bucket, raw_key), "", conditional, body, signed_at)
         return _with_etag(answer)
 
@@ -81,7 +78,7 @@ class Upstream(Hop):
         self, bucket: str, raw_key: str, headers: TextHeaders = (), *, expected: str, signed_at: datetime
     ) -> WriteAnswer:
         """Delete the object if its ETag is ``expected``."""
-        conditional = [*headers, self._condition(expected)]
+        conditional = [*headers, self._condition(bucket, expected)]
         answer = await self._write("DELETE", _path(bucket, raw_key), "", conditional, b"", signed_at)
         return Applied(None, answer.headers) if isinstance(answer, Applied) else answer
 
@@ -147,7 +144,7 @@ class Upstream(Hop):
     ) -> WriteAnswer:
         """Make the parts, given by their ETags, the object, on the same condition as ``put``."""
         path, document = _path(bucket, raw_key), _completion(parts)
-        headers = [("content-type", "application/xml"), self._condition(expected)]
+        headers = [("content-type", "application/xml"), self._condition(bucket, expected)]
         answer, body = await self._exchange("POST", path, _upload(upload_id), headers, document, signed_at)
         if isinstance(answer, Applied):
             etag = xml.read_field(body, "CompleteMultipartUploadResult", "ETag")
@@ -181,10 +178,11 @@ class Upstream(Hop):
                 return Unknown(error.message), b""
             return of_write(response.status, response.header("etag"), document, response.headers), document
 
-    def _condition(self, expected: str | None) -> tuple[str, str]:
+    def _condition(self, bucket: str, expected: str | None) -> tuple[str, str]:
         if expected is None:
             return "if-none-match", "*"
-        return "if-match", f'"{expected}"' if self._quoted else expected
+        quoted = self._quoted and bucket not in self._unquoted
+        return "if-match", f'"{expected}"' if quoted else expected
 
 
 def _head_answer(response: Response) -> HeadAnswer:

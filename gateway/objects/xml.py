@@ -77,6 +77,14 @@ def read_field(body: bytes, document: str, field: str) -> str | None:
     return next(((child.text or "").strip() for child in root if _local(child) == field), None)
 
 
+def read_buckets(body: bytes) -> tuple[str, ...]:
+    """The names in the answer to ListBuckets; none where it is something else, or more than an error may be long."""
+    root = _root(body)
+    if root is None or _local(root) != "ListAllMyBucketsResult":
+        return ()
+    return tuple((element.text or "").strip() for element in root.iter() if _local(element) == "Name")
+
+
 def _root(body: bytes) -> Element | None:
     """The document, None where the body is none. S3 keeps a connection alive with white space ahead of it."""
     text = body[:MAX_ERROR_BYTES].strip()

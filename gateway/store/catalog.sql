@@ -40,7 +40,11 @@ SELECT
         ) ORDER BY i.indexrelid), '[]')
         FROM pg_index AS i
         WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
-    )::text AS keys
+    )::text AS keys,
+    -- tgtype 1: once for each row. The others fire even for a statement that touches none.
+    EXISTS (
+        SELECT FROM pg_trigger AS g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgtype & 1 = 0
+    ) AS has_statement_triggers
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = ANY ($1::text[]) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')

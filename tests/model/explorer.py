@@ -8,6 +8,7 @@ never. After each step the promises are checked; the first broken one is raised 
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -40,9 +41,10 @@ from gateway.objects.effects import (
     Stored,
     StoreRefused,
 )
-from tests.model.memory import NOW, Content, Fences, Objects, etag
+from tests.model.memory import Content, Fences, Objects, etag
 
 BUCKET = "bucket"
+NOBODY = Token(0, 0)
 RESOURCE = "r"
 
 
@@ -130,7 +132,7 @@ class World:
     network: tuple[Request, ...]
     crashes: int
     losses: int
-    acknowledged: Token = Token(0, 0)
+    acknowledged: Token = NOBODY
     applied: tuple[tuple[str, Token], ...] = ()
     written: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
@@ -218,13 +220,13 @@ class Explorer:
             effect = self._points[number].effect
             waiting = any(request.client == client and request.awaited for request in world.network)
             if not waiting:
-                yield f"{client}: {_label(effect)}", lambda c=client, e=effect: self._do(world, c, e)
+                yield f"{client}: {_label(effect)}", partial(self._do, world, client, effect)
             elif world.losses:
-                yield f"{client}: no answer to {_label(effect)}", lambda c=client: self._time_out(world, c)
+                yield f"{client}: no answer to {_label(effect)}", partial(self._time_out, world, client)
             if world.crashes:
-                yield f"{client}: crash", lambda c=client: self._crash(world, c)
+                yield f"{client}: crash", partial(self._crash, world, client)
         for index, request in enumerate(world.network):
-            yield f"store: {request.client}'s {_label(request.effect)}", lambda i=index: self._deliver(world, i)
+            yield f"store: {request.client}'s {_label(request.effect)}", partial(self._deliver, world, index)
 
     def _do(self, world: World, client: int, effect: Any) -> World:
         if isinstance(effect, Put | Delete | Entomb | Bump):
@@ -287,10 +289,10 @@ class Explorer:
                 if found is None or found.etag != tag:
                     return self._advance(world, client, NotSent("the object has changed"))
                 forms = tuple(Candidate(form, etag(found.data, form)) for form in Form)
-                form = protocol.choose(forms, forbidden | {tag})
-                if form is None:
+                other = protocol.choose(forms, forbidden | {tag})
+                if other is None:
                     return self._advance(world, client, NotSent("no form is left"))
-                content = replace(found, form=form)
+                content = replace(found, form=other)
         return replace(world, network=_network((*world.network, Request(client, effect, content))))
 
     def _deliver(self, world: World, index: int) -> World:
@@ -420,7 +422,7 @@ def _label(effect: Any) -> str:
 
 def _freeze(fences: Fences) -> Hashable:
     return tuple(
-        tuple(sorted(part.items(), key=lambda item: item[0]))  # type: ignore[attr-defined]
+        tuple(sorted(part.items(), key=lambda item: item[0]))
         for part in (fences.fences, fences.intents, fences.forbidden, fences.known)
     )
 

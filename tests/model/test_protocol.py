@@ -65,7 +65,7 @@ def settle_and_forbid_last(intent: Intent) -> Steps[bool]:
 def shortest_way_to_a_broken_promise(scope: str, weakness: Weakness) -> int:
     """The number of steps after which P2 is broken. An AssertionError where it is not."""
     (explored,) = (one for one in SCOPES if one.name == scope)
-    with pytest.raises(BrokenPromise, match="^P2") as broken:
+    with pytest.raises(BrokenPromise, match=r"^P2") as broken:
         Explorer(explored, weakness, promises="P2").run()
     return str(broken.value).count("\n")
 

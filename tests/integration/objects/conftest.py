@@ -1,59 +1,48 @@
-"""The object plane in front of the S3 double, with boto3 as its client."""
+"""The object plane in front of the S3 double.
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+``stage`` is one test's own, to break as it likes; ``shared`` is one module's, where each test keeps to its own keys.
+"""
 
-import boto3
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
 import pytest
-from botocore.config import Config as BotoConfig
-from mypy_boto3_s3 import S3Client
+import pytest_asyncio
 
-from gateway.observe.events import Observe
-from tests.doubles.s3 import S3Double, serve
-from tests.running import ACCESS_KEY, SECRET_KEY, Events, config, running
-
-Connect = Callable[..., S3Client]
+from gateway.embedded import EmbeddedPostgres
+from tests.doubles.s3 import S3Double
+from tests.integration.objects.stage import Stage, staged
+from tests.running import Events
 
 
 @pytest.fixture
-async def double() -> S3Double:
-    return S3Double(buckets=["bucket", "other"])
+async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server) as one:
+        yield one
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server) as one:
+        yield one
 
 
 @pytest.fixture
-async def endpoint(double: S3Double) -> AsyncIterator[str]:
-    async with serve(double) as address:
-        yield address
+def key() -> str:
+    """A key nobody else uses."""
+    return f"key-{uuid4().hex[:12]}"
 
 
 @pytest.fixture
-def events() -> Events:
-    return Events()
+def double(stage: Stage) -> S3Double:
+    return stage.double
 
 
 @pytest.fixture
-async def origin(dsn: str, endpoint: str, events: Observe) -> AsyncIterator[str]:
-    async with running(config(dsn, endpoint), events) as address:
-        yield address
+def origin(stage: Stage) -> str:
+    return stage.origin
 
 
-def connect(origin: str, token: str | None = None, holder: str | None = None, **settings: Any) -> S3Client:
-    """A boto3 client of the gateway that presents ``token`` in the Fencing-Token header of every request."""
-    client = boto3.client(
-        "s3",
-        endpoint_url=origin,
-        aws_access_key_id=settings.pop("access_key", ACCESS_KEY),
-        aws_secret_access_key=settings.pop("secret_key", SECRET_KEY),
-        region_name="us-east-1",
-        config=BotoConfig(retries={"max_attempts": 0}, s3={"addressing_style": "path"}, signature_version="s3v4"),
-        **settings,
-    )
-
-    def present(params: dict[str, Any], **_: Any) -> None:
-        if token is not None:
-            params["headers"]["Fencing-Token"] = token
-        if holder is not None:
-            params["headers"]["Fencing-Holder"] = holder
-
-    client.meta.events.register("before-call.s3", present)
-    return client
+@pytest.fixture
+def events(stage: Stage) -> Events:
+    return stage.events

@@ -1,30 +1,14 @@
 """Fenced puts and deletes through boto3, against AWS's semantics."""
 
 import asyncio
-from typing import Any
 from uuid import UUID
 
 import httpx
-import pytest
-from botocore.exceptions import ClientError
 
 from gateway.observe.events import WriteRefused
 from tests.doubles.s3 import S3Double
-from tests.integration.objects.conftest import connect
+from tests.integration.objects.clients import call, connect, refused
 from tests.running import API_KEY, Events
-
-
-async def call(operation: Any, /, **arguments: Any) -> dict[str, Any]:
-    """A boto3 call without blocking the event loop that serves it."""
-    answer: dict[str, Any] = await asyncio.to_thread(operation, **arguments)
-    return answer
-
-
-async def refused(operation: Any, /, **arguments: Any) -> tuple[int, str, str]:
-    with pytest.raises(ClientError) as caught:
-        await call(operation, **arguments)
-    response: Any = caught.value.response
-    return response["ResponseMetadata"]["HTTPStatusCode"], response["Error"]["Code"], response["Error"]["Message"]
 
 
 async def test_put_get_head_list_delete(origin: str, double: S3Double) -> None:
