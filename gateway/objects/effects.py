@@ -100,7 +100,7 @@ class Bump:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The mutation took effect: forget the intent. Answer: bool, whether it was still there. Durable."""
+    """The mutation took effect: forget the intent. Answer: bool, False where somebody settles it. Durable."""
 
     write: Announcement
     etag: str | None
@@ -116,7 +116,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Forbid:
-    """Forbid what the intent is conditioned on. Answer: ``Forbidden``. Durable."""
+    """Forbid what the intent is conditioned on, and mark it as being settled. Answer: ``Forbidden``. Durable."""
 
     intent: Intent
 

@@ -94,7 +94,7 @@ def put(write: Announcement, candidates: tuple[Candidate, ...], condition: Condi
             yield Abandon(write)
             return NotDone("every form of these bytes has an ETag that a late request may be waiting for")
         answer = cast(WriteAnswer, (yield Put(write, form, key.etag, begun.fence, signed_at)))
-        return (yield from _conclude(write, begun, answer, tombstone=False))
+        return (yield from _conclude(write, key, begun, answer))
 
     return (yield from _fenced(write, condition, mutate))
 
@@ -109,9 +109,9 @@ def delete(
             return (yield from _confirm_absence(write, begun))
         if conditional_delete and ABSENCE not in begun.forbidden:
             answer = cast(WriteAnswer, (yield Delete(write, key.visible, signed_at)))
-            return (yield from _conclude(write, begun, answer, tombstone=False))
+            return (yield from _conclude(write, key, begun, answer))
         answer = cast(WriteAnswer, (yield Entomb(write, key.etag, signed_at)))
-        return (yield from _conclude(write, begun, answer, tombstone=True))
+        return (yield from _conclude(write, key, begun, answer, tombstone=True))
 
     return (yield from _fenced(write, condition, mutate))
 
@@ -207,18 +207,19 @@ def _clear(begun: Begun) -> Steps[bool]:
     return True
 
 
-def _conclude(write: Announcement, begun: Begun, answer: WriteAnswer, *, tombstone: bool) -> Steps[Outcome | None]:
+def _conclude(
+    write: Announcement, key: Key, begun: Begun, answer: WriteAnswer, *, tombstone: bool = False
+) -> Steps[Outcome | None]:
     """What the store's answer means. None: it had no effect because the key had changed; start again."""
     match answer:
         case Applied(etag):
             if etag in begun.forbidden:
-                return (yield from _correct(write, begun, etag or ABSENCE))
-            return (yield from _finish(write, begun, answer, tombstone=tombstone))
+                return (yield from _correct(write, key, begun, etag or ABSENCE))
+            return (yield from _finish(write, key, begun, answer, tombstone=tombstone))
         case NotApplied():
             # Something between us and the store may have sent our request twice: then this is the second one's answer.
-            state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
-            if isinstance(state, Found) and _is_ours(write, state):
-                return (yield from _finish(write, begun, Applied(state.etag), tombstone=state.tombstone))
+            if (outcome := (yield from _recognise(write, key, begun))) is not None:
+                return outcome
             yield Abandon(write)
             return None
         case NotSent(reason):
@@ -228,21 +229,33 @@ def _conclude(write: Announcement, begun: Begun, answer: WriteAnswer, *, tombsto
             yield Abandon(write)
             return StoreRefused(answer)
         case Unknown(reason):
-            return (yield from _inquire(write, begun, reason))
+            return (yield from _recognise(write, key, begun)) or Uncertain(reason)
         case _:
             assert_never(answer)
 
 
-def _correct(write: Announcement, begun: Begun, etag: str) -> Steps[Outcome]:
+def _correct(write: Announcement, key: Key, begun: Begun, etag: str) -> Steps[Outcome]:
     """The store gave the bytes another ETag than predicted, and it is a forbidden one: make it go away at once."""
     assert begun.signed_at is not None
     bumped = cast(WriteAnswer, (yield Bump(write.bucket, write.key, etag, begun.forbidden, begun.signed_at)))
     if isinstance(bumped, Applied):
-        return (yield from _finish(write, begun, bumped, tombstone=False))
+        return (yield from _finish(write, key, begun, bumped, tombstone=False))
     return Uncertain("the write got an ETag that a late request may be waiting for")
 
 
-def _finish(write: Announcement, begun: Begun, applied: Applied, *, tombstone: bool) -> Steps[Outcome]:
+def _recognise(write: Announcement, key: Key, begun: Begun) -> Steps[Outcome | None]:
+    """The write-id in the object's metadata tells whose write is there. None: it is not ours."""
+    state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
+    if isinstance(state, Found) and _is_ours(write, state):
+        return (yield from _finish(write, key, begun, Applied(state.etag), tombstone=state.tombstone))
+    return None
+
+
+def _finish(write: Announcement, key: Key, begun: Begun, applied: Applied, *, tombstone: bool) -> Steps[Outcome]:
+    """The write has taken effect: say so, unless a settler may be about to put back what was there before.
+
+    It may where the write did not change the ETag: then the settler cannot tell that it has come.
+    """
     done: Outcome
     if tombstone or applied.etag is None:
         done = Deleted(begun.decision, begun.fence)
@@ -250,17 +263,10 @@ def _finish(write: Announcement, begun: Begun, applied: Applied, *, tombstone: b
         done = Stored(applied, begun.decision, begun.fence)
     if (yield Finish(write, applied.etag, tombstone)):
         return done
-    if _is_ours(write, cast(HeadAnswer, (yield Head(write.bucket, write.key)))):
-        return done
-    return Uncertain("a newer holder settled this write while it was under way")
-
-
-def _inquire(write: Announcement, begun: Begun, reason: str) -> Steps[Outcome]:
-    """The answer was lost. The write-id in the object's metadata tells whose write is there."""
     state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
-    if isinstance(state, Found) and _is_ours(write, state):
-        return (yield from _finish(write, begun, Applied(state.etag), tombstone=state.tombstone))
-    return Uncertain(reason)
+    if isinstance(state, Found) and _is_ours(write, state) and state.etag != key.etag:
+        return done
+    return Uncertain("another writer settled this write while it was under way")
 
 
 def _confirm_absence(write: Announcement, begun: Begun) -> Steps[Outcome | None]:
@@ -276,8 +282,8 @@ def _etag(state: Found | Missing) -> str | None:
     return state.etag if isinstance(state, Found) else None
 
 
-def _is_ours(write: Announcement, state: HeadAnswer) -> bool:
-    return isinstance(state, Found) and state.write_id == str(write.write_id)
+def _is_ours(write: Announcement, state: Found) -> bool:
+    return state.write_id == str(write.write_id)
 
 
 def _signature_is_dead(intent: Intent, state: Found | Missing) -> bool:

@@ -48,12 +48,12 @@ async def begin(database: Database, write: Announcement, expected: str | None) -
 
 
 async def finish(database: Database, write: Announcement, etag: str | None, *, tombstone: bool) -> bool:
-    """The mutation has taken effect. False: its intent was gone, somebody has settled it."""
+    """The mutation has taken effect. False: somebody settles it, or has done so and its intent was gone."""
     row = await database.fetchrow_write(
         _SQL["finish"], write.resource, write.bucket, write.key, write.write_id, write.attempt, etag, tombstone
     )
     assert row is not None
-    return bool(row["pending"])
+    return bool(row["undisturbed"])
 
 
 async def abandon(database: Database, intent: Announcement | Intent) -> None:
@@ -64,9 +64,11 @@ async def abandon(database: Database, intent: Announcement | Intent) -> None:
 
 
 async def forbid(database: Database, intent: Intent) -> Forbidden:
-    """Forbid the ETag the intent is conditioned on; durable when this returns."""
+    """Forbid the ETag the intent is conditioned on, and mark it as being settled; durable when this returns."""
     etag = ABSENCE if intent.expected is None else intent.expected
-    row = await database.fetchrow_write(_SQL["forbid"], intent.resource, intent.bucket, intent.key, etag)
+    row = await database.fetchrow_write(
+        _SQL["forbid"], intent.resource, intent.bucket, intent.key, etag, intent.write_id, intent.attempt
+    )
     assert row is not None
     return Forbidden(row["signed_at"], frozenset(row["etags"]))
 

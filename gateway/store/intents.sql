@@ -4,15 +4,16 @@ SELECT decision, fence, pending, signed_at, forbidden
 FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
 -- name: finish
--- The mutation has taken effect: forget its intent and remember the ETag, unless somebody settled it.
+-- The mutation has taken effect: forget its intent and remember the ETag, unless somebody settles or has settled it.
 WITH finished AS (
-    DELETE FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING 1
+    DELETE FROM fencing.intent
+    WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING settling
 ), remembered AS (
     INSERT INTO fencing.object (resource, bucket, key, etag, tombstone)
-    SELECT $1, $2, $3, $6, $7 FROM finished
+    SELECT $1, $2, $3, $6, $7 FROM finished WHERE NOT settling
     ON CONFLICT (resource, bucket, key) DO UPDATE SET etag = excluded.etag, tombstone = excluded.tombstone
 )
-SELECT EXISTS (SELECT FROM finished) AS pending
+SELECT EXISTS (SELECT FROM finished WHERE NOT settling) AS undisturbed
 
 -- name: abandon
 -- The mutation has had no effect and can have none any more: forget its intent, and what was remembered of the key.
@@ -22,10 +23,13 @@ WITH forgotten AS (
 DELETE FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING 1
 
 -- name: forbid
--- From now on this ETag (or absence) must not come back on the key.
+-- From now on this ETag (or absence) must not come back on the key, and the intent is being settled.
 WITH added AS (
     INSERT INTO fencing.forbidden (resource, bucket, key, etag) VALUES ($1, $2, $3, $4)
     ON CONFLICT (resource, bucket, key, etag) DO NOTHING
+), marked AS (
+    UPDATE fencing.intent SET settling = true
+    WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $5 AND attempt = $6
 )
 SELECT now() AS signed_at, ARRAY(
     SELECT etag FROM fencing.forbidden WHERE resource = $1 AND bucket = $2 AND key = $3 UNION SELECT $4

@@ -6,7 +6,6 @@ import asyncpg
 from alembic import command
 from alembic.config import Config as Alembic
 from alembic.script import ScriptDirectory
-from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import SqlError
 from gateway.store.database import Database
@@ -24,11 +23,14 @@ def upgrade(dsn: str) -> None:
     """
     try:
         command.upgrade(_alembic(dsn), "head")
-    except DBAPIError as error:
-        cause = error.orig and error.orig.__cause__
-        if isinstance(cause, asyncpg.PostgresError):
-            raise SqlError(cause.sqlstate or "XX000", cause.message or str(cause)) from error
-        raise
+    except Exception as error:
+        # Alembic's driver wraps the database's answer, more than once.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, asyncpg.PostgresError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise SqlError(cause.sqlstate or "XX000", cause.message or str(cause)) from error
 
 
 def newest() -> str:

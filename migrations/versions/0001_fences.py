@@ -33,6 +33,8 @@ CREATE TABLE fencing.intent (
     signed_at timestamptz NOT NULL DEFAULT now(),
     -- A write that starts again is another intent: whoever settled the first must not remove the second.
     attempt integer NOT NULL,
+    -- Somebody has begun to settle it: what it writes may be bumped back at any moment.
+    settling boolean NOT NULL DEFAULT false,
     PRIMARY KEY (resource, bucket, key)
 ) WITH (fillfactor = 70)
 ;

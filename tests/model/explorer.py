@@ -89,6 +89,7 @@ class Weakness:
     intents: bool = True
     forbidding: bool = True
     attempts: bool = True
+    marking: bool = True
     whole_resource: bool = True
 
 
@@ -136,6 +137,8 @@ class World:
     applied: tuple[tuple[str, Token], ...] = ()
     written: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
+    stored: frozenset[str] = frozenset()
+    reverted: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -254,6 +257,8 @@ class Explorer:
                 return fences.abandon(intent)
             case Forbid(intent):
                 forbidden = fences.forbid(intent)
+                if not self._weakness.marking:
+                    fences.settling.clear()
                 if not self._weakness.forbidding:
                     fences.forbidden.clear()
                     return replace(forbidden, etags=frozenset())
@@ -310,7 +315,10 @@ class Explorer:
                 answer = objects.delete(write.key, expected)
             case Bump(_, key, tag):
                 assert request.content is not None
+                before = objects.objects.get(key)
                 answer = objects.put(key, request.content, tag)
+                if isinstance(answer, Applied) and before and before.write_id != request.content.write_id:
+                    world = self._check_reverted(world, before.write_id)
         after = replace(world, network=rest, objects=tuple(sorted(objects.objects.items())))
         if isinstance(answer, Applied):
             after = self._check_applied(after, request)
@@ -345,6 +353,11 @@ class Explorer:
         applied = {**dict(world.applied), write.key: token}
         return replace(world, applied=tuple(sorted(applied.items())), written=world.written | {name})
 
+    def _check_reverted(self, world: World, name: str) -> World:
+        """A bump has put back what was there before a write of the same bytes: its metadata are lost."""
+        self._hold("P3", name not in world.stored, "a bump undid the metadata of an acknowledged write")
+        return replace(world, reverted=world.reverted | {name})
+
     def _acknowledge(self, world: World, done: Done) -> World:
         """P3 at the moment of the answer, and what P2 holds the others to from here on."""
         name = str(done.write_id)
@@ -352,6 +365,9 @@ class Explorer:
             case Stored() | Deleted() | Barred():
                 applied = not isinstance(done.outcome, Stored) or name in world.written
                 self._hold("P3", applied, "a write was acknowledged that has not taken effect")
+                if isinstance(done.outcome, Stored):
+                    self._hold("P3", name not in world.reverted, "a write was acknowledged that a bump had undone")
+                    world = replace(world, stored=world.stored | {name})
                 return replace(world, acknowledged=max(world.acknowledged, Token(0, done.operation.token)))
             case Refused() | ConditionFailed() | StoreRefused() | NotDone():
                 self._hold("P3", name not in world.written, "a write was refused that has taken effect")
@@ -423,7 +439,7 @@ def _label(effect: Any) -> str:
 def _freeze(fences: Fences) -> Hashable:
     return tuple(
         tuple(sorted(part.items(), key=lambda item: item[0]))
-        for part in (fences.fences, fences.intents, fences.forbidden, fences.known)
+        for part in (fences.fences, fences.intents, fences.forbidden, fences.known, fences.settling)
     )
 
 

@@ -27,6 +27,7 @@ class Fences:
     intents: dict[Key, Intent] = field(default_factory=dict)
     forbidden: dict[Key, frozenset[str]] = field(default_factory=dict)
     known: dict[Key, KnownObject] = field(default_factory=dict)
+    settling: dict[Key, bool] = field(default_factory=dict)
 
     def claim(self, resource: str, presented: Presented, equal: Equal, caller: str) -> Decision:
         fence = self.fences.get(resource)
@@ -70,7 +71,8 @@ class Fences:
 
     def finish(self, write: Announcement, etag: str | None, *, tombstone: bool) -> bool:
         key = (write.resource, write.bucket, write.key)
-        if not self._forget(key, write):
+        settling = key in self.settling
+        if not self._forget(key, write) or settling:
             return False
         self.known[key] = KnownObject(etag, tombstone)
         return True
@@ -84,6 +86,8 @@ class Fences:
         key = (intent.resource, intent.bucket, intent.key)
         etag = ABSENCE if intent.expected is None else intent.expected
         self.forbidden[key] = self.forbidden.get(key, frozenset()) | {etag}
+        if self.is_pending(intent):
+            self.settling[key] = True
         return Forbidden(NOW, self.forbidden[key])
 
     def is_pending(self, intent: Announcement | Intent) -> bool:
@@ -94,6 +98,7 @@ class Fences:
         if not self.is_pending(intent):
             return False
         del self.intents[key]
+        self.settling.pop(key, None)
         return True
 
 

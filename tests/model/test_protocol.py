@@ -62,11 +62,11 @@ def settle_and_forbid_last(intent: Intent) -> Steps[bool]:
     return False
 
 
-def shortest_way_to_a_broken_promise(scope: str, weakness: Weakness) -> int:
-    """The number of steps after which P2 is broken. An AssertionError where it is not."""
+def shortest_way_to_a_broken_promise(scope: str, weakness: Weakness, promise: str = "P2") -> int:
+    """The number of steps after which the promise is broken. An AssertionError where it is not."""
     (explored,) = (one for one in SCOPES if one.name == scope)
-    with pytest.raises(BrokenPromise, match=r"^P2") as broken:
-        Explorer(explored, weakness, promises="P2").run()
+    with pytest.raises(BrokenPromise, match=f"^{promise}") as broken:
+        Explorer(explored, weakness, promises=promise).run()
     return str(broken.value).count("\n")
 
 
@@ -84,6 +84,12 @@ def test_the_explorer_sees_what_the_stores_owe(
     name: str, weakness: Weakness, scope: str, report_states: Report
 ) -> None:
     report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, weakness))
+
+
+def test_the_explorer_sees_what_marking_is_for(report_states: Report) -> None:
+    """Without the mark of a settler, an acknowledged write of the same bytes can lose its metadata to a bump."""
+    way = shortest_way_to_a_broken_promise("the same bytes again", Weakness(marking=False), "P3")
+    report_states("without marking what is being settled: the same bytes again", way)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""What ``gateway doctor`` asks the database: what it is, and what the gateway's role may do in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.store.database import Database
+from gateway.store.queries import load
+
+_SQL = load("diagnosis")
+
+# What the gateway's statements need, table by table.
+_NEEDED = {
+    "migration": ("SELECT",),
+    "fence": ("SELECT", "INSERT", "UPDATE"),
+    "intent": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "forbidden": ("SELECT", "INSERT", "DELETE"),
+    "object": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "rejection": ("SELECT", "INSERT"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server, and a session of the gateway's role on it. ``version_number`` as in server_version_num: 140005."""
+
+    version: str
+    version_number: int
+    database: str
+    role: str
+    superuser: bool
+    read_only: bool
+    isolation: str
+    time_zone: str
+    date_style: str
+    fsync: bool
+    synchronous_commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """One exposed schema and the names of its tables and views. ``usable``: the role has USAGE on it."""
+
+    schema: str
+    present: bool
+    usable: bool
+    relations: tuple[str, ...]
+
+
+async def server(database: Database) -> Server:
+    """Raises ``Unavailable`` where the database cannot be reached, ``SqlError`` where it refuses the session."""
+    row = await database.fetchrow(_SQL["server"])
+    assert row is not None
+    return Server(**dict(row))
+
+
+async def missing_on_fencing(database: Database) -> list[str]:
+    """The privileges the gateway needs on its own schema and lacks, such as "INSERT on fencing.fence"."""
+    pairs = [(table, privilege) for table, privileges in _NEEDED.items() for privilege in privileges]
+    rows = await database.fetch(
+        _SQL["missing_on_fencing"], [table for table, _ in pairs], [privilege for _, privilege in pairs]
+    )
+    return [row["privilege"] for row in rows]
+
+
+async def exposed(database: Database, schemas: Sequence[str]) -> list[Exposed]:
+    """The exposed schemas, in the order of the configuration."""
+    rows = await database.fetch(_SQL["exposed"], list(schemas))
+    return [Exposed(row["schema"], row["present"], row["usable"], tuple(row["relations"])) for row in rows]
+
+
+async def missing_on_exposed(database: Database, schemas: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Tables of these schemas by qualified name, with the privileges the gateway's role lacks on them."""
+    rows = await database.fetch(_SQL["missing_on_exposed"], list(schemas))
+    return {row["relation"]: tuple(row["privileges"]) for row in rows}

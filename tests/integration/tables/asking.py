@@ -1,0 +1,59 @@
+"""How the tests ask a table plane."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+import httpx
+
+from gateway.store.database import Database, Record
+from gateway.tables.plane import TablePlane
+
+Send: TypeAlias = Callable[..., Coroutine[Any, Any, httpx.Response]]
+
+
+def over_asgi(plane: TablePlane) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(plane), base_url="http://gateway/v1/tables", timeout=30)
+
+
+async def send(
+    client: httpx.AsyncClient,
+    method: str,
+    target: str,
+    rows: Any = None,
+    *,
+    token: object = None,
+    resource: str | None = None,
+    holder: str | None = None,
+    prefer: str | None = None,
+    accept: str | None = None,
+) -> httpx.Response:
+    """Send one write. ``rows`` is its JSON body, ``token`` its fencing token."""
+    named = {
+        "fencing-token": None if token is None else str(token),
+        "fencing-resource": resource,
+        "fencing-holder": holder,
+        "prefer": prefer,
+        "accept": accept,
+    }
+    headers = {name: value for name, value in named.items() if value is not None}
+    return await client.request(method, target, headers=headers, json=rows)
+
+
+def answered(response: httpx.Response, status: int, code: str | None = None) -> None:
+    """The status and, for an error, the code of an answer; errors have PostgREST's four keys."""
+    assert response.status_code == status, response.text
+    if code is not None:
+        document = response.json()
+        assert document["code"] == code, response.text
+        assert list(document) == ["code", "message", "details", "hint"]
+        assert all(value is None or isinstance(value, str) for value in document.values())
+
+
+async def rows(database: Database, sql: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in await database.fetch(sql)]
+
+
+async def row(database: Database, sql: str) -> Record:
+    found = await database.fetchrow(sql)
+    assert found is not None
+    return found

@@ -1,0 +1,130 @@
+"""The catalog is read when it is needed: late, again after a change, and again after the database was away."""
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from gateway.auth.principal import Principal
+from gateway.embedded import postgres
+from gateway.store import schema
+from gateway.store.database import Database
+from gateway.tables import known
+from gateway.tables.plane import Exposure, TablePlane
+from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reload as often as asked."""
+    monkeypatch.setattr(known, "_PAUSE_BETWEEN_RELOADS", 0.0)
+
+
+async def change(tables: Database, ddl: str) -> None:
+    await tables.run(lambda transaction: transaction.execute(ddl))
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("token", [5, 6], ids=["fast path", "transaction"])
+async def test_changes_are_followed(write: Send, tables: Database, token: int) -> None:
+    answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=5), 204)
+    await change(tables, "ALTER TABLE accounts ADD COLUMN colour text")
+    answered(await write("PATCH", "/accounts?id=eq.1", {"colour": "red"}, token=token), 204)
+    await change(tables, "ALTER TABLE accounts RENAME COLUMN note TO remark")
+    answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=token), 400, "PGRST204")
+    answered(await write("PATCH", "/accounts?id=eq.1", {"remark": "y"}, token=token), 204)
+    await change(tables, "CREATE TABLE fresh (id int PRIMARY KEY)")
+    answered(await write("POST", "/fresh", {"id": 1}, token=token), 201)
+    await change(tables, "DROP TABLE fresh")
+    answered(await write("POST", "/fresh", {"id": 2}, token=token), 404, "PGRST205")
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_key_of_another_type_is_followed(write: Send, tables: Database) -> None:
+    answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=5), 204)
+    await change(tables, "DROP VIEW rich; ALTER TABLE accounts ALTER id TYPE text")
+    response = await write("PATCH", "/accounts?id=eq.1", {"note": "y"}, token=5)
+    assert (response.status_code, response.headers["content-range"]) == (204, "0-0/*")
+    response = await write("PATCH", "/accounts?id=eq.01", {"note": "y"}, token=5)
+    assert (response.headers["fencing-resource"], response.headers["content-range"]) == ("public.accounts/01", "*/*")
+
+
+async def test_a_burst_of_bad_requests_reads_the_catalog_once(write: Send, tables: Database) -> None:
+    answered(await write("POST", "/nowhere", {"id": 1}, token=5), 404, "PGRST205")
+    await change(tables, "CREATE TABLE nowhere (id int PRIMARY KEY)")
+    answered(await write("POST", "/nowhere", {"id": 1}, token=5), 404, "PGRST205")
+    await asyncio.sleep(1.0)
+    answered(await write("POST", "/nowhere", {"id": 1}, token=5), 201)
+
+
+async def test_odd_names(write: Send, tables: Database) -> None:
+    await change(
+        tables,
+        """CREATE TABLE "od""d, 'name" ("k ""1" text PRIMARY KEY, "v'2" int);
+        INSERT INTO "od""d, 'name" VALUES ('a/b, c%', 1)""",
+    )
+    target = "/od%22d,%20'name?%22k%20%5C%221%22=eq.a/b,%20c%25"
+    for token in (5, 5):
+        response = await write("PATCH", target, {"v'2": 2}, token=token, prefer="return=representation")
+        assert (response.status_code, response.json()) == (200, [{'k "1': "a/b, c%", "v'2": 2}])
+        assert response.headers["fencing-resource"] == "public.od%22d%2C%20'name/a%2Fb%2C%20c%25"
+
+
+async def test_wide_tables(write: Send, tables: Database) -> None:
+    """PostgreSQL's functions take a hundred arguments; rows have more columns."""
+    columns = [f"c{number}" for number in range(200)]
+    await change(tables, f"CREATE TABLE wide (id int PRIMARY KEY, {', '.join(f'{name} int' for name in columns)})")
+    values = dict.fromkeys(columns, 1)
+    response = await write(
+        "POST", f"/wide?select={','.join(columns)}", {"id": 1, **values}, token=5, prefer="return=representation"
+    )
+    assert (response.status_code, response.json()) == (201, [values])
+
+
+async def test_partitioned_tables(write: Send, tables: Database) -> None:
+    await change(
+        tables,
+        """CREATE TABLE parted (id int, region int, v int, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+        CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1)""",
+    )
+    prefer = "resolution=merge-duplicates,return=representation"
+    for token in (5, 5):
+        response = await write("POST", "/parted", {"id": 1, "region": 1, "v": token}, token=token, prefer=prefer)
+        assert (response.status_code, response.json()) == (201, [{"id": 1, "region": 1, "v": 5}])
+        assert response.headers["fencing-resource"] == "public.parted/1/1"
+
+
+async def test_the_database_may_be_down_at_first_and_in_between() -> None:
+    """503 while it is away, nothing lost, and no restart needed."""
+    with TemporaryDirectory(prefix="pg") as directory:
+        data = Path(directory) / "data"
+        with postgres(data) as server:
+            dsn = server.dsn()
+            await asyncio.to_thread(schema.upgrade, dsn)
+        database = Database(dsn, connect_timeout=2.0)
+        await database.open()
+        plane = TablePlane(database, Exposure(), authenticate=lambda _: Principal("tester"), observe=lambda _: None)
+        async with over_asgi(plane) as client:
+
+            async def refused() -> None:
+                for response in (
+                    await client.get("/accounts"),
+                    await send(client, "PATCH", "/accounts?id=eq.1", {"v": 3}, token=5),
+                ):
+                    answered(response, 503, "unavailable")
+                    assert response.headers["retry-after"] == "1"
+
+            await refused()
+            with postgres(data):
+                await change(
+                    database, "CREATE TABLE accounts (id int PRIMARY KEY, v int); INSERT INTO accounts VALUES (1, 1)"
+                )
+                answered(await send(client, "PATCH", "/accounts?id=eq.1", {"v": 2}, token=5), 204)
+            await refused()
+            with postgres(data):
+                assert await rows(database, "SELECT v FROM accounts") == [(2,)]
+                answered(await send(client, "PATCH", "/accounts?id=eq.1", {"v": 4}, token=4), 412, "token-stale")
+                answered(await send(client, "PATCH", "/accounts?id=eq.1", {"v": 5}, token=5), 204)
+                assert (await row(database, "SELECT v FROM accounts"))[0] == 5
+                await database.close()
