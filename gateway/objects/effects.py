@@ -77,7 +77,8 @@ class Delete:
 class Entomb:
     """Put a tombstone, on condition that the key still has ``expected``. Answer: ``WriteAnswer``. Durable.
 
-    A tombstone's bytes are unique, so that its ETag never comes back.
+    A tombstone's bytes are unique, so that its ETag never comes back. One that settles an intent has a write-id of its
+    own too: it is not the write that was announced.
     """
 
     owner: Announcement | Intent

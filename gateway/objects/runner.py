@@ -164,10 +164,14 @@ class Runner:
 
     async def _entomb(self, effect: Entomb) -> WriteAnswer:
         owner = effect.owner
-        token = owner.token if isinstance(owner, Intent) else owner.presented.token if owner.presented else ""
+        if isinstance(owner, Intent):
+            # Not the write of the intent, but what is put in its way: under its write-id it would pass for its success.
+            token, write_id = str(owner.token), uuid4()
+        else:
+            token, write_id = str(owner.presented.token) if owner.presented else "", owner.write_id
         # Bytes of its own, so that its ETag is one of its own: nothing can ever be waiting for it.
         body = f"deleted {uuid4()}\n".encode()
-        own = forwarding.own_metadata(owner.resource, str(token), str(owner.write_id), tombstone=True)
+        own = forwarding.own_metadata(owner.resource, token, str(write_id), tombstone=True)
         return await self._upstream.put(
             owner.bucket, path_of(owner.key), body, own, expected=effect.expected, signed_at=effect.signed_at
         )

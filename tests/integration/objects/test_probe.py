@@ -1,0 +1,324 @@
+"""The probe finds out every way in which a store falls short of conditional writes, and leaves nothing behind.
+
+The double is AWS unless told otherwise, so each test is a store with one weakness.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from gateway import embedded
+from gateway.config import ObjectStore
+from gateway.errors import StoreError, Unavailable
+from gateway.objects.answers import Applied
+from gateway.objects.probe import PREFIX, Profiles, probe
+from gateway.objects.profile import Probe, Profile
+from gateway.objects.upstream import Upstream
+from tests.doubles.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Double, serve
+
+
+async def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@pytest.fixture
+def double() -> S3Double:
+    double = S3Double(buckets=["bucket"])
+    double.put("bucket", "somebody's", b"own")
+    return double
+
+
+@pytest.fixture
+async def upstream(double: S3Double) -> AsyncIterator[Upstream]:
+    async with serve(double) as endpoint, _upstream(endpoint) as opened:
+        yield opened
+
+
+def _upstream(endpoint: str, secret: str = SECRET_KEY, seconds: float = 5.0) -> Upstream:
+    return Upstream(
+        ObjectStore(
+            endpoint=endpoint,
+            region=REGION,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SecretStr(secret),
+            timeout=seconds,
+        )
+    )
+
+
+def failed(profile: Profile) -> set[str]:
+    return {finding.name for finding in profile.findings if not finding.passed}
+
+
+def tried(double: S3Double) -> int:
+    return sum(each.operation == "PutObject" for each in double.requests)
+
+
+async def test_a_store_like_aws_passes_quickly(double: S3Double, upstream: Upstream) -> None:
+    async with asyncio.timeout(5):
+        profile = await probe(upstream, "bucket", now)
+    assert failed(profile) == set()
+    assert profile.writable
+    assert profile.reason is None
+    assert profile.conditional_delete
+    assert profile.can_bump
+    assert not profile.unique_etags
+    assert profile.plain_etags_predicted
+    assert profile.multipart_etags_predicted
+    assert len(double.requests) < 150
+
+
+WEAKNESSES: list[tuple[Mapping[str, Any], str, set[str]]] = [
+    ({"ignored_conditions": frozenset({"PutObject:If-None-Match"})}, "writable", {Probe.PUT_IF_NONE_MATCH}),
+    ({"ignored_conditions": frozenset({"PutObject:If-Match"})}, "writable", {Probe.PUT_IF_MATCH}),
+    ({"refused_conditions": frozenset({"PutObject:If-None-Match"})}, "writable", {Probe.PUT_IF_NONE_MATCH}),
+    ({"refused_conditions": frozenset({"PutObject:If-Match"})}, "writable", {Probe.PUT_IF_MATCH}),
+    ({"ignored_conditions": frozenset({"CompleteMultipartUpload:If-Match"})}, "can_bump", {Probe.COMPLETE_IF_MATCH}),
+    (
+        {"ignored_conditions": frozenset({"CompleteMultipartUpload:If-None-Match"})},
+        "can_bump",
+        {Probe.COMPLETE_IF_NONE_MATCH},
+    ),
+    ({"refused_conditions": frozenset({"CompleteMultipartUpload"})}, "can_bump", {Probe.COMPLETE_IF_NONE_MATCH}),
+    ({"ignored_conditions": frozenset({"DeleteObject"})}, "conditional_delete", {Probe.DELETE_IF_MATCH}),
+    ({"refused_conditions": frozenset({"DeleteObject"})}, "conditional_delete", {Probe.DELETE_IF_MATCH}),
+]
+
+
+@pytest.mark.parametrize(("behaviour", "lost", "expected"), WEAKNESSES, ids=str)
+async def test_each_condition_that_is_ignored_or_refused_is_found_out(
+    double: S3Double, upstream: Upstream, behaviour: Mapping[str, Any], lost: str, expected: set[str]
+) -> None:
+    double.behave(**behaviour)
+    profile = await probe(upstream, "bucket", now)
+    assert expected <= failed(profile)
+    abilities = {"writable", "can_bump", "conditional_delete"}
+    assert not getattr(profile, lost)
+    if lost != "writable":
+        assert all(getattr(profile, ability) for ability in abilities - {lost})
+    else:
+        assert profile.reason is not None
+        assert profile.reason.startswith(tuple(expected))
+
+
+@pytest.mark.parametrize(
+    ("trait", "words"),
+    [("refused_conditions", "not supported: 501 NotImplemented"), ("ignored_conditions", "was ignored")],
+)
+async def test_a_refused_condition_is_told_apart_from_an_ignored_one(
+    double: S3Double, upstream: Upstream, trait: str, words: str
+) -> None:
+    double.behave(**{trait: frozenset({"*"})})
+    assert words in ((await probe(upstream, "bucket", now)).reason or "")
+
+
+@pytest.mark.parametrize(
+    ("operation", "gap", "expected", "lost"),
+    [
+        ("PutObject", 0, {Probe.PUT_RACE_IF_NONE_MATCH, Probe.PUT_RACE_IF_MATCH}, "writable"),
+        ("PutObject", 0.02, {Probe.PUT_RACE_IF_NONE_MATCH, Probe.PUT_RACE_IF_MATCH}, "writable"),
+        ("CompleteMultipartUpload", 0, {Probe.COMPLETE_RACE}, "can_bump"),
+        ("CompleteMultipartUpload", 0.02, {Probe.COMPLETE_RACE}, "can_bump"),
+        # A gap of one turn of the double's loop is too narrow for a put that is itself atomic.
+        ("DeleteObject", 0.005, {Probe.DELETE_RACE}, "conditional_delete"),
+    ],
+)
+async def test_a_store_that_checks_first_and_writes_later_is_found_out(
+    double: S3Double, upstream: Upstream, operation: str, gap: float, expected: set[str], lost: str
+) -> None:
+    """It honours every condition one by one: only the races tell."""
+    double.behave(gaps={operation: gap})
+    profile = await probe(upstream, "bucket", now)
+    assert expected & failed(profile)
+    assert not getattr(profile, lost)
+    assert not {Probe.PUT_IF_NONE_MATCH, Probe.PUT_IF_MATCH} & failed(profile), "one by one it does well"
+
+
+async def test_unique_etags_are_seen(double: S3Double, upstream: Upstream) -> None:
+    double.behave(etags="unique")
+    profile = await probe(upstream, "bucket", now)
+    assert profile.unique_etags
+    assert not profile.plain_etags_predicted
+    assert profile.writable
+    assert profile.can_bump
+
+
+@pytest.mark.parametrize(
+    "behaviour", [{}, {"ignored_conditions": frozenset({"*"})}, {"gaps": {"*": 0}}], ids=["good", "ignoring", "racy"]
+)
+async def test_nothing_is_left_behind_and_nothing_else_is_touched(
+    double: S3Double, upstream: Upstream, behaviour: Mapping[str, Any]
+) -> None:
+    double.behave(**behaviour)
+    before = double.sequence
+    await probe(upstream, "bucket", now)
+    assert set(double.objects("bucket")) == {"somebody's"}
+    assert not double.store.bucket("bucket").uploads.running(now=await now())
+    assert all(each.key.startswith(PREFIX) for each in double.applied(after=before))
+
+
+@pytest.mark.parametrize("operation", ["PutObject", "CompleteMultipartUpload", "UploadPart", "HeadObject"])
+async def test_a_cancelled_probe_cleans_up(double: S3Double, upstream: Upstream, operation: str) -> None:
+    held = double.hold(operation=operation, nth=2)
+    task = asyncio.ensure_future(probe(upstream, "bucket", now))
+    await held.arrived.wait()
+    assert len(double.objects("bucket")) > 1
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert set(double.objects("bucket")) == {"somebody's"}
+    assert not double.store.bucket("bucket").uploads.running(now=await now())
+
+
+@pytest.mark.parametrize("operation", ["PutObject", "CompleteMultipartUpload", "DeleteObject", "HeadObject"])
+@pytest.mark.parametrize("status", [500, 503])
+async def test_a_store_that_fails_leaves_the_question_open(
+    double: S3Double, upstream: Upstream, operation: str, status: int
+) -> None:
+    """DeleteObject's first request is unconditional; the probe goes on without it, but not without the next."""
+    double.fail(status, operation=operation, nth=2, times=None)
+    with pytest.raises(Unavailable, match="could not be probed"):
+        await probe(upstream, "bucket", now)
+
+
+async def test_a_failure_within_a_race_leaves_the_question_open(double: S3Double, upstream: Upstream) -> None:
+    double.fail(503, operation="PutObject", nth=15)
+    with pytest.raises(Unavailable):
+        await probe(upstream, "bucket", now)
+    assert set(double.objects("bucket")) == {"somebody's"}
+
+
+async def test_a_lost_race_may_be_answered_as_ceph_does(double: S3Double, upstream: Upstream) -> None:
+    double.fail(500, code="UnknownError", operation="PutObject", nth=15, times=3)
+    profile = await probe(upstream, "bucket", now)
+    assert profile.writable
+
+
+async def test_a_store_that_cannot_be_reached_leaves_the_question_open(double: S3Double) -> None:
+    async with serve(double) as endpoint:
+        gone = endpoint
+    async with _upstream(gone) as upstream:
+        with pytest.raises(Unavailable):
+            await probe(upstream, "bucket", now)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "secret", "status", "code"),
+    [("nowhere", SECRET_KEY, 404, "NoSuchBucket"), ("bucket", "wrong", 403, "SignatureDoesNotMatch")],
+)
+async def test_what_has_nothing_to_do_with_conditions_passes_through(
+    double: S3Double, bucket: str, secret: str, status: int, code: str
+) -> None:
+    async with serve(double) as endpoint, _upstream(endpoint, secret) as upstream:
+        with pytest.raises(StoreError) as caught:
+            await probe(upstream, bucket, now)
+    assert (caught.value.status, caught.value.s3_code) == (status, code)
+
+
+async def test_access_denied_passes_through(double: S3Double, upstream: Upstream) -> None:
+    double.fail(403, code="AccessDenied", operation="PutObject", times=None)
+    with pytest.raises(StoreError) as caught:
+        await probe(upstream, "bucket", now)
+    assert (caught.value.status, caught.value.s3_code) == (403, "AccessDenied")
+
+
+async def test_a_store_that_takes_one_write_a_second_for_a_key_is_waited_for(
+    double: S3Double, upstream: Upstream
+) -> None:
+    double.fail(429, code="TooManyRequests", operation="PutObject", nth=3)
+    assert (await probe(upstream, "bucket", now)).writable
+
+
+async def test_conditions_without_quotation_marks_are_used_where_they_are_needed(
+    double: S3Double, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ceph's older releases compare the quotation marks as well."""
+
+    def literally(expected: str) -> str:
+        return expected
+
+    monkeypatch.setattr("tests.doubles.s3.conditions.bare", literally)
+    profile = await probe(upstream, "bucket", now)
+    assert failed(profile) == {Probe.QUOTED_CONDITIONS}
+    assert not profile.quoted_conditions
+    assert profile.writable
+    etag = double.put("bucket", "a", b"old").etag
+    assert isinstance(await upstream.put("bucket", "a", b"new", expected=etag, signed_at=await now()), Applied)
+
+
+def test_the_embedded_store_can_be_fenced_but_its_objects_cannot_be_bumped() -> None:
+    """What moto lacks: it ignores If-Match on CompleteMultipartUpload."""
+    with embedded.s3() as server:
+        profile = asyncio.run(_probe_embedded(server.endpoint()))
+    assert profile.writable, profile.reason
+    assert profile.conditional_delete
+    assert not profile.can_bump
+    assert Probe.COMPLETE_IF_MATCH in failed(profile)
+
+
+async def _probe_embedded(endpoint: str) -> Profile:
+    async with _upstream(endpoint) as upstream:
+        async with await upstream.send("PUT", "/bucket", signed_at=await now()) as created:
+            assert created.status == 200
+        return await probe(upstream, "bucket", now)
+
+
+class TestProfiles:
+    """Each bucket is probed once, however many ask."""
+
+    async def test_concurrent_first_writers_share_one_probe(self, double: S3Double, upstream: Upstream) -> None:
+        profiles = Profiles(upstream, now)
+        found = await asyncio.gather(*(profiles.of("bucket") for _ in range(20)))
+        puts = tried(double)
+        assert len(set(map(id, found))) == 1
+        assert await profiles.of("bucket") is found[0]
+        assert tried(double) == puts < 100
+
+    async def test_a_bad_profile_is_kept_too(self, double: S3Double, upstream: Upstream) -> None:
+        double.behave(ignored_conditions=frozenset({"*"}))
+        profiles = Profiles(upstream, now)
+        assert not (await profiles.of("bucket")).writable
+        double.behave(ignored_conditions=frozenset())
+        assert not (await profiles.of("bucket")).writable
+
+    async def test_what_is_inconclusive_is_not_kept(self, double: S3Double, upstream: Upstream) -> None:
+        double.fail(503, operation="PutObject")
+        profiles = Profiles(upstream, now)
+        outcomes = await asyncio.gather(*(profiles.of("bucket") for _ in range(5)), return_exceptions=True)
+        assert all(isinstance(each, Unavailable) for each in outcomes), "who waits for a probe shares its failure"
+        assert tried(double) == 1
+        assert (await profiles.of("bucket")).writable
+
+    async def test_a_missing_bucket_is_not_kept(self, double: S3Double, upstream: Upstream) -> None:
+        profiles = Profiles(upstream, now)
+        with pytest.raises(StoreError):
+            await profiles.of("later")
+        double.store.create_bucket("later", await now())
+        assert (await profiles.of("later")).writable
+
+    async def test_who_waits_takes_over_from_one_that_went_away(self, double: S3Double, upstream: Upstream) -> None:
+        held = double.hold(operation="PutObject")
+        profiles = Profiles(upstream, now)
+        first = asyncio.ensure_future(profiles.of("bucket"))
+        await held.arrived.wait()
+        second = asyncio.ensure_future(profiles.of("bucket"))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second).writable
+        assert first.cancelled()
+
+    async def test_a_waiter_that_goes_away_does_not_end_the_probe(self, double: S3Double, upstream: Upstream) -> None:
+        held = double.hold(operation="PutObject")
+        profiles = Profiles(upstream, now)
+        first = asyncio.ensure_future(profiles.of("bucket"))
+        await held.arrived.wait()
+        second = asyncio.ensure_future(profiles.of("bucket"))
+        await asyncio.sleep(0)
+        second.cancel()
+        held.release()
+        assert (await first).writable

@@ -1,0 +1,353 @@
+"""The doctor finds what is wrong with an installation, says what to do about it, and never stops at the first thing.
+
+Against a real PostgreSQL and the S3 double. No report may contain a secret.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from gateway import doctor
+from gateway.config import Config
+from gateway.doctor import Check, Report, Status, render
+from gateway.embedded import EmbeddedPostgres
+from gateway.fencing.intent import Announcement
+from gateway.fencing.rules import Presented
+from gateway.fencing.token import Token
+from gateway.store import diagnosis, intents
+from gateway.store.database import Database
+from tests.doubles.s3 import S3Double, serve
+from tests.running import config
+
+SECRETS = ("double-secret", "writer-secret", "writer-api-key", "role-password")
+
+
+@pytest.fixture
+def double() -> S3Double:
+    return S3Double(buckets=["reports", "other"])
+
+
+@pytest.fixture
+async def endpoint(double: S3Double) -> AsyncIterator[str]:
+    async with serve(double) as address:
+        yield address
+
+
+async def examine(settings: Config, clock: doctor.Clock = doctor.local_time) -> Report:
+    report = await doctor.examine(settings, clock)
+    text = "\n".join(render(report))
+    assert not [secret for secret in SECRETS if secret in text]
+    return report
+
+
+def found(report: Report, name: str) -> Check:
+    checks = [check for section in report.sections for check in section.checks if check.name == name]
+    assert len(checks) == 1, "\n".join(render(report))
+    return checks[0]
+
+
+def worse(report: Report, status: Status) -> list[str]:
+    return [check.name for section in report.sections for check in section.checks if check.status is status]
+
+
+async def execute(dsn: str, *statements: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+RULE = {"match": "reports/{job}/**", "resource": "job/{job}"}
+
+
+async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, double: S3Double) -> None:
+    report = await examine(config(dsn, endpoint, objects=[RULE]))
+    assert not report.problems, "\n".join(render(report))
+    assert [section.title for section in report.sections] == [
+        "configuration",
+        "database",
+        "object store",
+        "pending writes",
+    ]
+    assert worse(report, Status.WARNING) == ["role"], "the embedded Postgres knows no one but its superuser"
+    assert "put-race-if-match" in found(report, "bucket reports").detail
+    assert not double.objects("reports")
+    assert not [each for each in double.requests if each.bucket == "other"], "it is not named by any rule"
+
+
+async def test_without_rules_every_bucket_of_the_store_is_probed(dsn: str, endpoint: str) -> None:
+    report = await examine(config(dsn, endpoint))
+    assert found(report, "bucket reports").status is found(report, "bucket other").status is Status.OK
+
+
+async def test_tables_alone_need_no_store(dsn: str) -> None:
+    report = await examine(config(dsn))
+    assert not report.problems
+
+
+class TestConfiguration:
+    @pytest.mark.parametrize(
+        ("sections", "name", "words"),
+        [
+            ({"auth": {"anonymous": True}}, "anonymous", "anybody"),
+            ({"callers": []}, "callers", "none is configured"),
+            ({"callers": [{"name": "w", "api_key": "writer-api-key"}]}, "S3 keys", "without one: w"),
+            (
+                {"callers": [{"name": "w", "access_key_id": "w", "secret_access_key": "writer-secret"}]},
+                "api keys",
+                "without one: w",
+            ),
+            ({"fencing": {"mode": "observe"}}, "observe", "everything without a mode"),
+            ({"objects": [{**RULE, "mode": "observe"}]}, "observe", "reports/{job}/**"),
+            ({"tables": [{"name": "public.a", "mode": "observe"}]}, "observe", "public.a"),
+            ({"server": {"listen": "0.0.0.0:8080"}}, "listen", "without TLS"),
+            ({"tables": [{"name": "public.nothing"}]}, "rules", "public.nothing"),
+        ],
+        ids=str,
+    )
+    async def test_each_doubtful_setting_is_a_warning(
+        self, dsn: str, endpoint: str, sections: dict[str, Any], name: str, words: str
+    ) -> None:
+        check = found(await examine(config(dsn, endpoint, **sections)), name)
+        assert check.status is Status.WARNING
+        assert words in check.detail
+        assert check.advice
+
+    async def test_an_endpoint_in_the_clear_is_a_warning(self, dsn: str) -> None:
+        store = {"endpoint": "http://192.0.2.1", "access_key_id": "a", "secret_access_key": "b"}
+        settings = config(dsn, s3={**store, "timeout": 0.05})
+        check = found(await examine(settings), "objects")
+        assert check.status is Status.WARNING
+        assert "http://192.0.2.1" in check.detail
+
+
+class TestDatabase:
+    async def test_a_missing_schema_is_a_problem(self, postgres_server: EmbeddedPostgres) -> None:
+        report = await examine(config(postgres_server.dsn("postgres")))
+        assert report.problems
+        check = found(report, "schema")
+        assert "not installed" in check.detail
+        assert "gateway migrate" in check.advice
+        assert found(report, "intents").status is Status.PROBLEM
+
+    @pytest.mark.parametrize(("revision", "advice"), [("0000", "gateway migrate"), ("9999", "Upgrade this gateway")])
+    async def test_another_revision_is_a_problem(self, dsn: str, revision: str, advice: str) -> None:
+        await execute(dsn, f"UPDATE fencing.migration SET version_num = '{revision}'")
+        check = found(await examine(config(dsn)), "schema")
+        assert check.status is Status.PROBLEM
+        assert advice in check.advice
+
+    async def test_a_server_that_is_not_there_is_a_problem_and_the_store_is_examined_all_the_same(
+        self, endpoint: str
+    ) -> None:
+        report = await examine(config("postgresql://gateway:role-password@127.0.0.1:1/app", endpoint, objects=[RULE]))
+        assert found(report, "intents").status is Status.PROBLEM
+        assert found(report, "bucket reports").status is Status.OK
+        (check,) = (check for check in report.sections[1].checks if check.name == "connection")
+        assert check.status is Status.PROBLEM
+        assert "127.0.0.1" in check.detail
+
+    @pytest.mark.parametrize("dsn", ["nonsense", "postgresql://gateway:role-password@[half/app", "mysql://x/y"])
+    async def test_a_dsn_that_is_none_is_a_problem(self, dsn: str) -> None:
+        check = (await examine(config(dsn))).sections[1].checks[0]
+        assert check.status is Status.PROBLEM
+        assert "postgres.dsn" in check.detail
+
+    async def test_a_database_that_does_not_exist_is_named(self, postgres_server: EmbeddedPostgres) -> None:
+        report = await examine(config(postgres_server.dsn("nowhere")))
+        assert "nowhere" in report.sections[1].checks[0].detail
+
+    async def test_a_role_without_rights_is_a_problem(self, dsn: str, role: str) -> None:
+        report = await examine(config(_as(dsn, role)))
+        check = found(report, "schema")
+        assert check.status is Status.PROBLEM
+        assert "USAGE on the schema fencing" in check.detail
+        assert role in check.advice
+        assert "role" not in worse(report, Status.WARNING)
+
+    async def test_each_privilege_that_is_missing_is_named(self, dsn: str, role: str) -> None:
+        await execute(
+            dsn,
+            f"GRANT USAGE ON SCHEMA fencing TO {role}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fencing TO {role}",
+            f"REVOKE INSERT ON fencing.rejection FROM {role}",
+            "REVOKE EXECUTE ON FUNCTION fencing.begin_v1 FROM public",
+        )
+        check = found(await examine(config(_as(dsn, role))), "schema")
+        assert "INSERT on fencing.rejection, EXECUTE on fencing.begin_v1" in check.detail
+
+    async def test_a_role_with_just_the_rights_it_needs_is_fine(self, dsn: str, role: str) -> None:
+        await execute(
+            dsn,
+            f"GRANT USAGE ON SCHEMA fencing, public TO {role}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fencing TO {role}",
+            "CREATE TABLE public.account (id bigint PRIMARY KEY)",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON public.account TO {role}",
+        )
+        report = await examine(config(_as(dsn, role), tables=[{"name": "public.account"}]))
+        assert not report.problems, "\n".join(render(report))
+        assert not worse(report, Status.WARNING)
+
+    async def test_exposed_tables_the_role_cannot_write_are_a_warning(self, dsn: str, role: str) -> None:
+        await execute(
+            dsn,
+            f"GRANT USAGE ON SCHEMA fencing TO {role}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fencing TO {role}",
+            "CREATE TABLE public.account (id bigint PRIMARY KEY, note text)",
+            f"GRANT SELECT, UPDATE (note) ON public.account TO {role}",
+        )
+        report = await examine(config(_as(dsn, role)))
+        check = found(report, "privileges")
+        assert check.status is Status.WARNING
+        assert "INSERT, DELETE on public.account" in check.detail
+
+    async def test_exposed_schemas_must_be_there_and_usable(self, dsn: str, role: str) -> None:
+        await execute(dsn, "CREATE SCHEMA closed")
+        report = await examine(config(dsn, postgres={"dsn": _as(dsn, role), "schemas": ["closed", "absent"]}))
+        assert "may not use it" in found(report, "schema closed").detail
+        assert "does not exist" in found(report, "schema absent").detail
+        assert {"schema closed", "schema absent"} <= set(worse(report, Status.PROBLEM))
+
+    async def test_a_standby_is_a_problem(self, dsn: str) -> None:
+        database = dsn.split("?", maxsplit=1)[0].rpartition("/")[2]
+        await execute(dsn, f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+        assert found(await examine(config(dsn)), "writable").status is Status.PROBLEM
+
+    @pytest.mark.parametrize(
+        ("trait", "name", "status"),
+        [
+            ({}, "connection", Status.OK),
+            ({"version_number": 130012}, "connection", Status.PROBLEM),
+            ({"fsync": False}, "durability", Status.PROBLEM),
+            ({"synchronous_commit": False}, "durability", Status.PROBLEM),
+            ({"isolation": "repeatable read"}, "session", Status.PROBLEM),
+            ({"time_zone": "Europe/Berlin"}, "session", Status.PROBLEM),
+            ({"date_style": "German, DMY"}, "session", Status.PROBLEM),
+        ],
+        ids=str,
+    )
+    async def test_what_a_server_must_be_like(
+        self, database: Database, trait: dict[str, Any], name: str, status: Status
+    ) -> None:
+        """Not every server can be had here, so the answer of this one is bent."""
+        server = replace(await diagnosis.server(database), **trait)
+        assert [check.status for check in doctor._of_server(server) if check.name == name] == [status]
+
+    @pytest.mark.parametrize(
+        ("minutes", "status"), [(0, Status.OK), (2, Status.WARNING), (-2, Status.WARNING), (6, Status.PROBLEM)]
+    )
+    async def test_a_local_clock_that_is_off_is_seen(self, dsn: str, minutes: int, status: Status) -> None:
+        report = await examine(config(dsn), lambda: datetime.now(UTC) + timedelta(minutes=minutes))
+        assert found(report, "clock").status is status
+
+
+class TestObjectStore:
+    async def test_a_store_that_is_not_there_is_a_problem(self, dsn: str, double: S3Double) -> None:
+        async with serve(double) as gone:
+            pass
+        report = await examine(config(dsn, gone))
+        assert report.sections[2].checks[0].status is Status.PROBLEM
+        assert "cannot be reached" in report.sections[2].checks[0].detail
+
+    async def test_wrong_keys_are_a_problem(self, dsn: str, endpoint: str) -> None:
+        store = {"endpoint": endpoint, "access_key_id": "AKIADOUBLE", "secret_access_key": "wrong"}
+        check = (await examine(config(dsn, s3=store))).sections[2].checks[0]
+        assert check.status is Status.PROBLEM
+        assert "SignatureDoesNotMatch" in check.detail
+
+    async def test_a_rule_for_a_bucket_that_is_not_there_is_a_problem(self, dsn: str, endpoint: str) -> None:
+        report = await examine(config(dsn, endpoint, objects=[{"match": "absent/**"}, {"match": "*/x"}]))
+        check = found(report, "bucket absent")
+        assert check.status is Status.PROBLEM
+
+    async def test_keys_that_may_not_list_buckets_are_no_problem(
+        self, dsn: str, endpoint: str, double: S3Double
+    ) -> None:
+        double.fail(403, code="AccessDenied", operation="ListBuckets", times=None)
+        assert not (await examine(config(dsn, endpoint, objects=[RULE]))).problems
+
+    async def test_a_store_that_ignores_conditions_is_a_problem(
+        self, dsn: str, endpoint: str, double: S3Double
+    ) -> None:
+        double.behave(ignored_conditions=frozenset({"PutObject"}))
+        report = await examine(config(dsn, endpoint, objects=[RULE]))
+        assert "cannot be fenced: put-if-none-match" in found(report, "bucket reports").detail
+        assert "refused" in found(report, "bucket reports, put-if-match").advice
+
+    async def test_what_a_store_lacks_and_can_do_without_is_a_warning(
+        self, dsn: str, endpoint: str, double: S3Double
+    ) -> None:
+        double.behave(ignored_conditions=frozenset({"DeleteObject"}))
+        report = await examine(config(dsn, endpoint, objects=[RULE]))
+        assert not report.problems
+        assert "tombstones" in found(report, "bucket reports, delete-if-match").advice
+
+    async def test_a_store_that_does_not_answer_clearly_is_a_problem(
+        self, dsn: str, endpoint: str, double: S3Double
+    ) -> None:
+        double.fail(503, operation="PutObject", times=None)
+        assert (
+            "could not be probed"
+            in found(await examine(config(dsn, endpoint, objects=[RULE])), "bucket reports").detail
+        )
+
+    @pytest.mark.parametrize(
+        ("seconds", "status"), [(0, Status.OK), (90, Status.WARNING), (-90, Status.WARNING), (400, Status.PROBLEM)]
+    )
+    async def test_the_clocks_of_database_and_store_are_compared(
+        self, dsn: str, endpoint: str, double: S3Double, seconds: float, status: Status
+    ) -> None:
+        double.behave(clock_offset=seconds)
+        report = await examine(config(dsn, endpoint))
+        (check,) = (check for check in report.sections[2].checks if check.name == "clock")
+        assert check.status is status
+
+
+class TestPending:
+    @pytest.mark.parametrize(("age", "status"), [(0, Status.OK), (300, Status.WARNING)])
+    async def test_writes_that_stay_pending_are_shown(
+        self, dsn: str, database: Database, age: int, status: Status
+    ) -> None:
+        await intents.begin(database, _announcement(), None)
+        await execute(dsn, f"UPDATE fencing.intent SET signed_at = now() - interval '{age} seconds'")
+        check = found(await examine(config(dsn)), "intents")
+        assert check.status is status
+        assert "reports/a" in check.detail
+
+
+def test_a_report_is_rendered_line_by_line() -> None:
+    check = Check("clock", Status.WARNING, "off by a minute", "Set it.")
+    report = Report((doctor.Section("database", (check,)), doctor.Section("pending writes", ())))
+    assert not report.problems
+    assert render(report) == [
+        "database",
+        "  warning  clock: off by a minute",
+        "           → Set it.",
+        "",
+        "pending writes",
+    ]
+
+
+@pytest.fixture
+def role(dsn: str) -> Iterator[str]:
+    """A role that may connect and nothing else."""
+    name = f"role_{dsn.split('?', maxsplit=1)[0].rpartition('_')[2]}"
+    asyncio.run(execute(dsn, f"CREATE ROLE {name} LOGIN PASSWORD 'role-password'"))
+    yield name
+    asyncio.run(execute(dsn, f"DROP OWNED BY {name}", f"DROP ROLE {name}"))
+
+
+def _as(dsn: str, role: str) -> str:
+    return dsn.replace("://postgres:@", f"://{role}:role-password@")
+
+
+def _announcement() -> Announcement:
+    return Announcement("s3/reports/a", "reports", "a", uuid4(), Presented(Token(0, 1)), "writer")
