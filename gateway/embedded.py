@@ -15,12 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from gateway.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +123,11 @@ class _OneAtATime:
     A thread for each connection waits for its bytes outside, so that an idle or slow client holds up nobody.
     """
 
-    def __init__(self, application: "WSGIApplication") -> None:
+    def __init__(self, application: WSGIApplication) -> None:
         self._application = application
         self._turn = threading.Lock()
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> list[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
         with self._turn:
             return list(self._application(environ, start_response))

@@ -1,0 +1,22 @@
+"""Creates the bucket of docker-compose.yml in the store behind the gateway, which itself creates none."""
+
+import sys
+from pathlib import Path
+
+import boto3
+
+from gateway.config import load
+
+BUCKET = "reports"
+
+store = load(Path(sys.argv[1])).s3
+assert store is not None
+client = boto3.client(
+    "s3",
+    endpoint_url=store.endpoint,
+    region_name=store.region,
+    aws_access_key_id=store.access_key_id,
+    aws_secret_access_key=store.secret_access_key.get_secret_value(),
+)
+if BUCKET not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
+    client.create_bucket(Bucket=BUCKET)

@@ -1,0 +1,155 @@
+"""Runs the ASGI app under uvicorn: binds the address first, stops cleanly on SIGINT and SIGTERM."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self, TypeAlias
+
+import uvicorn
+
+from gateway.config import Server
+from gateway.errors import ConfigurationError, SqlError
+from gateway.store import schema
+
+ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+
+GRACE = 30
+"""Seconds that requests under way get to finish once the gateway is asked to stop."""
+
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequested(SystemExit):
+    """SIGINT or SIGTERM arrived: unwind, clean up, and leave with 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class Signals:
+    """SIGINT and SIGTERM, while the context lasts: the first one raises ``StopRequested``, later ones do nothing."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._deaf = False
+
+    def __enter__(self) -> Self:
+        for number in _STOPPING:
+            self._before[number] = signal.signal(number, self._arrived)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def postponed(self) -> Iterator[None]:
+        """For what must not be left half done: a signal that arrives inside counts at the end.
+
+        Blocked, not just noted: processes started inside must not be interrupted by the terminal either.
+        """
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def ignore(self) -> None:
+        """From here on everything is being stopped anyway."""
+        self._deaf = True
+
+    def _arrived(self, *_: object) -> None:
+        if not self._deaf:
+            self._deaf = True
+            raise StopRequested
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listen on the address; port 0 is any free one. Raises ``ConfigurationError`` where that cannot be."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise ConfigurationError(f"Cannot listen on {host}:{port}: {reason}.", advice="") from error
+
+
+def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) -> uvicorn.Server:
+    """A uvicorn server for ``app``, not running yet. ``grace`` is in seconds.
+
+    The client's address is the peer's: a header could be forged, and the address goes on record.
+    """
+    settings = settings or Server()
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ssl_certfile=_existing(settings, "tls_certificate"),
+            ssl_keyfile=_existing(settings, "tls_key"),
+            timeout_graceful_shutdown=grace,
+        )
+    )
+
+
+@contextmanager
+def in_background(app: ASGIApp, listener: socket.socket) -> Iterator[None]:
+    """Serve ``app`` from a thread while the context lasts."""
+    running = server(app, grace=3)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, name="gateway")
+    thread.start()
+    try:
+        while not running.started:
+            thread.join(0.02)
+            if not thread.is_alive():
+                raise ConfigurationError("The gateway did not start.", advice="The log says why.")
+        yield
+    finally:
+        running.should_exit = True
+        thread.join()
+
+
+async def revision(dsn: str) -> str | None:
+    """The revision of the fencing schema; None where it is not installed.
+
+    Raises ``Unavailable`` where the database cannot be reached, ``ConfigurationError`` where it refuses.
+    """
+    try:
+        return await schema.installed(dsn)
+    except SqlError as error:
+        raise ConfigurationError(f"postgres.dsn: the database refuses: {error.message}", advice="") from error
+    except ValueError as error:
+        # Not what the driver says: it may repeat the password.
+        raise ConfigurationError("postgres.dsn: not the address of a database", advice="") from error
+
+
+async def check_schema(dsn: str) -> None:
+    """Raise ``ConfigurationError`` where the fencing schema is not the one this version works with.
+
+    Raises ``Unavailable`` where the database cannot be reached, so that nobody knows.
+    """
+    found, newest = await revision(dsn), schema.newest()
+    if found is None:
+        raise ConfigurationError("The fencing schema is not installed.", advice="Run 'gateway migrate' first.")
+    if found != newest:
+        raise ConfigurationError(
+            f"The fencing schema is at {found}; this version of the gateway needs {newest}.",
+            advice="Run 'gateway migrate' of the newest version in use, and start that version.",
+        )
+
+
+def _existing(settings: Server, key: str) -> str | None:
+    path = getattr(settings, key)
+    if path is not None and not path.is_file():
+        raise ConfigurationError(f"server.{key}: {path}: there is no such file.", advice="")
+    return None if path is None else str(path)

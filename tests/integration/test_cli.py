@@ -1,0 +1,178 @@
+"""The command line: what the operator gets wrong is one line that names it; what is stopped stops cleanly."""
+
+import asyncio
+import re
+import signal
+import socket
+import ssl
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+import trustme
+
+from gateway.embedded import EmbeddedPostgres, postgres
+from gateway.store import schema
+from tests.processes import Running, free_port, run, started
+
+DSN = "postgresql://nobody@127.0.0.1:9/none"
+
+
+@pytest.fixture
+def empty_dsn(postgres_server: EmbeddedPostgres) -> Iterator[str]:
+    """A database without the fencing schema."""
+    asyncio.run(execute(postgres_server.dsn(), "CREATE DATABASE without_schema"))
+    yield postgres_server.dsn("without_schema")
+    asyncio.run(execute(postgres_server.dsn(), "DROP DATABASE without_schema WITH (FORCE)"))
+
+
+async def execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def write(path: Path, dsn: str, **server: str) -> str:
+    lines = "\n".join(f'{key} = "{value}"' for key, value in server.items())
+    path.write_text(f'[server]\n{lines}\n[postgres]\ndsn = "{dsn}"\n[auth]\nanonymous = true\n')
+    return str(path)
+
+
+def ready(url: str, trusting: ssl.SSLContext | None) -> int | None:
+    """The status of /v1/ready; None where nobody listens."""
+    try:
+        return httpx.get(f"{url}/v1/ready", verify=trusting or True, timeout=10).status_code
+    except httpx.TransportError:
+        return None
+
+
+def until_ready(gateway: Running, url: str, status: int, trusting: ssl.SSLContext | None = None) -> None:
+    gateway.wait_for(lambda: ready(url, trusting) == status)
+
+
+def write_row(url: str) -> httpx.Response:
+    return httpx.patch(f"{url}/v1/tables/t?id=eq.1", headers={"Fencing-Token": "1"}, json={"n": 2}, timeout=30)
+
+
+def test_the_command_says_its_version() -> None:
+    assert re.fullmatch(r"gateway \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (None, "there is no such file"),
+        ("[postgres", "not TOML"),
+        ("", "postgres: Field required"),
+        ("[postgres]\n", "postgres.dsn: Field required"),
+        (f'[postgres]\ndsn = "{DSN}"\npool_sizes = 3\n', "postgres.pool_sizes: unknown key"),
+        (f'[postgres]\ndsn = "{DSN}"\npool_size = 0\n', "postgres.pool_size: Input should be greater than 0"),
+        (f'[server]\nlisten = "here"\n[postgres]\ndsn = "{DSN}"\n', "server.listen: must be host:port"),
+    ],
+)
+def test_a_configuration_error_is_one_line_with_file_and_key(tmp_path: Path, text: str | None, named: str) -> None:
+    path = tmp_path / "gateway.toml"
+    if text is not None:
+        path.write_text(text)
+    answer = run("serve", "--config", str(path))
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"gateway: {path}: {named}")
+    assert answer.stderr.count("\n") == 1
+
+
+def test_what_cannot_be_served_is_said_and_nothing_runs(tmp_path: Path, dsn: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for given, arguments, said in (
+            ({"listen": address}, [], f"Cannot listen on {address}: Address already in use."),
+            ({}, ["--listen", "here"], "--listen: must be host:port, such as 127.0.0.1:8080"),
+            ({"tls_certificate": "/none"}, ["--listen", "127.0.0.1:0"], "server.tls_certificate: /none: there is no"),
+        ):
+            answer = run("serve", "--config", write(tmp_path / "gateway.toml", dsn, **given), *arguments)
+            assert answer.returncode == 2
+            assert answer.stderr.startswith(f"gateway: {said}")
+            assert answer.stderr.count("\n") == 1
+
+
+def test_serving_needs_the_schema_which_migrate_installs(tmp_path: Path, empty_dsn: str) -> None:
+    config = write(tmp_path / "gateway.toml", empty_dsn, listen="127.0.0.1:0")
+    missing = run("serve", "--config", config)
+    assert (missing.returncode, missing.stderr) == (
+        2,
+        "gateway: The fencing schema is not installed. Run 'gateway migrate' first.\n",
+    )
+    newest = schema.newest()
+    assert run("migrate", "--config", config).stdout == f"fencing schema: not installed -> {newest}\n"
+    assert run("migrate", "--dsn", empty_dsn).stdout == f"fencing schema: {newest} -> {newest}\n"
+    asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = '0000'"))
+    old = run("serve", "--config", config)
+    assert old.returncode == 2
+    assert f"The fencing schema is at 0000; this version of the gateway needs {newest}." in old.stderr
+
+
+@pytest.mark.parametrize(
+    ("dsn", "said"),
+    [
+        (DSN, "The database connection was lost."),
+        ("nonsense", "postgres.dsn: not the address of a database"),
+        ("postgresql://[", "postgres.dsn: not the address of a database"),
+    ],
+)
+def test_migrating_what_cannot_be_reached_is_one_line(dsn: str, said: str) -> None:
+    answer = run("migrate", "--dsn", dsn)
+    assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
+    assert answer.stderr.startswith(f"gateway: {said}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serving_over_tls_until_a_signal(tmp_path: Path, dsn: str, number: signal.Signals) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
+    certificate.private_key_pem.write_to_path(tmp_path / "tls.key")
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    tls = {"tls_certificate": str(tmp_path / "tls.crt"), "tls_key": str(tmp_path / "tls.key")}
+    config = write(tmp_path / "gateway.toml", dsn, **tls)
+    address = f"127.0.0.1:{free_port()}"
+    with started("serve", "--config", config, "--listen", address) as gateway:
+        until_ready(gateway, f"https://{address}", 204, trusting)
+        answer = httpx.get(f"https://{address}/v1/health", verify=trusting)
+        assert "server" not in answer.headers
+        assert gateway.stop(number) == 0
+        assert gateway.said() == f"gateway: listening on https://{address}\n"
+
+
+def test_without_postgres_it_starts_answers_503_and_recovers_by_itself(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="pg") as name:
+        data = Path(name) / "data"
+        with postgres(data) as server:
+            dsn = server.dsn()
+            schema.upgrade(dsn)
+            asyncio.run(execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 1)"))
+        url = f"http://127.0.0.1:{free_port()}"
+        config = write(tmp_path / "gateway.toml", dsn, listen=url.removeprefix("http://"))
+        with started("serve", "--config", config) as gateway:
+            until_ready(gateway, url, 503)
+            refused = write_row(url)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            with postgres(data):
+                until_ready(gateway, url, 204)
+                assert write_row(url).status_code == 204
+                assert httpx.get(f"{url}/v1/tables/t").json() == [{"id": 1, "n": 2}]
+                assert gateway.stop() == 0
+            assert "Answering with 503 until it is back." in gateway.said()
+
+
+def test_the_doctor_says_what_it_found_and_fails_where_something_is_wrong(tmp_path: Path, dsn: str) -> None:
+    well = run("doctor", "--config", write(tmp_path / "gateway.toml", dsn))
+    assert (well.returncode, well.stderr) == (0, "")
+    assert "ok       connection: PostgreSQL" in well.stdout
+    unwell = run("doctor", "--config", write(tmp_path / "gateway.toml", DSN))
+    assert (unwell.returncode, unwell.stderr) == (1, "")
+    assert "problem  connection: " in unwell.stdout

@@ -1,0 +1,104 @@
+"""``gateway demo``: what it prints works when it is pasted, and it leaves nothing behind."""
+
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.processes import Running, alive, free_port, run, started
+
+FIRST_COMMAND = "# ── curl"
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Below /tmp itself: PostgreSQL runs as another user where the tests run as root."""
+    with tempfile.TemporaryDirectory(prefix="demo-test-", dir="/tmp") as name:
+        yield Path(name)
+
+
+def script(demo: Running) -> str:
+    """The commands it prints, as one shell script."""
+    demo.wait_for(lambda: demo.output.read_text().count("\nEND\n") == 2)
+    printed = demo.output.read_text()
+    return printed[printed.index(FIRST_COMMAND) :]
+
+
+def test_every_printed_command_works_when_pasted_and_nothing_is_left_behind(directory: Path) -> None:
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with started("demo", "--port", str(port), temporary=directory) as demo:
+        pasted = subprocess.run(["bash"], input=script(demo), capture_output=True, text=True, timeout=60, check=False)
+        rows = {row["id"]: row for row in httpx.get(f"{url}/v1/tables/accounts").json()}
+        records = httpx.get(f"{url}/v1/rejections").json()["rejections"]
+        assert alive(str(directory))
+        children = psutil.Process(demo.process.pid).children(recursive=True)
+        assert demo.stop(signal.SIGINT, group=True) == 0
+        assert "Traceback" not in demo.said()
+    said = pasted.stdout
+    assert said.count("HTTP/1.1 204 No Content") == 2
+    assert said.count("HTTP/1.1 412 Precondition Failed") == 1
+    assert said.count("HTTP/1.1 200 OK") == 1
+    assert "balance: 110\n" in said
+    assert "token 33 refused: StaleFencingToken" in said
+    assert "token 33 refused: token-stale" in said
+    assert pasted.stderr.count("(StaleFencingToken)") == 1
+    assert "Traceback" not in pasted.stderr
+    assert (rows[1]["balance"], rows[1]["note"], rows[2]["note"]) == (120, "second holder", "written with 34")
+    assert [record["resource"] for record in records] == [
+        "public.accounts/2",
+        "s3/reports/2025.txt",
+        "s3/reports/2024.txt",
+        "public.accounts/1",
+    ]
+    assert children
+    assert not any(child.is_running() for child in children)
+    assert alive(str(directory)) == []
+    assert list(directory.glob("gateway-demo-*")) == []
+
+
+@pytest.mark.parametrize("delay", [0.3, 1.2, 1.8])
+def test_a_signal_while_starting_leaves_nothing_behind(directory: Path, delay: float) -> None:
+    with started("demo", "--port", "0", temporary=directory) as demo:
+        time.sleep(delay)
+        code = demo.stop(signal.SIGINT, group=True)
+    # Before the interpreter has got to the signals, Python's own answer to SIGINT is as good.
+    assert code in (0, 1, 130, -signal.SIGINT)
+    assert alive(str(directory)) == []
+    assert list(directory.glob("gateway-demo-*")) == []
+
+
+def test_tables_are_kept_where_wanted_and_their_fences_with_them(directory: Path) -> None:
+    data = directory / "kept"
+    for token, balance in ((33, 100), (34, 150)):
+        port = free_port()
+        with started("demo", "--port", str(port), "--data", str(data)) as demo:
+            assert f"-H 'Fencing-Token: {token}'" in script(demo)
+            target = f"http://127.0.0.1:{port}/v1/tables/accounts?id=eq.3"
+            assert httpx.get(target).json()[0]["balance"] == (300 if token == 33 else 100)
+            answer = httpx.patch(target, headers={"Fencing-Token": str(token)}, json={"balance": balance})
+            assert answer.status_code == 204
+            if token == 33:
+                second = run("demo", "--port", "0", "--data", str(data))
+                assert (second.returncode, second.stderr) == (
+                    2,
+                    f"gateway: --data: {data} is in use by another demo.\n",
+                )
+            assert demo.stop(signal.SIGTERM) == 0
+            assert "Traceback" not in demo.said()
+    assert alive(str(data)) == []
+
+
+def test_a_port_in_use_is_said_before_anything_is_started(directory: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = run("demo", "--port", str(port), "--data", str(directory / "none"))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == f"gateway: Cannot listen on 127.0.0.1:{port}: Address already in use.\n"
+    assert not (directory / "none").exists()
