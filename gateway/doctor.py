@@ -257,8 +257,8 @@ async def _of_schema(config: Config, database: Database, server: Server) -> Sequ
     if installed < newest:
         return [_problem("schema", f"fencing is at {installed}, {newest} is needed", "Run gateway migrate.")]
     if installed > newest:
-        advice = "Upgrade this gateway: others of a newer version use the same database."
-        return [_problem("schema", f"fencing is at {installed}, this gateway knows {newest}", advice)]
+        advice = "It works; upgrade this gateway when all others are."
+        return [_warning("schema", f"fencing is at {installed}, newer than this gateway's {newest}", advice)]
     return [_ok("schema", f"fencing is at {installed}, the newest")]
 
 

@@ -134,17 +134,18 @@ async def revision(dsn: str) -> str | None:
 
 
 async def check_schema(dsn: str) -> None:
-    """Raise ``ConfigurationError`` where the fencing schema is not the one this version works with.
+    """Raise ``ConfigurationError`` where the fencing schema is older than this version of the gateway needs.
 
-    Raises ``Unavailable`` where the database cannot be reached, so that nobody knows.
+    A newer one is fine: what an older gateway calls in it never changes its meaning, so that two versions can run side
+    by side during an upgrade. Raises ``Unavailable`` where the database cannot be reached, so that nobody knows.
     """
     found, newest = await revision(dsn), schema.newest()
     if found is None:
         raise ConfigurationError("The fencing schema is not installed.", advice="Run 'gateway migrate' first.")
-    if found != newest:
+    if found < newest:
         raise ConfigurationError(
             f"The fencing schema is at {found}; this version of the gateway needs {newest}.",
-            advice="Run 'gateway migrate' of the newest version in use, and start that version.",
+            advice="Run 'gateway migrate' first.",
         )
 
 

@@ -14,6 +14,7 @@ import httpx
 import pytest
 import trustme
 
+from gateway import serving
 from gateway.embedded import EmbeddedPostgres, postgres
 from gateway.store import schema
 from tests.processes import Running, free_port, run, started
@@ -113,6 +114,13 @@ def test_serving_needs_the_schema_which_migrate_installs(tmp_path: Path, empty_d
     old = run("serve", "--config", config)
     assert old.returncode == 2
     assert f"The fencing schema is at 0000; this version of the gateway needs {newest}." in old.stderr
+
+
+def test_an_older_gateway_runs_beside_a_newer_one(tmp_path: Path, empty_dsn: str) -> None:
+    """Or there could be no upgrade without a pause."""
+    schema.upgrade(empty_dsn)
+    asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = '9999'"))
+    asyncio.run(serving.check_schema(empty_dsn))
 
 
 @pytest.mark.parametrize(

@@ -138,11 +138,14 @@ class TestDatabase:
         assert "gateway migrate" in check.advice
         assert found(report, "intents").status is Status.PROBLEM
 
-    @pytest.mark.parametrize(("revision", "advice"), [("0000", "gateway migrate"), ("9999", "Upgrade this gateway")])
-    async def test_another_revision_is_a_problem(self, dsn: str, revision: str, advice: str) -> None:
+    @pytest.mark.parametrize(
+        ("revision", "status", "advice"),
+        [("0000", Status.PROBLEM, "gateway migrate"), ("9999", Status.WARNING, "upgrade this gateway")],
+    )
+    async def test_another_revision_is_noticed(self, dsn: str, revision: str, status: Status, advice: str) -> None:
         await execute(dsn, f"UPDATE fencing.migration SET version_num = '{revision}'")
         check = found(await examine(config(dsn)), "schema")
-        assert check.status is Status.PROBLEM
+        assert check.status is status
         assert advice in check.advice
 
     async def test_a_server_that_is_not_there_is_a_problem_and_the_store_is_examined_all_the_same(
