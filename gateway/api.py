@@ -109,7 +109,7 @@ class RejectionFilters(BaseModel):
 
 
 class Problem(BaseModel):
-    """RFC 9457. Refusals carry ``resource``, ``fencing_token``, ``fence``, ``raised_by``, ``rejection_id`` too."""
+    """RFC 9457. Refusals carry ``resource``, ``token``, ``fence``, ``raised_by``, ``raised_at``, ``rejection`` too."""
 
     type: str
     title: str

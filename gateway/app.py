@@ -71,7 +71,6 @@ class Gateway:
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[None]:
         """Pools only: neither Postgres nor the store needs to be there yet."""
-        await self._database.open()
         try:
             if self._upstream is None:
                 yield

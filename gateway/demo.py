@@ -146,7 +146,6 @@ def _next_token(config: Config) -> int:
 @asynccontextmanager
 async def _opened(dsn: str) -> AsyncIterator[Database]:
     database = Database(dsn, pool_size=1)
-    await database.open()
     try:
         yield database
     finally:

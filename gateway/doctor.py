@@ -87,7 +87,6 @@ async def examine(config: Config, clock: Clock = local_time) -> Report:
     database = Database(
         config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.postgres.connect_timeout
     )
-    await database.open()
     try:
         server = await _connect(database)
         connected = isinstance(server, Server)

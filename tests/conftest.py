@@ -36,7 +36,6 @@ def dsn(postgres_server: EmbeddedPostgres) -> Iterator[str]:
 @pytest.fixture
 async def database(dsn: str) -> AsyncIterator[Database]:
     opened = Database(dsn)
-    await opened.open()
     yield opened
     await opened.close()
 

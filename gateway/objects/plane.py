@@ -24,7 +24,7 @@ from gateway.fencing.record import Attempt
 from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
 from gateway.objects import bump, protocol
 from gateway.objects.answering import Answer, Response
-from gateway.objects.answers import Rejected
+from gateway.objects.answers import Rejected, of_write
 from gateway.objects.body import Body, VerifiedBody
 from gateway.objects.effects import (
     Barred,
@@ -53,7 +53,15 @@ from gateway.store.database import Database
 MAX_TARGET = 2048
 
 # What the store says about our own signature must not look as if it were about the client's.
-_ABOUT_US = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "RequestExpired"})
+_ABOUT_US = frozenset(
+    {
+        "AuthorizationHeaderMalformed",
+        "InvalidAccessKeyId",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+    }
+)
 
 
 class ClientGone(Exception):
@@ -147,7 +155,14 @@ class ObjectPlane:
 
     async def _read(self, request: S3Request) -> Response:
         method = "HEAD" if request.operation in (Operation.HEAD_BUCKET, Operation.HEAD_OBJECT) else "GET"
-        return await self._upstream.send(method, request.raw_path, request.query, request.headers)
+        response = await self._upstream.send(method, request.raw_path, request.query, request.headers)
+        if response.status in (400, 403) or (300 <= response.status < 400 and response.status != 304):
+            # These may be about the gateway: its signature, or the address it asks at.
+            async with response:
+                rejected = of_write(response.status, None, await response.read())
+            assert isinstance(rejected, Rejected)
+            raise _refusal_of_store(rejected)
+        return response
 
     # Writes -----------------------------------------------------------------------------------------------------
 

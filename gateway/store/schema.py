@@ -46,7 +46,6 @@ async def installed(dsn: str) -> str | None:
     Raises ``Unavailable`` where the database cannot be reached, ``SqlError`` where it refuses.
     """
     database = Database(dsn, pool_size=1)
-    await database.open()
     try:
         row = await database.fetchrow("SELECT version_num FROM fencing.migration")
     except SqlError as error:

@@ -9,10 +9,8 @@ from gateway.errors import OutcomeUnknown, SqlError, Unavailable
 from gateway.store.database import Database, Transaction
 
 
-async def opened(dsn: str, **settings: float) -> Database:
-    database = Database(dsn, **settings)  # type: ignore[arg-type]  # a subset, all of them numbers
-    await database.open()
-    return database
+def opened(dsn: str, **settings: float) -> Database:
+    return Database(dsn, **settings)  # type: ignore[arg-type]  # a subset, all of them numbers
 
 
 async def setting(database: Database, name: str) -> str:
@@ -33,7 +31,7 @@ async def administer(dsn: str, statement: str) -> None:
 async def test_commits_are_durable_whatever_the_default_is(dsn: str, default: str, pinned: str) -> None:
     name = dsn.partition("?")[0].rpartition("/")[2]
     await administer(dsn, f"ALTER DATABASE {name} SET synchronous_commit = {default}")
-    database = await opened(dsn)
+    database = opened(dsn)
     assert await setting(database, "synchronous_commit") == pinned
     await database.close()
 
@@ -42,13 +40,13 @@ async def test_commits_are_durable_whatever_the_default_is(dsn: str, default: st
 async def test_sessions_write_values_in_one_form(dsn: str, name: str, value: str) -> None:
     database_name = dsn.partition("?")[0].rpartition("/")[2]
     await administer(dsn, f"ALTER DATABASE {database_name} SET TimeZone = 'Asia/Tokyo'")
-    database = await opened(dsn)
+    database = opened(dsn)
     assert await setting(database, name) == value
     await database.close()
 
 
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
-    database = await opened("postgresql://gateway@127.0.0.1:1/app", connect_timeout=1)
+    database = opened("postgresql://gateway@127.0.0.1:1/app", connect_timeout=1)
     with pytest.raises(Unavailable):
         await database.fetch("SELECT 1")
     with pytest.raises(Unavailable):
@@ -90,7 +88,7 @@ async def test_a_transaction_that_fails_is_undone_and_its_session_usable(databas
 
 async def test_a_cancelled_transaction_does_not_leak_into_the_next(dsn: str) -> None:
     """P3: a session that came back inside a transaction would answer success for what is never committed."""
-    database = await opened(dsn, pool_size=1)
+    database = opened(dsn, pool_size=1)
     await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
 
     async def slow(transaction: Transaction) -> None:
@@ -135,7 +133,7 @@ async def test_a_deadlock_is_tried_again(database: Database) -> None:
 
 
 async def test_a_lock_that_is_held_too_long_is_unavailable(dsn: str) -> None:
-    database = await opened(dsn, lock_timeout=0.2)
+    database = opened(dsn, lock_timeout=0.2)
     await database.run(lambda transaction: transaction.execute("CREATE TABLE t AS SELECT 1 AS v"))
     holder = await asyncpg.connect(dsn)
     async with holder.transaction():

@@ -103,7 +103,6 @@ async def test_the_database_may_be_down_at_first_and_in_between() -> None:
             dsn = server.dsn()
             await asyncio.to_thread(schema.upgrade, dsn)
         database = Database(dsn, connect_timeout=2.0)
-        await database.open()
         plane = TablePlane(database, Exposure(), authenticate=lambda _: Principal("tester"), observe=lambda _: None)
         async with over_asgi(plane) as client:
 

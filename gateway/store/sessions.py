@@ -1,0 +1,91 @@
+"""Open sessions with Postgres, handed out one at a time.
+
+asyncpg's own pool costs more than a fenced write's statement does (docs/decisions/015), mostly for resetting sessions
+and for giving them back in a task of their own. Nothing is ever set in a session of ours, so neither is needed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import asyncpg
+
+Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+
+class Sessions:
+    """At most ``limit`` sessions, opened as they are needed. Whoever waits for one is served in turn."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Session]], limit: int, patience: float) -> None:
+        """``patience``: seconds to wait for a session before ``TimeoutError``."""
+        self._connect = connect
+        self._room = limit
+        self._patience = patience
+        self._idle: deque[Session] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+
+    async def take(self) -> Session:
+        """A session for the caller alone, until it is given back or dropped. Raises what connecting raises."""
+        while True:
+            while self._idle:
+                session = self._idle.pop()
+                if not session.is_closed():
+                    return session
+                self._room += 1
+            if self._room:
+                return await self._open()
+            await self._turn()
+
+    def give(self, session: Session) -> None:
+        """Give a session back whose last statement is over. One that is still inside a transaction is not reused."""
+        if self._closed or session.is_closed() or session.is_in_transaction():
+            self.drop(session)
+            return
+        self._idle.append(session)
+        self._wake()
+
+    def drop(self, session: Session) -> None:
+        """Give up a session nobody knows the state of. The server undoes what it had not committed."""
+        session.terminate()
+        self._room += 1
+        self._wake()
+
+    async def close(self) -> None:
+        """Close what is idle; what is in use goes when it is given back."""
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def _open(self) -> Session:
+        self._room -= 1
+        try:
+            return await self._connect()
+        except BaseException:
+            self._room += 1
+            self._wake()
+            raise
+
+    async def _turn(self) -> None:
+        """Wait until there may be something to take."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout(self._patience):
+                await turn
+        except BaseException:
+            # If the turn had come already, the next one in the line must not miss it.
+            if turn.done() and not turn.cancelled():
+                self._wake()
+            raise
+        finally:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+
+    def _wake(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return

@@ -1,0 +1,120 @@
+"""Sessions are bounded, handed out in turn, and never reused in a state nobody knows."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import asyncpg
+import pytest
+
+from gateway.errors import Unavailable
+from gateway.store.database import Database
+from gateway.store.sessions import Session, Sessions
+
+Make = Callable[..., Sessions]
+
+
+@pytest.fixture
+async def make(dsn: str) -> AsyncIterator[Make]:
+    made: list[Sessions] = []
+
+    async def connect() -> Session:
+        session: Session = await asyncpg.connect(dsn)
+        return session
+
+    def sessions(limit: int, patience: float = 5) -> Sessions:
+        made.append(Sessions(connect, limit, patience))
+        return made[-1]
+
+    yield sessions
+    for one in made:
+        await one.close()
+    await asyncio.sleep(0)
+
+
+async def test_no_more_than_the_limit_and_each_in_its_turn(make: Make) -> None:
+    sessions = make(2)
+    held = [await sessions.take(), await sessions.take()]
+    order: list[int] = []
+
+    async def taker(number: int) -> None:
+        session = await sessions.take()
+        order.append(number)
+        await session.execute("SELECT 1")
+        sessions.give(session)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(5):
+            tasks.create_task(taker(number))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert order == []
+        sessions.give(held[0])
+    sessions.give(held[1])
+    assert order == [0, 1, 2, 3, 4]
+
+
+async def test_a_session_is_reused(make: Make) -> None:
+    sessions = make(4)
+    first = await sessions.take()
+    sessions.give(first)
+    assert await sessions.take() is first
+    sessions.give(first)
+
+
+async def test_a_session_inside_a_transaction_is_not(make: Make) -> None:
+    sessions = make(1)
+    first = await sessions.take()
+    await first.execute("BEGIN")
+    sessions.give(first)
+    second = await sessions.take()
+    assert second is not first
+    assert not second.is_in_transaction()
+    sessions.give(second)
+
+
+async def test_waiting_ends(make: Make) -> None:
+    sessions = make(1, patience=0.1)
+    held = await sessions.take()
+    with pytest.raises(TimeoutError):
+        await sessions.take()
+    sessions.give(held)
+    assert await sessions.take() is held
+    sessions.give(held)
+
+
+async def test_who_gives_up_does_not_take_the_turn_of_the_next(make: Make) -> None:
+    sessions = make(1)
+    held = await sessions.take()
+    impatient, next_one = asyncio.create_task(sessions.take()), asyncio.create_task(sessions.take())
+    await asyncio.sleep(0)
+    sessions.give(held)
+    impatient.cancel()
+    async with asyncio.timeout(2):
+        assert await next_one is held
+    sessions.give(held)
+
+
+async def test_a_failed_connect_makes_room_again() -> None:
+    attempts = 0
+
+    async def connect() -> Session:
+        nonlocal attempts
+        attempts += 1
+        raise OSError
+
+    sessions = Sessions(connect, 1, 0.1)
+    for _ in range(3):
+        with pytest.raises(OSError):  # noqa: PT011 - nothing more is known of it
+            await sessions.take()
+    assert attempts == 3
+
+
+async def test_a_full_house_is_unavailable(dsn: str) -> None:
+    database = Database(dsn, pool_size=1, connect_timeout=0.3)
+    slow = asyncio.create_task(database.fetch("SELECT pg_sleep(1)"))
+    await asyncio.sleep(0.1)
+    with pytest.raises(Unavailable):
+        await database.fetch("SELECT 1")
+    await slow
+    assert await database.fetchrow("SELECT 1") is not None
+    await database.close()
