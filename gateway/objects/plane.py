@@ -19,7 +19,7 @@ from gateway.errors import (
     TokenRequired,
     Unavailable,
 )
-from gateway.fencing.intent import Announcement
+from gateway.fencing.intent import Announcement, KnownObject
 from gateway.fencing.record import Attempt
 from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
 from gateway.objects import bump, protocol
@@ -44,7 +44,7 @@ from gateway.objects.probe import Profiles
 from gateway.objects.profile import Profile
 from gateway.objects.request import S3Request, classify
 from gateway.objects.resources import Resources, Target
-from gateway.objects.runner import NOTHING, Payload, Runner
+from gateway.objects.runner import Payload, Runner
 from gateway.objects.upstream import Upstream
 from gateway.observe.events import Observe
 from gateway.store import intents
@@ -147,11 +147,11 @@ class ObjectPlane:
             await answer.stream(request, await self._read(request))
             return
         write = self._write(scope, request, signature)
-        await self._refuse_early(write)
+        known = await self._refuse_early(write)
         if request.operation is Operation.PUT_OBJECT:
-            await self._put(write, scope, receive, answer)
+            await self._put(write, known, scope, receive, answer)
         else:
-            await self._delete(write, answer)
+            await self._delete(write, known, answer)
 
     async def _read(self, request: S3Request) -> Response:
         method = "HEAD" if request.operation in (Operation.HEAD_BUCKET, Operation.HEAD_OBJECT) else "GET"
@@ -174,17 +174,20 @@ class ObjectPlane:
         presented = None if token is None else Presented(token, holder, uuid4())
         return Write(request, signature, target, presented, _attempt(scope, request, signature.principal))
 
-    async def _refuse_early(self, write: Write) -> None:
-        """A token that is stale already is refused before the body is asked for."""
-        if write.presented is None or write.target.mode is Mode.OBSERVE:
-            return
+    async def _refuse_early(self, write: Write) -> KnownObject | None:
+        """A token that is stale already is refused before the body is asked for. Returns what is known of the key."""
         request, resource = write.request, write.target.resource
-        fence, _ = await intents.peek(self._database, resource, request.bucket, request.key)
+        fence, known = await intents.peek(self._database, resource, request.bucket, request.key)
+        if fence is None or write.presented is None or write.target.mode is Mode.OBSERVE:
+            return known
         decision = decide(fence, write.presented, write.target.equal)
-        if fence is not None and not decision.passes:
+        if not decision.passes:
             raise await self._audit.refused([(decision, fence)], write.attempt)
+        return known
 
-    async def _put(self, write: Write, scope: Scope, receive: Receive, answer: Answer) -> None:
+    async def _put(
+        self, write: Write, known: KnownObject | None, scope: Scope, receive: Receive, answer: Answer
+    ) -> None:
         request = write.request
         profile = await self._fit(request.bucket)
         body = await self._take_in(write, scope, receive)
@@ -192,20 +195,23 @@ class ObjectPlane:
         write = replace(write, attempt=attempt)
         announcement = write.announcement()
         forms = _forms(profile, body, str(announcement.write_id))
-        payload = Payload(body.content, [*request.headers, *body.digests.headers])
+        payload = Payload(body.content, [*request.headers, *body.digests.headers], known)
         outcome = await self._runner.run(protocol.put(announcement, forms, request.condition), payload)
         await self._conclude(write, outcome, answer)
 
-    async def _delete(self, write: Write, answer: Answer) -> None:
+    async def _delete(self, write: Write, known: KnownObject | None, answer: Answer) -> None:
         request = write.request
         profile = await self._fit(request.bucket)
         steps = protocol.delete(write.announcement(), request.condition, conditional_delete=profile.conditional_delete)
-        outcome = await self._runner.run(steps, replace(NOTHING, headers=request.headers))
+        outcome = await self._runner.run(steps, Payload(headers=request.headers, known=known))
         await self._conclude(write, outcome, answer)
 
     async def _fit(self, bucket: str) -> Profile:
         """What the bucket was seen to do; a store that ignores conditions is not written to."""
-        profile = await self._profiles.of(bucket)
+        try:
+            profile = await self._profiles.of(bucket)
+        except StoreError as error:
+            raise _refusal_of_store(Rejected(error.status, error.s3_code, error.message)) from error
         if not profile.writable:
             raise StoreUnfit(f"The store of bucket {bucket} cannot be fenced: {profile.reason}.")
         return profile

@@ -56,13 +56,17 @@ _STEPS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A verified body with the headers it goes to the store with."""
+    """What one operation has to send: a verified body, and the headers it goes to the store with.
 
-    body: bytes
-    headers: TextHeaders
+    ``known`` is what was remembered of the key when the request came; it may be out of date.
+    """
+
+    body: bytes = b""
+    headers: TextHeaders = ()
+    known: KnownObject | None = None
 
 
-NOTHING = Payload(b"", ())
+NOTHING = Payload()
 
 
 class Runner:
@@ -109,8 +113,8 @@ class Runner:
 
     async def _perform(self, effect: Effect, payload: Payload) -> Answer:  # noqa: C901, PLR0912 - one arm an effect
         match effect:
-            case Recall(write):
-                return await self._recall(write)
+            case Recall():
+                return payload.known
             case Head(bucket, key):
                 return await self._upstream.head(bucket, path_of(key))
             case Begin(write, expected):
@@ -140,10 +144,6 @@ class Runner:
                 return await intents.raise_fence(self._database, resource, presented, caller)
             case _:
                 assert_never(effect)
-
-    async def _recall(self, write: Announcement) -> KnownObject | None:
-        _, known = await intents.peek(self._database, write.resource, write.bucket, write.key)
-        return known
 
     async def _put(self, effect: Put, payload: Payload) -> WriteAnswer:
         write = effect.write
