@@ -1,0 +1,126 @@
+"""The object plane on stage: a gateway over real HTTP, with a database and a store of its own behind it."""
+
+import uuid
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+
+from gateway.embedded import EmbeddedPostgres
+from gateway.objects.probe import PREFIX
+from tests.conftest import TEMPLATE
+from tests.doubles.s3 import S3Double, serve
+from tests.doubles.s3.app import Exchange
+from tests.doubles.s3.state import Mutation
+from tests.running import API_KEY, Events, config, running
+
+READS = frozenset({"HeadObject", "GetObject", "HeadBucket", "ListBuckets", "ListObjectsV2", "GetBucketLocation"})
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Everything a test looks at. ``origin`` is the gateway's, ``endpoint`` the store's."""
+
+    origin: str
+    endpoint: str
+    double: S3Double
+    events: Events
+    dsn: str
+
+    async def rows(self, sql: str, *arguments: object) -> list[asyncpg.Record]:
+        """Ask the database itself."""
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            return await connection.fetch(sql, *arguments)
+        finally:
+            await connection.close()
+
+    async def count(self, table: str, key: str) -> int:
+        """How many rows of a table of the fencing schema are about ``key``."""
+        return len(await self.rows(f"SELECT FROM fencing.{table} WHERE key = $1", key))
+
+    async def fence(self, resource: str) -> str | None:
+        """The token of a fence as the fencing API shows it."""
+        async with self.api() as api:
+            answer = await api.get(f"/v1/fences/{path_segment(resource)}")
+        assert answer.status_code == 200, answer.text
+        token: str | None = answer.json()["token"]
+        return token
+
+    async def barrier(self, resource: str, token: str, holder: str | None = None) -> httpx.Response:
+        """Raise a fence without writing."""
+        async with self.api() as api:
+            return await api.post(
+                f"/v1/fences/{path_segment(resource)}/barrier",
+                json={"token": token} | ({"holder": holder} if holder else {}),
+            )
+
+    async def rejections(self, **filters: str) -> list[dict[str, Any]]:
+        """The record, newest first."""
+        async with self.api() as api:
+            found: list[dict[str, Any]] = (await api.get("/v1/rejections", params=filters)).json()["rejections"]
+        return found
+
+    def api(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.origin, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=20)
+
+    def body(self, key: str) -> bytes | None:
+        """What stands at ``key`` in the store itself."""
+        stored = self.double.objects("bucket").get(key)
+        return None if stored is None else stored.content.body
+
+    def applied(self, after: int) -> list[Mutation]:
+        """What took effect in the store since ``after``, but for the gateway's own probe."""
+        return [each for each in self.double.applied(after=after) if not each.key.startswith(PREFIX)]
+
+    def written(self, since: int) -> list[Exchange]:
+        """Requests to the store, from the ``since``th on, that are no reads; the probe's are left out."""
+        return [each for each in _own(self.double.requests[since:]) if each.operation.value not in READS]
+
+
+def _own(exchanges: Iterable[Exchange]) -> list[Exchange]:
+    return [each for each in exchanges if not (each.key or "").startswith(PREFIX)]
+
+
+def path_segment(resource: str) -> str:
+    """A resource name as it stands in a URL: its own escapes escaped, and dots where a client would fold them."""
+    escaped = resource.replace("%", "%25")
+    return "/".join("%2E" * len(part) if part in (".", "..") else part for part in escaped.split("/"))
+
+
+@asynccontextmanager
+async def fresh_database(server: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A database with the fencing schema, dropped again."""
+    name = f"test_{uuid.uuid4().hex}"
+    await _administer(server, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    try:
+        yield server.dsn(name)
+    finally:
+        await _administer(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def _administer(server: EmbeddedPostgres, statement: str) -> None:
+    connection = await asyncpg.connect(server.dsn("postgres"))
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def staged(
+    postgres: EmbeddedPostgres, double: S3Double | None = None, tls: tuple[Path, Path] | None = None, **sections: Any
+) -> AsyncIterator[Stage]:
+    """A stage with a configuration of its own. ``s3`` holds what differs from the usual store section."""
+    double = double or S3Double(buckets=["bucket", "other"])
+    events = Events()
+    async with fresh_database(postgres) as dsn, serve(double) as endpoint:
+        usual = config(dsn, endpoint)
+        assert usual.s3 is not None
+        store = usual.s3.model_copy(update=sections.pop("s3", {}))
+        async with running(config(dsn, endpoint, s3=store, **sections), events, tls) as origin:
+            yield Stage(origin, endpoint, double, events, dsn)

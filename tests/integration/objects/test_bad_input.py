@@ -1,0 +1,321 @@
+"""Bad input is answered clearly, and nothing is written, raised or left behind."""
+
+import base64
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import pytest_asyncio
+
+from gateway.embedded import EmbeddedPostgres
+from tests.doubles.s3 import S3Double
+from tests.integration.objects.clients import call, connect, refused
+from tests.integration.objects.raw import Headers, Reply, framed, head, lines, send, sha256
+from tests.integration.objects.stage import Stage, staged
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MAX_BODY = 100_000
+UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+TOKEN = ("fencing-token", "33")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    double = S3Double(buckets=["bucket"])
+    async with staged(postgres_server, double, server={"max_body": MAX_BODY}) as one:
+        await call(connect(one.origin, "1").put_object, Key="copied", Body=b"source")
+        yield one
+
+
+@dataclass
+class Bad:
+    """A request and the answer it must get. ``body`` is sent as it is, behind a head of ``headers``."""
+
+    name: str
+    status: int
+    code: str
+    headers: Headers = (TOKEN,)
+    method: str = "PUT"
+    query: str = ""
+    body: bytes = b"hello"
+    payload: str = "UNSIGNED-PAYLOAD"
+    unsigned: Headers = ()
+    length: int | None = None
+    signer: dict[str, str] = field(default_factory=dict)
+    at: datetime | None = None
+
+    def wire(self, origin: str, key: str) -> bytes:
+        length = len(self.body) if self.length is None else self.length
+        unsigned = [*self.unsigned, ("content-length", str(length))]
+        target = f"/bucket/{key}{self.query}"
+        return (
+            head(
+                origin,
+                self.method,
+                target,
+                self.headers,
+                payload=self.payload,
+                unsigned=unsigned,
+                at=self.at,
+                **self.signer,
+            )
+            + self.body
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def token(name: str, text: str | bytes, code: str = "FencingTokenMalformed") -> Bad:
+    return Bad(name, 400, code, headers=[("fencing-token", text)])
+
+
+def in_chunks(name: str, code: str, body: bytes, decoded: str = "5", status: int = 400) -> Bad:
+    headers = [TOKEN, ("x-amz-decoded-content-length", decoded)]
+    return Bad(name, status, code, headers, body=body, payload=UNSIGNED_TRAILER)
+
+
+def not_there(name: str, method: str, query: str = "", headers: Headers = (TOKEN,)) -> Bad:
+    return Bad(name, 501, "NotImplemented", headers, method=method, query=query, body=b"")
+
+
+def md5(body: bytes) -> str:
+    return base64.b64encode(hashlib.md5(body).digest()).decode()
+
+
+LONG_AGO = datetime.now(UTC) - timedelta(minutes=16)
+
+TOKENS = [
+    Bad("no token", 428, "FencingTokenRequired", headers=()),
+    token("an empty token", ""),
+    token("a negative token", "-1"),
+    token("a signed token", "+1"),
+    token("a token that is no number", "abc"),
+    token("a fraction of an epoch", "1.2.3"),
+    token("an epoch without a value", "1."),
+    token("a hexadecimal token", "0x21"),
+    token("a token with an exponent", "1e3"),
+    token("a zero-padded token", "033"),
+    token("a token with zeros before its epoch", "01.33"),
+    token("a token just out of range", str(2**63)),
+    token("an epoch out of range", f"{2**31}.1"),
+    token("a huge token", "9" * 5000),
+    token("Arabic digits", "٣٣"),
+    token("fullwidth digits", "\uff13\uff13"),
+    token("a superscript", "3\u00b2"),
+    token("two tokens in one header", "33, 33"),
+    token("a token with a null byte escaped", "33%00"),
+    token("broken UTF-8", b"\xff33", "InvalidRequest"),
+    Bad("two token headers", 400, "InvalidRequest", unsigned=[("fencing-token", "34")]),
+    Bad("the same token twice", 400, "InvalidRequest", unsigned=[TOKEN]),
+    Bad("two token headers, both signed", 400, "AuthorizationHeaderMalformed", [TOKEN, ("fencing-token", "34")]),
+    Bad("the alias beside it", 400, "FencingTokenMalformed", headers=[TOKEN, ("x-fencing-token", "33")]),
+    Bad("the underscore spelling", 400, "InvalidRequest", headers=[("fencing_token", "33")]),
+    Bad("a malformed token in the metadata", 400, "FencingTokenMalformed", [("x-amz-meta-fencing-token", "033")]),
+    Bad("a malformed one beside a good one", 400, "FencingTokenMalformed", [TOKEN, ("x-amz-meta-fencing-token", "x")]),
+    Bad("a session token that is a real one", 400, "InvalidToken", [("x-amz-security-token", "FwoGZXIvYXdzEBYa")]),
+    Bad("two tokens in the session", 400, "FencingTokenMalformed",
+        [("x-amz-security-token", "fencing-token=33&fencing-token=34")]),
+    Bad("a malformed token in the session", 400, "FencingTokenMalformed",
+        [("x-amz-security-token", "fencing-token=033")]),
+    Bad("an empty holder", 400, "InvalidRequest", headers=[TOKEN, ("fencing-holder", "")]),
+    Bad("a holder with an umlaut", 400, "InvalidRequest", headers=[TOKEN, ("fencing-holder", "Jürgen")]),
+    Bad("another resource", 422, "FencingResourceMismatch", headers=[TOKEN, ("fencing-resource", "s3/bucket/other")]),
+    Bad("a resource not in canonical form", 400, "FencingResourceMalformed",
+        headers=[TOKEN, ("fencing-resource", "s3/bucket/%6bey")]),
+]  # fmt: skip
+
+SIGNATURES = [
+    Bad("an unsigned token", 403, "AccessDenied", headers=(), unsigned=[TOKEN]),
+    Bad("unsigned metadata", 403, "AccessDenied", unsigned=[("x-amz-meta-colour", "red")]),
+    Bad("an unsigned token in the metadata", 403, "AccessDenied", headers=(),
+        unsigned=[("x-amz-meta-fencing-token", "33")]),
+    Bad("an unsigned session", 403, "AccessDenied", headers=(),
+        unsigned=[("x-amz-security-token", "fencing-token=33")]),
+    Bad("an unsigned source of a copy", 403, "AccessDenied", unsigned=[("x-amz-copy-source", "bucket/copied")]),
+    Bad("an unsigned condition", 403, "AccessDenied", unsigned=[("if-none-match", "*")]),
+    Bad("a wrong secret", 403, "SignatureDoesNotMatch", signer={"secret": "wrong"}),
+    Bad("an unknown access key", 403, "InvalidAccessKeyId", signer={"access_key": "AKIANOBODY"}),
+    Bad("the store's own access key", 403, "InvalidAccessKeyId",
+        signer={"access_key": "AKIADOUBLE", "secret": "double-secret"}),
+    Bad("an old signature", 403, "RequestTimeTooSkewed", at=LONG_AGO),
+    Bad("a signature from the future", 403, "RequestTimeTooSkewed", at=datetime.now(UTC) + timedelta(minutes=20)),
+    Bad("a presigned URL", 501, "NotImplemented",
+        query="?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Expires=60&X-Amz-Signature=00"),
+    Bad("a presigned URL of version 2", 501, "NotImplemented", query="?AWSAccessKeyId=A&Signature=S&Expires=1"),
+]  # fmt: skip
+
+BODIES = [
+    Bad("another SHA-256", 400, "XAmzContentSHA256Mismatch", payload=sha256(b"hellO")),
+    Bad("another MD5", 400, "BadDigest", headers=[TOKEN, ("content-md5", md5(b"hellO"))]),
+    Bad("no MD5", 400, "InvalidDigest", headers=[TOKEN, ("content-md5", "hello")]),
+    Bad("another CRC", 400, "BadDigest", headers=[TOKEN, ("x-amz-checksum-crc32", "AAAAAA==")]),
+    Bad("two checksums", 400, "InvalidRequest",
+        headers=[TOKEN, ("x-amz-checksum-crc32", "NhCmhg=="), ("x-amz-checksum-crc32c", "mnG7TA==")]),
+    Bad("a length that is shorter", 400, "XAmzContentSHA256Mismatch",
+        body=b"helloP", payload=sha256(b"helloP"), length=5),
+    Bad("more than is taken", 413, "EntityTooLarge", body=b"", length=MAX_BODY + 1),
+    Bad("more than a number can say", 413, "EntityTooLarge", body=b"", length=10**17),
+    in_chunks("a decoded length that is shorter", "IncompleteBody", framed(b"hello"), "4"),
+    in_chunks("a decoded length that is longer", "IncompleteBody", framed(b"hello"), "6"),
+    in_chunks("a decoded length that is none", "InvalidArgument", framed(b"hello"), "-5"),
+    in_chunks("a decoded length that is too much", "EntityTooLarge", framed(b"hello"), str(MAX_BODY + 1), 413),
+    in_chunks("no last chunk", "IncompleteBody", b"5\r\nhello\r\n"),
+    in_chunks("a chunk that lies", "InvalidChunkSizeError", b"3\r\nhello\r\n0\r\n\r\n"),
+    in_chunks("no framing at all", "InvalidChunkSizeError", b"hello\r\n"),
+    in_chunks("more behind the last chunk", "IncompleteBody", framed(b"hello") + b"more"),
+    Bad("framing that is not announced", 400, "InvalidRequest", [TOKEN, ("content-encoding", "aws-chunked")],
+        body=framed(b"hello")),
+]  # fmt: skip
+
+NOT_THERE = [
+    not_there("CopyObject", "PUT", headers=[TOKEN, ("x-amz-copy-source", "bucket/copied")]),
+    not_there("CreateMultipartUpload", "POST", "?uploads"),
+    not_there("UploadPart", "PUT", "?partNumber=1&uploadId=u"),
+    not_there("CompleteMultipartUpload", "POST", "?uploadId=u"),
+    not_there("AbortMultipartUpload", "DELETE", "?uploadId=u"),
+    not_there("PutObjectTagging", "PUT", "?tagging"),
+    not_there("DeleteObjectTagging", "DELETE", "?tagging"),
+    not_there("PutObjectAcl", "PUT", "?acl"),
+    not_there("PutObjectRetention", "PUT", "?retention"),
+    not_there("PutObjectLegalHold", "PUT", "?legal-hold"),
+    not_there("RestoreObject", "POST", "?restore"),
+    not_there("DeleteObject of a version", "DELETE", "?versionId=v"),
+    not_there("an unknown parameter of a put", "PUT", "?colour=red"),
+    not_there("an unknown parameter of a delete", "DELETE", "?x=1"),
+    not_there("a condition in the query", "PUT", "?If-None-Match=*"),
+    not_there("an unknown header", "PUT", headers=[TOKEN, ("x-amz-write-offset-bytes", "3")]),
+    not_there("a customer's key", "PUT",
+              headers=[TOKEN, ("x-amz-server-side-encryption-customer-algorithm", "AES256")]),
+    not_there("both conditions", "PUT", headers=[TOKEN, ("if-match", '"e"'), ("if-none-match", "*")]),
+    not_there("If-Match: *", "PUT", headers=[TOKEN, ("if-match", "*")]),
+    not_there("If-None-Match with an ETag", "PUT", headers=[TOKEN, ("if-none-match", '"e"')]),
+    not_there("another method", "PATCH"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", [*TOKENS, *SIGNATURES, *BODIES, *NOT_THERE], ids=str)
+async def test_nothing_is_written(shared: Stage, key: str, bad: Bad) -> None:
+    since, before = len(shared.double.requests), shared.double.sequence
+    reply = await send(shared.origin, bad.wire(shared.origin, key))
+    assert reply is not None
+    assert (reply.status, reply.code) == (bad.status, bad.code), reply.body
+    assert "x-amz-request-id" in reply.headers
+    assert_untouched(shared, since, before)
+    assert await traces(shared, key) == []
+
+
+def assert_untouched(shared: Stage, since: int, before: int) -> None:
+    assert not shared.written(since)
+    assert not shared.applied(before)
+
+
+async def traces(shared: Stage, key: str) -> list[str]:
+    """What the database keeps of a key."""
+    return [
+        row["kind"]
+        for row in await shared.rows(
+            "SELECT 'fence' AS kind FROM fencing.fence WHERE resource = $1 UNION ALL "
+            "SELECT 'intent' FROM fencing.intent WHERE resource = $1 UNION ALL "
+            "SELECT 'object' FROM fencing.object WHERE resource = $1 UNION ALL "
+            "SELECT 'forbidden' FROM fencing.forbidden WHERE resource = $1",
+            f"s3/bucket/{key}",
+        )
+    ]
+
+
+async def test_the_same_request_without_the_mistake_is_taken(shared: Stage, key: str) -> None:
+    """The table above refuses for the reason it gives, and not for one that all its requests have."""
+    good = [
+        Bad("plain", 200, ""),
+        Bad("the MD5", 200, "", headers=[TOKEN, ("content-md5", md5(b"hello"))]),
+        Bad("the SHA-256", 200, "", payload=sha256(b"hello")),
+        in_chunks("in chunks", "", framed(b"hel", b"lo"), status=200),
+        Bad("the largest", 200, "", body=bytes(MAX_BODY)),
+        Bad("named", 200, "", headers=[TOKEN, ("fencing-resource", f"s3/bucket/{key}")]),
+        Bad("the alias", 200, "", headers=[("x-fencing-token", "33")]),
+        Bad("in the session", 200, "", headers=[("x-amz-security-token", "fencing-token=33&fencing-holder=ann")]),
+    ]
+    for one in good:
+        reply = await send(shared.origin, one.wire(shared.origin, key))
+        assert reply is not None
+        assert (reply.status, reply.code) == (one.status, one.code), one.name
+        assert shared.body(key) == (b"hello" if "chunks" in one.name else one.body)
+
+
+@pytest.mark.parametrize("payload", ["UNSIGNED-PAYLOAD", sha256(b"hello"), UNSIGNED_TRAILER])
+@pytest.mark.parametrize("sent", [0, 3])
+async def test_a_body_that_ends_early(shared: Stage, key: str, payload: str, sent: int) -> None:
+    """The connection ends in the middle of the body; there is nobody to answer, and nothing to write."""
+    body = framed(b"hello") if payload == UNSIGNED_TRAILER else b"hello"
+    headers = [TOKEN] + ([("x-amz-decoded-content-length", "5")] if payload == UNSIGNED_TRAILER else [])
+    bad = Bad("early", 0, "", headers, payload=payload, body=body[:sent], length=len(body))
+    since, before = len(shared.double.requests), shared.double.sequence
+    assert await send(shared.origin, bad.wire(shared.origin, key), half_close=True) is None
+    assert_untouched(shared, since, before)
+    assert await traces(shared, key) == []
+    assert await send(shared.origin, Bad("again", 200, "").wire(shared.origin, key)) is not None
+    assert shared.body(key) == b"hello"
+
+
+async def test_a_body_that_ends_early_in_http_chunks(shared: Stage, key: str) -> None:
+    request = head(
+        shared.origin,
+        "PUT",
+        f"/bucket/{key}",
+        [TOKEN, ("x-amz-decoded-content-length", "5")],
+        payload=UNSIGNED_TRAILER,
+        unsigned=[("transfer-encoding", "chunked")],
+    )
+    body = framed(b"hello")
+    assert await send(shared.origin, request + f"{len(body):x}\r\n".encode() + body, half_close=True) is None
+    assert shared.body(key) is None
+    whole = request + f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+    assert (reply := await send(shared.origin, whole))
+    assert reply.status == 200
+    assert shared.body(key) == b"hello"
+
+
+async def test_a_body_without_a_length(shared: Stage, key: str) -> None:
+    chunked = [("transfer-encoding", "chunked")]
+    request = head(shared.origin, "PUT", f"/bucket/{key}", [TOKEN], unsigned=chunked)
+    reply = await send(shared.origin, request + b"5\r\nhello\r\n0\r\n\r\n")
+    assert reply is not None
+    assert (reply.status, reply.code) == (411, "MissingContentLength")
+    assert shared.body(key) is None
+
+
+async def test_a_request_that_is_not_signed(shared: Stage, key: str) -> None:
+    since = len(shared.double.requests)
+    for method in ("GET", "HEAD", "PUT", "DELETE", "POST"):
+        reply = await send(shared.origin, lines(method, f"/bucket/{key}", [("host", "gateway"), TOKEN]))
+        assert reply is not None
+        assert reply.status == 403
+        assert method == "HEAD" or reply.code == "AccessDenied"
+    assert not shared.double.requests[since:], "not even a read gets through"
+
+
+async def test_forms_and_deletes_of_many_are_not_there(shared: Stage) -> None:
+    since = len(shared.double.requests)
+    s3 = connect(shared.origin, "33")
+    assert (await refused(s3.delete_objects, Delete={"Objects": [{"Key": "copied"}]}))[:2] == (501, "NotImplemented")
+    assert (await refused(s3.create_bucket, Bucket="another"))[:2] == (501, "NotImplemented")
+    assert (await refused(s3.delete_bucket))[:2] == (501, "NotImplemented")
+    assert (await refused(s3.put_bucket_versioning, VersioningConfiguration={"Status": "Enabled"}))[0] == 501
+    form = head(shared.origin, "POST", "/bucket", [("content-type", "multipart/form-data; boundary=b")])
+    reply = await send(shared.origin, form)
+    assert isinstance(reply, Reply)
+    assert (reply.status, reply.code) == (501, "NotImplemented")
+    assert not shared.double.requests[since:]
+    assert shared.body("copied") == b"source"
+
+
+async def test_a_bucket_that_is_not_there(shared: Stage) -> None:
+    s3 = connect(shared.origin, "33")
+    assert (await refused(s3.put_object, Bucket="nowhere", Key="k", Body=b"x"))[:2] == (404, "NoSuchBucket")
+    assert (await refused(s3.delete_object, Bucket="nowhere", Key="k"))[:2] == (404, "NoSuchBucket")
+    assert (await refused(s3.get_object, Bucket="nowhere", Key="k"))[:2] == (404, "NoSuchBucket")
+    assert await shared.fence("s3/nowhere/k") is None
