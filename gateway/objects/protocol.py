@@ -218,7 +218,7 @@ def _conclude(
             return (yield from _finish(write, key, begun, answer, tombstone=tombstone))
         case NotApplied():
             # Something between us and the store may have sent our request twice: then this is the second one's answer.
-            if (outcome := (yield from _recognise(write, key, begun))) is not None:
+            if (outcome := (yield from _recognise(write, key, begun, tombstone=tombstone))) is not None:
                 return outcome
             yield Abandon(write)
             return None
@@ -229,7 +229,7 @@ def _conclude(
             yield Abandon(write)
             return StoreRefused(answer)
         case Unknown(reason):
-            return (yield from _recognise(write, key, begun)) or Uncertain(reason)
+            return (yield from _recognise(write, key, begun, tombstone=tombstone)) or Uncertain(reason)
         case _:
             assert_never(answer)
 
@@ -243,11 +243,11 @@ def _correct(write: Announcement, key: Key, begun: Begun, etag: str) -> Steps[Ou
     return Uncertain("the write got an ETag that a late request may be waiting for")
 
 
-def _recognise(write: Announcement, key: Key, begun: Begun) -> Steps[Outcome | None]:
+def _recognise(write: Announcement, key: Key, begun: Begun, *, tombstone: bool) -> Steps[Outcome | None]:
     """The write-id in the object's metadata tells whose write is there. None: it is not ours."""
     state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
-    if isinstance(state, Found) and _is_ours(write, state):
-        return (yield from _finish(write, key, begun, Applied(state.etag), tombstone=state.tombstone))
+    if isinstance(state, Found) and _is_ours(write, state) and state.tombstone is tombstone:
+        return (yield from _finish(write, key, begun, Applied(state.etag), tombstone=tombstone))
     return None
 
 

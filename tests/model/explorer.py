@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from gateway.fencing.intent import Announcement
+from gateway.fencing.intent import Announcement, Forbidden, Intent
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from gateway.objects import protocol
@@ -90,6 +90,7 @@ class Weakness:
     forbidding: bool = True
     attempts: bool = True
     marking: bool = True
+    settlers_id: bool = True
     whole_resource: bool = True
 
 
@@ -251,23 +252,29 @@ class Explorer:
             case Finish(write, tag, tombstone):
                 return fences.finish(write, tag, tombstone=tombstone) or not self._weakness.intents
             case Abandon(intent):
-                held = fences.intents.get((intent.resource, intent.bucket, intent.key))
-                if not self._weakness.attempts and held and held.write_id == intent.write_id:
-                    intent = held
-                return fences.abandon(intent)
+                return self._abandon(fences, intent)
             case Forbid(intent):
-                forbidden = fences.forbid(intent)
-                if not self._weakness.marking:
-                    fences.settling.clear()
-                if not self._weakness.forbidding:
-                    fences.forbidden.clear()
-                    return replace(forbidden, etags=frozenset())
-                return forbidden
+                return self._forbid(fences, intent)
             case AwaitTurn(intent):
                 return not fences.is_pending(intent)
             case RaiseFence(resource, presented, caller):
                 return fences.raise_fence(resource, presented, caller)
         raise AssertionError(effect)
+
+    def _abandon(self, fences: Fences, intent: Announcement | Intent) -> None:
+        held = fences.intents.get((intent.resource, intent.bucket, intent.key))
+        if not self._weakness.attempts and held and held.write_id == intent.write_id:
+            intent = held
+        fences.abandon(intent)
+
+    def _forbid(self, fences: Fences, intent: Intent) -> Forbidden:
+        forbidden = fences.forbid(intent)
+        if not self._weakness.marking:
+            fences.settling.clear()
+        if not self._weakness.forbidding:
+            fences.forbidden.clear()
+            return replace(forbidden, etags=frozenset())
+        return forbidden
 
     def _begin(self, fences: Fences, write: Announcement, expected: str | None) -> Any:
         begun = fences.begin(write, expected)
@@ -288,7 +295,7 @@ class Explorer:
                 operation = self._operation(write)
                 content = Content(operation.data, form, str(write.write_id))
             case Entomb(owner):
-                content = Content(f"tombstone {owner.write_id}", Form.PLAIN, str(owner.write_id), tombstone=True)
+                content = _tombstone(owner, own_id=self._weakness.settlers_id)
             case Bump(_, key, tag, forbidden):
                 found = dict(world.objects).get(key)
                 if found is None or found.etag != tag:
@@ -363,6 +370,8 @@ class Explorer:
         name = str(done.write_id)
         match done.outcome:
             case Stored() | Deleted() | Barred():
+                meant = {Stored: "put", Deleted: "delete", Barred: "barrier"}[type(done.outcome)]
+                self._hold("P3", done.operation.kind == meant, f"a {done.operation.kind} is answered as a {meant}")
                 applied = not isinstance(done.outcome, Stored) or name in world.written
                 self._hold("P3", applied, "a write was acknowledged that has not taken effect")
                 if isinstance(done.outcome, Stored):
@@ -424,6 +433,13 @@ def _frames(script: Script) -> Iterator[Hashable]:
             known,
         )
         current = current.gi_yieldfrom
+
+
+def _tombstone(owner: Announcement | Intent, *, own_id: bool) -> Content:
+    """A tombstone with bytes of its own. One that settles an intent is the settler's write, not the settled one's."""
+    settles = own_id and isinstance(owner, Intent)
+    name = f"settler of {owner.write_id}" if settles else str(owner.write_id)
+    return Content(f"tombstone by {name}", Form.PLAIN, name, tombstone=True)
 
 
 def _label(effect: Any) -> str:

@@ -4,13 +4,15 @@ The number of states of each exploration is printed at the end of the run (see c
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from gateway.fencing.intent import Intent
+from gateway.fencing.intent import Announcement, Begun, Intent
 from gateway.objects import protocol
+from gateway.objects.answers import Applied, Found
 from gateway.objects.effects import Abandon, Bump, Entomb, Forbid, Head
-from gateway.objects.protocol import Steps
+from gateway.objects.protocol import Key, Steps
 from tests.model.explorer import BrokenPromise, Explorer, Scope, Weakness, barrier, delete, put
 from tests.model.memory import NOW
 
@@ -62,6 +64,13 @@ def settle_and_forbid_last(intent: Intent) -> Steps[bool]:
     return False
 
 
+def recognise_by_write_id_alone(write: Announcement, key: Key, begun: Begun, *, tombstone: bool) -> Steps[Any]:
+    state = yield Head(write.bucket, write.key)
+    if isinstance(state, Found) and state.write_id == str(write.write_id):
+        return (yield from protocol._finish(write, key, begun, Applied(state.etag), tombstone=state.tombstone))
+    return None
+
+
 def shortest_way_to_a_broken_promise(scope: str, weakness: Weakness, promise: str = "P2") -> int:
     """The number of steps after which the promise is broken. An AssertionError where it is not."""
     (explored,) = (one for one in SCOPES if one.name == scope)
@@ -86,10 +95,27 @@ def test_the_explorer_sees_what_the_stores_owe(
     report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, weakness))
 
 
-def test_the_explorer_sees_what_marking_is_for(report_states: Report) -> None:
-    """Without the mark of a settler, an acknowledged write of the same bytes can lose its metadata to a bump."""
-    way = shortest_way_to_a_broken_promise("the same bytes again", Weakness(marking=False), "P3")
-    report_states("without marking what is being settled: the same bytes again", way)
+@pytest.mark.parametrize(
+    ("name", "weakness", "scope"),
+    [
+        # An acknowledged write of the same bytes can lose its metadata to a bump.
+        ("marking what is being settled", Weakness(marking=False), "the same bytes again"),
+    ],
+)
+def test_the_explorer_sees_false_successes(name: str, weakness: Weakness, scope: str, report_states: Report) -> None:
+    report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, weakness, "P3"))
+
+
+def test_a_settlers_tombstone_is_never_taken_for_the_settled_write(
+    monkeypatch: pytest.MonkeyPatch, report_states: Report
+) -> None:
+    """It must have a write-id of its own; two guards see to that, and without both a put is answered as a delete."""
+    scope, weakness = "zombie creates, successor creates", Weakness(settlers_id=False)
+    (explored,) = (one for one in SCOPES if one.name == scope)
+    Explorer(explored, weakness).run()
+    monkeypatch.setattr(protocol, "_recognise", recognise_by_write_id_alone)
+    way = shortest_way_to_a_broken_promise(scope, weakness, "P3")
+    report_states(f"without a settler's own write-id: {scope}", way)
 
 
 @pytest.mark.parametrize(
