@@ -88,4 +88,5 @@ def _machine() -> str:
     )
 
 
-main()
+if __name__ == "__main__":
+    main()

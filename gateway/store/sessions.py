@@ -69,17 +69,20 @@ class Sessions:
 
     async def _turn(self) -> None:
         """Wait until there may be something to take."""
-        turn = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
         self._waiting.append(turn)
+        # asyncio.timeout would do the same, at three times the price, for each write of a busy gateway.
+        limit = loop.call_later(self._patience, _give_up, turn)
         try:
-            async with asyncio.timeout(self._patience):
-                await turn
+            await turn
         except BaseException:
             # If the turn had come already, the next one in the line must not miss it.
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self._wake()
             raise
         finally:
+            limit.cancel()
             if turn in self._waiting:
                 self._waiting.remove(turn)
 
@@ -89,3 +92,8 @@ class Sessions:
             if not turn.done():
                 turn.set_result(None)
                 return
+
+
+def _give_up(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_exception(TimeoutError())
