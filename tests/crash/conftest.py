@@ -1,0 +1,63 @@
+"""The stage of the crash tests: everything in processes of its own, shared by all cases, each at its own place."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from gateway.embedded import EmbeddedPostgres
+from tests.conftest import TEMPLATE
+from tests.crash.clients import Client
+from tests.crash.processes import Gateway, Nursery, Victims
+from tests.crash.story import Postgres, Stage
+from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, DoubleProcess
+
+_DATABASE = "crash"
+
+# A gateway that is paused inside a transaction is thrown out of it after this many seconds.
+IDLE_TIMEOUT = 0.5
+
+
+@pytest.fixture(scope="session")
+def crash_dsn(postgres_server: EmbeddedPostgres) -> str:
+    async def create() -> None:
+        connection = await asyncpg.connect(postgres_server.dsn("postgres"))
+        await connection.execute(f"CREATE DATABASE {_DATABASE} TEMPLATE {TEMPLATE}")
+        await connection.close()
+
+    asyncio.run(create())
+    return postgres_server.dsn(_DATABASE)
+
+
+def _store(endpoint: str) -> dict[str, Any]:
+    """The time-out is longer than a request is ever held here, and nobody waits long for another write of its own."""
+    credentials = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+    return {"endpoint": endpoint, "timeout": 20, "pending_wait": 0.3, **credentials}
+
+
+@pytest.fixture(scope="session")
+def stage(crash_dsn: str) -> Iterator[Stage]:
+    given = {
+        "dsn": crash_dsn,
+        "postgres": {"dsn": crash_dsn, "idle_timeout": IDLE_TIMEOUT},
+        "objects": [{"match": "bucket/accounts/{id}/**", "resource": "public.accounts/{id}"}],
+    }
+    postgres = Postgres(crash_dsn)
+    postgres.rows("CREATE TABLE accounts (id bigint PRIMARY KEY, note text)")
+    with (
+        DoubleProcess.start(buckets=["bucket"]) as double,
+        Nursery({**given, "s3": _store(double.endpoint)}) as nursery,
+    ):
+
+        def hatch() -> Gateway:
+            """A gateway that has written before: the first write probes the bucket."""
+            gateway = nursery.hatch()
+            assert Client(gateway.port, 1).put("warm", b"").succeeded
+            return gateway
+
+        built = Stage(double, postgres, hatch(), Victims(hatch))
+        yield built
+        built.close()
+    postgres.close()

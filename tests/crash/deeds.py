@@ -1,0 +1,83 @@
+"""What the clients of these tests do, and the ways in which a new holder takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tests.crash.clients import Answer, Client
+from tests.crash.story import Deed, Place
+
+Takeover: TypeAlias = Callable[[bytes | None], tuple[Deed, ...]]
+"""What the new holder does, given what was at the key at first."""
+
+_MERGE = "resolution=merge-duplicates"
+
+
+def put(body: bytes, **headers: str) -> Deed:
+    return Deed("put", lambda client, place: client.put(place.key, body, **headers), body=body)
+
+
+def delete(*, shows: bool = True) -> Deed:
+    """``shows`` False: there is nothing to delete."""
+    return Deed("delete", lambda client, place: client.delete(place.key), deletes=True, shows=shows)
+
+
+def barrier() -> Deed:
+    return Deed("barrier", lambda client, place: client.barrier(place.resource), shows=False)
+
+
+def upsert(note: str) -> Deed:
+    """The row, whether it is there or not."""
+
+    def perform(client: Client, place: Place) -> Answer:
+        return client.table("POST", "accounts", {"id": place.number, "note": note}, Prefer=_MERGE)
+
+    return Deed("upsert", perform)
+
+
+def insert(note: str) -> Deed:
+    return Deed("insert", lambda client, place: client.table("POST", "accounts", {"id": place.number, "note": note}))
+
+
+def insert_two(note: str) -> Deed:
+    """Two rows, of two resources, in one request."""
+
+    def perform(client: Client, place: Place) -> Answer:
+        rows = [{"id": number, "note": note} for number in (place.number, -place.number)]
+        return client.table("POST", "accounts", rows)
+
+    return Deed("insert of two", perform)
+
+
+def update(note: str) -> Deed:
+    return Deed("update", lambda client, place: client.table("PATCH", _filtered(place), {"note": note}))
+
+
+def delete_row() -> Deed:
+    return Deed("delete of a row", lambda client, place: client.table("DELETE", _filtered(place)))
+
+
+def by_barrier(_: bytes | None) -> tuple[Deed, ...]:
+    return (barrier(),)
+
+
+def by_writing(_: bytes | None) -> tuple[Deed, ...]:
+    return (put(b"the new holder's"),)
+
+
+def by_restoring(before: bytes | None) -> tuple[Deed, ...]:
+    """In the end there is what was there at first, to the byte: its ETag must not be."""
+    return barrier(), put(b"in between"), delete() if before is None else put(before)
+
+
+def by_removing(_: bytes | None) -> tuple[Deed, ...]:
+    return barrier(), delete()
+
+
+def by_row(_: bytes | None) -> tuple[Deed, ...]:
+    return (upsert("the new holder's"),)
+
+
+def _filtered(place: Place) -> str:
+    return f"accounts?id=eq.{place.number}"

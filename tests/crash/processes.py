@@ -1,0 +1,138 @@
+"""Gateways as processes of their own that can be paused, resumed and killed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import psutil
+
+_ROOT = Path(__file__).parents[2]
+_PATIENCE = 10.0
+_DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One gateway process."""
+
+    pid: int
+    port: int
+
+    def trap(self, step: str, nth: int, how: str) -> None:
+        """Stop or kill it at the ``nth`` time from now on that it comes by this step."""
+        self._control(f"set?{urlencode({'step': step, 'nth': nth, 'how': how})}")
+
+    def count(self) -> None:
+        """Forget the steps it has passed."""
+        self._control("set")
+
+    def steps(self) -> list[str]:
+        """The steps it has passed since it was last trapped."""
+        return list(self._control("steps"))
+
+    def status(self) -> str:
+        """As psutil names it; the dead stay zombies until the nursery ends."""
+        return str(psutil.Process(self.pid).status())
+
+    def wait_down(self, how: str, unless: Callable[[], bool] = lambda: False) -> None:
+        """Wait until it has stopped or died. Fails once ``unless`` says that this will not happen any more."""
+        wanted = (psutil.STATUS_STOPPED,) if how == "stop" else _DEAD
+        deadline = time.monotonic() + _PATIENCE
+        while self.status() not in wanted:
+            assert not unless(), f"the write was over before the process went down: {self.status()}"
+            assert time.monotonic() < deadline, f"still {self.status()}"
+            time.sleep(0.002)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait_down("kill")
+
+    def stop(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+        self.wait_down("stop")
+
+    def _control(self, path: str) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE)
+        try:
+            connection.request("GET", f"/_/{path}")
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+
+
+class Nursery:
+    """Makes gateways; a context manager that leaves none behind."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        """``given``: the arguments of ``tests.running.config``."""
+        self._line = json.dumps(given)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.victim"],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def hatch(self) -> Gateway:
+        """A gateway that listens."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(self._line, file=self._process.stdin, flush=True)
+        pid, port = map(int, self._process.stdout.readline().split())
+        return Gateway(pid, port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(_PATIENCE)
+
+
+class Victims:
+    """Gateways to be mistreated. One that comes out of it alive is used again, and one in reserve is always made."""
+
+    def __init__(self, hatch: Callable[[], Gateway]) -> None:
+        self._hatch = hatch
+        self._hatching = ThreadPoolExecutor(max_workers=1)
+        self._idle: list[Gateway] = []
+        self._reserve = self._hatching.submit(hatch)
+
+    def take(self) -> Gateway:
+        if self._idle:
+            return self._idle.pop()
+        taken = self._reserve.result()
+        self._reserve = self._hatching.submit(self._hatch)
+        return taken
+
+    def settle(self) -> None:
+        """Return when none is being made."""
+        self._reserve.result()
+
+    def give_back(self, victim: Gateway, *, sound: bool) -> None:
+        """``sound`` False: what state it is in is not known, so nobody shall get it."""
+        if sound and victim.status() not in (*_DEAD, psutil.STATUS_STOPPED):
+            self._idle.append(victim)
+        elif victim.status() not in _DEAD:
+            victim.kill()
+
+    def close(self) -> None:
+        self._hatching.shutdown()

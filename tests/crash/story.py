@@ -1,0 +1,307 @@
+"""One case as it happens: writers that become zombies, the holder that takes over, and what was seen on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from tests.crash.clients import BUCKET, Answer, Client
+from tests.crash.processes import Gateway, Victims
+from tests.doubles.s3 import DoubleProcess
+from tests.doubles.s3.process import RemoteRule
+
+# What is where at one moment: id, content and last writing transaction of each row.
+Rows: TypeAlias = tuple[tuple[Any, ...], ...]
+
+_PATIENCE = 20.0
+_NEVER = 10**12
+
+
+class Postgres:
+    """One session of plain asyncpg, asked without being async oneself."""
+
+    def __init__(self, dsn: str) -> None:
+        # With a factory of its own the runner leaves the thread's event loop alone.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._connection: asyncpg.Connection = self._runner.run(asyncpg.connect(dsn))
+
+    def rows(self, sql: str, *arguments: object) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self._runner.run(self._connection.fetch(sql, *arguments))]
+
+    def value(self, sql: str, *arguments: object) -> Any:
+        return self._runner.run(self._connection.fetchval(sql, *arguments))
+
+    def close(self) -> None:
+        self._runner.run(self._connection.close())
+        self._runner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row and a key that belong to one resource; nobody else's. ``-number`` is another row, to write two at once."""
+
+    number: int
+
+    @property
+    def key(self) -> str:
+        return f"accounts/{self.number}/photo"
+
+    @property
+    def resource(self) -> str:
+        return f"public.accounts/{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """Something a client does. ``body`` is what it puts, None where it puts nothing.
+
+    ``shows`` False: where it succeeds, nothing of it is to be seen in the store or in the table.
+    """
+
+    name: str
+    perform: Callable[[Client, Place], Answer] = field(repr=False)
+    body: bytes | None = None
+    deletes: bool = False
+    shows: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A mutation of the key, from the double's log."""
+
+    sequence: int
+    operation: str
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What stood there at one moment: the double's sequence number, and the rows."""
+
+    sequence: int
+    rows: Rows
+
+
+@dataclass(slots=True)
+class Zombie:
+    """A writer whose request is stopped on its way. ``down`` is what stood there then."""
+
+    token: int
+    deed: Deed
+    gateway: Gateway
+    started: View
+    pending: Future[Answer | None]
+    down: View | None = None
+    killed: bool = False
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Something the new holder did, acknowledged. ``older``: intents of lower tokens pending at that moment."""
+
+    deed: Deed
+    before: int
+    after: View
+    older: int
+    content: bytes | None
+
+
+class Stage:
+    """What all cases share: the store, the database, a gateway that is well, and gateways that will not be."""
+
+    def __init__(self, double: DoubleProcess, postgres: Postgres, healthy: Gateway, victims: Victims) -> None:
+        self.double, self.postgres, self.healthy, self.victims = double, postgres, healthy, victims
+        self.clients = ThreadPoolExecutor(max_workers=8)
+        self._numbers = count(1)
+
+    @contextmanager
+    def story(self) -> Iterator[Story]:
+        """A case at a place of its own."""
+        story = Story(self, Place(next(self._numbers)))
+        sound = False
+        try:
+            yield story
+            sound = True
+        finally:
+            story.end(sound=sound)
+
+    def close(self) -> None:
+        self.clients.shutdown()
+        self.victims.close()
+
+    @contextmanager
+    def ignoring_conditions(self) -> Iterator[None]:
+        """The store breaks its word, after it has been probed."""
+        self.victims.settle()
+        self.double.behave(ignored_conditions=["*"])
+        try:
+            yield
+        finally:
+            self.double.behave(ignored_conditions=[])
+
+    @contextmanager
+    def without_record(self) -> Iterator[None]:
+        """Rejections cannot be recorded."""
+        self.postgres.rows("ALTER TABLE fencing.rejection RENAME TO lost")
+        try:
+            yield
+        finally:
+            self.postgres.rows("ALTER TABLE fencing.lost RENAME TO rejection")
+
+
+class Story:
+    """Records one case. The promises are checked on it afterwards."""
+
+    def __init__(self, stage: Stage, place: Place) -> None:
+        self.stage, self.place = stage, place
+        self.zombies: list[Zombie] = []
+        self.acknowledged: list[Acknowledged] = []
+        self.successor = 0
+        self._victims: list[Gateway] = []
+        self._rules: list[RemoteRule] = []
+        self._opening = self._sequence()
+
+    # Before
+
+    def done(self, token: int, deed: Deed) -> Answer:
+        """Something that happens in good order, before anything goes wrong."""
+        return deed.perform(Client(self.stage.healthy.port, token), self.place)
+
+    # The zombies
+
+    def stopped_at(self, token: int, deed: Deed, step: str, nth: int, how: str) -> Zombie:
+        """A victim does the deed and goes down at a step."""
+        victim = self._victim()
+        victim.trap(step, nth, how)
+        zombie = self._begin(token, deed, victim)
+        # A killed process hangs up a moment before it is seen to be dead.
+        victim.wait_down(how, lambda: zombie.pending.done() and zombie.pending.result() is not None)
+        zombie.killed = how == "kill"
+        return self._is_down(zombie)
+
+    def in_flight(self, token: int, deed: Deed, *, at: str = "before", how: str | None = None, **match: Any) -> Zombie:
+        """A gateway does the deed and its request to the store is held there, evaluated already (at "after") or not.
+
+        The gateway then goes down by ``how``; None: it is the healthy one, which only waits.
+        """
+        gateway = self.stage.healthy if how is None else self._victim()
+        rule = self.stage.double.rule("hold", at=at, key=self.place.key, **match)
+        self._rules.append(rule)
+        zombie = self._begin(token, deed, gateway)
+        rule.wait_arrived()
+        if how is not None:
+            gateway.kill() if how == "kill" else gateway.stop()
+            zombie.killed = how == "kill"
+        return self._is_down(zombie)
+
+    def unharmed(self, token: int, deed: Deed) -> list[str]:
+        """A victim does the deed and nothing happens to it; the steps it passed."""
+        victim = self._victim()
+        zombie = self._begin(token, deed, victim)
+        zombie.answer = zombie.pending.result(_PATIENCE)
+        self._is_down(zombie)
+        return victim.steps()
+
+    # The new holder
+
+    def taken_over(self, token: int, *deeds: Deed) -> None:
+        """The new holder, through the healthy gateway. Everything it does must be acknowledged."""
+        self.successor = token
+        for deed in deeds:
+            before = self.view().sequence
+            answer = self.done(token, deed)
+            assert answer.succeeded, f"the new holder's {deed.name} failed: {answer} {answer.body!r}"
+            self.acknowledged.append(self.acknowledge(deed, before))
+
+    def acknowledge(self, deed: Deed, before: int) -> Acknowledged:
+        """What stands there at the moment a deed of the new holder, begun after ``before``, is acknowledged."""
+        older = "SELECT count(*) FROM fencing.intent WHERE resource = $1 AND value < $2"
+        pending: int = self.stage.postgres.value(older, self.place.resource, self.successor)
+        return Acknowledged(deed, before, self.view(), pending, self.content())
+
+    def resumed(self) -> list[int | None]:
+        """Whatever was stopped goes on, whatever was held arrives, and all of it comes to its end.
+
+        Returns what the store said to the requests that had been held.
+        """
+        for zombie in reversed(self.zombies):
+            if not zombie.killed and zombie.gateway is not self.stage.healthy:
+                zombie.gateway.resume()
+        said: list[int | None] = []
+        for rule in self._rules:
+            rule.release()
+            said += rule.wait_finished()["statuses"]
+        for zombie in self.zombies:
+            zombie.answer = zombie.pending.result(_PATIENCE)
+        return said
+
+    def not_overtaken_yet(self) -> None:
+        """What has taken effect up to now was its writer's good right: no newer holder has been acknowledged."""
+        assert not self.acknowledged
+        for zombie in self.zombies:
+            zombie.down = self.view()
+
+    def end(self, *, sound: bool) -> None:
+        """Leave nothing behind, whatever happened."""
+        for rule in self._rules:
+            rule.release()
+        for victim in self._victims:
+            self.stage.victims.give_back(victim, sound=sound)
+
+    # What stands there
+
+    def view(self) -> View:
+        return View(self._sequence(), self.rows())
+
+    def rows(self) -> Rows:
+        sql = "SELECT id, note, xmin::text FROM accounts WHERE abs(id) = $1 ORDER BY id"
+        return tuple(self.stage.postgres.rows(sql, self.place.number))
+
+    def content(self) -> bytes | None:
+        """The object as readers see it."""
+        return Client(self.stage.healthy.port, self.successor).get(self.place.key)
+
+    def mutations(self, after: int | None = None) -> list[Mutation]:
+        """What took effect on the key, in all of the story or after a sequence number."""
+        log = self.stage.double.log(self._opening if after is None else after)["mutations"]
+        return [
+            Mutation(one["sequence"], one["operation"], one["etag"])
+            for one in log
+            if (one["bucket"], one["key"]) == (BUCKET, self.place.key)
+        ]
+
+    def _sequence(self) -> int:
+        """The number of the store's last step; without the mutations before it, which are many."""
+        return int(self.stage.double.log(after=_NEVER)["sequence"])
+
+    def _victim(self) -> Gateway:
+        victim = self.stage.victims.take()
+        victim.count()
+        self._victims.append(victim)
+        return victim
+
+    def _begin(self, token: int, deed: Deed, gateway: Gateway) -> Zombie:
+        started = self.view()
+        pending = self.stage.clients.submit(_attempt, deed, Client(gateway.port, token), self.place)
+        return Zombie(token, deed, gateway, started, pending)
+
+    def _is_down(self, zombie: Zombie) -> Zombie:
+        zombie.down = self.view()
+        self.zombies.append(zombie)
+        return zombie
+
+
+def _attempt(deed: Deed, client: Client, place: Place) -> Answer | None:
+    """None where no answer came."""
+    try:
+        return deed.perform(client, place)
+    except OSError:
+        return None

@@ -1,0 +1,42 @@
+"""Every durable step has a name, an operator can look it up, and these tests stop at it."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from gateway.objects import runner
+from gateway.observe.events import Plane, StepReached
+from gateway.tables import writes
+from tests.crash.kinds import EVERY, Kind
+from tests.crash.story import Stage
+
+_OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+def announced() -> set[str]:
+    """All names the product can announce."""
+    of_objects = {f"objects.{name}.{moment}" for name in runner._STEPS.values() for moment in ("before", "after")}
+    of_tables = {value.name for value in vars(writes).values() if isinstance(value, StepReached)}
+    of_refusals = {f"{plane}.reject.{moment}" for plane in get_args(Plane) for moment in ("before", "after")}
+    return of_objects | of_tables | of_refusals
+
+
+def test_every_step_is_stopped_at() -> None:
+    assert {step for kind in EVERY for step in kind.path} == announced()
+
+
+def test_every_step_is_documented() -> None:
+    listed = re.findall(r"^\| `((?:objects|tables|api)\.[a-z]+\.[a-z]+)` \|", _OPERATIONS.read_text(), re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == announced()
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=str)
+def test_an_unharmed_write_passes_its_steps(stage: Stage, kind: Kind) -> None:
+    """So that no case below stops at a step that another path would have to itself."""
+    with stage.story() as story:
+        kind.prepare(story)
+        assert story.unharmed(kind.token, kind.deed) == list(kind.path)
+        story.resumed()
