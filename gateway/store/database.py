@@ -1,6 +1,6 @@
 """Statements and transactions: the one door to Postgres, where asyncpg's exceptions become ours."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -120,6 +120,13 @@ class Database:
         Raises ``OutcomeUnknown`` where the connection was lost under way: the server may have committed it.
         """
         return await self._alone(asyncpg.Connection.fetchrow, OutcomeUnknown, sql, arguments)
+
+    async def fetchmany_write(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+        """The rows of one writing statement for each of ``arguments``, in one trip and one transaction.
+
+        Each statement has a snapshot of its own. Raises ``SqlError`` where one of them fails; all are undone then.
+        """
+        return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,))
 
     async def run(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
         """Run ``work`` in a transaction and commit it. Whatever ``work`` raises rolls everything back.

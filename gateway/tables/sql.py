@@ -333,7 +333,8 @@ def _fence() -> CTE:
             sa.or_(holder.is_(None), fence.c.holder.is_(None), fence.c.holder == holder),
             sa.not_(older.correlate(fence)),
         )
-        .with_for_update(read=True, of=fence)
+        # A fence that is being raised is skipped, not waited for: others may share this statement's batch.
+        .with_for_update(read=True, of=fence, skip_locked=True)
         .cte(_FENCE)
         .prefix_with("MATERIALIZED")
     )

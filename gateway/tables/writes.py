@@ -18,6 +18,7 @@ from gateway.observe.events import Observe, StepReached
 from gateway.store import fences
 from gateway.store.database import Database, Transaction
 from gateway.store.fences import Claimed
+from gateway.tables.batch import Batches
 from gateway.tables.body import Payload
 from gateway.tables.grammar import not_implemented
 from gateway.tables.known import Known
@@ -128,6 +129,7 @@ class Writer:
     def __init__(self, database: Database, observe: Observe, settle: Settle | None) -> None:
         self._database, self._observe, self._settle = database, observe, settle
         self._audit = Audit(database, observe, "tables")
+        self._batches = Batches(database)
 
     async def execute(self, write: Write) -> tuple[Written, Accepted]:
         """Write, durably. Raises ``FenceRefusal`` (recorded), ``ResourceMismatch``, ``SqlError`` or ``DialectError``.
@@ -154,13 +156,13 @@ class Writer:
         statement = known.statements.write(shape)
         self._observe(FAST_BEFORE)
         try:
-            row = await self._database.fetchrow_write(statement.text, *statement.arrange(values))
+            size = len(write.body) + len(write.sender.target)
+            row = await self._batches.send(statement.text, statement.arrange(values), write.claimed[0], size)
         except SqlError as error:
             if error.sqlstate.startswith("40"):
                 return None
             raise
         self._observe(FAST_AFTER)
-        assert row is not None
         if not row["held"]:
             return None
         written = Written.from_row(row)

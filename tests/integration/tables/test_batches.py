@@ -1,0 +1,229 @@
+"""Batching changes how often the database is asked, and nothing that a caller sees."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import asyncpg
+import httpx
+import pytest
+
+from gateway.errors import OutcomeUnknown
+from gateway.store.database import Database, Record
+from gateway.tables import batch
+from tests.integration.tables.asking import Send, answered, row, rows
+
+ACCOUNTS = 40
+
+
+@pytest.fixture
+async def held(tables: Database, write: Send) -> Database:
+    """Accounts 100… whose fences carry token 5 already, so that writes with it take the fast path."""
+    await tables.run(
+        lambda transaction: transaction.execute(
+            f"INSERT INTO accounts (id, balance) SELECT id, 0 FROM generate_series(100, {100 + ACCOUNTS - 1}) AS id"
+        )
+    )
+    await asyncio.gather(
+        *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"note": "x"}, token=5) for n in range(ACCOUNTS))
+    )
+    return tables
+
+
+class Trips:
+    """Counts the batches, and how many writes went in them."""
+
+    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: list[int] = []
+        self._real = database.fetchmany_write
+        monkeypatch.setattr(database, "fetchmany_write", self._counted)
+
+    async def _counted(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+        self.sizes.append(len(arguments))
+        return await self._real(sql, arguments)
+
+
+@pytest.fixture
+def trips(held: Database, monkeypatch: pytest.MonkeyPatch) -> Trips:
+    return Trips(held, monkeypatch)
+
+
+async def test_writes_that_arrive_together_share_trips(write: Send, held: Database, trips: Trips) -> None:
+    answers = await asyncio.gather(
+        *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": n}, token=5) for n in range(ACCOUNTS))
+    )
+    for number, response in enumerate(answers):
+        answered(response, 204)
+        assert response.headers["fencing-resource"] == f"public.accounts/{100 + number}"
+    assert sum(trips.sizes) >= ACCOUNTS - 5, "the first goes alone, the rest in batches"
+    assert len(trips.sizes) <= 5
+    assert await rows(held, "SELECT id - 100, balance FROM accounts WHERE id >= 100 ORDER BY id") == [
+        (n, n) for n in range(ACCOUNTS)
+    ]
+
+
+async def test_a_lone_write_goes_at_once_by_itself(write: Send, held: Database, trips: Trips) -> None:
+    for number in range(3):
+        answered(await write("PATCH", f"/accounts?id=eq.{100 + number}", {"balance": 1}, token=5), 204)
+    assert trips.sizes == []
+
+
+async def test_each_gets_its_own_rows_back(write: Send, held: Database, trips: Trips) -> None:
+    answers = await asyncio.gather(
+        *(
+            write(
+                "PATCH",
+                f"/accounts?id=eq.{100 + n}&select=id,balance",
+                {"balance": n},
+                token=5,
+                prefer="return=representation",
+            )
+            for n in range(ACCOUNTS)
+        )
+    )
+    assert [response.json() for response in answers] == [[{"id": 100 + n, "balance": n}] for n in range(ACCOUNTS)]
+    assert trips.sizes
+
+
+async def test_one_that_fails_fails_alone(write: Send, held: Database, trips: Trips) -> None:
+    bodies = [{"balance": None if n % 7 == 3 else n} for n in range(ACCOUNTS)]
+    answers = await asyncio.gather(
+        *(write("PATCH", f"/accounts?id=eq.{100 + n}", body, token=5) for n, body in enumerate(bodies))
+    )
+    for number, response in enumerate(answers):
+        if number % 7 == 3:
+            answered(response, 400, "23502")
+        else:
+            answered(response, 204)
+    assert trips.sizes
+    assert await rows(held, "SELECT id - 100, balance FROM accounts WHERE id >= 100 ORDER BY id") == [
+        (n, 0 if n % 7 == 3 else n) for n in range(ACCOUNTS)
+    ]
+
+
+async def test_zombies_among_them_are_refused_and_on_record(write: Send, held: Database, trips: Trips) -> None:
+    tokens = [4 if n % 3 == 0 else 5 for n in range(ACCOUNTS)]
+    answers = await asyncio.gather(
+        *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 7}, token=token) for n, token in enumerate(tokens))
+    )
+    for token, response in zip(tokens, answers, strict=True):
+        if token == 4:
+            answered(response, 412, "token-stale")
+        else:
+            answered(response, 204)
+    assert trips.sizes
+    written = await rows(held, "SELECT id - 100 FROM accounts WHERE balance = 7 ORDER BY id")
+    assert [number for (number,) in written] == [n for n, token in enumerate(tokens) if token == 5]
+    recorded = await rows(held, "SELECT resource FROM fencing.rejection")
+    assert Counter(name for (name,) in recorded) == Counter(
+        f"public.accounts/{100 + n}" for n, token in enumerate(tokens) if token == 4
+    )
+
+
+async def test_many_writes_to_one_row_all_count(write: Send, held: Database, trips: Trips) -> None:
+    answers = await asyncio.gather(
+        *(write("PATCH", "/accounts?id=eq.100", {"balance": n}, token=5) for n in range(ACCOUNTS))
+    )
+    assert {response.status_code for response in answers} == {204}
+    assert (await row(held, "SELECT balance FROM accounts WHERE id = 100"))["balance"] in range(ACCOUNTS)
+
+
+async def test_a_caller_that_goes_away_takes_nobody_with_it(write: Send, held: Database, trips: Trips) -> None:
+    calls = [
+        asyncio.create_task(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 9}, token=5))
+        for n in range(ACCOUNTS)
+    ]
+    await asyncio.sleep(0)
+    for call in calls[::5]:
+        call.cancel()
+    done = await asyncio.gather(*calls, return_exceptions=True)
+    for number, outcome in enumerate(done):
+        if number % 5:
+            assert isinstance(outcome, httpx.Response)
+            answered(outcome, 204)
+
+
+async def test_a_locked_row_does_not_hold_up_the_others(write: Send, held: Database, dsn: str) -> None:
+    """The row's own batch waits with it; whoever comes later does not."""
+    locker = await asyncpg.connect(dsn)
+    async with locker.transaction():
+        await locker.execute("SELECT FROM accounts WHERE id = 100 FOR UPDATE")
+        blocked = asyncio.create_task(write("PATCH", "/accounts?id=eq.100", {"balance": 1}, token=5))
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(3):
+            answers = await asyncio.gather(
+                *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 2}, token=5) for n in range(1, ACCOUNTS))
+            )
+        assert {response.status_code for response in answers} == {204}
+        assert not blocked.done()
+    answered(await blocked, 204)
+    await locker.close()
+
+
+async def test_a_fence_being_raised_does_not_hold_up_the_others(write: Send, held: Database, dsn: str) -> None:
+    raiser = await asyncpg.connect(dsn)
+    async with raiser.transaction():
+        await raiser.execute("UPDATE fencing.fence SET value = 6 WHERE resource = 'public.accounts/100'")
+        calls = [
+            asyncio.create_task(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 2}, token=5))
+            for n in range(ACCOUNTS)
+        ]
+        async with asyncio.timeout(3):
+            answers = await asyncio.gather(*calls[1:])
+        assert {response.status_code for response in answers} == {204}
+        assert not calls[0].done(), "its fence is being raised: it must wait for the outcome"
+    answered(await calls[0], 412, "token-stale")
+    await raiser.close()
+
+
+async def test_a_lost_connection_leaves_everybody_in_doubt(
+    write: Send, held: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose(sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+        raise OutcomeUnknown("The database connection was lost.")
+
+    monkeypatch.setattr(held, "fetchmany_write", lose)
+    answers = await asyncio.gather(
+        *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 1}, token=5) for n in range(ACCOUNTS))
+    )
+    codes = Counter(response.status_code for response in answers)
+    assert codes[503] >= ACCOUNTS - 5
+    assert set(codes) <= {503, 204}
+
+
+async def test_large_writes_go_by_themselves(write: Send, held: Database, trips: Trips) -> None:
+    note = "x" * batch.LARGEST
+    answers = await asyncio.gather(
+        *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"note": note}, token=5) for n in range(ACCOUNTS))
+    )
+    assert {response.status_code for response in answers} == {204}
+    assert trips.sizes == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_histories_end_alike_with_and_without_batches(
+    write: Send, held: Database, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Each account gets its own sequence of writes; what is answered and what is left must not depend on batching."""
+
+    async def play(offset: int) -> tuple[list[list[int]], list[tuple[int, str | None]]]:
+        chance = random.Random(seed)
+        plans = [[(chance.choice([4, 5, 5, 6]), chance.choice([1, 2, None])) for _ in range(6)] for _ in range(15)]
+
+        async def account(number: int) -> list[int]:
+            statuses = []
+            for token, balance in plans[number]:
+                response = await write("PATCH", f"/accounts?id=eq.{offset + number}", {"balance": balance}, token=token)
+                statuses.append(response.status_code)
+            return statuses
+
+        answers = await asyncio.gather(*(account(number) for number in range(len(plans))))
+        left = await rows(
+            held, f"SELECT balance, note FROM accounts WHERE id >= {offset} AND id < {offset + 15} ORDER BY id"
+        )
+        return list(answers), [(balance, note) for balance, note in left]
+
+    batched = await play(100)
+    monkeypatch.setattr(batch, "LARGEST", -1)
+    assert await play(120) == batched
