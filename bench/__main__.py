@@ -12,7 +12,7 @@ from bench.measure import Cost, Load, Row, costing
 from bench.services import KEYS, ROWS, STORE_KEYS, Services, run_json, running
 
 CONNECTIONS = 32
-SECONDS = 4
+SECONDS = 8
 NAMES = 50
 
 

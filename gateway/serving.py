@@ -1,7 +1,7 @@
 """Runs the ASGI app under uvicorn: binds the address first, stops cleanly on SIGINT and SIGTERM."""
 
-import os
 import gc
+import os
 import signal
 import socket
 import threading

@@ -18,7 +18,8 @@ PURE_TABLES = (
 )
 PURE_OBJECTS = (
     "objects.answers objects.body objects.checksums objects.chunked objects.conditions objects.effects "
-    "objects.forwarding objects.operations objects.profile objects.protocol objects.request objects.resources objects.xml"
+    "objects.forwarding objects.operations objects.profile objects.protocol objects.request "
+    "objects.resources objects.xml"
 )
 STORE_AND_RECORD = "store audit observe.events"
 
@@ -35,12 +36,12 @@ TABLE: dict[str, tuple[str, str]] = {
     "auth": ("errors auth", ""),
     "auth.keys": ("errors auth config", ""),
     "audit": (f"{RULES} store observe.events", ""),
-    **{module: (f"{RULES} {PURE_TABLES}", "") for module in PURE_TABLES.split()},
+    **dict.fromkeys(PURE_TABLES.split(), (f"{RULES} {PURE_TABLES}", "")),
     "tables.sql": (f"{RULES} {PURE_TABLES}", "sqlalchemy"),
     "tables.body": (f"{RULES} {PURE_TABLES}", "orjson"),
     "tables.response": (f"{RULES} {PURE_TABLES}", "orjson"),
     "tables": (f"{RULES} auth tables {STORE_AND_RECORD}", "starlette"),
-    **{module: (f"{RULES} {PURE_OBJECTS}", "") for module in PURE_OBJECTS.split()},
+    **dict.fromkeys(PURE_OBJECTS.split(), (f"{RULES} {PURE_OBJECTS}", "")),
     "objects.checksums": (f"{RULES} {PURE_OBJECTS}", "awscrt"),
     "objects.xml": (f"{RULES} {PURE_OBJECTS}", "defusedxml"),
     "objects.hop": (f"errors config auth {PURE_OBJECTS}", "aiohttp yarl"),
@@ -89,7 +90,7 @@ def row(module: str) -> tuple[str, str]:
     """The row for a module: its own, or that of the package it is in."""
     if module in TABLE:
         return TABLE[module]
-    package = module.split(".")[0]
+    package = module.split(".", maxsplit=1)[0]
     assert package in TABLE, f"gateway.{module} is not in the table: say what it may import"
     return TABLE[package]
 
