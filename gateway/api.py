@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeAlias
 from uuid import UUID
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -31,6 +31,12 @@ class Barrier(Protocol):
     """Raises a fence and settles what older holders have under way; returns what the fence says."""
 
     async def __call__(self, resource: str, presented: Presented, caller: str) -> tuple[Decision, Fence]: ...
+
+
+Health: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
+"""Names each service behind the gateway, with ``ok`` or what is wrong."""
+
+Authenticate: TypeAlias = Callable[[Request], Principal]
 
 
 class FenceView(BaseModel):
@@ -123,10 +129,8 @@ class ProblemResponse(JSONResponse):
     media_type = "application/problem+json"
 
 
-def build(
-    *, database: Database, keys: Keys, barrier: Barrier, audit: Audit, health: Callable[[], Awaitable[dict[str, str]]]
-) -> FastAPI:
-    """The API as a FastAPI app. ``health`` names each service behind the gateway with ``ok`` or what is wrong."""
+def build(*, database: Database, keys: Keys, barrier: Barrier, audit: Audit, health: Health) -> FastAPI:
+    """The API as a FastAPI app."""
     app = FastAPI(
         title="Fencing gateway",
         description="Fencing tokens in front of Postgres tables and S3 buckets: fences, barriers, refused writes.",
@@ -143,7 +147,16 @@ def build(
     def caller(request: Request) -> Principal:
         return keys.by_bearer(request.scope["headers"])
 
-    @app.get("/v1/fences", summary="List fences by name", dependencies=[Depends(caller)])
+    app.include_router(_fences(database, barrier, audit, caller))
+    app.include_router(_rejections(database, caller))
+    app.include_router(_operations(health))
+    return app
+
+
+def _fences(database: Database, barrier: Barrier, audit: Audit, caller: Authenticate) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/v1/fences", summary="List fences by name", dependencies=[Depends(caller)])
     async def list_fences(
         prefix: Annotated[str, Query(max_length=512)] = "",
         after: Annotated[str, Query(max_length=512)] = "",
@@ -155,12 +168,12 @@ def build(
             after=found[-1].resource if len(found) == limit else None,
         )
 
-    @app.get("/v1/fences/{resource:path}", summary="Read a fence", dependencies=[Depends(caller)])
+    @routes.get("/v1/fences/{resource:path}", summary="Read a fence", dependencies=[Depends(caller)])
     async def read_fence(resource: str) -> FenceView:
         name = canonical(resource)
         return _fence_view(name, await fences.read(database, name))
 
-    @app.post(
+    @routes.post(
         "/v1/fences/{resource:path}/barrier",
         summary="Raise the fence before reading",
         description="Once this has returned, no write with a lower token takes effect any more, on tables or objects.",
@@ -177,7 +190,13 @@ def build(
             raise await audit.refused([(decision, fence)], _attempt(request, principal, shown))
         return _fence_view(name, fence)
 
-    @app.get("/v1/rejections", summary="The record of refused writes, newest first", dependencies=[Depends(caller)])
+    return routes
+
+
+def _rejections(database: Database, caller: Authenticate) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/v1/rejections", summary="The record of refused writes, newest first", dependencies=[Depends(caller)])
     async def list_rejections(
         filters: Annotated[RejectionFilters, Query()],
     ) -> RejectionList:
@@ -185,20 +204,26 @@ def build(
         last = found[-1].id if len(found) == filters.limit else None
         return RejectionList(rejections=[_rejection_view(one) for one in found], before=last)
 
-    @app.get("/v1/health", summary="How the gateway and the services behind it are")
+    return routes
+
+
+def _operations(health: Health) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/v1/health", summary="How the gateway and the services behind it are")
     async def read_health(response: Response) -> dict[str, str]:
         services = await health()
         response.status_code = 200 if all(state == "ok" for state in services.values()) else 503
         return services
 
-    @app.get("/v1/ready", summary="Whether writes can be taken", status_code=204, response_class=Response)
+    @routes.get("/v1/ready", summary="Whether writes can be taken", status_code=204, response_class=Response)
     async def read_ready() -> None:
         services = await health()
         failing = sorted(name for name, state in services.items() if state != "ok")
         if failing:
             raise Unavailable(f"Not ready: {', '.join(failing)}.")
 
-    return app
+    return routes
 
 
 def _fence_view(resource: str, fence: Fence | None) -> FenceView:
