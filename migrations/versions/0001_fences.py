@@ -36,7 +36,8 @@ CREATE TABLE fencing.intent (
     -- Somebody has begun to settle it: what it writes may be bumped back at any moment.
     settling boolean NOT NULL DEFAULT false,
     PRIMARY KEY (resource, bucket, key)
-) WITH (fillfactor = 70)
+    -- Each write inserts and deletes a row here: cleaned up by number, not by share of a table that is mostly empty.
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)
 ;
 -- ETags that must not come back on a key, because a delayed request is conditioned on them; '' is absence.
 CREATE TABLE fencing.forbidden (
