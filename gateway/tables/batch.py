@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 
-from gateway.errors import OutcomeUnknown, Unavailable
+from gateway.errors import OutcomeUnknown
 from gateway.store.database import Database, Record
 
 MOST = 32
@@ -92,7 +92,8 @@ class Batches:
 
     async def _drain(self, sql: str, lane: _Lane, members: list[_Member]) -> None:
         try:
-            await self._send_all(sql, [member for member in members if not member.answer.done()])
+            if present := [member for member in members if not member.answer.done()]:
+                await self._send_all(sql, present)
         finally:
             # Only where this task itself was cancelled is anybody left without an answer.
             for member in members:
@@ -104,11 +105,12 @@ class Batches:
         members.sort(key=lambda member: member.resource)
         try:
             rows = await self._database.fetchmany_write(sql, [member.arguments for member in members])
-        except (OutcomeUnknown, Unavailable) as error:
+        except OutcomeUnknown as error:
             for member in members:
                 _fail(member, copy(error))
         except Exception:  # noqa: BLE001 - whatever is wrong with one of them, the others must not suffer it
-            # Somebody in the batch made the database undo all of it: each by itself, and to each its own error.
+            # One of them, a lock it had waited for in vain, say, made the database undo all: each by itself, then, and
+            # to each its own error.
             await asyncio.gather(*(self._send_again(sql, member) for member in members))
         else:
             for member, row in zip(members, rows, strict=True):

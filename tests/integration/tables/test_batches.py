@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import asyncpg
 import httpx
@@ -159,6 +159,28 @@ async def test_a_locked_row_does_not_hold_up_the_others(write: Send, held: Datab
         assert not blocked.done()
     answered(await blocked, 204)
     await locker.close()
+
+
+class TestLockTimeout:
+    @pytest.fixture
+    async def database(self, dsn: str) -> AsyncIterator[Database]:
+        opened = Database(dsn, lock_timeout=0.5)
+        yield opened
+        await opened.close()
+
+    async def test_who_waits_for_a_lock_in_vain_fails_alone(
+        self, write: Send, held: Database, trips: Trips, dsn: str
+    ) -> None:
+        locker = await asyncpg.connect(dsn)
+        async with locker.transaction():
+            await locker.execute("SELECT FROM accounts WHERE id = 105 FOR UPDATE")
+            answers = await asyncio.gather(
+                *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 3}, token=5) for n in range(ACCOUNTS))
+            )
+        await locker.close()
+        assert [n for n, response in enumerate(answers) if response.status_code != 204] == [5]
+        answered(answers[5], 503, "unavailable")
+        assert trips.sizes
 
 
 async def test_a_fence_being_raised_does_not_hold_up_the_others(write: Send, held: Database, dsn: str) -> None:
