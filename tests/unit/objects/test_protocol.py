@@ -82,7 +82,7 @@ PUTS: list[tuple[str, list[tuple[type, Any]], type]] = [
     ("no answer, and not there", [*PUT, (Put, Unknown("timeout")), (Head, Found("e0"))], Uncertain),
     ("no answer, but there", [*PUT, (Put, Unknown("timeout")), (Head, ours("plain")), (Finish, True)], Stored),
     ("no answer to the look either", [*PUT, (Put, Unknown("timeout")), (Head, Unknown("timeout"))], Uncertain),
-    ("412 to our own second sending", [*PUT, (Put, NotApplied(412, "")), (Head, ours("plain")), (Finish, True)], Stored),
+    ("412 to our second sending", [*PUT, (Put, NotApplied(412, "")), (Head, ours("plain")), (Finish, True)], Stored),
     ("settled, but there to stay", [*PUT, (Put, Applied("plain")), (Finish, False), (Head, ours("plain"))], Stored),
     ("settled, same ETag as before", [*PUT, (Put, Applied("e0")), (Finish, False), (Head, ours("e0"))], Uncertain),
     ("settled and overwritten", [*PUT, (Put, Applied("plain")), (Finish, False), (Head, Found("other"))], Uncertain),
