@@ -110,8 +110,8 @@ async def test_a_failed_connect_makes_room_again() -> None:
 
 
 async def test_a_full_house_is_unavailable(dsn: str) -> None:
-    database = Database(dsn, pool_size=1, connect_timeout=0.3)
-    slow = asyncio.create_task(database.fetch("SELECT pg_sleep(1)"))
+    database = Database(dsn, pool_size=1, connect_timeout=2)
+    slow = asyncio.create_task(database.fetch("SELECT pg_sleep(5)"))
     await asyncio.sleep(0.1)
     with pytest.raises(Unavailable):
         await database.fetch("SELECT 1")

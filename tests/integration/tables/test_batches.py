@@ -151,7 +151,7 @@ async def test_a_locked_row_does_not_hold_up_the_others(write: Send, held: Datab
         await locker.execute("SELECT FROM accounts WHERE id = 100 FOR UPDATE")
         blocked = asyncio.create_task(write("PATCH", "/accounts?id=eq.100", {"balance": 1}, token=5))
         await asyncio.sleep(0.1)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(8):  # less than the lock_timeout
             answers = await asyncio.gather(
                 *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 2}, token=5) for n in range(1, ACCOUNTS))
             )
@@ -191,7 +191,7 @@ async def test_a_fence_being_raised_does_not_hold_up_the_others(write: Send, hel
             asyncio.create_task(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 2}, token=5))
             for n in range(ACCOUNTS)
         ]
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(8):  # less than the lock_timeout
             answers = await asyncio.gather(*calls[1:])
         assert {response.status_code for response in answers} == {204}
         assert not calls[0].done(), "its fence is being raised: it must wait for the outcome"
