@@ -10,6 +10,7 @@ import io
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Self, TypeAlias
 from urllib.parse import urlsplit
@@ -95,6 +96,12 @@ class Hop:
             config.access_key_id, config.secret_access_key.get_secret_value(), config.region
         )
         self._session: aiohttp.ClientSession | None = None
+        self._date: str | None = None
+
+    @property
+    def store_time(self) -> datetime | None:
+        """The store's clock, as it stood in its last answer; aware. None before the first one."""
+        return clock_of(self._date)
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -150,6 +157,7 @@ class Hop:
             )
         except (aiohttp.ClientError, OSError, _InterruptedError) as error:
             raise _failure(method, error) from error
+        self._date = response.headers.get("date", self._date)
         return Response(response)
 
     def _signed(
@@ -160,6 +168,15 @@ class Hop:
         encoded = [(name.encode(), value.encode()) for name, value in named]
         head = sigv4.RequestHead(method, raw_path.encode(), query.encode(), encoded)
         return [*named, *sigv4.sign(head, digest, self._credentials, signed_at)]
+
+
+def clock_of(value: str | None) -> datetime | None:
+    """The store's clock, aware. None where it does not tell."""
+    try:
+        date = parsedate_to_datetime(value or "")
+    except ValueError:
+        return None
+    return date if date.tzinfo else None
 
 
 class _InterruptedError(Exception):

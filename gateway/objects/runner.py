@@ -118,7 +118,7 @@ class Runner:
             case Head(bucket, key):
                 return await self._upstream.head(bucket, path_of(key))
             case Begin(write, expected):
-                return await intents.begin(self._database, write, expected)
+                return await intents.begin(self._database, write, expected, self._upstream.store_time)
             case Put():
                 return await self._put(effect, payload)
             case Delete(write, expected, signed_at):
@@ -137,7 +137,7 @@ class Runner:
                     self._observe(IntentSettled(intent.resource, intent.bucket, intent.key, str(intent.write_id)))
                 return None
             case Forbid(intent):
-                return await intents.forbid(self._database, intent)
+                return await intents.forbid(self._database, intent, self._upstream.store_time)
             case AwaitTurn(intent):
                 return await self._await_turn(intent)
             case RaiseFence(resource, presented, caller):

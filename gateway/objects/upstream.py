@@ -5,7 +5,6 @@ Every write is conditional and signed with the time of its intent: there is no w
 
 from collections.abc import Sequence
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
@@ -27,7 +26,7 @@ from gateway.objects.answers import (
     of_write,
     unquoted,
 )
-from gateway.objects.hop import Hop, Response, TextHeaders
+from gateway.objects.hop import Hop, Response, TextHeaders, clock_of
 
 __all__ = ["Response", "TextHeaders", "Upstream"]
 
@@ -186,7 +185,7 @@ class Upstream(Hop):
 
 
 def _head_answer(response: Response) -> HeadAnswer:
-    date = _date(response.header("date"))
+    date = clock_of(response.header("date"))
     if response.status == 404:
         return Missing(date)
     etag, size = unquoted(response.header("etag")), response.header("content-length")
@@ -201,15 +200,6 @@ def _head_answer(response: Response) -> HeadAnswer:
         size=int(size) if size and size.isdecimal() else 0,
         date=date,
     )
-
-
-def _date(value: str | None) -> datetime | None:
-    """The store's clock, aware. None where it does not tell."""
-    try:
-        date = parsedate_to_datetime(value or "")
-    except ValueError:
-        return None
-    return date if date.tzinfo else None
 
 
 def _with_etag(answer: WriteAnswer) -> WriteAnswer:

@@ -1,5 +1,7 @@
 """Intents, forbidden ETags and known objects: the part of the object protocol that lives in Postgres."""
 
+from datetime import datetime
+
 from gateway.fencing.intent import (
     ABSENCE,
     Announcement,
@@ -19,8 +21,13 @@ _SQL = load("intents")
 _RAISE = load("fences")["raise"]
 
 
-async def begin(database: Database, write: Announcement, expected: str | None) -> Begun:
-    """Claim the resource and announce the mutation, conditioned on ``expected``, in one transaction."""
+async def begin(
+    database: Database, write: Announcement, expected: str | None, store_time: datetime | None = None
+) -> Begun:
+    """Claim the resource and announce the mutation, conditioned on ``expected``, in one transaction.
+
+    ``store_time`` is the store's own clock: what was forbidden a day before it is forgotten.
+    """
     presented = write.presented
     row = await database.fetchrow_write(
         _SQL["begin"],
@@ -36,6 +43,7 @@ async def begin(database: Database, write: Announcement, expected: str | None) -
         write.write_id,
         write.attempt,
         expected,
+        store_time,
     )
     assert row is not None
     return Begun(
@@ -63,11 +71,18 @@ async def abandon(database: Database, intent: Announcement | Intent) -> None:
     )
 
 
-async def forbid(database: Database, intent: Intent) -> Forbidden:
+async def forbid(database: Database, intent: Intent, store_time: datetime | None = None) -> Forbidden:
     """Forbid the ETag the intent is conditioned on, and mark it as being settled; durable when this returns."""
     etag = ABSENCE if intent.expected is None else intent.expected
     row = await database.fetchrow_write(
-        _SQL["forbid"], intent.resource, intent.bucket, intent.key, etag, intent.write_id, intent.attempt
+        _SQL["forbid"],
+        intent.resource,
+        intent.bucket,
+        intent.key,
+        etag,
+        intent.write_id,
+        intent.attempt,
+        store_time,
     )
     assert row is not None
     return Forbidden(row["signed_at"], frozenset(row["etags"]))

@@ -1,7 +1,7 @@
 -- name: begin
 -- Claim the resource and announce a mutation of one key, unless others must be settled first.
 SELECT decision, fence, pending, signed_at, forbidden
-FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
 -- name: finish
 -- The mutation has taken effect: forget its intent and remember the ETag, unless somebody settles or has settled it.
@@ -26,13 +26,16 @@ DELETE FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND 
 -- From now on this ETag (or absence) must not come back on the key, and the intent is being settled.
 WITH added AS (
     INSERT INTO fencing.forbidden (resource, bucket, key, etag) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (resource, bucket, key, etag) DO NOTHING
+    ON CONFLICT (resource, bucket, key, etag) DO UPDATE SET forbidden_at = excluded.forbidden_at
 ), marked AS (
     UPDATE fencing.intent SET settling = true
     WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $5 AND attempt = $6
 )
 SELECT now() AS signed_at, ARRAY(
-    SELECT etag FROM fencing.forbidden WHERE resource = $1 AND bucket = $2 AND key = $3 UNION SELECT $4
+    SELECT etag FROM fencing.forbidden
+    WHERE resource = $1 AND bucket = $2 AND key = $3
+      AND ($7::timestamptz IS NULL OR forbidden_at >= $7 - interval '24 hours')
+    UNION SELECT $4
 ) AS etags
 
 -- name: pending

@@ -162,6 +162,18 @@ END
 $function$
 """
 
+# What was forbidden so long ago that the store refuses the signature of every request that could wait for it: no
+# request older than the forbidding is valid a quarter of an hour after it, and a day is a generous quarter of an hour.
+# p_store_time is the store's own clock, since it is the store that judges signatures; null forgets nothing.
+FORGET = """
+CREATE FUNCTION fencing.forget_v1(p_resource text, p_bucket text, p_key text, p_store_time timestamptz) RETURNS void
+LANGUAGE sql VOLATILE BEGIN ATOMIC
+    DELETE FROM fencing.forbidden o
+    WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key
+      AND o.forbidden_at < p_store_time - interval '24 hours';
+END
+"""
+
 # Announce an S3 mutation: claim, and write the intent down unless something must be settled before.
 # In observe mode whatever the fence says is returned but not obeyed; such a write counts as the fence's own token, so
 # that the next holder settles it like any other. A null token is possible there only.
@@ -169,6 +181,7 @@ BEGIN = """
 CREATE FUNCTION fencing.begin_v1(
     p_resource text, p_epoch integer, p_value bigint, p_holder text, p_caller text, p_strict boolean,
     p_observe boolean, p_bucket text, p_key text, p_write_id uuid, p_attempt integer, p_expected text,
+    p_store_time timestamptz,
     OUT decision text, OUT fence fencing.fence, OUT pending fencing.intent[], OUT signed_at timestamptz,
     OUT forbidden text[]
 ) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
@@ -205,6 +218,7 @@ BEGIN
         RETURNING intent.signed_at INTO signed_at;
         EXIT WHEN FOUND;
     END LOOP;
+    PERFORM fencing.forget_v1(p_resource, p_bucket, p_key, p_store_time);
     forbidden := ARRAY(
         SELECT o.etag FROM fencing.forbidden o
         WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key
@@ -246,5 +260,5 @@ $function$
 
 
 def upgrade() -> None:
-    for statement in (*TABLES.split("\n;\n"), ESCAPE, CLAIM, CLAIM_ALL, BEGIN, RAISE, REFUSE_MISMATCH):
+    for statement in (*TABLES.split("\n;\n"), ESCAPE, CLAIM, CLAIM_ALL, FORGET, BEGIN, RAISE, REFUSE_MISMATCH):
         op.get_bind().exec_driver_sql(statement)

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.embedded import EmbeddedPostgres
-from tests.doubles.s3 import S3Double
+from tests.doubles.s3 import Behaviour, S3Double
 from tests.doubles.s3.conditions import UNCONDITIONAL
 from tests.doubles.s3.state import Content, Origin
 from tests.integration.objects.clients import body_of, call, connect, outcome
@@ -159,6 +159,28 @@ async def test_an_object_is_bumped_again_and_again(shared: Stage, key: str) -> N
     assert await shared.count("intent", key) == 1, "it is still there to be settled"
     assert await outcome(connect(shared.origin, "35").put_object, Key=key, Body=b"other") == (503, "ServiceUnavailable")
     assert shared.body(key) == b"hello"
+
+
+async def test_a_day_later_by_the_stores_clock_an_etag_may_come_back(shared: Stage, key: str) -> None:
+    """No request that waits for it can still be valid: its signature is as old as the prohibition, or older."""
+    etags = [shared.double.put("bucket", key, b"hello").etag]
+    await leave_intent(shared, key, etags[0])
+    assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+    etags.append(shared.double.objects("bucket")[key].etag)
+    await leave_intent(shared, key, etags[1], token=34)
+    assert (await shared.barrier(f"s3/bucket/{key}", "35")).status_code == 503
+    hours = 3600.0
+    try:
+        # The double would refuse our signatures a day later; the real time passes for both.
+        shared.double.behave(clock_offset=25 * hours, signature_lifetime=48 * hours)
+        await call(connect(shared.origin).head_object, Key=key)
+        assert (await shared.barrier(f"s3/bucket/{key}", "35")).status_code == 200
+        assert shared.double.objects("bucket")[key].etag == etags[0]
+        assert await shared.count("intent", key) == 0
+        await call(connect(shared.origin, "35").put_object, Key=key, Body=b"hello again")
+    finally:
+        shared.double.behave(clock_offset=0.0, signature_lifetime=Behaviour().signature_lifetime)
+        await call(connect(shared.origin).head_object, Key=key)
 
 
 async def leave_intent(shared: Stage, key: str, expected: str | None, token: int = 33) -> None:
