@@ -1,5 +1,6 @@
 """``gateway demo``: what it prints works when it is pasted, and it leaves nothing behind."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from tests.processes import Running, alive, free_port, run, started
 
 FIRST_COMMAND = "# ── curl"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -61,6 +63,28 @@ def test_every_printed_command_works_when_pasted_and_nothing_is_left_behind(dire
     assert not any(child.is_running() for child in children)
     assert alive(str(directory)) == []
     assert list(directory.glob("gateway-demo-*")) == []
+
+
+def readme(port: int) -> str:
+    """The commands that the README says to paste while the demo runs, as one shell script."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    pasted = [block for block in blocks if "127.0.0.1:8080" in block]
+    assert len(pasted) == 2, "one block of curl, one of aws"
+    return f"cd '{ROOT}'\n" + "\n".join(pasted).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+
+
+def test_the_commands_of_the_readme_work_as_it_says(directory: Path) -> None:
+    port = free_port()
+    with started("demo", "--port", str(port), temporary=directory) as demo:
+        script(demo)
+        pasted = subprocess.run(["bash"], input=readme(port), capture_output=True, text=True, timeout=60, check=False)
+        balance = httpx.get(f"http://127.0.0.1:{port}/v1/tables/accounts?id=eq.1").json()[0]["balance"]
+        assert demo.stop(signal.SIGINT, group=True) == 0
+    assert (pasted.stdout.count("HTTP/1.1 204"), pasted.stdout.count("HTTP/1.1 412")) == (2, 1)
+    assert '"code":"token-stale"' in pasted.stdout
+    assert '"reason":"token-stale"' in pasted.stdout, "the record, as the last curl shows it"
+    assert "delete: s3://reports/hello.txt" in pasted.stdout
+    assert balance == 120
 
 
 @pytest.mark.parametrize("delay", [0.3, 1.2, 1.8])
