@@ -60,9 +60,13 @@ async def bump(
         async with response:
             if response.status != 200:
                 return NotApplied(response.status, "the object has changed, or cannot be read")
+            length = response.header("content-length")
+            if length is None or not length.isdecimal():
+                # Nobody could tell a whole body from one that broke off, and the object would be what is left of it.
+                return NotSent("the store does not say how long the object is")
             rewriting = _Rewriting(upstream, bucket, raw_key, etag, signed_at, _kept(response))
-            if int(response.header("content-length") or 0) <= SMALL:
-                return await rewriting.at_once(await response.read(SMALL + 1), excluded)
+            if int(length) <= SMALL:
+                return await rewriting.at_once(await response.read(SMALL), excluded)
             answer = await rewriting.in_parts(response, part_size, excluded)
         if answer is not None:
             return answer

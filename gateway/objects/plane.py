@@ -14,6 +14,7 @@ from gateway.auth.sigv4 import RequestHead, SecretOf, VerifiedSignature
 from gateway.errors import (
     GatewayError,
     OutcomeUnknown,
+    SqlError,
     StoreError,
     StoreUnfit,
     TokenRequired,
@@ -258,7 +259,10 @@ class ObjectPlane:
         """Observe mode: the write has passed; say on record that it would not have."""
         if decision is None or not decision.passes:
             reason = TokenRequired.code if decision is None else decision
-            noted = await self._audit.noted(self._database, write.target.resource, reason, fence, write.attempt)
+            try:
+                noted = await self._audit.noted(self._database, write.target.resource, reason, fence, write.attempt)
+            except (Unavailable, SqlError) as error:
+                raise OutcomeUnknown("The write has taken effect, but could not be put on record.") from error
             self._audit.tell([noted])
 
 

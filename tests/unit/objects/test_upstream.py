@@ -23,6 +23,7 @@ from gateway.config import ObjectStore
 from gateway.errors import OutcomeUnknown, Unavailable
 from gateway.objects import forwarding
 from gateway.objects.answers import Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
+from gateway.objects.bump import bump
 from gateway.objects.upstream import Upstream
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -122,6 +123,30 @@ async def upstream(
     )
     async with Upstream(config, quoted_conditions=quoted) as opened:
         yield opened
+
+
+@pytest.mark.parametrize(
+    "without_length",
+    [
+        b'HTTP/1.1 200 OK\r\nETag: "e0"\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n',
+        b'HTTP/1.0 200 OK\r\nETag: "e0"\r\n\r\nhel',
+    ],
+    ids=["in chunks", "until the connection closes"],
+)
+async def test_an_object_of_unknown_length_is_not_rewritten(store: Store, without_length: bytes) -> None:
+    """Whatever is left of a body that broke off would replace the object."""
+    store.answers = [without_length, OK]
+    async with upstream(store) as up:
+        assert isinstance(await bump(up, "bucket", "key", "e0", frozenset(), AT), NotSent)
+    assert [received.line.split()[0] for received in store.received] == [b"GET"]
+
+
+async def test_an_object_that_breaks_off_is_not_rewritten(store: Store) -> None:
+    store.answers = [b'HTTP/1.1 200 OK\r\nETag: "e0"\r\nContent-Length: 9999\r\n\r\nhello', OK]
+    async with upstream(store) as up:
+        with pytest.raises(Unavailable):
+            await bump(up, "bucket", "key", "e0", frozenset(), AT)
+    assert [received.line.split()[0] for received in store.received] == [b"GET"]
 
 
 async def put(up: Upstream, body: bytes = b"hello") -> WriteAnswer:
