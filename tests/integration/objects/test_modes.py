@@ -121,3 +121,14 @@ async def test_epochs_come_before_values(shared: Stage, key: str) -> None:
     largest = f"{2**31 - 1}.{2**63 - 1}"
     assert await outcome(connect(shared.origin, largest).put_object, Key=key, Body=b"z") == (200, "")
     assert await shared.fence(f"s3/bucket/{key}") == largest
+
+
+async def test_a_write_that_passed_but_cannot_be_put_on_record_is_not_called_unwritten(
+    postgres_server: EmbeddedPostgres,
+) -> None:
+    rules = [{"match": "bucket/watched/**", "mode": Mode.OBSERVE}]
+    async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules) as stage:
+        await stage.rows("DROP TABLE fencing.rejection")
+        answered = await outcome(connect(stage.origin).put_object, Key="watched/k", Body=b"x")
+        assert answered == (503, "FencingOutcomeUnknown")
+        assert stage.body("watched/k") == b"x"
