@@ -8,17 +8,23 @@ from typing import Literal
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import api
+from gateway.api.operations import BucketView
 from gateway.audit import Audit
 from gateway.auth.keys import Keys
 from gateway.config import Config
-from gateway.errors import GatewayError, Unavailable
+from gateway.errors import ConfigurationError, GatewayError, Unavailable
 from gateway.fencing.resource import Template
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.middleware import Middleware
-from gateway.objects.plane import ObjectPlane
+from gateway.objects.addressing import bucket_of_host
+from gateway.objects.intake import Limits
+from gateway.objects.plane import ObjectPlane, Settings
 from gateway.objects.probe import Profiles
+from gateway.objects.profile import Profile
 from gateway.objects.resources import Resources
 from gateway.objects.resources import Rule as ObjectRule
+from gateway.objects.runner import Runner
+from gateway.objects.sweeper import Sweeper, Swept
 from gateway.objects.upstream import Upstream
 from gateway.observe.events import Observe, ServiceUnreachable
 from gateway.observe.logs import log
@@ -29,11 +35,15 @@ from gateway.tables.plane import Exposure, TablePlane
 
 
 class Gateway:
-    """The ASGI app. A first path segment of one or two characters is the gateway's own, all else is S3."""
+    """The ASGI app. A first path segment of one or two characters is the gateway's own, all else is S3; so is all of a
+    host that names a bucket.
+    """
 
     def __init__(self, config: Config, observe: Observe) -> None:
         self._database = _database(config)
         self._upstream = None if config.s3 is None else Upstream(config.s3)
+        self._profiles = self._build_profiles(config)
+        self._sweep_interval = 0.0 if config.s3 is None else config.s3.sweep_interval
         self._observe = observe
         keys = Keys(config.callers, anonymous=config.auth.anonymous)
         self._objects = self._build_objects(config, keys)
@@ -44,16 +54,21 @@ class Gateway:
             barrier=self._barrier,
             audit=Audit(self._database, observe, "api"),
             health=self._health,
+            buckets=self._buckets,
         )
         self._table_prefixes = _table_prefixes(config)
+        self._domains = config.server.domains
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._plane(scope["path"])(scope, receive, send)
+            await self._plane(scope)(scope, receive, send)
 
-    def _plane(self, path: str) -> ASGIApp:
+    def _plane(self, scope: Scope) -> ASGIApp:
+        path: str = scope["path"]
+        if self._objects is not None and bucket_of_host(scope["headers"], self._domains) is not None:
+            return self._objects
         if path.startswith(self._table_prefixes):
             return self._tables
         first = path[1:].partition("/")[0]
@@ -72,10 +87,10 @@ class Gateway:
     async def _opened(self) -> AsyncIterator[None]:
         """Pools only: neither Postgres nor the store needs to be there yet."""
         try:
-            if self._upstream is None:
+            if self._upstream is None or self._objects is None:
                 yield
             else:
-                async with self._upstream:
+                async with self._upstream, self._objects.sweeper.at_work(self._sweep_interval):
                     yield
         finally:
             await self._database.close()
@@ -101,6 +116,10 @@ class Gateway:
             services["s3"] = await self._state("s3", self._reach_store(self._upstream))
         return services
 
+    def _buckets(self) -> dict[str, BucketView]:
+        known = {} if self._profiles is None else self._profiles.known
+        return {bucket: _bucket_view(profile) for bucket, profile in known.items()}
+
     async def _state(self, service: Literal["postgres", "s3"], probe: Awaitable[object]) -> str:
         try:
             await probe
@@ -115,20 +134,31 @@ class Gateway:
                 raise Unavailable(f"The store answers with {response.status}.")
 
     def _build_objects(self, config: Config, keys: Keys) -> ObjectPlane | None:
-        if config.s3 is None or self._upstream is None:
+        if config.s3 is None or self._upstream is None or self._profiles is None:
             return None
         rules = [ObjectRule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in config.objects]
         return ObjectPlane(
             database=self._database,
             upstream=self._upstream,
-            profiles=Profiles(self._upstream, self._database.now),
+            profiles=self._profiles,
             resources=Resources(rules, mode=config.fencing.mode, equal=config.fencing.equal),
             secret_of=keys.secret_of,
             observe=self._observe,
             clock=_clock,
-            max_body=config.server.max_body,
-            pending_wait=config.s3.pending_wait,
+            settings=Settings(
+                domains=config.server.domains,
+                max_body=config.server.max_body,
+                threshold=config.s3.memory_threshold,
+                memory=config.server.memory,
+                pending_wait=config.s3.pending_wait,
+                limits=Limits(idle=config.server.body_timeout, grace=config.server.body_timeout),
+            ),
         )
+
+    def _build_profiles(self, config: Config) -> Profiles | None:
+        if config.s3 is None or self._upstream is None:
+            return None
+        return Profiles(self._upstream, self._database.now, config.s3.distrust)
 
     def _build_tables(self, config: Config, keys: Keys) -> TablePlane:
         default = TableRule(None, config.fencing.mode, config.fencing.equal)
@@ -140,7 +170,7 @@ class Gateway:
             )
             for rule in config.tables
         }
-        exposure = Exposure(config.postgres.schemas, rules, default, _table_prefixes(config), config.server.max_body)
+        exposure = Exposure(config.postgres.schemas, rules, default, _table_prefixes(config), config.postgres.max_body)
         return TablePlane(
             self._database, exposure, authenticate=keys.by_bearer, observe=self._observe, settle=self._settle
         )
@@ -149,6 +179,25 @@ class Gateway:
 def build(config: Config, observe: Observe = log) -> ASGIApp:
     """The whole gateway as an ASGI app. Its lifespan opens and closes what it needs."""
     return Middleware(Gateway(config, observe), observe)
+
+
+async def sweep(config: Config, observe: Observe = log) -> Swept:
+    """One round of the sweeper, as each gateway makes them. Raises ``ConfigurationError`` without an object store."""
+    if config.s3 is None:
+        raise ConfigurationError("there is nothing to sweep: no object store is configured", advice="Configure [s3].")
+    database = _database(config)
+    try:
+        async with Upstream(config.s3) as upstream:
+            profiles = Profiles(upstream, database.now, config.s3.distrust)
+            runner = Runner(database, upstream, profiles, observe, config.s3.pending_wait)
+            return await Sweeper(database, upstream, profiles, runner, observe).sweep()
+    finally:
+        await database.close()
+
+
+def _bucket_view(profile: Profile) -> BucketView:
+    missing = {finding.name: finding.consequence for finding in profile.findings if not finding.passed}
+    return BucketView(writable=profile.writable, missing=missing)
 
 
 def _database(config: Config) -> Database:

@@ -1,4 +1,7 @@
-"""The command line: serve, migrate, doctor, demo. Every problem the operator can solve is one line and exit code 2."""
+"""The command line: serve, migrate, doctor, sweep, credentials, demo.
+
+Every problem its user can solve is one line on standard error, and exit code 2.
+"""
 
 import asyncio
 import sys
@@ -10,7 +13,7 @@ import typer
 from rich.console import Console
 
 from gateway import serving
-from gateway.config import Config, Server, load
+from gateway.config import Config, Server, api_key, load
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
 from gateway.store import schema
 
@@ -97,6 +100,33 @@ def doctor(config: ConfigPath = None) -> None:
         console.print(line, style=STYLES.get(line.strip().partition(" ")[0]))
     if report.problems:
         raise typer.Exit(1)
+
+
+@application.command()
+def sweep(config: ConfigPath = None) -> None:
+    """Clear away now what a running gateway clears away by and by: tombstones, uploads and writes left behind."""
+    from gateway import app  # noqa: PLC0415 - all the libraries of both planes hang on it
+
+    swept = asyncio.run(app.sweep(load(config)))
+    typer.echo(f"swept: {swept.tombstones} tombstones, {swept.uploads} uploads, {swept.intents} pending writes")
+
+
+@application.command()
+def credentials(
+    url: Annotated[str, typer.Option(help="Where the gateway is, e.g. https://gateway.example.com.")],
+    resource: Annotated[str, typer.Option(help="The resource whose lock is held; * and a last /** as wildcards.")],
+    token: Annotated[str, typer.Option(help="The fencing token that the lock service gave.")],
+    holder: Annotated[str | None, typer.Option(help="The name of the holder.")] = None,
+    ttl: Annotated[int, typer.Option(help="Seconds until they expire.", min=60, max=43200)] = 3600,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="Holds the API key. Without it, GATEWAY_API_KEY does.")
+    ] = None,
+) -> None:
+    """Print temporary S3 keys that write with a fencing token, for credential_process in ~/.aws/config."""
+    from gateway.credential_process import Wanted, fetch  # noqa: PLC0415 - serving needs no HTTP client
+
+    key = api_key(api_key_file).get_secret_value()
+    typer.echo(fetch(url, key, Wanted(resource, token, holder, ttl)))
 
 
 @application.command()

@@ -6,7 +6,7 @@ JSON (``GATEWAY_CALLERS='[{"name": "worker", …}]'``). The environment wins ove
 
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
@@ -32,8 +32,14 @@ class Server(_Section):
     tls_key: Path | None = None
     rest_v1: bool = False
     """Serve tables at ``/rest/v1/{table}`` too, for clients that append that path by themselves."""
-    max_body: Annotated[int, Field(gt=0)] = 64 * MEBIBYTE
-    """Largest request body in bytes. Bodies are held in memory until they are verified."""
+    max_body: Annotated[int, Field(gt=0)] = 5 * 1024 * MEBIBYTE
+    """Largest object, or part of one, that is taken in one request; in bytes."""
+    domains: tuple[str, ...] = ()
+    """Hosts under which a bucket may be a label of its own: ``s3.example.com`` serves ``bucket.s3.example.com``."""
+    memory: Annotated[int, Field(gt=0)] = 256 * MEBIBYTE
+    """Bytes of objects that may be in memory at one time; whoever wants more waits its turn."""
+    body_timeout: Annotated[float, Field(gt=0)] = 30.0
+    """Seconds a client may send nothing of an object's body, and that it may take beyond one for each KiB."""
 
     @field_validator("listen")
     @classmethod
@@ -70,6 +76,8 @@ class Postgres(_Section):
     idle_timeout: Annotated[float, Field(gt=0)] = 5.0
     """Seconds after which the database ends the transaction of a gateway that was paused inside it."""
     connect_timeout: Annotated[float, Field(gt=0)] = 5.0
+    max_body: Annotated[int, Field(gt=0)] = 64 * MEBIBYTE
+    """Largest request to a table in bytes. It is held in memory until its statement has run."""
 
     @field_validator("schemas")
     @classmethod
@@ -88,9 +96,17 @@ class ObjectStore(_Section):
     access_key_id: str
     secret_access_key: SecretStr
     timeout: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds one request to the store may take."""
+    """Seconds one request to the store may take; one whose body streams: seconds without movement."""
+    memory_threshold: Annotated[int, Field(ge=0)] = 8 * MEBIBYTE
+    """Bodies up to so many bytes are put from memory; larger ones are staged in the store as parts, as they arrive."""
     pending_wait: Annotated[float, Field(ge=0)] = 5.0
     """Seconds a writer waits for another write of its own holder on the same key before it settles that one."""
+    sweep_interval: Annotated[float, Field(ge=0)] = 60.0
+    """Seconds between two rounds of clearing away tombstones, uploads and intents that were left behind; 0: never."""
+
+    distrust: tuple[Literal["complete", "delete"], ...] = ()
+    """Conditions of the store that are not to be relied on, whatever a probe sees: those of CompleteMultipartUpload, of
+    DeleteObject. A race that a store loses once in a thousand times is hardly ever seen by a probe."""
 
     @field_validator("endpoint")
     @classmethod
@@ -110,6 +126,8 @@ class CallerKeys(_Section):
     access_key_id: str | None = None
     secret_access_key: SecretStr | None = None
     api_key: SecretStr | None = None
+    admin: bool = False
+    """May administer buckets: create and delete them, change their policies and settings."""
 
     @model_validator(mode="after")
     def _provable(self) -> "CallerKeys":
@@ -223,6 +241,32 @@ def load(path: Path | None) -> Config:
         raise ConfigurationError(f"{source}: {error}") from error
     except ValidationError as error:
         raise ConfigurationError(f"{source}: {_problems(error)}") from error
+
+
+class _OwnKey(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="GATEWAY_", hide_input_in_errors=True)
+
+    api_key: SecretStr = SecretStr("")
+
+
+def api_key(path: Path | None) -> SecretStr:
+    """The API key of a command that calls a gateway: what the file holds, or else ``GATEWAY_API_KEY``.
+
+    Never an argument of the command: every user of a machine can see those. Raises ``ConfigurationError``.
+    """
+    if path is None:
+        key, source = _OwnKey().api_key.get_secret_value(), "GATEWAY_API_KEY"
+    else:
+        source = str(path)
+        try:
+            key = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{path}: the API key cannot be read from it", advice="") from error
+    if not key or not key.isascii() or not key.isprintable():
+        raise ConfigurationError(
+            f"{source}: there is no API key", advice="Set GATEWAY_API_KEY, or name a file with --api-key-file."
+        )
+    return SecretStr(key)
 
 
 def _problems(error: ValidationError) -> str:

@@ -72,13 +72,13 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
 
 def configuration(dsn: str, endpoint: str) -> Config:
     """What the gateway of the demo is told. Nothing comes from the environment."""
-    caller = {"name": "demo", "access_key_id": "demo", "secret_access_key": "demo-secret", "api_key": "demo-key"}
+    keys = {"access_key_id": "demo", "secret_access_key": "demo-secret", "api_key": "demo-key"}
     return Config.model_validate(
         {
             "postgres": {"dsn": dsn},
             "s3": {"endpoint": endpoint, "access_key_id": "embedded", "secret_access_key": "embedded"},
             "auth": {"anonymous": True},
-            "callers": [caller],
+            "callers": [{"name": "demo", "admin": True, **keys}],
             # One lock covers the row of an account and everything that is reported of it.
             "objects": [{"match": f"{BUCKET}/accounts/{{id}}/**", "resource": "public.accounts/{id}"}],
         }

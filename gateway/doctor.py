@@ -4,77 +4,33 @@ It goes through everything it can reach. What it cannot reach is a finding, not 
 """
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from enum import StrEnum
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from gateway.config import Config, ObjectStore
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.rules import Mode
+from gateway.findings import Check, Report, Section, Status, attempt, ok, problem, reason, render, some, warning
+from gateway.leftovers import UNKNOWN, leftovers
 from gateway.objects import xml
 from gateway.objects.probe import PREFIX, SignedAt, probe
 from gateway.objects.profile import REQUIRED, Finding, Profile
 from gateway.objects.upstream import Upstream
-from gateway.store import diagnosis, intents, schema
+from gateway.store import diagnosis, schema
 from gateway.store.database import Database
 from gateway.store.diagnosis import Exposed, Server
+
+__all__ = ["Check", "Clock", "Report", "Section", "Status", "examine", "local_time", "render"]
 
 OLDEST_VERSION = 140000
 NOTABLE_SKEW = timedelta(seconds=60)
 HARMFUL_SKEW = timedelta(minutes=5)
 _MOST_BUCKETS = 10
-_MOST_PENDING = 1000
-_LONG_PENDING = timedelta(minutes=1)
 
 Clock: TypeAlias = Callable[[], datetime]
-
-
-class Status(StrEnum):
-    OK = "ok"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at. ``advice`` says what to do about it; empty where nothing is to be done."""
-
-    name: str
-    status: Status
-    detail: str
-    advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    title: str
-    checks: tuple[Check, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    sections: tuple[Section, ...]
-
-    @property
-    def problems(self) -> bool:
-        """Whether anything keeps the gateway from working as promised."""
-        return any(check.status is Status.PROBLEM for section in self.sections for check in section.checks)
-
-
-def render(report: Report) -> list[str]:
-    """The report as lines of text."""
-    lines: list[str] = []
-    for section in report.sections:
-        lines += ["", section.title] if lines else [section.title]
-        for check in section.checks:
-            lines.append(f"  {check.status:<8} {check.name}: {check.detail}")
-            if check.advice:
-                lines.append(f"  {'':<8} → {check.advice}")
-    return lines
 
 
 def local_time() -> datetime:
@@ -94,7 +50,7 @@ async def examine(config: Config, clock: Clock = local_time) -> Report:
             Section("configuration", tuple(_of_configuration(config))),
             Section("database", tuple(await _of_database(config, database, clock, server))),
             Section("object store", tuple(await _of_store(config, database.now if connected else _as_provider(clock)))),
-            Section("pending writes", tuple(await _of_pending(database) if connected else [_PENDING_UNKNOWN])),
+            Section("pending writes", tuple(await leftovers(database) if connected else [UNKNOWN])),
         ]
     finally:
         await database.close()
@@ -115,47 +71,21 @@ async def _connect(database: Database) -> Server | Check:
         return await diagnosis.server(database)
     except GatewayError as error:
         advice = "Start the database, or correct postgres.dsn; until then nothing is written."
-        return _problem("connection", _reason(error), advice)
+        return problem("connection", reason(error), advice)
     except ValueError:
         # The driver's words are left out: they may repeat the password.
-        return _problem(
+        return problem(
             "connection", "postgres.dsn cannot be read", "Write postgresql://role:password@host:port/database."
         )
 
 
-def _ok(name: str, detail: str) -> Check:
-    return Check(name, Status.OK, detail)
-
-
-def _warning(name: str, detail: str, advice: str) -> Check:
-    return Check(name, Status.WARNING, detail, advice)
-
-
-def _problem(name: str, detail: str, advice: str) -> Check:
-    return Check(name, Status.PROBLEM, detail, advice)
-
-
-async def _attempt(name: str, checks: Awaitable[Sequence[Check]], advice: str = "") -> Sequence[Check]:
-    """The checks, or what kept them from being made."""
-    try:
-        return await checks
-    except GatewayError as error:
-        return [_problem(name, _reason(error), advice or error.advice)]
-
-
-def _reason(error: GatewayError) -> str:
-    cause = error.__cause__
-    # Only the operating system's own words: what a driver says may contain what it connects with.
-    return f"{error.message} ({cause.strerror or cause})" if isinstance(cause, OSError) else error.message
-
-
 def _of_configuration(config: Config) -> Iterable[Check]:
-    yield _ok("tables", f"the schemas {', '.join(config.postgres.schemas)} are exposed")
-    yield _endpoint(config.s3) if config.s3 else _ok("objects", "no object store is configured")
+    yield ok("tables", f"the schemas {', '.join(config.postgres.schemas)} are exposed")
+    yield _endpoint(config.s3) if config.s3 else ok("objects", "no object store is configured")
     yield from _callers(config)
     yield from _observed(config)
     if not config.server.tls_certificate and not _is_loopback(config.server.host):
-        yield _warning(
+        yield warning(
             "listen",
             f"{config.server.listen} is open to the network without TLS",
             "Set tls_certificate and tls_key, or put a proxy with TLS in front: API keys travel with each request.",
@@ -166,28 +96,28 @@ def _endpoint(store: ObjectStore) -> Check:
     parts = urlsplit(store.endpoint)
     detail = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}, region {store.region}"
     if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
-        return _warning("objects", f"{detail}: not encrypted", "Use https: objects travel in the clear.")
-    return _ok("objects", detail)
+        return warning("objects", f"{detail}: not encrypted", "Use https: objects travel in the clear.")
+    return ok("objects", detail)
 
 
 def _callers(config: Config) -> Iterable[Check]:
     if config.auth.anonymous:
-        yield _warning(
+        yield warning(
             "anonymous",
             "anybody may use tables and the fencing API",
             "Set auth.anonymous = false and give each caller an api_key.",
         )
     if not config.callers:
         advice = "Add a [[callers]] section for each writer."
-        yield _warning("callers", "none is configured: nobody can prove who it is", advice)
+        yield warning("callers", "none is configured: nobody can prove who it is", advice)
         return
-    yield _ok("callers", ", ".join(caller.name for caller in config.callers))
+    yield ok("callers", ", ".join(caller.name for caller in config.callers))
     without = [caller.name for caller in config.callers if caller.api_key is None]
     if without and not config.auth.anonymous:
-        yield _warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
+        yield warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
     without = [caller.name for caller in config.callers if caller.access_key_id is None]
     if without and config.s3:
-        yield _warning("S3 keys", f"without one: {', '.join(without)}", "They cannot use objects.")
+        yield warning("S3 keys", f"without one: {', '.join(without)}", "They cannot use objects.")
 
 
 def _observed(config: Config) -> Iterable[Check]:
@@ -197,7 +127,7 @@ def _observed(config: Config) -> Iterable[Check]:
         observed.insert(0, "everything without a mode of its own")
     if observed:
         advice = 'Set mode = "enforce" once the record shows no false alarms.'
-        yield _warning("observe", f"stale writes pass, and are put on record: {', '.join(observed)}", advice)
+        yield warning("observe", f"stale writes pass, and are put on record: {', '.join(observed)}", advice)
 
 
 def _is_loopback(host: str) -> bool:
@@ -212,32 +142,32 @@ async def _of_database(config: Config, database: Database, clock: Clock, server:
         return [server]
     return [
         *_of_server(server),
-        *await _attempt("schema", _of_schema(config, database, server)),
-        *await _attempt("exposed schemas", _of_exposed(config, database, server)),
-        *await _attempt("clock", _of_local_clock(database, clock)),
+        *await attempt("schema", _of_schema(config, database, server)),
+        *await attempt("exposed schemas", _of_exposed(config, database, server)),
+        *await attempt("clock", _of_local_clock(database, clock)),
     ]
 
 
 def _of_server(server: Server) -> Iterable[Check]:
     known = f"PostgreSQL {server.version}, database {server.database}, role {server.role}"
     if server.version_number < OLDEST_VERSION:
-        yield _problem("connection", known, "Upgrade: the gateway needs PostgreSQL 14 or newer.")
+        yield problem("connection", known, "Upgrade: the gateway needs PostgreSQL 14 or newer.")
     else:
-        yield _ok("connection", known)
+        yield ok("connection", known)
     if server.superuser:
-        yield _warning(
+        yield warning(
             "role", f"{server.role} is a superuser", "Give the gateway a role that may do only what it has to."
         )
     if server.read_only:
-        yield _problem("writable", "the database is read-only", "Let postgres.dsn name the primary.")
+        yield problem("writable", "the database is read-only", "Let postgres.dsn name the primary.")
     if server.isolation != "read committed" or server.time_zone != "UTC" or not server.date_style.startswith("ISO"):
-        yield _problem(
+        yield problem(
             "session",
             f"isolation {server.isolation}, TimeZone {server.time_zone}, DateStyle {server.date_style}",
             "Something between drops the settings of a session: have the pooler pass startup parameters on.",
         )
     if not (server.fsync and server.synchronous_commit):
-        yield _problem(
+        yield problem(
             "durability",
             "commits may be lost in a crash: fsync or synchronous_commit is off",
             "Switch both on: a fence that is lost lets an overtaken writer in again.",
@@ -248,17 +178,17 @@ async def _of_schema(config: Config, database: Database, server: Server) -> Sequ
     missing = await diagnosis.missing_on_fencing(database)
     if missing:
         advice = f"Grant them to {server.role}."
-        return [_problem("schema", f"the role lacks {_some(missing)}", advice)]
+        return [problem("schema", f"the role lacks {some(missing)}", advice)]
     newest = schema.newest()
     installed = await schema.installed(config.postgres.dsn.get_secret_value())
     if installed is None:
-        return [_problem("schema", "fencing is not installed", "Run gateway migrate.")]
+        return [problem("schema", "fencing is not installed", "Run gateway migrate.")]
     if installed < newest:
-        return [_problem("schema", f"fencing is at {installed}, {newest} is needed", "Run gateway migrate.")]
+        return [problem("schema", f"fencing is at {installed}, {newest} is needed", "Run gateway migrate.")]
     if installed > newest:
         advice = "It works; upgrade this gateway when all others are."
-        return [_warning("schema", f"fencing is at {installed}, newer than this gateway's {newest}", advice)]
-    return [_ok("schema", f"fencing is at {installed}, the newest")]
+        return [warning("schema", f"fencing is at {installed}, newer than this gateway's {newest}", advice)]
+    return [ok("schema", f"fencing is at {installed}, the newest")]
 
 
 async def _of_exposed(config: Config, database: Database, server: Server) -> Sequence[Check]:
@@ -268,21 +198,21 @@ async def _of_exposed(config: Config, database: Database, server: Server) -> Seq
     if missing:
         lacking = [f"{', '.join(privileges)} on {relation}" for relation, privileges in missing.items()]
         advice = f"Grant them to {server.role} where callers are meant to have them."
-        checks.append(_warning("privileges", f"the role lacks {_some(lacking)}", advice))
+        checks.append(warning("privileges", f"the role lacks {some(lacking)}", advice))
     there = {f"{each.schema}.{name}" for each in exposed for name in each.relations}
     absent = [rule.name for rule in config.tables if rule.name not in there]
     if absent:
-        checks.append(_warning("rules", f"no such table: {_some(absent)}", "Correct the name in [[tables]]."))
+        checks.append(warning("rules", f"no such table: {some(absent)}", "Correct the name in [[tables]]."))
     return checks
 
 
 def _of_one_schema(exposed: Exposed, role: str) -> Check:
     name = f"schema {exposed.schema}"
     if not exposed.present:
-        return _problem(name, "it does not exist", "Create it, or take it out of postgres.schemas.")
+        return problem(name, "it does not exist", "Create it, or take it out of postgres.schemas.")
     if not exposed.usable:
-        return _problem(name, f"{role} may not use it", f"GRANT USAGE ON SCHEMA {exposed.schema} TO {role}.")
-    return _ok(name, f"{len(exposed.relations)} tables and views")
+        return problem(name, f"{role} may not use it", f"GRANT USAGE ON SCHEMA {exposed.schema} TO {role}.")
+    return ok(name, f"{len(exposed.relations)} tables and views")
 
 
 async def _of_local_clock(database: Database, clock: Clock) -> Sequence[Check]:
@@ -299,20 +229,20 @@ def _skew(name: str, ahead: timedelta, other: str, advice: str) -> Check:
     direction = "ahead of" if ahead > timedelta() else "behind"
     detail = f"the database's is {abs(ahead).total_seconds():.0f} s {direction} {other}"
     if abs(ahead) >= HARMFUL_SKEW:
-        return _problem(name, detail, advice)
-    return _warning(name, detail, advice) if abs(ahead) >= NOTABLE_SKEW else _ok(name, detail)
+        return problem(name, detail, advice)
+    return warning(name, detail, advice) if abs(ahead) >= NOTABLE_SKEW else ok(name, detail)
 
 
 async def _of_store(config: Config, now: SignedAt) -> Sequence[Check]:
     if config.s3 is None:
-        return [_ok("connection", "not configured")]
+        return [ok("connection", "not configured")]
     async with Upstream(config.s3) as upstream:
         advice = "Start the store, or correct s3.endpoint; until then no object is written."
-        checks = [*await _attempt("connection", _of_endpoint(upstream, now), advice)]
+        checks = [*await attempt("connection", _of_endpoint(upstream, now), advice)]
         if any(check.name == "connection" and check.status is Status.PROBLEM for check in checks):
             return checks
         for bucket in await _buckets(config, upstream):
-            checks += await _attempt(f"bucket {bucket}", _of_bucket(upstream, bucket, now))
+            checks += await attempt(f"bucket {bucket}", _of_bucket(upstream, bucket, now))
         return checks
 
 
@@ -325,8 +255,8 @@ async def _of_endpoint(upstream: Upstream, now: SignedAt) -> Sequence[Check]:
     if status >= 500:
         raise Unavailable(f"The store answers with {status}.")
     if error is None or error.code == "AccessDenied":
-        return [_ok("connection", "the store answers"), *checks]
-    return [_problem("connection", f"the store refuses: {status} {error.code}", _KEY_ADVICE), *checks]
+        return [ok("connection", "the store answers"), *checks]
+    return [problem("connection", f"the store refuses: {status} {error.code}", _KEY_ADVICE), *checks]
 
 
 _SKEW_ADVICE = "Set both clocks by NTP: writes are signed with the database's, and refused from 15 minutes on."
@@ -356,35 +286,11 @@ def _of_profile(bucket: str, profile: Profile) -> Check:
     name = f"bucket {bucket}"
     if not profile.writable:
         advice = f"Use a store that honours conditional writes. Its objects can still be read. Probes: {PREFIX}"
-        return _problem(name, f"cannot be fenced: {profile.reason}", advice)
+        return problem(name, f"cannot be fenced: {profile.reason}", advice)
     passed = [finding.name for finding in profile.findings if finding.passed]
-    return _ok(name, f"can be fenced; passed {', '.join(passed)}")
+    return ok(name, f"can be fenced; passed {', '.join(passed)}")
 
 
 def _of_finding(bucket: str, finding: Finding) -> Check:
-    make = _problem if finding.name in REQUIRED else _warning
+    make = problem if finding.name in REQUIRED else warning
     return make(f"bucket {bucket}, {finding.name}", finding.detail, finding.consequence)
-
-
-_PENDING_UNKNOWN = _problem("intents", "not known without the database", "")
-
-
-async def _of_pending(database: Database) -> Sequence[Check]:
-    return await _attempt("intents", _of_intents(database))
-
-
-async def _of_intents(database: Database) -> Sequence[Check]:
-    pending = await intents.all_pending(database, _MOST_PENDING)
-    if not pending:
-        return [_ok("intents", "none")]
-    age = await database.now() - pending[0].signed_at
-    count = f"{len(pending)}{'' if len(pending) < _MOST_PENDING else ' or more'}"
-    detail = f"{count}, the oldest for {age.total_seconds():.0f} s on {pending[0].bucket}/{pending[0].key}"
-    if age < _LONG_PENDING:
-        return [_ok("intents", detail)]
-    advice = "Nothing to do: the next write or barrier of a newer holder settles them. Many mean that writers crash."
-    return [_warning("intents", detail, advice)]
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeAlias
 import uvicorn
 
 from gateway.config import Server
+from gateway.connection import KEEP_ALIVE, Connection
 from gateway.errors import ConfigurationError, SqlError
 from gateway.store import schema
 
@@ -93,12 +94,13 @@ def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) 
         uvicorn.Config(
             app,
             loop="uvloop",
-            http="httptools",
+            http=Connection,
             ws="none",
             lifespan="on",
             log_level="warning",
             access_log=False,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
             proxy_headers=False,
             ssl_certfile=_existing(settings, "tls_certificate"),
             ssl_keyfile=_existing(settings, "tls_key"),

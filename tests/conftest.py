@@ -37,15 +37,16 @@ def postgres_server() -> Iterator[EmbeddedPostgres | OwnPostgres]:
     if address := os.environ.get("TEST_POSTGRES"):
         own = OwnPostgres(address)
         asyncio.run(_execute(own.dsn(), f"DROP DATABASE IF EXISTS {TEMPLATE}"))
-        _make_template(own)
+        make_template(own)
         yield own
         return
     with tempfile.TemporaryDirectory(prefix="pg") as directory, postgres(Path(directory) / "data") as server:
-        _make_template(server)
+        make_template(server)
         yield server
 
 
-def _make_template(server: EmbeddedPostgres | OwnPostgres) -> None:
+def make_template(server: EmbeddedPostgres | OwnPostgres) -> None:
+    """Put the database there that fresh ones are copies of."""
     asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {TEMPLATE}"))
     schema.upgrade(server.dsn(TEMPLATE))
 

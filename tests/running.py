@@ -12,6 +12,7 @@ import uvicorn
 
 from gateway import app
 from gateway.config import Config
+from gateway.connection import Connection
 from gateway.observe.events import Event, Observe
 
 ACCESS_KEY, SECRET_KEY, API_KEY = "AKIAWRITER", "writer-secret", "writer-api-key"
@@ -38,11 +39,14 @@ async def running(
 ) -> AsyncIterator[str]:
     """Serve the gateway on a free port of 127.0.0.1; its origin."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        # asyncio does this by itself only for sockets that name their protocol; without it answers wait for an ACK.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         certificate, key = tls or (None, None)
         server = uvicorn.Server(
             uvicorn.Config(
                 app.build(config, Events() if observe is None else observe),
                 log_config=None,
+                http=Connection,
                 lifespan="on",
                 proxy_headers=False,
                 ssl_certfile=certificate,

@@ -5,13 +5,24 @@ S3 encodes once and never normalises: ``/a//b`` and ``/a/../b`` are keys of thei
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 TIMESTAMP_FORMAT = "%Y%m%dT%H%M%SZ"
 SHA256_OF_NOTHING = hashlib.sha256(b"").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A request without its body: path and query as they stand on the wire, headers as ASGI delivers them."""
+
+    method: str
+    raw_path: bytes
+    query_string: bytes
+    headers: Sequence[tuple[bytes, bytes]]
 
 
 def uri(raw_path: bytes) -> str:
@@ -53,10 +64,15 @@ def signature(key: bytes, *lines: str) -> str:
     return hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
 
 
+def scope(day: str, region: str) -> str:
+    """What a signing key is good for: one day (``YYYYMMDD``), one region, S3."""
+    return f"{day}/{region}/s3/aws4_request"
+
+
 @lru_cache(maxsize=512)
-def signing_key(secret: str, day: str, region: str) -> bytes:
-    """The key that signs for one day (``YYYYMMDD``), one region and S3."""
+def signing_key(secret: str, day: str, region: str, service: str = "s3") -> bytes:
+    """The key that signs for one day (``YYYYMMDD``), one region and one service."""
     key = f"AWS4{secret}".encode()
-    for step in (day, region, "s3", "aws4_request"):
+    for step in (day, region, service, "aws4_request"):
         key = hmac.digest(key, step.encode(), "sha256")
     return key

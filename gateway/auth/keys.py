@@ -2,11 +2,14 @@
 
 import hashlib
 import hmac
+import secrets
 from collections.abc import Iterable
 
-from gateway.auth.principal import ANONYMOUS, Principal
+from gateway.auth import credentials
+from gateway.auth.credentials import FencedCredentials
+from gateway.auth.principal import ANONYMOUS, Grant, Principal
 from gateway.config import CallerKeys
-from gateway.errors import Unauthenticated
+from gateway.errors import Forbidden, StoreError, Unauthenticated
 
 
 class Keys:
@@ -16,12 +19,14 @@ class Keys:
         self._anonymous = anonymous
         self._digests: list[tuple[bytes, Principal]] = []
         self._secrets: dict[str, tuple[Principal, str]] = {}
+        self._secrets_by_name: dict[str, tuple[Principal, str]] = {}
         for caller in callers:
-            principal = Principal(caller.name)
+            principal = Principal(caller.name, caller.admin)
             if caller.api_key is not None:
                 self._digests.append((_digest(caller.api_key.get_secret_value().encode()), principal))
             if caller.access_key_id is not None and caller.secret_access_key is not None:
-                self._secrets[caller.access_key_id] = principal, caller.secret_access_key.get_secret_value()
+                owned = principal, caller.secret_access_key.get_secret_value()
+                self._secrets[caller.access_key_id] = self._secrets_by_name[caller.name] = owned
 
     def by_bearer(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
         """Who sends ``Authorization: Bearer …`` or, as PostgREST clients do as well, ``apikey: …``.
@@ -39,9 +44,37 @@ class Keys:
             raise Unauthenticated("The headers Authorization and apikey belong to two callers.")
         return proven.pop()
 
-    def secret_of(self, access_key_id: str) -> tuple[Principal, str] | None:
-        """The owner of an access key id and its secret, to check a signature with."""
-        return self._secrets.get(access_key_id)
+    def secret_of(self, access_key_id: str, session_token: str | None) -> tuple[Principal, str] | None:
+        """The owner of an access key id and its secret, to check a signature with; a ``SecretOf``.
+
+        Fenced credentials belong to the caller they were issued to, bound to their grant.
+        """
+        fenced = credentials.is_fenced(session_token)
+        owned = self._secrets.get(access_key_id)
+        if owned is not None and not fenced:
+            return owned
+        if owned is None and not access_key_id.startswith(credentials.PREFIX):
+            return None
+        if owned is not None or session_token is None or not fenced:
+            raise StoreError("InvalidToken", 400, "This access key and this session token do not belong together.")
+        presented = credentials.read(session_token)
+        issued_to = self._secrets_by_name.get(presented.caller)
+        if issued_to is None:
+            return None
+        principal, secret = issued_to
+        return Principal(principal.name, grant=presented.grant), presented.secret(access_key_id, secret)
+
+    def issue(self, principal: Principal, grant: Grant) -> FencedCredentials:
+        """Fenced credentials for a caller. Raises ``Unauthenticated`` or ``Forbidden`` where it cannot have any."""
+        if principal is ANONYMOUS:  # not by its name, which a configured caller may have too
+            raise Unauthenticated("Fenced credentials are issued to configured callers only.")
+        if principal.name not in self._secrets_by_name:
+            raise Forbidden(
+                f"The caller {principal.name} has no S3 keys that fenced credentials could come from.",
+                advice="Ask the operator of the gateway for an access_key_id and a secret_access_key.",
+            )
+        _, secret = self._secrets_by_name[principal.name]
+        return credentials.issue(principal.name, secret, grant, secrets.token_hex(10).upper())
 
     def _owner(self, key: bytes) -> Principal:
         digest, owner = _digest(key), None

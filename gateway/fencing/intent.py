@@ -5,7 +5,8 @@ takes over looks at the rows that are there.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 from uuid import UUID
 
 from gateway.fencing.rules import Decision, Equal, Fence, Mode, Presented
@@ -13,6 +14,24 @@ from gateway.fencing.token import Token
 
 # How absence is written where ETags are forbidden: a key may be forbidden to become absent again.
 ABSENCE = ""
+
+# A store refuses a signature in the headers that is older than a quarter of an hour when it arrives, and one in the
+# query when the lifetime is over that it names itself. The rest is for what arrived just in time and was slow to act.
+HEADER_SIGNED = timedelta(minutes=15)
+QUERY_SIGNED = timedelta(minutes=2)
+DEAD_AFTER_HEADER_SIGNED = HEADER_SIGNED + timedelta(minutes=15)
+DEAD_AFTER_QUERY_SIGNED = QUERY_SIGNED + timedelta(minutes=5)
+
+
+class Kind(StrEnum):
+    """How a mutation that may be late is made unable to take effect."""
+
+    CONDITIONAL = "conditional"
+    """It waits for an ETag, or absence: forbid that, and make it go away."""
+    UPLOAD = "upload"
+    """It completes an upload without a condition: give the upload up, until the store has none by that id."""
+    AMENDMENT = "amendment"
+    """It carries no condition, because S3 has none for it: wait until its signature, a short one, is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +51,19 @@ class Announcement:
     mode: Mode = Mode.ENFORCE
     equal: Equal = Equal.ACCEPT
     attempt: int = 1
+    kind: Kind = Kind.CONDITIONAL
+    upload_id: str | None = None
+    """The upload that it completes; for ``Kind.UPLOAD`` only."""
+    dead_after: timedelta = DEAD_AFTER_HEADER_SIGNED
+    """So long after it was signed, by the store's clock, it can have no effect any more if it has not had it."""
+    entombs: bool = False
+    """It may leave a tombstone, which listings and the sweeper have to know of beforehand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An S3 mutation that may be under way, conditioned on the ETag ``expected`` (None: on absence).
+    """An S3 mutation that may be under way. ``expected`` is the ETag its key had (None: absent); ``Kind.CONDITIONAL``
+    takes effect only if it still has it.
 
     ``signed_at``: the database's clock when it was announced; its signature carries that time.
     """
@@ -49,6 +76,25 @@ class Intent:
     expected: str | None
     signed_at: datetime
     attempt: int = 1
+    kind: Kind = Kind.CONDITIONAL
+    upload_id: str | None = None
+    dead_after: timedelta = DEAD_AFTER_HEADER_SIGNED
+
+
+@dataclass(frozen=True, slots=True)
+class KnownObject:
+    """What is known of a key: its ETag (None: absent), and whether a tombstone stands there.
+
+    To callers a tombstone is absence, to the store it is not.
+    """
+
+    etag: str | None
+    tombstone: bool = False
+
+    @property
+    def visible(self) -> str | None:
+        """The ETag as far as callers are concerned."""
+        return None if self.tombstone else self.etag
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +104,7 @@ class Begun:
     ``decision`` and ``fence`` are None where no token was presented (observe mode). ``signed_at`` is the database's
     clock at the announcement, None where the mutation must not be sent: it was refused, or ``pending`` names the
     intents that must be gone first. ``forbidden``: ETags (``ABSENCE`` for absence) that must not come back on the key.
+    ``key``: what the mutation is conditioned on.
     """
 
     decision: Decision | None
@@ -65,6 +112,7 @@ class Begun:
     pending: tuple[Intent, ...] = ()
     signed_at: datetime | None = None
     forbidden: frozenset[str] = frozenset()
+    key: KnownObject = KnownObject(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +130,3 @@ class Forbidden:
 
     signed_at: datetime
     etags: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class KnownObject:
-    """What the gateway remembers of a key: its ETag after the last write (None: absent), and if it is a tombstone."""
-
-    etag: str | None
-    tombstone: bool

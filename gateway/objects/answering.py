@@ -1,5 +1,6 @@
 """Answers of the object plane: what the store said, less what is the gateway's own, or an error in S3's XML."""
 
+from collections.abc import Callable
 from contextlib import aclosing
 
 from starlette.types import Scope, Send
@@ -7,7 +8,8 @@ from starlette.types import Scope, Send
 from gateway.errors import GatewayError, StoreError
 from gateway.fencing.rules import Fence
 from gateway.objects import forwarding, xml
-from gateway.objects.answers import Applied, Headers, WriteAnswer
+from gateway.objects.answers import Applied, Headers
+from gateway.objects.effects import Deleted
 from gateway.objects.hop import Response
 from gateway.objects.operations import Operation
 from gateway.objects.request import S3Request
@@ -30,6 +32,7 @@ _HOP_BY_HOP = frozenset(
     }
 )
 _OF_THE_BODY = frozenset({b"content-length", b"content-type"})
+_OF_A_DELETE = frozenset({b"x-amz-delete-marker", b"x-amz-version-id"})
 # The fence's marks in the metadata come back under the names they are sent with, so that a client that copies an
 # object's metadata does not present an old token with it.
 _RENAMED = {
@@ -45,6 +48,8 @@ class Answer:
         self._method: str = scope["method"]
         self._path: str = scope["raw_path"].decode("latin-1")
         self._request_id: str = scope["state"]["request_id"]
+        # Nobody is told that the client has hung up: without asking, the rest of a large object would be read for it.
+        self._gone: Callable[[], bool] = scope["state"].get("gone", lambda: False)
         self._send = send
         self._started = False
 
@@ -55,17 +60,36 @@ class Answer:
         status, headers, body = xml.answer(error, method=self._method, path=self._path, request_id=self._request_id)
         await self._whole(status, headers, body)
 
-    async def stored(self, applied: WriteAnswer, resource: str, fence: Fence | None) -> None:
-        """A put that has taken effect."""
-        headers = applied.headers if isinstance(applied, Applied) else ()
-        kept = [pair for pair in _own(headers) if pair[0] not in _OF_THE_BODY]
-        if isinstance(applied, Applied) and not any(name == b"etag" for name, _ in kept):
+    async def stored(
+        self, applied: Applied, resource: str, fence: Fence | None, document: bytes = b"", status: int = 200
+    ) -> None:
+        """A write that has taken effect. ``document``: what S3 says of it in XML, instead of in headers."""
+        kept = [pair for pair in _own(applied.headers) if pair[0] not in _OF_THE_BODY]
+        if document:
+            kept = [pair for pair in kept if pair[0] != b"etag"] + [(b"content-type", b"application/xml")]
+        elif applied.etag is not None and not any(name == b"etag" for name, _ in kept):
             kept.append((b"etag", f'"{applied.etag}"'.encode("latin-1")))
-        await self._whole(200, [*kept, *_fencing(resource, fence)], b"")
+        await self._whole(status, [*kept, *_fencing(resource, fence)], document)
 
-    async def deleted(self, resource: str, fence: Fence | None) -> None:
+    async def deleted(self, deleted: Deleted, resource: str) -> None:
         """A delete that has taken effect, or found nothing."""
-        await self._whole(204, _fencing(resource, fence), b"")
+        headers = deleted.applied.headers if deleted.applied else ()
+        kept = [pair for pair in _own(headers) if pair[0] in _OF_A_DELETE]
+        await self._whole(204, [*kept, *_fencing(resource, deleted.fence)], b"")
+
+    async def passed(self, status: int, headers: Headers, body: bytes, resource: str | None = None) -> None:
+        """What the store said, as it said it."""
+        fencing = [] if resource is None else _fencing(resource, None)
+        kept = [pair for pair in _own(headers) if pair[0] != b"content-length"]
+        await self._whole(status, [*kept, *fencing], body)
+
+    async def document(self, body: bytes, status: int = 200) -> None:
+        """A document of the gateway's own."""
+        await self._whole(status, [(b"content-type", b"application/xml")], body)
+
+    async def redirected(self, address: str, resource: str, fence: Fence | None) -> None:
+        """See Other: where a browser goes after a form upload has taken effect. ``address`` is ASCII."""
+        await self._whole(303, [(b"location", address.encode("ascii")), *_fencing(resource, fence)], b"")
 
     async def stream(self, request: S3Request, response: Response) -> None:
         """The store's answer to a read, as it comes. A tombstone is absence."""
@@ -76,6 +100,8 @@ class Answer:
             if self._method != "HEAD":
                 async with aclosing(response.chunks()) as chunks:
                     async for chunk in chunks:
+                        if self._gone():
+                            return
                         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
             await self._send({"type": "http.response.body", "body": b""})
 

@@ -13,11 +13,14 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 class Applied:
     """The write took effect. ``etag`` is the key's ETag after it, None where the key is gone.
 
-    ``headers`` are the store's, for what the caller may want to see of them.
+    ``headers``, ``status`` and ``details``, which are elements of its document, are the store's: for what the caller
+    may want to see of them.
     """
 
     etag: str | None
     headers: Headers = ()
+    status: int = 200
+    details: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,13 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell from the answer, if there was one, whether the request took effect."""
+    """Nobody can tell from the answer, if there was one, whether the request took effect, or what is there.
+
+    ``refusal``: the store does not take a key of this name at all, whatever is asked of it.
+    """
 
     reason: str
+    refusal: Rejected | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +84,30 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A multipart upload has been opened."""
+    """A multipart upload has been opened. ``headers`` are the store's."""
 
     upload_id: str
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """A part has been stored; it takes effect with the completion of its upload."""
+    """A part has been stored; it takes effect with the completion of its upload.
+
+    ``headers`` are the store's; ``document`` is what it says about a part that was copied.
+    """
 
     etag: str
+    headers: Headers = ()
+    document: bytes = b""
 
 
 WriteAnswer: TypeAlias = Applied | NotApplied | Rejected | NotSent | Unknown
 HeadAnswer: TypeAlias = Found | Missing | Unknown
+
+
+# Other conflicts have nothing to do with the write's condition: a key where the store has a directory, say.
+_LOST_RACES = frozenset({"", "ConditionalRequestConflict", "OperationAborted"})
 
 
 def of_write(status: int, etag: str | None, body: bytes, headers: Headers = ()) -> WriteAnswer:
@@ -103,7 +120,7 @@ def of_write(status: int, etag: str | None, body: bytes, headers: Headers = ()) 
     if status in (200, 204):
         # S3 sends the status of a completion ahead and may still fail: the body has the last word.
         return Unknown(f"200 with the error {code}") if error else Applied(unquoted(etag), headers)
-    if status in (409, 412) or (status == 404 and code != "NoSuchBucket"):
+    if status == 412 or (status == 409 and code in _LOST_RACES) or (status == 404 and code != "NoSuchBucket"):
         return NotApplied(status, code)
     message = error.message if error else f"The store answered with {status}."
     if 300 <= status < 400:

@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
 from typing import TypeAlias
+from urllib.parse import urlencode
 
 from gateway.errors import Unavailable
 from gateway.objects import forwarding
 from gateway.objects.answers import NotApplied, NotSent, Rejected, Started, Unknown, Uploaded, WriteAnswer
 from gateway.objects.effects import Candidate, Form
+from gateway.objects.multipart import etag_of_parts
 from gateway.objects.protocol import choose
 from gateway.objects.upstream import Response, TextHeaders, Upstream
 
@@ -64,7 +66,11 @@ async def bump(
             if length is None or not length.isdecimal():
                 # Nobody could tell a whole body from one that broke off, and the object would be what is left of it.
                 return NotSent("the store does not say how long the object is")
-            rewriting = _Rewriting(upstream, bucket, raw_key, etag, signed_at, _kept(response))
+            try:
+                tags = await _tags(upstream, bucket, raw_key, response)
+            except Unavailable as error:
+                return NotSent(error.message)
+            rewriting = _Rewriting(upstream, bucket, raw_key, etag, signed_at, [*_kept(response), *tags])
             if int(length) <= SMALL:
                 return await rewriting.at_once(await response.read(SMALL), excluded)
             answer = await rewriting.in_parts(response, part_size, excluded)
@@ -123,26 +129,24 @@ class _Rewriting:
         return etags
 
     async def _complete(self, upload_id: str, parts: list[str], excluded: Forbidden) -> WriteAnswer | None:
-        if _etag_of_parts(parts) in excluded:
+        if etag_of_parts(parts) in excluded:
             return None
         return await self._upstream.complete_multipart(
             *self._place, upload_id, parts, expected=self._etag, signed_at=self._signed_at
         )
 
 
-def _etag_of_parts(etags: list[str]) -> str | None:
-    """The ETag an upload of these parts gets; None where the store's ETags are no hashes, and so never come back."""
-    try:
-        digests = b"".join(bytes.fromhex(etag) for etag in etags)
-    except ValueError:
-        return None
-    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(etags)}"
-
-
 def _kept(response: Response) -> TextHeaders:
     """What of an object's headers makes it the same object again, the gateway's own metadata included."""
     named = [(name.decode("latin-1").lower(), value.decode("utf-8", "replace")) for name, value in response.headers]
     return [(name, value) for name, value in named if name in _KEPT or name.startswith(forwarding.METADATA)]
+
+
+async def _tags(upstream: Upstream, bucket: str, raw_key: str, response: Response) -> TextHeaders:
+    """The tags of an object that is about to be written again, which an answer to GET only counts."""
+    if response.header("x-amz-tagging-count") in (None, "0"):
+        return ()
+    return [("x-amz-tagging", urlencode(await upstream.tagging(bucket, raw_key) or []))]
 
 
 async def _pieces(response: Response, size: int) -> AsyncIterator[bytes]:

@@ -49,19 +49,37 @@ class Decoder:
         self._declared = trailers
         self._signatures = signatures
         self._state = _State.SIZE
-        self._pending = bytearray()
+        self._line_begun = b""
         self._chunk_left = 0
         self._chunk_signature = ""
         self._chunk_hash = hashlib.sha256()
         self._trailers: dict[str, str] = {}
 
     def feed(self, data: bytes) -> bytes:
-        """The decoded bytes that ``data`` completes. Raises ``StoreError`` as soon as the framing is wrong."""
-        self._pending += data
-        decoded = bytearray()
-        while self._step(decoded):
-            pass
-        return bytes(decoded)
+        """The decoded bytes that ``data`` completes. Raises ``StoreError`` as soon as the framing is wrong.
+
+        Only a line that is not complete yet is kept: the time taken grows with ``data``, however small its chunks are.
+        """
+        if self._line_begun:
+            data, self._line_begun = self._line_begun + data, b""
+        pieces: list[bytes] = []
+        position, end = 0, len(data)
+        while position < end:
+            if self._state is _State.DATA:
+                piece = data[position : position + self._chunk_left]
+                position += len(piece)
+                self._data(piece)
+                pieces.append(piece)
+            elif self._state is _State.DONE:
+                raise _incomplete("The body goes on after its last chunk.")
+            else:
+                line_end = data.find(b"\r\n", position, position + MAX_LINE + 2)
+                if line_end < 0:
+                    self._begin_line(data[position:])
+                    break
+                self._line(data[position:line_end])
+                position = line_end + 2
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def finish(self) -> dict[str, str]:
         """Called at the end of the body: its trailers by lower-case name. Raises ``StoreError`` if more had to come."""
@@ -69,42 +87,27 @@ class Decoder:
             raise _incomplete("The body ended before its last chunk was complete.")
         return self._trailers
 
-    def _step(self, decoded: bytearray) -> bool:
-        """One element of the framing; False where it is not complete yet."""
-        if self._state is _State.DATA:
-            return self._data(decoded)
-        if self._state is _State.DONE:
-            if self._pending:
-                raise _incomplete("The body goes on after its last chunk.")
-            return False
-        line = self._line()
-        if line is None:
-            return False
+    def _begin_line(self, begun: bytes) -> None:
+        if len(begun) > MAX_LINE:
+            raise _incomplete("A line of the body's framing is too long.")
+        self._line_begun = begun
+
+    def _line(self, line: bytes) -> None:
         if self._state is _State.SIZE:
             self._size(line)
         elif self._state is _State.DATA_END:
             self._data_end(line)
         else:
             self._trailer(line)
-        return True
-
-    def _line(self) -> bytes | None:
-        end = self._pending.find(b"\r\n", 0, MAX_LINE + 2)
-        if end < 0:
-            if len(self._pending) > MAX_LINE:
-                raise _incomplete("A line of the body's framing is too long.")
-            return None
-        line = bytes(self._pending[:end])
-        del self._pending[: end + 2]
-        return line
 
     def _size(self, line: bytes) -> None:
         match = _SIZE_LINE.fullmatch(line)
         if match is None or (match[2] is None) != (self._signatures is None):
             raise StoreError("InvalidChunkSizeError", 400, "A chunk of the body does not start as it must.")
         self._chunk_left = int(match[1], 16)
-        self._chunk_signature = (match[2] or b"").decode()
-        self._chunk_hash = hashlib.sha256()
+        if self._signatures is not None:
+            self._chunk_signature = match[2].decode()
+            self._chunk_hash = hashlib.sha256()
         if self._chunk_left > self._left:
             raise _incomplete("The body is longer than x-amz-decoded-content-length says.")
         self._left -= self._chunk_left
@@ -114,18 +117,13 @@ class Decoder:
             if self._left:
                 raise _incomplete("The body is shorter than x-amz-decoded-content-length says.")
 
-    def _data(self, decoded: bytearray) -> bool:
-        piece = self._pending[: self._chunk_left]
-        del self._pending[: len(piece)]
-        decoded += piece
+    def _data(self, piece: bytes) -> None:
         self._chunk_left -= len(piece)
         if self._signatures is not None:
             self._chunk_hash.update(piece)
-        if self._chunk_left:
-            return False
-        self._check_chunk()
-        self._state = _State.DATA_END
-        return True
+        if not self._chunk_left:
+            self._check_chunk()
+            self._state = _State.DATA_END
 
     def _check_chunk(self) -> None:
         if self._signatures is not None:

@@ -9,6 +9,7 @@ from gateway.errors import StoreError
 from gateway.objects.operations import Operation, not_implemented
 
 _ETAG = re.compile(r'"[^",\s]+"|[^",\s]+')
+_CREATE = frozenset({Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.COMPLETE_MULTIPART_UPLOAD})
 
 
 class Expect(StrEnum):
@@ -43,22 +44,36 @@ class Condition:
 
 
 def read(operation: Operation, headers: Mapping[str, str]) -> Condition | None:
-    """The condition of a write, given its headers by lower-case name. Raises 501 for what S3 does not do either."""
+    """The condition of a write, given its headers by lower-case name. Raises 501 for what S3 does not do either.
+
+    Not for reads: there, these headers go to the store.
+    """
     if_match, if_none_match = headers.get("if-match"), headers.get("if-none-match")
     if "if-modified-since" in headers or "if-unmodified-since" in headers:
         raise not_implemented(f"{operation} with a condition on the time of modification")
     if if_match is not None and if_none_match is not None:
         raise not_implemented(f"{operation} with both If-Match and If-None-Match")
     if if_none_match is not None:
-        if if_none_match != "*" or operation is not Operation.PUT_OBJECT:
+        if if_none_match != "*" or operation not in _CREATE:
             raise not_implemented(f"{operation} with this form of If-None-Match")
         return Condition(Expect.ABSENT)
     if if_match is None:
         return None
-    if if_match == "*":
-        if operation is not Operation.DELETE_OBJECT:
-            raise not_implemented(f"{operation} with If-Match: *")
+    if operation not in _CREATE | {Operation.DELETE_OBJECT}:
+        raise not_implemented(f"{operation} with If-Match")
+    if if_match == "*" and operation is not Operation.DELETE_OBJECT:
+        raise not_implemented(f"{operation} with If-Match: *")
+    return _matching(if_match, f"{operation} with this form of If-Match")
+
+
+def for_entry(etag: str) -> Condition:
+    """The condition of one object in a DeleteObjects request, from its ``<ETag>``: as If-Match of a DeleteObject."""
+    return _matching(etag.strip(), f"{Operation.DELETE_OBJECTS} with this form of ETag")
+
+
+def _matching(value: str, what: str) -> Condition:
+    if value == "*":
         return Condition(Expect.EXISTS)
-    if if_match.startswith("W/") or not _ETAG.fullmatch(if_match):
-        raise not_implemented(f"{operation} with this form of If-Match")
-    return Condition(Expect.ETAG, if_match.strip('"'))
+    if value.startswith("W/") or not _ETAG.fullmatch(value):
+        raise not_implemented(what)
+    return Condition(Expect.ETAG, value.strip('"'))

@@ -1,6 +1,6 @@
 """The vocabulary of the object protocol: what it asks to be done, and what it comes to in the end.
 
-``protocol.py`` yields effects and is sent their answers; ``plane.py`` does them with Postgres and S3, and the explorer
+``protocol.py`` yields effects and is sent their answers; ``runner.py`` does them with Postgres and S3, and the explorer
 in ``tests/model`` does them in memory, in every order there is.
 """
 
@@ -12,7 +12,7 @@ from typing import TypeAlias
 from gateway.errors import StoreError
 from gateway.fencing.intent import Announcement, Begun, Forbidden, Intent, KnownObject, Raised
 from gateway.fencing.rules import Decision, Fence, Presented
-from gateway.objects.answers import HeadAnswer, Rejected, WriteAnswer
+from gateway.objects.answers import Applied, HeadAnswer, Rejected, WriteAnswer
 
 
 class Form(StrEnum):
@@ -31,13 +31,6 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
-    """Look up what is remembered of the key. Answer: ``KnownObject | None``."""
-
-    write: Announcement
-
-
-@dataclass(frozen=True, slots=True)
 class Head:
     """Ask the store what is there. Answer: ``HeadAnswer``."""
 
@@ -47,10 +40,13 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Claim, and write the intent down. Answer: ``Begun``. Durable."""
+    """Claim, and write the intent down. Answer: ``Begun``. Durable.
+
+    ``looked`` is what has been seen at the key. None: go by what is remembered of it, else take it to be absent.
+    """
 
     write: Announcement
-    expected: str | None
+    looked: KnownObject | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +57,30 @@ class Put:
     form: Form
     expected: str | None
     fence: Fence | None
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Make the parts of an upload the object. Answer: ``WriteAnswer``. Durable.
+
+    On condition that the key still has ``expected``; a write of ``Kind.UPLOAD`` goes without.
+    """
+
+    write: Announcement
+    upload_id: str
+    expected: str | None
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Amend:
+    """Change what goes with an object, or remove one version of it: without a condition, there is none for that.
+
+    Answer: ``WriteAnswer``. Durable.
+    """
+
+    write: Announcement
     signed_at: datetime
 
 
@@ -97,6 +117,15 @@ class Bump:
     etag: str
     forbidden: frozenset[str]
     signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Abort the upload that the intent's mutation completes. Answer: bool, True where the store has none by that id
+    any more. Durable.
+    """
+
+    intent: Intent
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,26 +168,43 @@ class RaiseFence:
 
 
 Effect: TypeAlias = (
-    Recall | Head | Begin | Put | Delete | Entomb | Bump | Finish | Abandon | Forbid | AwaitTurn | RaiseFence
+    Head
+    | Begin
+    | Put
+    | Complete
+    | Amend
+    | Delete
+    | Entomb
+    | Bump
+    | GiveUp
+    | Finish
+    | Abandon
+    | Forbid
+    | AwaitTurn
+    | RaiseFence
 )
-Answer: TypeAlias = KnownObject | HeadAnswer | Begun | WriteAnswer | Forbidden | Raised | bool | None
+Answer: TypeAlias = HeadAnswer | Begun | WriteAnswer | Forbidden | Raised | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The body is in place and durable. ``decision`` is what the fence said (a refusal only in observe mode)."""
+    """The write is in place and durable. ``decision`` is what the fence said (a refusal only in observe mode)."""
 
-    applied: WriteAnswer
+    applied: Applied
     decision: Decision | None
     fence: Fence | None
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The key is absent, for good as far as older holders are concerned."""
+    """The key is absent, for good as far as older holders are concerned.
+
+    ``applied`` is the store's answer, None where there was nothing to delete.
+    """
 
     decision: Decision | None
     fence: Fence | None
+    applied: Applied | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import hashlib
 import io
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -22,6 +22,9 @@ from gateway.auth import sigv4
 from gateway.config import ObjectStore
 from gateway.errors import GatewayError, OutcomeUnknown, Unavailable
 from gateway.objects.answers import Headers
+from gateway.objects.outflow import BodyStream, Outflow
+
+__all__ = ["BodyStream", "Hop", "Response", "TextHeaders", "clock_of"]
 
 TextHeaders: TypeAlias = Sequence[tuple[str, str]]
 
@@ -31,15 +34,20 @@ _KEEP_ALIVE = 4.0
 _MAX_CONNECT = 5.0
 _MAX_DOCUMENT = 64 * 1024
 _LARGE = 512 * 1024
-_READS = frozenset({"GET", "HEAD"})
+_UNSIGNED = "UNSIGNED-PAYLOAD"
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NO_DEFAULTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
 class Response:
-    """An answer of the store whose body has not been read yet. Close it, or use it as an async context manager."""
+    """An answer of the store whose body has not been read yet. Close it, or use it as an async context manager.
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    ``document`` is the body where it had to be read already.
+    """
+
+    def __init__(self, response: aiohttp.ClientResponse, document: bytes | None = None) -> None:
         self._response = response
+        self._document = document
 
     @property
     def status(self) -> int:
@@ -66,6 +74,9 @@ class Response:
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body as it arrives. Raises ``Unavailable`` where it breaks off."""
+        if self._document is not None:
+            yield self._document
+            return
         try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
@@ -130,14 +141,19 @@ class Hop:
         raw_path: str,
         query: str = "",
         headers: TextHeaders = (),
-        body: bytes = b"",
+        body: bytes | BodyStream = b"",
         *,
         signed_at: datetime | None = None,
+        expires: timedelta | None = None,
     ) -> Response:
         """Sign and send one request, a write once. Path and query are encoded already and go out as they are.
 
-        ``signed_at`` is the time of the signature: the database's for a write; a read may leave it out. Raises
-        ``Unavailable`` where nothing was sent or a read got no answer, ``OutcomeUnknown`` where a write got none.
+        ``signed_at`` is the time of the signature: the database's for a write; a read may leave it out. With
+        ``expires`` the signature stands in the query, and the store refuses the request that much later. A stream goes
+        out with its length, unsigned; what it raises breaks the request off, and comes out of here as it is.
+
+        Raises ``Unavailable`` where nothing was sent or a read got no answer, ``OutcomeUnknown`` where a write got
+        none.
         """
         if self._session is None:
             raise Unavailable("The gateway is not connected to the store.")
@@ -145,18 +161,68 @@ class Hop:
             if method not in _READS:
                 raise ValueError("a write is signed with the time of its intent")
             signed_at = datetime.now(UTC)  # noqa: TID251  # a read that is sent late does no harm
-        digest = await _sha256(body)
+        if expires is not None:
+            query, signed = self._presigned(method, raw_path, query, headers, signed_at, expires)
+        else:
+            digest = _UNSIGNED if isinstance(body, BodyStream) else await _sha256(body)
+            signed = self._signed(method, raw_path, query, headers, digest, signed_at)
+        url = URL(f"{self._endpoint}{raw_path}{'?' if query else ''}{query}", encoded=True)
+        if isinstance(body, BodyStream):
+            return await self._stream(self._session, method, url, signed, body)
         try:
             response = await self._session.request(
                 method,
-                URL(f"{self._endpoint}{raw_path}{'?' if query else ''}{query}", encoded=True),
-                headers=self._signed(method, raw_path, query, headers, digest, signed_at),
+                url,
+                headers=signed,
                 data=_payload(body),
                 allow_redirects=False,
                 timeout=_timeout(method, self._timeout),
             )
         except (aiohttp.ClientError, OSError, _InterruptedError) as error:
             raise _failure(method, error) from error
+        return self._answered(response)
+
+    async def _stream(
+        self, session: aiohttp.ClientSession, method: str, url: URL, headers: TextHeaders, body: BodyStream
+    ) -> Response:
+        outflow = Outflow(body, self._timeout)
+        headers = [*headers, ("content-length", str(body.length))]
+        # The answer may take its time only once the whole body is out; until then it is the body that must move.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_connect(self._timeout), sock_read=self._timeout)
+        try:
+            async with outflow.watched():
+                response = await session.request(
+                    method, url, headers=headers, data=outflow, allow_redirects=False, timeout=timeout
+                )
+        except BaseException as error:
+            await outflow.rested()
+            if not isinstance(error, aiohttp.ClientError | OSError | _InterruptedError):
+                raise
+            if outflow.failure is not None:
+                raise outflow.failure from None
+            raise _failure(method, error) from error
+        answer = self._answered(response)
+        if outflow.missing:
+            return await self._early(response, answer, outflow)
+        return answer
+
+    async def _early(self, response: aiohttp.ClientResponse, answer: Response, outflow: Outflow) -> Response:
+        """The store has answered before it had the body: take the answer in, and stop sending."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                document = await answer.read()
+        except TimeoutError as error:
+            raise OutcomeUnknown("The store's answer broke off: timed out.") from error
+        except Unavailable as error:
+            raise OutcomeUnknown(error.message) from error
+        finally:
+            response.close()
+            await outflow.rested()
+        if answer.status < 300:
+            raise OutcomeUnknown("The store reports success for a body that it does not have.")
+        return Response(response, document)
+
+    def _answered(self, response: aiohttp.ClientResponse) -> Response:
         self._date = response.headers.get("date", self._date)
         return Response(response)
 
@@ -168,6 +234,15 @@ class Hop:
         encoded = [(name.encode(), value.encode()) for name, value in named]
         head = sigv4.RequestHead(method, raw_path.encode(), query.encode(), encoded)
         return [*named, *sigv4.sign(head, digest, self._credentials, signed_at)]
+
+    def _presigned(
+        self, method: str, raw_path: str, query: str, headers: TextHeaders, signed_at: datetime, expires: timedelta
+    ) -> tuple[str, TextHeaders]:
+        """The query with the signature in it, and the headers with Host."""
+        named = [("host", self._host), *headers]
+        encoded = [(name.encode(), value.encode()) for name, value in named]
+        head = sigv4.RequestHead(method, raw_path.encode(), query.encode(), encoded)
+        return sigv4.presign(head, self._credentials, signed_at, expires), named
 
 
 def clock_of(value: str | None) -> datetime | None:
@@ -213,9 +288,13 @@ def _reason(error: BaseException) -> str:
     return "timed out" if isinstance(error, TimeoutError) else type(error).__name__
 
 
+def _connect(seconds: float) -> float:
+    """A connection that cannot be made is known to have carried nothing, so that must be found out first."""
+    return min(seconds / 2, _MAX_CONNECT)
+
+
 def _timeout(method: str, seconds: float) -> aiohttp.ClientTimeout:
-    # A connection that cannot be made is known to have carried nothing, so that must be found out first.
-    connect = min(seconds / 2, _MAX_CONNECT)
+    connect = _connect(seconds)
     if method == "GET":  # a body may stream for long, as long as it moves
         return aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=seconds)
     return aiohttp.ClientTimeout(total=seconds, sock_connect=connect)

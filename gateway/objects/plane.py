@@ -1,96 +1,61 @@
-"""The object plane: S3 requests come in here, path style. Reads pass through, writes go by the protocol."""
+"""The object plane: S3 requests come in here. Proven, classified, and handed to whoever is in charge of them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
 
 from gateway.audit import Audit
 from gateway.auth import sigv4
-from gateway.auth.principal import Principal
-from gateway.auth.sigv4 import RequestHead, SecretOf, VerifiedSignature
-from gateway.errors import (
-    GatewayError,
-    OutcomeUnknown,
-    SqlError,
-    StoreError,
-    StoreUnfit,
-    TokenRequired,
-    Unavailable,
-)
-from gateway.fencing.intent import Announcement, KnownObject
-from gateway.fencing.record import Attempt
-from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
-from gateway.objects import bump, protocol
-from gateway.objects.answering import Answer, Response
-from gateway.objects.answers import Rejected, of_write
-from gateway.objects.body import Body, VerifiedBody
-from gateway.objects.effects import (
-    Barred,
-    Candidate,
-    ConditionFailed,
-    Deleted,
-    Form,
-    NotDone,
-    Outcome,
-    Refused,
-    Stored,
-    StoreRefused,
-    Uncertain,
-)
-from gateway.objects.operations import Operation
+from gateway.auth.principal import SecretOf
+from gateway.auth.sigv4 import RequestHead
+from gateway.errors import GatewayError, Unavailable
+from gateway.fencing.rules import Decision, Fence, Presented
+from gateway.objects import addressing, protocol
+from gateway.objects.addressing import bucket_of_host
+from gateway.objects.administration import Administration
+from gateway.objects.amendments import Amendments
+from gateway.objects.answering import Answer
+from gateway.objects.call import Call
+from gateway.objects.copies import Copies
+from gateway.objects.deletes import Deletes
+from gateway.objects.effects import Barred, NotDone, Refused
+from gateway.objects.forms import Forms
+from gateway.objects.intake import ClientGone, Limits
+from gateway.objects.listings import Listings
+from gateway.objects.memory import Memory
+from gateway.objects.operations import Kind, Operation
 from gateway.objects.probe import Profiles
-from gateway.objects.profile import Profile
-from gateway.objects.request import S3Request, classify
-from gateway.objects.resources import Resources, Target
-from gateway.objects.runner import Payload, Runner
+from gateway.objects.puts import Puts
+from gateway.objects.reads import Reads
+from gateway.objects.request import classify
+from gateway.objects.resources import Resources
+from gateway.objects.runner import Runner
+from gateway.objects.sources import Sources
+from gateway.objects.sweeper import Sweeper
+from gateway.objects.uploads import Uploads
 from gateway.objects.upstream import Upstream
+from gateway.objects.writes import Writes
 from gateway.observe.events import Observe
-from gateway.store import intents
 from gateway.store.database import Database
-
-MAX_TARGET = 2048
-
-# What the store says about our own signature must not look as if it were about the client's.
-_ABOUT_US = frozenset(
-    {
-        "AuthorizationHeaderMalformed",
-        "InvalidAccessKeyId",
-        "RequestExpired",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-    }
-)
-
-
-class ClientGone(Exception):
-    """The client hung up before its request was complete. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """A fenced write on its way: the request, who sends it, what fences it, and how it goes on record."""
+class Settings:
+    """What an operator decides about the object plane.
 
-    request: S3Request
-    signature: VerifiedSignature
-    target: Target
-    presented: Presented | None
-    attempt: Attempt
+    ``domains``: hosts under which a bucket may be a label of its own. In bytes: ``max_body`` of one request,
+    ``threshold`` up to which a body is put from memory, ``memory`` for all of those together. ``pending_wait`` in
+    seconds.
+    """
 
-    def announcement(self) -> Announcement:
-        write_id = self.presented.write_id if self.presented else None
-        return Announcement(
-            self.target.resource,
-            self.request.bucket,
-            self.request.key,
-            write_id or uuid4(),
-            self.presented,
-            self.attempt.caller,
-            self.target.mode,
-            self.target.equal,
-        )
+    domains: tuple[str, ...]
+    max_body: int
+    threshold: int
+    memory: int
+    pending_wait: float
+    limits: Limits
 
 
 class ObjectPlane:
@@ -106,28 +71,76 @@ class ObjectPlane:
         secret_of: SecretOf,
         observe: Observe,
         clock: Callable[[], datetime],
-        max_body: int,
-        pending_wait: float,
+        settings: Settings,
     ) -> None:
-        """``clock`` judges the age of signatures. ``max_body`` is in bytes, ``pending_wait`` in seconds."""
-        self._database = database
-        self._upstream = upstream
-        self._profiles = profiles
-        self._resources = resources
+        """``clock`` judges the age of signatures."""
         self._secret_of = secret_of
         self._clock = clock
-        self._max_body = max_body
-        self._audit = Audit(database, observe, "objects")
-        self._runner = Runner(database, upstream, profiles, observe, pending_wait)
+        self._settings = settings
+        self._runner = Runner(database, upstream, profiles, observe, settings.pending_wait)
+        memory, threshold = Memory(settings.memory), settings.threshold
+        writes = Writes(database, profiles, resources, self._runner, Audit(database, observe, "objects"))
+        sources = Sources(upstream)
+        puts = Puts(database, upstream, writes, memory, threshold)
+        uploads = Uploads(database, upstream, writes, sources, memory, threshold)
+        copies = Copies(database, upstream, writes, puts, sources, memory, threshold)
+        amendments = Amendments(upstream, writes)
+        deletes = Deletes(writes, amendments)
+        self._forms = Forms(
+            writes,
+            puts,
+            secret_of,
+            clock,
+            domains=settings.domains,
+            max_body=settings.max_body,
+            limits=settings.limits,
+        )
+        self._reads = Reads(upstream)
+        self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe)
+        listings = Listings(database, upstream)
+        self._administration = Administration(database, upstream, profiles, listings, self.sweeper, observe)
+        self._handlers: Mapping[Operation, Callable[[Call], Awaitable[None]]] = {
+            Operation.PUT_OBJECT: puts.put,
+            Operation.POST_OBJECT: self._forms.refuse,
+            Operation.COPY_OBJECT: copies.copy,
+            Operation.DELETE_OBJECT: deletes.delete,
+            Operation.DELETE_OBJECTS: deletes.delete_many,
+            Operation.CREATE_MULTIPART_UPLOAD: uploads.create,
+            Operation.UPLOAD_PART: uploads.part,
+            Operation.UPLOAD_PART_COPY: uploads.part_copy,
+            Operation.ABORT_MULTIPART_UPLOAD: uploads.abort,
+            Operation.COMPLETE_MULTIPART_UPLOAD: uploads.complete,
+            Operation.LIST_OBJECTS: listings.list_objects,
+            Operation.LIST_OBJECTS_V2: listings.list_objects,
+            Operation.LIST_OBJECT_VERSIONS: listings.list_versions,
+            Operation.LIST_MULTIPART_UPLOADS: listings.list_uploads,
+            **{operation: amendments.amend for operation in Operation if operation.amends},
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = Answer(scope, send)
         try:
-            await self._serve(scope, receive, answer)
+            head = RequestHead(scope["method"], scope["raw_path"], scope["query_string"], scope["headers"])
+            form = self._forms.bucket(head)
+            if form is not None:
+                await self._forms.post(form, scope, receive, answer)
+            elif head.method == "OPTIONS":
+                place = addressing.read(head.raw_path, bucket_of_host(head.headers, self._settings.domains))
+                await self._reads.preflight(head, *place, answer)
+            else:
+                await self._serve(head, scope, receive, answer)
         except GatewayError as error:
             await answer.error(error)
         except ClientGone:
             pass
+
+    async def _serve(self, head: RequestHead, scope: Scope, receive: Receive, answer: Answer) -> None:
+        """A request that is signed in its head."""
+        signature = sigv4.verify(head, self._secret_of, self._clock())
+        request = classify(head.method, head.raw_path, head.query_string, head.headers, self._settings.domains)
+        settings, hosted = self._settings, bucket_of_host(head.headers, self._settings.domains) is not None
+        call = Call(scope, receive, answer, request, signature, settings.max_body, settings.limits, hosted)
+        await self._handler(request.operation)(call)
 
     async def barrier(self, resource: str, presented: Presented, caller: str) -> tuple[Decision, Fence]:
         """Raise the fence of a resource and settle what older holders have under way in the store.
@@ -140,160 +153,10 @@ class ObjectPlane:
         assert isinstance(outcome, NotDone)
         raise Unavailable(f"The barrier does not stand yet: {outcome.reason}.", advice="Call the barrier again.")
 
-    async def _serve(self, scope: Scope, receive: Receive, answer: Answer) -> None:
-        head = RequestHead(scope["method"], scope["raw_path"], scope["query_string"], scope["headers"])
-        signature = sigv4.verify(head, self._secret_of, self._clock())
-        request = classify(head.method, head.raw_path, head.query_string, head.headers)
-        if not request.operation.writes:
-            await answer.stream(request, await self._read(request))
-            return
-        write = self._write(scope, request, signature)
-        known = await self._refuse_early(write)
-        if request.operation is Operation.PUT_OBJECT:
-            await self._put(write, known, scope, receive, answer)
-        else:
-            await self._delete(write, known, answer)
-
-    async def _read(self, request: S3Request) -> Response:
-        method = "HEAD" if request.operation in (Operation.HEAD_BUCKET, Operation.HEAD_OBJECT) else "GET"
-        response = await self._upstream.send(method, request.raw_path, request.query, request.headers)
-        if response.status in (400, 403) or (300 <= response.status < 400 and response.status != 304):
-            # These may be about the gateway: its signature, or the address it asks at.
-            async with response:
-                rejected = of_write(response.status, None, await response.read())
-            assert isinstance(rejected, Rejected)
-            raise _refusal_of_store(rejected)
-        return response
-
-    # Writes -----------------------------------------------------------------------------------------------------
-
-    def _write(self, scope: Scope, request: S3Request, signature: VerifiedSignature) -> Write:
-        target = self._resources.target(request.bucket, request.key, request.fencing.resource)
-        token, holder = request.fencing.token, request.fencing.holder
-        if token is None and target.mode is Mode.ENFORCE:
-            raise TokenRequired(f"{request.operation} on {target.resource} carries no fencing token.")
-        presented = None if token is None else Presented(token, holder, uuid4())
-        return Write(request, signature, target, presented, _attempt(scope, request, signature.principal))
-
-    async def _refuse_early(self, write: Write) -> KnownObject | None:
-        """A token that is stale already is refused before the body is asked for. Returns what is known of the key."""
-        request, resource = write.request, write.target.resource
-        fence, known = await intents.peek(self._database, resource, request.bucket, request.key)
-        if fence is None or write.presented is None or write.target.mode is Mode.OBSERVE:
-            return known
-        decision = decide(fence, write.presented, write.target.equal)
-        if not decision.passes:
-            raise await self._audit.refused([(decision, fence)], write.attempt)
-        return known
-
-    async def _put(
-        self, write: Write, known: KnownObject | None, scope: Scope, receive: Receive, answer: Answer
-    ) -> None:
-        request = write.request
-        profile = await self._fit(request.bucket)
-        body = await self._take_in(write, scope, receive)
-        attempt = replace(write.attempt, payload_size=body.digests.size, payload_sha256=body.digests.sha256)
-        write = replace(write, attempt=attempt)
-        announcement = write.announcement()
-        forms = _forms(profile, body, str(announcement.write_id))
-        payload = Payload(body.content, [*request.headers, *body.digests.headers], known)
-        outcome = await self._runner.run(protocol.put(announcement, forms, request.condition), payload)
-        await self._conclude(write, outcome, answer)
-
-    async def _delete(self, write: Write, known: KnownObject | None, answer: Answer) -> None:
-        request = write.request
-        profile = await self._fit(request.bucket)
-        steps = protocol.delete(write.announcement(), request.condition, conditional_delete=profile.conditional_delete)
-        outcome = await self._runner.run(steps, Payload(headers=request.headers, known=known))
-        await self._conclude(write, outcome, answer)
-
-    async def _fit(self, bucket: str) -> Profile:
-        """What the bucket was seen to do; a store that ignores conditions is not written to."""
-        try:
-            profile = await self._profiles.of(bucket)
-        except StoreError as error:
-            raise _refusal_of_store(Rejected(error.status, error.s3_code, error.message)) from error
-        if not profile.writable:
-            raise StoreUnfit(f"The store of bucket {bucket} cannot be fenced: {profile.reason}.")
-        return profile
-
-    async def _take_in(self, write: Write, scope: Scope, receive: Receive) -> VerifiedBody:
-        """The whole body, verified. Nothing is written before."""
-        body = Body(
-            scope["headers"],
-            sha256=write.signature.sha256,
-            signatures=write.signature.chunks,
-            max_size=self._max_body,
-        )
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            body.feed(message.get("body", b""))
-            if not message.get("more_body", False):
-                return body.finish()
-
-    async def _conclude(self, write: Write, outcome: Outcome, answer: Answer) -> None:
-        """Answer, and put on record what has to be."""
-        match outcome:
-            case Stored(applied, decision, fence):
-                await self._note(write, decision, fence)
-                await answer.stored(applied, write.target.resource, fence)
-            case Deleted(decision, fence):
-                await self._note(write, decision, fence)
-                await answer.deleted(write.target.resource, fence)
-            case Refused(decision, fence):
-                raise await self._audit.refused([(decision, fence)], write.attempt)
-            case ConditionFailed(error):
-                raise error
-            case StoreRefused(rejected):
-                raise _refusal_of_store(rejected)
-            case Uncertain(reason):
-                raise OutcomeUnknown(f"The write may have taken effect: {reason}.")
-            case NotDone(reason):
-                raise Unavailable(f"Nothing was written: {reason}.")
-            case _:
-                raise AssertionError(outcome)
-
-    async def _note(self, write: Write, decision: Decision | None, fence: Fence | None) -> None:
-        """Observe mode: the write has passed; say on record that it would not have."""
-        if decision is None or not decision.passes:
-            reason = TokenRequired.code if decision is None else decision
-            try:
-                noted = await self._audit.noted(self._database, write.target.resource, reason, fence, write.attempt)
-            except (Unavailable, SqlError) as error:
-                raise OutcomeUnknown("The write has taken effect, but could not be put on record.") from error
-            self._audit.tell([noted])
-
-
-def _forms(profile: Profile, body: VerifiedBody, write_id: str) -> tuple[Candidate, ...]:
-    """The forms this body can be sent in to this store."""
-    if profile.unique_etags:
-        return (Candidate(Form.PLAIN, f"unlike any other: {write_id}"),)
-    forms = bump.candidates(body.digests.md5)
-    return forms if profile.can_bump else forms[:1]
-
-
-def _refusal_of_store(rejected: Rejected) -> GatewayError:
-    if rejected.code in _ABOUT_US:
-        return Unavailable(
-            f"The object store refuses the gateway: {rejected.code}.",
-            advice="Nothing was written. Ask the operator to run `gateway doctor`.",
-        )
-    return StoreError(rejected.code, rejected.status, rejected.message)
-
-
-def _attempt(scope: Scope, request: S3Request, principal: Principal) -> Attempt:
-    target = scope["raw_path"].decode("latin-1")
-    if scope["query_string"]:
-        target += "?" + scope["query_string"].decode("latin-1")
-    state = scope["state"]
-    return Attempt(
-        token=request.fencing.token,
-        holder=request.fencing.holder,
-        caller=principal.name,
-        method=scope["method"],
-        target=target[:MAX_TARGET],
-        client=state["client"],
-        request_id=state["request_id"],
-    )
+    def _handler(self, operation: Operation) -> Callable[[Call], Awaitable[None]]:
+        """Whoever is in charge. Only what is known to change nothing may pass without one of its own."""
+        if operation.kind is Kind.READ and operation not in self._handlers:
+            return self._reads.read
+        if operation.kind is Kind.ADMINISTRATION:
+            return self._administration.administer
+        return self._handlers[operation]

@@ -6,14 +6,14 @@ one at a time. A success proves little, so races are run several times; one fail
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.objects import profile
-from gateway.objects.answers import Found, NotApplied, Rejected, Unknown, WriteAnswer
+from gateway.objects.answers import Found, NotApplied, Rejected, WriteAnswer
 from gateway.objects.profile import COMPLETE_CONDITIONS, DELETE_CONDITION, Contender, Etags, Probe, Profile, Seen
 from gateway.objects.scratch import PREFIX, Scratch, Upload, Written, conclusive
 from gateway.objects.upstream import Upstream
@@ -58,7 +58,9 @@ async def probe(upstream: Upstream, bucket: str, signed_at: SignedAt) -> Profile
 class Profiles:
     """The profiles of the buckets written to, each probed once in the life of the process."""
 
-    def __init__(self, upstream: Upstream, signed_at: SignedAt) -> None:
+    def __init__(self, upstream: Upstream, signed_at: SignedAt, distrust: Collection[str] = ()) -> None:
+        """``distrust``: conditions that are not relied on whatever is seen of them; ``complete``, ``delete``."""
+        self._distrust = distrust
         self._upstream = upstream
         self._signed_at = signed_at
         self._known: dict[str, Profile] = {}
@@ -78,12 +80,22 @@ class Profiles:
                 raise failure
         return known
 
+    def forget(self, bucket: str) -> None:
+        """The bucket may do something else from now on: probe it again before the next write."""
+        self._known.pop(bucket, None)
+
+    @property
+    def known(self) -> Mapping[str, Profile]:
+        """The profiles of the buckets that have been probed."""
+        return dict(self._known)
+
     async def _find_out(self, bucket: str) -> Profile:
         under_way: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
         self._under_way[bucket] = under_way
         failure: GatewayError | None = None
         try:
-            self._known[bucket] = await probe(self._upstream, bucket, self._signed_at)
+            found = await probe(self._upstream, bucket, self._signed_at)
+            self._known[bucket] = found.without(self._distrust)
             return self._known[bucket]
         except GatewayError as error:
             failure = error
@@ -238,7 +250,7 @@ class _Examination:
             tasks = [group.create_task(entry()) for entry in entries]
         contenders = [task.result() for task in tasks]
         for contender in contenders:
-            if contender.answer != Unknown(profile.LOST_RACE):
+            if not profile.lost_race(contender.answer):
                 conclusive(contender.answer)
         self._seen.append(profile.of_race(kind, before, contenders, await self._scratch.head(name)))
 

@@ -5,13 +5,19 @@ trust: ``probe.py`` tries, and this module judges what came of it.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gateway.objects.answers import Applied, Found, HeadAnswer, Missing, NotApplied, Rejected, Unknown, WriteAnswer
 
-# Ceph's answer to a conditional write that lost a race inside it. What became of it, the object itself tells.
-LOST_RACE = "500 UnknownError"
+# How some stores answer a conditional write that lost a race inside them: Ceph says 500 UnknownError. What became of
+# it, the object itself tells.
+_LOST_RACE = "500 "
+
+
+def lost_race(answer: WriteAnswer) -> bool:
+    """Whether a write in a race was answered with an error that leaves open what became of it."""
+    return isinstance(answer, Unknown) and answer.reason.startswith(_LOST_RACE)
 
 
 class Probe(StrEnum):
@@ -109,6 +115,14 @@ class Profile:
         """Whether a delete may be a DeleteObject with If-Match; otherwise it is a tombstone."""
         return self.delete_condition
 
+    def without(self, distrusted: Collection[str]) -> "Profile":
+        """The same, without the conditions an operator does not rely on: ``complete``, ``delete``."""
+        return replace(
+            self,
+            complete_conditions=self.complete_conditions and "complete" not in distrusted,
+            delete_condition=self.delete_condition and "delete" not in distrusted,
+        )
+
     @property
     def can_bump(self) -> bool:
         """Whether the same bytes can be rewritten, conditionally, in another form that has another ETag."""
@@ -175,7 +189,7 @@ def of_race(probe: Probe, before: str | None, contenders: Sequence[Contender], a
     winners = {contender.write_id for contender in contenders if isinstance(contender.answer, Applied)}
     if len(winners) > 1:
         return Seen(probe, f"{len(winners)} of {len(contenders)} concurrent writes with one condition were accepted")
-    lost = {each.write_id for each in contenders if each.answer == Unknown(LOST_RACE)}
+    lost = {each.write_id for each in contenders if lost_race(each.answer)}
     standing = after.write_id if isinstance(after, Found) else None
     unchanged = before == (after.etag if isinstance(after, Found) else None)
     if winners and standing not in winners:

@@ -9,14 +9,25 @@ The rules that carry the promise:
 - A mutation is announced in Postgres before it is sent, and conditioned on the ETag the key has.
 - Whoever has a higher token settles what older holders have under way before it writes or is acknowledged.
 - Settling forbids the ETag first and then makes it go away: a late request finds its condition broken for ever.
+- What carries no condition is settled by what else stops it: its upload given up, or its signature dead.
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 from typing import TypeAlias, TypeVar, assert_never, cast
 
-from gateway.fencing.intent import ABSENCE, Announcement, Begun, Forbidden, Intent, KnownObject, Raised
+from gateway.fencing.intent import (
+    ABSENCE,
+    DEAD_AFTER_QUERY_SIGNED,
+    Announcement,
+    Begun,
+    Forbidden,
+    Intent,
+    Kind,
+    KnownObject,
+    Raised,
+)
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from gateway.objects.answers import (
@@ -33,12 +44,14 @@ from gateway.objects.answers import (
 from gateway.objects.conditions import Condition
 from gateway.objects.effects import (
     Abandon,
+    Amend,
     Answer,
     AwaitTurn,
     Barred,
     Begin,
     Bump,
     Candidate,
+    Complete,
     ConditionFailed,
     Delete,
     Deleted,
@@ -47,12 +60,12 @@ from gateway.objects.effects import (
     Finish,
     Forbid,
     Form,
+    GiveUp,
     Head,
     NotDone,
     Outcome,
     Put,
     RaiseFence,
-    Recall,
     Refused,
     Stored,
     StoreRefused,
@@ -65,38 +78,56 @@ Steps: TypeAlias = Generator[Effect, Answer, Result]
 # How often a write starts again because the key had changed under it, and a settler because the store did not answer.
 ATTEMPTS = 5
 
-# S3 refuses a header signature that is older than this when it arrives; the margin is for what arrived just in time.
-SIGNATURE_LIFETIME = timedelta(minutes=15)
-MARGIN = timedelta(minutes=15)
+Mutate: TypeAlias = Callable[[Announcement, Begun, datetime], Steps[Outcome | None]]
 
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What stands at a key, as far as callers are concerned: a tombstone is absence to them, not to the store."""
-
-    etag: str | None
-    tombstone: bool = False
-
-    @property
-    def visible(self) -> str | None:
-        return None if self.tombstone else self.etag
-
-
-Mutate: TypeAlias = Callable[[Announcement, Key, Begun, datetime], Steps[Outcome | None]]
+NO_SUCH_UPLOAD = "NoSuchUpload"
 
 
 def put(write: Announcement, candidates: tuple[Candidate, ...], condition: Condition | None = None) -> Steps[Outcome]:
     """Write a body that has been taken in and verified. ``candidates``: its forms, the preferred one first."""
 
-    def mutate(write: Announcement, key: Key, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
         form = choose(candidates, begun.forbidden)
         if form is None:
             yield Abandon(write)
             return NotDone("every form of these bytes has an ETag that a late request may be waiting for")
-        answer = cast(WriteAnswer, (yield Put(write, form, key.etag, begun.fence, signed_at)))
-        return (yield from _conclude(write, key, begun, answer))
+        answer = cast(WriteAnswer, (yield Put(write, form, begun.key.etag, begun.fence, signed_at)))
+        return (yield from _conclude(write, begun, answer))
 
     return (yield from _fenced(write, condition, mutate))
+
+
+def complete(
+    write: Announcement, upload_id: str, etag: str | None, condition: Condition | None = None, *, conditional: bool
+) -> Steps[Outcome]:
+    """Make the parts of an upload the object. ``etag``: what its ETag will be, None where that cannot be told.
+
+    ``conditional`` False for stores that ignore the condition of a completion. Some that honour it also refuse every
+    upload that is older than what stands at the key (409). Then, too, the upload itself has to be the condition: there
+    is only one by its id, it can be completed once, and whoever settles this gives it up.
+    """
+    older_than_the_object = False
+
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+        nonlocal older_than_the_object
+        if etag in begun.forbidden:
+            yield Abandon(write)
+            return NotDone("the object would have an ETag that a late request may be waiting for")
+        answer = cast(WriteAnswer, (yield Complete(write, upload_id, begun.key.etag, signed_at)))
+        if not isinstance(answer, NotApplied) or answer.code == NO_SUCH_UPLOAD:
+            return (yield from _conclude(write, begun, answer))
+        outcome = yield from _conclude(write, begun, answer)
+        if outcome is None and answer.status == 409:
+            older_than_the_object = True
+            return NotDone("the object is newer than the upload")
+        return outcome
+
+    if conditional:
+        outcome = yield from _fenced(write, condition, mutate)
+        if not older_than_the_object:
+            return outcome
+        write = replace(write, attempt=write.attempt + ATTEMPTS)
+    return (yield from _fenced(replace(write, kind=Kind.UPLOAD, upload_id=upload_id), condition, mutate))
 
 
 def delete(
@@ -104,16 +135,80 @@ def delete(
 ) -> Steps[Outcome]:
     """Make a key absent. A tombstone stands for it where absence is forbidden, or the store deletes unconditionally."""
 
-    def mutate(write: Announcement, key: Key, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
-        if key.visible is None:
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+        if begun.key.visible is None:
             return (yield from _confirm_absence(write, begun))
         if conditional_delete and ABSENCE not in begun.forbidden:
-            answer = cast(WriteAnswer, (yield Delete(write, key.visible, signed_at)))
-            return (yield from _conclude(write, key, begun, answer))
-        answer = cast(WriteAnswer, (yield Entomb(write, key.etag, signed_at)))
-        return (yield from _conclude(write, key, begun, answer, tombstone=True))
+            answer = cast(WriteAnswer, (yield Delete(write, begun.key.visible, signed_at)))
+            return (yield from _conclude(write, begun, answer))
+        answer = cast(WriteAnswer, (yield Entomb(write, begun.key.etag, signed_at)))
+        return (yield from _conclude(write, begun, answer, tombstone=True))
 
-    return (yield from _fenced(write, condition, mutate))
+    return (yield from _fenced(replace(write, entombs=not conditional_delete), condition, mutate))
+
+
+def amend(write: Announcement, *, on_version: bool = False, uncovers: bool = False) -> Steps[Outcome]:
+    """Change what goes with an object: its tags, its ACL, its retention. S3 has no condition for any of it.
+
+    ``on_version``: of the version that the request names, and not of what stands at the key. ``uncovers``: remove that
+    version, which may bring back the ETag of the one before; not while a late request may be waiting for any ETag.
+    """
+
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+        if uncovers and begun.forbidden:
+            yield Abandon(write)
+            return NotDone("an older version may have an ETag that a late request may be waiting for")
+        if not on_version and begun.key.tombstone:
+            yield Abandon(write)
+            return StoreRefused(Rejected(404, "NoSuchKey", "The specified key does not exist."))
+        answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
+        if isinstance(answer, Unknown):
+            return Uncertain(answer.reason)
+        if isinstance(answer, Applied) and not on_version:
+            yield Finish(write, begun.key.etag, tombstone=False)
+        else:
+            yield Abandon(write)
+        return _amended(begun, answer)
+
+    return (yield from _fenced(_without_condition(write), None, mutate, look=not on_version))
+
+
+def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[Outcome]:
+    """Remove the tombstone at a key, if one stands there and absence may come back. ``write`` presents no token."""
+
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+        if not begun.key.tombstone or begun.key.etag is None:
+            yield Finish(write, begun.key.etag, tombstone=False)
+            return Deleted(begun.decision, begun.fence)
+        if ABSENCE in begun.forbidden:
+            yield Abandon(write)
+            return NotDone("a late request may be waiting for absence")
+        if conditional_delete:
+            answer = cast(WriteAnswer, (yield Delete(write, begun.key.etag, signed_at)))
+        else:
+            answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
+        return (yield from _conclude(write, begun, answer))
+
+    announced = write if conditional_delete else _without_condition(write)
+    return (yield from _fenced(announced, None, mutate, look=True))
+
+
+def _without_condition(write: Announcement) -> Announcement:
+    return replace(write, kind=Kind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
+
+
+def _amended(begun: Begun, answer: Applied | NotApplied | Rejected | NotSent) -> Outcome:
+    match answer:
+        case Applied():
+            return Stored(answer, begun.decision, begun.fence)
+        case NotApplied(status, code):
+            return StoreRefused(Rejected(status, code, f"The store answered with {status}."))
+        case Rejected():
+            return StoreRefused(answer)
+        case NotSent(reason):
+            return NotDone(reason)
+        case _:
+            assert_never(answer)
 
 
 def barrier(resource: str, presented: Presented, caller: str) -> Steps[Outcome]:
@@ -128,10 +223,18 @@ def barrier(resource: str, presented: Presented, caller: str) -> Steps[Outcome]:
 
 
 def settle(intent: Intent) -> Steps[bool]:
-    """Make certain that the mutation has taken effect or never will. False where the store does not cooperate.
+    """Make certain that the mutation has taken effect or never will. False where the store does not cooperate."""
+    match intent.kind:
+        case Kind.CONDITIONAL:
+            return (yield from _settle_conditional(intent))
+        case Kind.UPLOAD:
+            return (yield from _settle_upload(intent))
+        case Kind.AMENDMENT:
+            return (yield from _settle_amendment(intent))
 
-    Forbidding comes first and is durable: our own bump may be late as well, and must find its condition broken.
-    """
+
+def _settle_conditional(intent: Intent) -> Steps[bool]:
+    """Forbidding comes first and is durable: our own bump may be late as well, and must find its condition broken."""
     forbidden = cast(Forbidden, (yield Forbid(intent)))
     for _ in range(ATTEMPTS):
         state = cast(HeadAnswer, (yield Head(intent.bucket, intent.key)))
@@ -141,10 +244,34 @@ def settle(intent: Intent) -> Steps[bool]:
             yield Abandon(intent)
             return True
         answer = cast(WriteAnswer, (yield _displace(intent, forbidden)))
-        if isinstance(answer, NotSent | Rejected) and _signature_is_dead(intent, state):
+        if isinstance(answer, NotSent | Rejected) and _is_dead(intent, state):
             yield Abandon(intent)
             return True
     return False
+
+
+def _settle_upload(intent: Intent) -> Steps[bool]:
+    """A completion that arrives after its upload is gone finds nothing to complete."""
+    if (yield GiveUp(intent)):
+        yield Abandon(intent)
+        return True
+    return (yield from settle_by_the_clock(intent))
+
+
+def _settle_amendment(intent: Intent) -> Steps[bool]:
+    """There is nothing to put in its way. If its sender lives, it is over soon."""
+    if (yield AwaitTurn(intent)):
+        return True
+    return (yield from settle_by_the_clock(intent))
+
+
+def settle_by_the_clock(intent: Intent) -> Steps[bool]:
+    """Forget the mutation if the store itself would refuse it by now. Writes nothing; False where it is not time."""
+    state = cast(HeadAnswer, (yield Head(intent.bucket, intent.key)))
+    if isinstance(state, Unknown) or not _is_dead(intent, state):
+        return False
+    yield Abandon(intent)
+    return True
 
 
 def _displace(intent: Intent, forbidden: Forbidden) -> Entomb | Bump:
@@ -159,38 +286,40 @@ def choose(candidates: tuple[Candidate, ...], forbidden: frozenset[str]) -> Form
     return next((candidate.form for candidate in candidates if candidate.etag not in forbidden), None)
 
 
-def _fenced(write: Announcement, condition: Condition | None, mutate: Mutate) -> Steps[Outcome]:
-    """Announce, clear the way, mutate; start again where the key turns out to have changed."""
-    key = None if condition else (yield from _recall(write))
-    for attempt in range(1, ATTEMPTS + 1):
+def _fenced(write: Announcement, condition: Condition | None, mutate: Mutate, *, look: bool = False) -> Steps[Outcome]:
+    """Announce, clear the way, mutate; start again where the key turns out to have changed.
+
+    The first attempt goes by what is remembered of the key, unless the caller has a condition on it, or must ``look``.
+    """
+    looks = look or condition is not None
+    for attempt in range(write.attempt, write.attempt + ATTEMPTS):
         write = replace(write, attempt=attempt)
-        if key is None and (key := (yield from _look(write))) is None:
-            return NotDone("the object store does not answer")
-        begun = cast(Begun, (yield Begin(write, key.etag)))
+        looked: KnownObject | None = None
+        if looks:
+            seen = yield from _look(write)
+            if isinstance(seen, NotDone | StoreRefused):
+                return seen
+            looked = seen
+        looks = True
+        begun = cast(Begun, (yield Begin(write, looked)))
         if begun.signed_at is not None:
-            if condition is not None and (broken := condition.broken(key.visible)) is not None:
+            if condition is not None and (broken := condition.broken(begun.key.visible)) is not None:
                 yield Abandon(write)
                 return ConditionFailed(broken)
-            if (outcome := (yield from mutate(write, key, begun, begun.signed_at))) is not None:
+            if (outcome := (yield from mutate(write, begun, begun.signed_at))) is not None:
                 return outcome
         elif begun.decision is not None and begun.fence is not None and not begun.pending and not begun.decision.passes:
             return Refused(begun.decision, begun.fence)
         elif not (yield from _clear(begun)):
             return NotDone("a write that is under way on this resource could not be settled")
-        key = None
     return NotDone("the object keeps changing")
 
 
-def _recall(write: Announcement) -> Steps[Key | None]:
-    known = cast("KnownObject | None", (yield Recall(write)))
-    return None if known is None else Key(known.etag, known.tombstone)
-
-
-def _look(write: Announcement) -> Steps[Key | None]:
+def _look(write: Announcement) -> Steps[KnownObject | NotDone | StoreRefused]:
     state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
     if isinstance(state, Unknown):
-        return None
-    return Key(state.etag, state.tombstone) if isinstance(state, Found) else Key(None)
+        return StoreRefused(state.refusal) if state.refusal else NotDone("the object store does not answer")
+    return KnownObject(state.etag, state.tombstone) if isinstance(state, Found) else KnownObject(None)
 
 
 def _clear(begun: Begun) -> Steps[bool]:
@@ -200,7 +329,7 @@ def _clear(begun: Begun) -> Steps[bool]:
     """
     own = begun.fence.token if begun.fence else Token(0, 0)
     for intent in begun.pending:
-        if intent.token >= own and (yield AwaitTurn(intent)):
+        if intent.token >= own and intent.kind is not Kind.AMENDMENT and (yield AwaitTurn(intent)):
             continue
         if not (yield from settle(intent)):
             return False
@@ -208,19 +337,21 @@ def _clear(begun: Begun) -> Steps[bool]:
 
 
 def _conclude(
-    write: Announcement, key: Key, begun: Begun, answer: WriteAnswer, *, tombstone: bool = False
+    write: Announcement, begun: Begun, answer: WriteAnswer, *, tombstone: bool = False
 ) -> Steps[Outcome | None]:
     """What the store's answer means. None: it had no effect because the key had changed; start again."""
     match answer:
         case Applied(etag):
             if etag in begun.forbidden:
-                return (yield from _correct(write, key, begun, etag or ABSENCE))
-            return (yield from _finish(write, key, begun, answer, tombstone=tombstone))
+                return (yield from _correct(write, begun, etag or ABSENCE))
+            return (yield from _finish(write, begun, answer, tombstone=tombstone))
         case NotApplied():
             # Something between us and the store may have sent our request twice: then this is the second one's answer.
-            if (outcome := (yield from _recognise(write, key, begun, tombstone=tombstone))) is not None:
+            if (outcome := (yield from _recognise(write, begun, tombstone=tombstone))) is not None:
                 return outcome
             yield Abandon(write)
+            if answer.code == NO_SUCH_UPLOAD:
+                return StoreRefused(Rejected(answer.status, answer.code, "The specified upload does not exist."))
             return None
         case NotSent(reason):
             yield Abandon(write)
@@ -229,42 +360,42 @@ def _conclude(
             yield Abandon(write)
             return StoreRefused(answer)
         case Unknown(reason):
-            return (yield from _recognise(write, key, begun, tombstone=tombstone)) or Uncertain(reason)
+            return (yield from _recognise(write, begun, tombstone=tombstone)) or Uncertain(reason)
         case _:
             assert_never(answer)
 
 
-def _correct(write: Announcement, key: Key, begun: Begun, etag: str) -> Steps[Outcome]:
+def _correct(write: Announcement, begun: Begun, etag: str) -> Steps[Outcome]:
     """The store gave the bytes another ETag than predicted, and it is a forbidden one: make it go away at once."""
     assert begun.signed_at is not None
     bumped = cast(WriteAnswer, (yield Bump(write.bucket, write.key, etag, begun.forbidden, begun.signed_at)))
     if isinstance(bumped, Applied):
-        return (yield from _finish(write, key, begun, bumped, tombstone=False))
+        return (yield from _finish(write, begun, bumped, tombstone=False))
     return Uncertain("the write got an ETag that a late request may be waiting for")
 
 
-def _recognise(write: Announcement, key: Key, begun: Begun, *, tombstone: bool) -> Steps[Outcome | None]:
+def _recognise(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[Outcome | None]:
     """The write-id in the object's metadata tells whose write is there. None: it is not ours."""
     state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
     if isinstance(state, Found) and _is_ours(write, state) and state.tombstone is tombstone:
-        return (yield from _finish(write, key, begun, Applied(state.etag), tombstone=tombstone))
+        return (yield from _finish(write, begun, Applied(state.etag), tombstone=tombstone))
     return None
 
 
-def _finish(write: Announcement, key: Key, begun: Begun, applied: Applied, *, tombstone: bool) -> Steps[Outcome]:
+def _finish(write: Announcement, begun: Begun, applied: Applied, *, tombstone: bool) -> Steps[Outcome]:
     """The write has taken effect: say so, unless a settler may be about to put back what was there before.
 
     It may where the write did not change the ETag: then the settler cannot tell that it has come.
     """
     done: Outcome
     if tombstone or applied.etag is None:
-        done = Deleted(begun.decision, begun.fence)
+        done = Deleted(begun.decision, begun.fence, applied)
     else:
         done = Stored(applied, begun.decision, begun.fence)
     if (yield Finish(write, applied.etag, tombstone)):
         return done
     state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
-    if isinstance(state, Found) and _is_ours(write, state) and state.etag != key.etag:
+    if isinstance(state, Found) and _is_ours(write, state) and state.etag != begun.key.etag:
         return done
     return Uncertain("another writer settled this write while it was under way")
 
@@ -273,8 +404,8 @@ def _confirm_absence(write: Announcement, begun: Begun) -> Steps[Outcome | None]
     """There was nothing to delete. Our intent keeps others from announcing, so a look now is final."""
     key = yield from _look(write)
     yield Abandon(write)
-    if key is None:
-        return NotDone("the object store does not answer")
+    if isinstance(key, NotDone | StoreRefused):
+        return key
     return Deleted(begun.decision, begun.fence) if key.visible is None else None
 
 
@@ -286,9 +417,6 @@ def _is_ours(write: Announcement, state: Found) -> bool:
     return state.write_id == str(write.write_id)
 
 
-def _signature_is_dead(intent: Intent, state: Found | Missing) -> bool:
-    """Whether the store itself refuses the mutation by now, if it ever arrives. Judged by the store's clock alone.
-
-    What stores without a condition on CompleteMultipartUpload come down to: their objects cannot be bumped.
-    """
-    return state.date is not None and state.date - intent.signed_at > SIGNATURE_LIFETIME + MARGIN
+def _is_dead(intent: Intent, state: Found | Missing) -> bool:
+    """Whether the store itself refuses the mutation by now, if it ever arrives. Judged by the store's clock alone."""
+    return state.date is not None and state.date - intent.signed_at > intent.dead_after

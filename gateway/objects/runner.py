@@ -1,35 +1,48 @@
 """Runs the object protocol for real: does what it yields with Postgres and S3, and sends it the answers."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar, assert_never
 from urllib.parse import quote
 from uuid import uuid4
 
 from gateway.errors import OutcomeUnknown, Unavailable
-from gateway.fencing.intent import Announcement, Intent, KnownObject
+from gateway.fencing.intent import (
+    DEAD_AFTER_HEADER_SIGNED,
+    DEAD_AFTER_QUERY_SIGNED,
+    QUERY_SIGNED,
+    Announcement,
+    Intent,
+    Kind,
+)
 from gateway.objects import forwarding
-from gateway.objects.answers import NotSent, Unknown, WriteAnswer
+from gateway.objects.answers import Applied, NotSent, Unknown, WriteAnswer
 from gateway.objects.bump import bump
 from gateway.objects.effects import (
     Abandon,
+    Amend,
     Answer,
     AwaitTurn,
     Begin,
     Bump,
+    Complete,
     Delete,
     Effect,
     Entomb,
     Finish,
     Forbid,
     Form,
+    GiveUp,
     Head,
     Put,
     RaiseFence,
-    Recall,
 )
+from gateway.objects.multipart import WITHOUT_ETAG, Part
 from gateway.objects.probe import Profiles
 from gateway.objects.protocol import Steps
+from gateway.objects.tombstone import tombstone_body
 from gateway.objects.upstream import TextHeaders, Upstream
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
 from gateway.store import intents
@@ -44,9 +57,12 @@ _POLL = 0.02
 _STEPS: dict[type, str] = {
     Begin: "begin",
     Put: "put",
+    Complete: "complete",
+    Amend: "amend",
     Delete: "delete",
     Entomb: "entomb",
     Bump: "bump",
+    GiveUp: "give-up",
     Finish: "finish",
     Abandon: "abandon",
     Forbid: "forbid",
@@ -55,15 +71,25 @@ _STEPS: dict[type, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
-    """What one operation has to send: a verified body, and the headers it goes to the store with.
+class Amendment:
+    """A request that goes to the store as it is: method, encoded query, headers, document."""
 
-    ``known`` is what was remembered of the key when the request came; it may be out of date.
+    method: str
+    query: str = ""
+    headers: TextHeaders = ()
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What one operation has to send, and the headers it goes to the store with: a verified body, or the parts that an
+    upload is completed from, or an amendment.
     """
 
     body: bytes = b""
     headers: TextHeaders = ()
-    known: KnownObject | None = None
+    parts: Sequence[Part] = ()
+    amendment: Amendment | None = None
 
 
 NOTHING = Payload()
@@ -113,17 +139,28 @@ class Runner:
 
     async def _perform(self, effect: Effect, payload: Payload) -> Answer:  # noqa: C901, PLR0912 - one arm an effect
         match effect:
-            case Recall():
-                return payload.known
             case Head(bucket, key):
                 return await self._upstream.head(bucket, path_of(key))
-            case Begin(write, expected):
-                return await intents.begin(self._database, write, expected, self._upstream.store_time)
+            case Begin(write, looked):
+                return await intents.begin(self._database, write, looked, self._upstream.store_time)
             case Put():
                 return await self._put(effect, payload)
+            case Complete():
+                return await self._complete(effect, payload)
+            case Amend():
+                return await self._amend(effect, payload)
+            case GiveUp(intent):
+                return await self._upstream.abandon_upload(
+                    intent.bucket, path_of(intent.key), intent.upload_id or "", signed_at=await self._database.now()
+                )
             case Delete(write, expected, signed_at):
                 return await self._upstream.delete(
-                    write.bucket, path_of(write.key), payload.headers, expected=expected, signed_at=signed_at
+                    write.bucket,
+                    path_of(write.key),
+                    payload.headers,
+                    expected=expected,
+                    signed_at=signed_at,
+                    expires=_lifetime(write),
                 )
             case Entomb():
                 return await self._entomb(effect)
@@ -149,16 +186,53 @@ class Runner:
         write = effect.write
         token = write.presented.token if write.presented else ""
         own = forwarding.own_metadata(write.resource, str(token), str(write.write_id))
-        send = self._upstream.put if effect.form is Form.PLAIN else self._upstream.put_in_parts
-        answer = await send(
+        place, headers = (write.bucket, path_of(write.key)), [*payload.headers, *own]
+        expected, signed_at = effect.expected, effect.signed_at
+        if effect.form is Form.PLAIN:
+            answer = await self._upstream.put(
+                *place, payload.body, headers, expected=expected, signed_at=signed_at, expires=_lifetime(write)
+            )
+        else:
+            _require_header_signature(write)
+            answer = await self._upstream.put_in_parts(
+                *place, payload.body, headers, expected=expected, signed_at=signed_at
+            )
+        return self._unless_lost(write, answer)
+
+    async def _complete(self, effect: Complete, payload: Payload) -> WriteAnswer:
+        write = effect.write
+        _require_header_signature(write)
+        answer = await self._upstream.complete_multipart(
             write.bucket,
             path_of(write.key),
-            payload.body,
-            [*payload.headers, *own],
+            effect.upload_id,
+            payload.parts,
+            payload.headers,
             expected=effect.expected,
+            conditional=write.kind is Kind.CONDITIONAL,
             signed_at=effect.signed_at,
         )
-        if isinstance(answer, Unknown):
+        return self._unless_lost(write, answer)
+
+    async def _amend(self, effect: Amend, payload: Payload) -> WriteAnswer:
+        write, amendment = effect.write, payload.amendment
+        assert amendment is not None, "an amendment has nothing else to send"
+        answer, reply = await self._upstream.amend(
+            amendment.method,
+            write.bucket,
+            path_of(write.key),
+            amendment.query,
+            amendment.headers,
+            amendment.body,
+            signed_at=effect.signed_at,
+            expires=QUERY_SIGNED,
+        )
+        if isinstance(answer, Applied) and reply is not None:
+            return Applied(None, reply.headers, reply.status)
+        return self._unless_lost(write, answer)
+
+    def _unless_lost(self, write: Announcement, answer: WriteAnswer) -> WriteAnswer:
+        if isinstance(answer, Unknown) and answer != WITHOUT_ETAG:
             self._observe(OutcomeLost(write.resource, write.bucket, write.key, str(write.write_id)))
         return answer
 
@@ -169,11 +243,16 @@ class Runner:
             token, write_id = str(owner.token), uuid4()
         else:
             token, write_id = str(owner.presented.token) if owner.presented else "", owner.write_id
-        # Bytes of its own, so that its ETag is one of its own: nothing can ever be waiting for it.
-        body = f"deleted {uuid4()}\n".encode()
+        body = tombstone_body(uuid4())
         own = forwarding.own_metadata(owner.resource, token, str(write_id), tombstone=True)
         return await self._upstream.put(
-            owner.bucket, path_of(owner.key), body, own, expected=effect.expected, signed_at=effect.signed_at
+            owner.bucket,
+            path_of(owner.key),
+            body,
+            own,
+            expected=effect.expected,
+            signed_at=effect.signed_at,
+            expires=_lifetime(owner),
         )
 
     async def _bump(self, effect: Bump) -> WriteAnswer:
@@ -200,6 +279,19 @@ def path_of(key: str) -> str:
     return quote(key, safe="/")
 
 
+def _lifetime(write: Announcement | Intent) -> timedelta | None:
+    """How long the signature of the mutation is to be good: no longer than its intent says. None: as in the headers."""
+    return QUERY_SIGNED if write.dead_after == DEAD_AFTER_QUERY_SIGNED else None
+
+
+def _require_header_signature(write: Announcement) -> None:
+    """These requests are signed in their headers, so nobody may believe them dead any earlier."""
+    if write.dead_after != DEAD_AFTER_HEADER_SIGNED:
+        raise AssertionError("an upload is announced with a signature that it does not get")
+
+
 def _is_the_write(effect: Effect) -> bool:
     """Whether S3 is asked for the caller's own mutation, and not for one that settles somebody else's."""
-    return isinstance(effect, Put | Delete) or (isinstance(effect, Entomb) and isinstance(effect.owner, Announcement))
+    return isinstance(effect, Put | Complete | Amend | Delete) or (
+        isinstance(effect, Entomb) and isinstance(effect.owner, Announcement)
+    )

@@ -7,8 +7,10 @@ from datetime import datetime
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.objects import forwarding
+from gateway.objects import forwarding, xml
 from gateway.objects.answers import Applied, Found, Missing, NotSent, Rejected, Unknown, Uploaded, WriteAnswer
+from gateway.objects.exchange import query_of
+from gateway.objects.multipart import WITHOUT_ETAG
 from gateway.objects.profile import Contender
 from gateway.objects.upstream import Upstream
 
@@ -18,6 +20,7 @@ PREFIX = ".fencing-gateway/probe/"
 _PATIENCE = 3
 _PAUSE = 1.1
 _CLEARING = 10.0
+_MAX_LISTING = 4 * 1024 * 1024
 _READ_ADVICE = "The gateway needs s3:GetObject and, to be told of absence, s3:ListBucket."
 
 
@@ -136,8 +139,18 @@ class Scratch:
                     )
                 for key in self._written:
                     group.create_task(self._remove(key))
-        except TimeoutError:
+            await self._clear_versions()
+        except (TimeoutError, GatewayError):
             return
+
+    async def _clear_versions(self) -> None:
+        """In a versioned bucket all of it is still there, under a delete marker each."""
+        query = query_of({"versions": "", "prefix": self._prefix})
+        async with await self._upstream.send("GET", f"/{self._bucket}", query) as response:
+            listed = xml.read_versions(await response.read(_MAX_LISTING))
+        async with asyncio.TaskGroup() as group:
+            for key, version_id in listed:
+                group.create_task(self._remove(key, query_of({"versionId": version_id})))
 
     async def _put(self, name: str, body: bytes, expected: str | None) -> Written:
         key, write_id = self._key(name), uuid4().hex
@@ -152,6 +165,10 @@ class Scratch:
         answer = await self._upstream.complete_multipart(
             self._bucket, upload.key, upload.upload_id, [upload.part], expected=expected, signed_at=self._signed_at
         )
+        if answer == WITHOUT_ETAG:
+            state = await self._upstream.head(self._bucket, upload.key)
+            if isinstance(state, Found) and state.write_id == upload.write_id:
+                answer = Applied(state.etag)
         if isinstance(answer, Applied):
             self._open.discard((upload.key, upload.upload_id))
         return answer
@@ -159,9 +176,9 @@ class Scratch:
     async def _delete(self, name: str, expected: str) -> WriteAnswer:
         return await self._upstream.delete(self._bucket, self._key(name), expected=expected, signed_at=self._signed_at)
 
-    async def _remove(self, key: str) -> bool:
+    async def _remove(self, key: str, query: str = "") -> bool:
         try:
-            response = await self._upstream.send("DELETE", f"/{self._bucket}/{key}", signed_at=self._signed_at)
+            response = await self._upstream.send("DELETE", f"/{self._bucket}/{key}", query, signed_at=self._signed_at)
             async with response:
                 await response.read()
         except GatewayError:

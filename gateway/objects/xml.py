@@ -21,13 +21,19 @@ _ELEMENT = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 def render(error: GatewayError, *, path: str, request_id: str) -> bytes:
     """The error document: code, message with advice, path, request id, and each fact as an element of its own."""
     message = f"{error.message} {error.advice}".strip()
-    elements = {"Code": error.s3_code, "Message": message, "Resource": path, "RequestId": request_id}
+    elements = {"Code": error.s3_code, "Message": message, "Resource": path, "RequestId": request_id, **facts(error)}
+    body = "".join(f"<{name}>{escaped(text)}</{name}>" for name, text in elements.items())
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{body}</Error>'.encode()
+
+
+def facts(error: GatewayError) -> dict[str, str]:
+    """The machine-readable particulars of an error, by the names of their elements."""
+    elements = {}
     for key, fact in error.facts.items():
         name = "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", key))
         if fact is not None and name not in _RESERVED and _ELEMENT.fullmatch(name):
             elements[name] = _text(fact)
-    body = "".join(f"<{name}>{_escaped(text)}</{name}>" for name, text in elements.items())
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{body}</Error>'.encode()
+    return elements
 
 
 def answer(
@@ -47,7 +53,8 @@ def _text(fact: Fact) -> str:
     return str(fact).lower() if isinstance(fact, bool) else str(fact)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text as it stands in an element, with what XML cannot say replaced."""
     # A carriage return written as such would be read as a line feed.
     return escape(_UNSPEAKABLE.sub("\ufffd", text), {"\r": "&#13;"})
 
@@ -62,32 +69,84 @@ class ErrorDocument:
 
 def read_error(body: bytes) -> ErrorDocument | None:
     """The error in an answer's body, whatever the status: S3 may begin with 200 and end with ``<Error>``."""
-    root = _root(body)
-    if root is None or _local(root) != "Error":
+    root = parse(body)
+    if root is None or local(root) != "Error":
         return None
-    fields = {_local(child): (child.text or "").strip() for child in root}
+    fields = {local(child): (child.text or "").strip() for child in root}
     return ErrorDocument(fields.get("Code", ""), fields.get("Message", ""))
 
 
 def read_field(body: bytes, document: str, field: str) -> str | None:
     """The text of one top-level field, such as the UploadId of an InitiateMultipartUploadResult; None if not there."""
-    root = _root(body)
-    if root is None or _local(root) != document:
+    root = parse(body)
+    if root is None or local(root) != document:
         return None
-    return next(((child.text or "").strip() for child in root if _local(child) == field), None)
+    return next(((child.text or "").strip() for child in root if local(child) == field), None)
+
+
+def read_checksums(body: bytes) -> tuple[tuple[str, str], ...]:
+    """What a document says of checksums, such as ``("ChecksumCRC32", "…")``; none where it says nothing."""
+    root = parse(body)
+    fields = () if root is None else root
+    return tuple((local(child), (child.text or "").strip()) for child in fields if local(child).startswith("Checksum"))
 
 
 def read_buckets(body: bytes) -> tuple[str, ...]:
     """The names in the answer to ListBuckets; none where it is something else, or more than an error may be long."""
-    root = _root(body)
-    if root is None or _local(root) != "ListAllMyBucketsResult":
+    root = parse(body)
+    if root is None or local(root) != "ListAllMyBucketsResult":
         return ()
-    return tuple((element.text or "").strip() for element in root.iter() if _local(element) == "Name")
+    return tuple((element.text or "").strip() for element in root.iter() if local(element) == "Name")
 
 
-def _root(body: bytes) -> Element | None:
+@dataclass(frozen=True, slots=True)
+class UploadsPage:
+    """A page of ListMultipartUploads. Its markers stand as they came: with encoding-type=url they are encoded."""
+
+    upload_ids: frozenset[str]
+    truncated: bool
+    next_key: str
+    next_upload_id: str
+
+
+def read_uploads(body: bytes) -> UploadsPage | None:
+    """A page of ListMultipartUploads; None where the body is something else."""
+    root = parse(body, len(body))
+    if root is None or local(root) != "ListMultipartUploadsResult":
+        return None
+    fields = {local(child): (child.text or "").strip() for child in root}
+    ids = [field.text for child in root if local(child) == "Upload" for field in child if local(field) == "UploadId"]
+    return UploadsPage(
+        frozenset((text or "").strip() for text in ids),
+        fields.get("IsTruncated", "").lower() == "true",
+        fields.get("NextKeyMarker", ""),
+        fields.get("NextUploadIdMarker", ""),
+    )
+
+
+def read_versions(body: bytes) -> tuple[tuple[str, str], ...]:
+    """Key and id of each version and delete marker in a ListObjectVersions, if it has an id of its own."""
+    root = parse(body, len(body))
+    if root is None or local(root) != "ListVersionsResult":
+        return ()
+    entries = [child for child in root if local(child) in ("Version", "DeleteMarker")]
+    fields = [{local(field): field.text or "" for field in entry} for entry in entries]
+    listed = [(entry.get("Key", ""), entry.get("VersionId", "")) for entry in fields]
+    return tuple((key, version_id) for key, version_id in listed if version_id not in ("", "null"))
+
+
+def read_tags(body: bytes) -> list[tuple[str, str]] | None:
+    """The pairs of a Tagging document; None where the body is something else."""
+    root = parse(body)
+    if root is None or local(root) != "Tagging":
+        return None
+    tags = [{local(field): field.text or "" for field in tag} for tag in root.iter() if local(tag) == "Tag"]
+    return [(tag.get("Key", ""), tag.get("Value", "")) for tag in tags]
+
+
+def parse(body: bytes, limit: int = MAX_ERROR_BYTES) -> Element | None:
     """The document, None where the body is none. S3 keeps a connection alive with white space ahead of it."""
-    text = body[:MAX_ERROR_BYTES].strip()
+    text = body[:limit].strip()
     if not text.startswith(b"<"):
         return None
     try:
@@ -97,6 +156,6 @@ def _root(body: bytes) -> Element | None:
     return root
 
 
-def _local(element: Element) -> str:
+def local(element: Element) -> str:
     """The name of an element without its namespace: stores differ in whether they give one."""
     return str(element.tag).rpartition("}")[2]

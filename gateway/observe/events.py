@@ -48,6 +48,32 @@ class OutcomeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class TombstoneSwept:
+    """What stood for a deleted object has been removed: nothing can be waiting for the key's absence any more."""
+
+    resource: str
+    bucket: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class UploadSwept:
+    """An upload that a gateway had opened for itself and left behind has been given up."""
+
+    bucket: str
+    key: str
+    upload_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFailed:
+    """Something could not be cleared away: a key (``bucket/key``), or all of a kind. It is tried again."""
+
+    what: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceUnreachable:
     """Postgres or the object store could not be reached."""
 
@@ -66,6 +92,16 @@ class RequestFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class BucketAdministered:
+    """Somebody has changed a bucket or its settings; ``status`` is what the store said."""
+
+    caller: str
+    operation: str
+    bucket: str
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogWarning:
     """Something about a fenced table that weakens what the fence can see."""
 
@@ -74,7 +110,17 @@ class CatalogWarning:
 
 
 Event: TypeAlias = (
-    StepReached | WriteRefused | IntentSettled | OutcomeLost | ServiceUnreachable | RequestFailed | CatalogWarning
+    StepReached
+    | WriteRefused
+    | IntentSettled
+    | OutcomeLost
+    | TombstoneSwept
+    | UploadSwept
+    | SweepFailed
+    | ServiceUnreachable
+    | RequestFailed
+    | BucketAdministered
+    | CatalogWarning
 )
 
 Observe: TypeAlias = Callable[[Event], None]

@@ -5,6 +5,7 @@ import sys
 import structlog
 
 from gateway.observe.events import (
+    BucketAdministered,
     CatalogWarning,
     Event,
     IntentSettled,
@@ -12,6 +13,9 @@ from gateway.observe.events import (
     RequestFailed,
     ServiceUnreachable,
     StepReached,
+    SweepFailed,
+    TombstoneSwept,
+    UploadSwept,
     WriteRefused,
 )
 
@@ -26,7 +30,7 @@ _logger = structlog.wrap_logger(
 )
 
 
-def log(event: Event) -> None:
+def log(event: Event) -> None:  # noqa: C901 - one arm an event
     """Write the event down, unless it is a step of an ordinary write."""
     match event:
         case StepReached():
@@ -48,8 +52,16 @@ def log(event: Event) -> None:
             _logger.info("write settled", resource=resource, bucket=bucket, key=key, write_id=write_id)
         case OutcomeLost(resource, bucket, key, write_id):
             _logger.warning("outcome lost", resource=resource, bucket=bucket, key=key, write_id=write_id)
+        case TombstoneSwept(resource, bucket, key):
+            _logger.info("tombstone swept", resource=resource, bucket=bucket, key=key)
+        case UploadSwept(bucket, key, upload_id):
+            _logger.info("upload swept", bucket=bucket, key=key, upload_id=upload_id)
+        case SweepFailed(what, error):
+            _logger.warning("sweep failed", what=what, error=error)
         case ServiceUnreachable(service, error):
             _logger.error("service unreachable", service=service, error=error)
+        case BucketAdministered(caller, operation, bucket, status):
+            _logger.info("bucket administered", caller=caller, operation=operation, bucket=bucket, status=status)
         case CatalogWarning(table, warning):
             _logger.warning("catalog warning", table=table, warning=warning)
         case RequestFailed(request_id, method, path, error):

@@ -16,6 +16,9 @@ _NEEDED = {
     "forbidden": ("SELECT", "INSERT", "DELETE"),
     "object": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "rejection": ("SELECT", "INSERT"),
+    "upload": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "tombstone": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "administration": ("INSERT",),
 }
 
 

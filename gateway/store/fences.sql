@@ -4,7 +4,7 @@ SELECT decision, fence, pending FROM fencing.claim_all_v1($1, $2, $3, $4, $5, $6
 
 -- name: raise
 -- Raise without writing, and say which mutations are still under way with a lower token.
-SELECT decision, fence, pending FROM fencing.raise_v1($1, $2, $3, $4, $5)
+SELECT decision, fence, pending FROM fencing.raise_v2($1, $2, $3, $4, $5)
 
 -- name: read
 -- The fence of one resource.

@@ -8,6 +8,7 @@ from gateway.fencing.intent import (
     Begun,
     Forbidden,
     Intent,
+    Kind,
     KnownObject,
     Raised,
 )
@@ -22,10 +23,11 @@ _RAISE = load("fences")["raise"]
 
 
 async def begin(
-    database: Database, write: Announcement, expected: str | None, store_time: datetime | None = None
+    database: Database, write: Announcement, looked: KnownObject | None = None, store_time: datetime | None = None
 ) -> Begun:
-    """Claim the resource and announce the mutation, conditioned on ``expected``, in one transaction.
+    """Claim the resource and announce the mutation in one transaction.
 
+    It is conditioned on what was ``looked`` up at the key; without that on what is remembered of it, else on absence.
     ``store_time`` is the store's own clock: what was forbidden a day before it is forgotten.
     """
     presented = write.presented
@@ -42,7 +44,13 @@ async def begin(
         write.key,
         write.write_id,
         write.attempt,
-        expected,
+        looked is not None,
+        looked.etag if looked else None,
+        looked.tombstone if looked else None,
+        write.kind,
+        write.upload_id,
+        write.dead_after,
+        write.entombs,
         store_time,
     )
     assert row is not None
@@ -52,6 +60,7 @@ async def begin(
         pending=_intents(row["pending"]),
         signed_at=row["signed_at"],
         forbidden=frozenset(row["forbidden"] or ()),
+        key=KnownObject(row["etag"], bool(row["tombstone"])),
     )
 
 
@@ -107,14 +116,6 @@ async def is_pending(database: Database, intent: Intent) -> bool:
     return row is not None and bool(row["pending"])
 
 
-async def peek(database: Database, resource: str, bucket: str, key: str) -> tuple[Fence | None, KnownObject | None]:
-    """The fence and what is remembered of the key, read without a lock: good for refusing early, not for deciding."""
-    row = await database.fetchrow(_SQL["peek"], resource, bucket, key)
-    assert row is not None
-    known = None if row["tombstone"] is None else KnownObject(row["etag"], row["tombstone"])
-    return _fence(row["fence"]), known
-
-
 async def all_pending(database: Database, limit: int) -> list[Intent]:
     """Every mutation that may be under way, the oldest first."""
     return [_intent(row["intent"]) for row in await database.fetch(_SQL["all_pending"], limit)]
@@ -138,4 +139,7 @@ def _intent(row: Record) -> Intent:
         row["expected"],
         row["signed_at"],
         row["attempt"],
+        Kind(row["kind"]),
+        row["upload_id"],
+        row["dead_after"],
     )

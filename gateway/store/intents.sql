@@ -1,22 +1,33 @@
 -- name: begin
 -- Claim the resource and announce a mutation of one key, unless others must be settled first.
-SELECT decision, fence, pending, signed_at, forbidden
-FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+SELECT decision, fence, pending, signed_at, forbidden, etag, tombstone
+FROM fencing.begin_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 
 -- name: finish
 -- The mutation has taken effect: forget its intent and remember the ETag, unless somebody settles or has settled it.
-WITH finished AS (
+-- Nobody needs to wait for the disk: were this lost, the intent would be back, and settled by the next writer.
+WITH hurried AS (
+    SELECT set_config('synchronous_commit', 'off', true)
+), finished AS (
     DELETE FROM fencing.intent
     WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING settling
 ), remembered AS (
     INSERT INTO fencing.object (resource, bucket, key, etag, tombstone)
     SELECT $1, $2, $3, $6, $7 FROM finished WHERE NOT settling
     ON CONFLICT (resource, bucket, key) DO UPDATE SET etag = excluded.etag, tombstone = excluded.tombstone
+), exhumed AS (
+    -- Nothing else is under way on this key, and nothing late can entomb it while absence is not forbidden.
+    DELETE FROM fencing.tombstone t
+    WHERE t.resource = $1 AND t.bucket = $2 AND t.key = $3 AND NOT $7
+      AND EXISTS (SELECT FROM finished WHERE NOT settling)
+      AND NOT EXISTS (
+          SELECT FROM fencing.forbidden f
+          WHERE f.resource = $1 AND f.bucket = $2 AND f.key = $3 AND f.etag = '')
 )
-SELECT EXISTS (SELECT FROM finished WHERE NOT settling) AS undisturbed
+SELECT EXISTS (SELECT FROM finished WHERE NOT settling) AS undisturbed FROM hurried
 
 -- name: abandon
--- The mutation has had no effect and can have none any more: forget its intent, and what was remembered of the key.
+-- The mutation can have no effect any more: forget its intent, and what was remembered of the key.
 WITH forgotten AS (
     DELETE FROM fencing.object WHERE resource = $1 AND bucket = $2 AND key = $3
 )
@@ -27,6 +38,10 @@ DELETE FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND 
 WITH added AS (
     INSERT INTO fencing.forbidden (resource, bucket, key, etag) VALUES ($1, $2, $3, $4)
     ON CONFLICT (resource, bucket, key, etag) DO UPDATE SET forbidden_at = excluded.forbidden_at
+), entombed AS (
+    -- Absence is forbidden, so something will have to stand there.
+    INSERT INTO fencing.tombstone (resource, bucket, key) SELECT $1, $2, $3 WHERE $4 = ''
+    ON CONFLICT (resource, bucket, key) DO NOTHING
 ), marked AS (
     UPDATE fencing.intent SET settling = true
     WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $5 AND attempt = $6
@@ -43,11 +58,6 @@ SELECT now() AS signed_at, ARRAY(
 SELECT EXISTS (
     SELECT FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5
 ) AS pending
-
--- name: peek
--- The fence of a resource and what is remembered of a key, without any lock.
-SELECT (SELECT f FROM fencing.fence AS f WHERE f.resource = $1) AS fence, o.etag, o.tombstone
-FROM (SELECT) AS one LEFT JOIN fencing.object AS o ON o.resource = $1 AND o.bucket = $2 AND o.key = $3
 
 -- name: all_pending
 -- Every mutation that may be under way, the oldest first.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import http.client
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from botocore.auth import S3SigV4Auth
@@ -19,6 +21,7 @@ BUCKET = "bucket"
 
 # Longer than anything here takes: a client that gives up early would learn less than it could.
 _PATIENCE = 20.0
+_UNKNOWN = frozenset({"FencingOutcomeUnknown", "ServiceUnavailable"})
 _FENCE_REFUSALS = frozenset({"StaleFencingToken", "DuplicateFencingToken", "token-stale", "token-duplicate"})
 
 
@@ -63,6 +66,46 @@ class Client:
     def delete(self, key: str) -> Answer:
         return self._s3("DELETE", key)
 
+    def delete_version(self, key: str, version_id: str) -> Answer:
+        return self._s3("DELETE", key, query=f"versionId={version_id}")
+
+    def delete_many(self, *keys: str) -> Answer:
+        """A DeleteObjects; the answer is what became of the first key, as its own DeleteObject would have said it."""
+        listed = "".join(f"<Object><Key>{key}</Key></Object>" for key in keys)
+        document = f"<Delete>{listed}</Delete>".encode()
+        digest = base64.b64encode(hashlib.md5(document).digest()).decode()
+        answer = self._s3("POST", "", document, {"content-md5": digest}, query="delete=")
+        entry = re.search(rb"<(Deleted|Error)><Key>%s</Key>.*?</\1>" % re.escape(keys[0].encode()), answer.body)
+        if not answer.succeeded or entry is None or entry[1] == b"Deleted":
+            return answer
+        code = _code(entry[0])
+        return replace(answer, status=503 if code in _UNKNOWN else 412, code=code)
+
+    def copy(self, source: str, key: str) -> Answer:
+        return self._s3("PUT", key, b"", {"x-amz-copy-source": f"/{BUCKET}/{source}"})
+
+    def tag(self, key: str, value: str) -> Answer:
+        tags = f"<Tagging><TagSet><Tag><Key>holder</Key><Value>{value}</Value></Tag></TagSet></Tagging>"
+        return self._s3("PUT", key, tags.encode(), query="tagging=")
+
+    def open_upload(self, key: str, body: bytes) -> str:
+        """An upload with one part, all of the body; its id."""
+        opened = self._s3("POST", key, query="uploads=")
+        assert opened.succeeded, opened.body
+        found = re.search(rb"<UploadId>([^<]+)</UploadId>", opened.body)
+        assert found is not None
+        upload_id = found[1].decode()
+        part = self._s3("PUT", key, body, query=f"partNumber=1&uploadId={upload_id}")
+        assert part.succeeded, part.body
+        return upload_id
+
+    def complete(self, key: str, upload_id: str, body: bytes) -> Answer:
+        """Complete what ``open_upload`` opened."""
+        etag = hashlib.md5(body).hexdigest()
+        part = f"<Part><PartNumber>1</PartNumber><ETag>&quot;{etag}&quot;</ETag></Part>"
+        document = f"<CompleteMultipartUpload>{part}</CompleteMultipartUpload>".encode()
+        return self._s3("POST", key, document, query=f"uploadId={upload_id}")
+
     def get(self, key: str) -> bytes | None:
         """The object's bytes; None where there is no object."""
         answer = self._s3("GET", key)
@@ -76,15 +119,18 @@ class Client:
         """A write to a table: ``target`` is its name and the query."""
         return self._json(method, f"/v1/tables/{target}", rows, {"Fencing-Token": str(self.token), **headers})
 
-    def _s3(self, method: str, key: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
+    def _s3(
+        self, method: str, key: str, body: bytes = b"", headers: Mapping[str, str] | None = None, *, query: str = ""
+    ) -> Answer:
+        path = f"/{BUCKET}/{key}".rstrip("/") + (f"?{query}" if query else "")
         request = AWSRequest(
             method=method,
-            url=f"http://127.0.0.1:{self.port}/{BUCKET}/{key}",
+            url=f"http://127.0.0.1:{self.port}{path}",
             data=body,
             headers={"Fencing-Token": str(self.token), **(headers or {})},
         )
         S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(request)
-        return self._send(method, f"/{BUCKET}/{key}", body, dict(request.headers.items()))
+        return self._send(method, path, body, dict(request.headers.items()))
 
     def _json(self, method: str, path: str, document: Any, headers: Mapping[str, str] | None = None) -> Answer:
         body = b"" if document is None else json.dumps(document).encode()
@@ -106,7 +152,7 @@ class Client:
 
 def _code(content: bytes) -> str | None:
     """The code of an S3 error document, of a problem document, or of PostgREST's four keys."""
-    if found := re.search(rb"<Error>.*<Code>([^<]+)</Code>", content, re.DOTALL):
+    if found := re.search(rb"<Error>.*?<Code>([^<]+)</Code>", content, re.DOTALL):
         return found[1].decode()
     try:
         document = json.loads(content or b"null")

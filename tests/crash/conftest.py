@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import asyncpg
@@ -10,8 +11,9 @@ import pytest
 from gateway.embedded import EmbeddedPostgres
 from tests.conftest import TEMPLATE
 from tests.crash.clients import Client
+from tests.crash.kinds import SOURCE, SOURCE_BODY
 from tests.crash.processes import Gateway, Nursery, Victims
-from tests.crash.story import Postgres, Stage
+from tests.crash.stage import Postgres, Stage
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, DoubleProcess
 
 _DATABASE = "crash"
@@ -34,22 +36,48 @@ def crash_dsn(postgres_server: EmbeddedPostgres) -> str:
 def _store(endpoint: str) -> dict[str, Any]:
     """The time-out is longer than a request is ever held here, and nobody waits long for another write of its own."""
     credentials = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
-    return {"endpoint": endpoint, "timeout": 20, "pending_wait": 0.3, **credentials}
+    return {
+        "endpoint": endpoint,
+        "timeout": 20,
+        "pending_wait": 0.3,
+        "memory_threshold": 1024 * 1024,
+        "sweep_interval": 0,
+        **credentials,
+    }
 
 
 @pytest.fixture(scope="session")
-def stage(crash_dsn: str) -> Iterator[Stage]:
-    given = {
-        "dsn": crash_dsn,
-        "postgres": {"dsn": crash_dsn, "idle_timeout": IDLE_TIMEOUT},
-        "objects": [{"match": "bucket/accounts/{id}/**", "resource": "public.accounts/{id}"}],
-    }
+def crash_postgres(crash_dsn: str) -> Iterator[Postgres]:
     postgres = Postgres(crash_dsn)
     postgres.rows("CREATE TABLE accounts (id bigint PRIMARY KEY, note text)")
-    with (
-        DoubleProcess.start(buckets=["bucket"]) as double,
-        Nursery({**given, "s3": _store(double.endpoint)}) as nursery,
-    ):
+    yield postgres
+    postgres.close()
+
+
+@pytest.fixture(scope="session")
+def stage(crash_dsn: str, crash_postgres: Postgres) -> Iterator[Stage]:
+    with DoubleProcess.start(buckets=["bucket"]) as double, _staged(crash_dsn, crash_postgres, double, 1) as staged:
+        yield staged
+
+
+@pytest.fixture(scope="session")
+def weak_stage(crash_dsn: str, crash_postgres: Postgres) -> Iterator[Stage]:
+    """The store ignores the condition of a completion, and the gateways have found that out."""
+    with DoubleProcess.start(buckets=["bucket"]) as double:
+        double.behave(ignored_conditions=["CompleteMultipartUpload"])
+        with _staged(crash_dsn, crash_postgres, double, 1_000_000) as staged:
+            yield staged
+
+
+@contextmanager
+def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int) -> Iterator[Stage]:
+    given = {
+        "dsn": dsn,
+        "postgres": {"dsn": dsn, "idle_timeout": IDLE_TIMEOUT},
+        "objects": [{"match": "bucket/accounts/{id}/**", "resource": "public.accounts/{id}"}],
+        "s3": _store(double.endpoint),
+    }
+    with Nursery(given) as nursery:
 
         def hatch() -> Gateway:
             """A gateway that has written before: the first write probes the bucket."""
@@ -57,7 +85,8 @@ def stage(crash_dsn: str) -> Iterator[Stage]:
             assert Client(gateway.port, 1).put("warm", b"").succeeded
             return gateway
 
-        built = Stage(double, postgres, hatch(), Victims(hatch))
+        healthy = hatch()
+        assert Client(healthy.port, 1).put(SOURCE, SOURCE_BODY).succeeded
+        built = Stage(double, postgres, healthy, Victims(hatch), given, first)
         yield built
         built.close()
-    postgres.close()

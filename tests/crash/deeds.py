@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from tests.crash.clients import Answer, Client
@@ -21,6 +22,48 @@ def put(body: bytes, **headers: str) -> Deed:
 def delete(*, shows: bool = True) -> Deed:
     """``shows`` False: there is nothing to delete."""
     return Deed("delete", lambda client, place: client.delete(place.key), deletes=True, shows=shows)
+
+
+def put_in_two_parts(body: bytes) -> Deed:
+    """``body`` is more than the gateway takes into memory, and more than one part."""
+    return replace(put(body), name="put in two parts", parts=2)
+
+
+def complete(body: bytes) -> Deed:
+    """Complete the upload that was opened for the key, the last one if there are several."""
+
+    def perform(client: Client, place: Place) -> Answer:
+        return client.complete(place.key, place.uploads[-1], body)
+
+    return Deed("completion", perform, body=body)
+
+
+def copy(source: str, body: bytes, *, parts: int = 1) -> Deed:
+    """``body`` is what is at the key ``source``."""
+    return Deed("copy", lambda client, place: client.copy(source, place.key), body=body, parts=parts)
+
+
+def delete_two() -> Deed:
+    """Both keys of the place in one request."""
+
+    def perform(client: Client, place: Place) -> Answer:
+        return client.delete_many(place.key, place.second_key)
+
+    return Deed("delete of two", perform, deletes=True, writes=2)
+
+
+def tag(value: str) -> Deed:
+    return Deed("tagging", lambda client, place: client.tag(place.key, value), amends=True)
+
+
+def delete_version() -> Deed:
+    """The only version there is in a bucket that keeps none, for good and without a condition."""
+    return Deed("delete of a version", lambda client, place: client.delete_version(place.key, "null"), deletes=True)
+
+
+def put_second(body: bytes) -> Deed:
+    """At the place's other key."""
+    return Deed("put at the second key", lambda client, place: client.put(place.second_key, body), shows=False)
 
 
 def barrier() -> Deed:

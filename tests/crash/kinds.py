@@ -12,11 +12,33 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests.crash.deeds import barrier, delete, delete_row, insert, insert_two, put, update, upsert
+from tests.crash.clients import Client
+from tests.crash.deeds import (
+    barrier,
+    complete,
+    copy,
+    delete,
+    delete_row,
+    delete_two,
+    delete_version,
+    insert,
+    insert_two,
+    put,
+    put_in_two_parts,
+    put_second,
+    tag,
+    update,
+    upsert,
+)
 from tests.crash.story import Deed, Story
 
 BEFORE = b"what was there at first"
 ZOMBIE = b"the zombie's"
+LARGE = b"the zombie's" * (6 * 1024 * 1024 // 12)
+
+# A key that nothing happens to, to copy from, and what is there.
+SOURCE = "source"
+SOURCE_BODY = b"to be copied"
 
 Prepare: TypeAlias = Callable[[Story], None]
 
@@ -90,8 +112,39 @@ def an_overtaken_object(story: Story) -> None:
     assert story.done(34, barrier()).succeeded
 
 
+def two_objects(story: Story) -> None:
+    for deed in (put(BEFORE), put_second(BEFORE)):
+        assert story.done(33, deed).succeeded
+
+
+def an_upload(story: Story) -> None:
+    """Opened and filled by 33, after the object that it is to replace."""
+    an_object(story)
+    _open_upload(story)
+
+
+def an_upload_of_nothing(story: Story) -> None:
+    _open_upload(story)
+
+
+def an_older_upload(story: Story) -> None:
+    """The object has changed since it was opened: then stores refuse every condition on its completion."""
+    _open_upload(story)
+    an_object(story)
+
+
+def _open_upload(story: Story) -> None:
+    client = Client(story.stage.healthy.port, 33)
+    story.place.uploads.append(client.open_upload(story.place.key, ZOMBIE))
+
+
 def a_row(story: Story) -> None:
     assert story.done(32, upsert("at first")).succeeded
+
+
+def an_overtaken_upload(story: Story) -> None:
+    an_upload(story)
+    assert story.done(34, barrier()).succeeded
 
 
 def a_row_of_this_holder(story: Story) -> None:
@@ -103,12 +156,12 @@ def an_overtaken_row(story: Story) -> None:
     assert story.done(34, barrier()).succeeded
 
 
-def _late(deed: Deed, method: str, prepare: Prepare) -> Prepare:
-    """A write of 33 is on its way to the store for as long as the story lasts."""
+def _late(deed: Deed, prepare: Prepare, **match: Any) -> Prepare:
+    """A write of 33 is on its way to the store for as long as the story lasts; ``match`` says which request of it."""
 
     def prepared(story: Story) -> None:
         prepare(story)
-        story.in_flight(33, deed, method=method)
+        story.in_flight(33, deed, **match)
 
     return prepared
 
@@ -131,6 +184,10 @@ def _around(*names: str) -> tuple[str, ...]:
 PUT = _around("objects.begin", "objects.put", "objects.finish")
 DELETE = _around("objects.begin", "objects.delete", "objects.finish")
 ENTOMB = _around("objects.begin", "objects.entomb", "objects.finish")
+COMPLETE = _around("objects.begin", "objects.complete", "objects.finish")
+# The first completion is conditional, and refused; the second one is not.
+COMPLETE_OLDER = COMPLETE[:4] + _around("objects.abandon") + COMPLETE
+AMEND = _around("objects.begin", "objects.amend")
 ABANDON = _around("objects.begin", "objects.abandon")
 
 OBJECTS = (
@@ -144,20 +201,42 @@ OBJECTS = (
     Kind("failing condition", put(ZOMBIE, If_Match='"other"'), ABANDON, an_object, BEFORE),
     Kind("barrier", barrier(), _around("objects.raise"), an_object, BEFORE),
 )
+UPLOADS = (
+    Kind("put in parts", put_in_two_parts(LARGE), COMPLETE, an_object, BEFORE),
+    Kind("completion", complete(ZOMBIE), COMPLETE, an_upload, BEFORE),
+    Kind("creating completion", complete(ZOMBIE), COMPLETE, an_upload_of_nothing),
+    Kind("completion of an older upload", complete(ZOMBIE), COMPLETE_OLDER, an_older_upload, BEFORE),
+)
+OTHERS = (
+    Kind("copy", copy(SOURCE, SOURCE_BODY), PUT, an_object, BEFORE),
+    Kind("delete of two", delete_two(), DELETE + DELETE, two_objects, BEFORE),
+)
+AMENDMENTS = (
+    Kind("tagging", tag("zombie"), AMEND + _around("objects.finish"), an_object, BEFORE),
+    Kind("delete of a version", delete_version(), AMEND + _around("objects.abandon"), an_object, BEFORE),
+)
 
 SETTLED_BY_BUMP = _around("objects.forbid", "objects.bump", "objects.abandon")
 SETTLED_BY_TOMBSTONE = _around("objects.forbid", "objects.entomb", "objects.abandon")
-_LATE_OVERWRITE = _late(put(b"late"), "PUT", an_object)
-_LATE_CREATE = _late(put(b"late"), "PUT", nothing)
-_LATE_DELETE = _late(delete(), "DELETE", an_object)
+SETTLED_BY_GIVING_UP = _around("objects.give-up", "objects.abandon")
+_LATE_OVERWRITE = _late(put(b"late"), an_object, method="PUT")
+_LATE_CREATE = _late(put(b"late"), nothing, method="PUT")
+_LATE_DELETE = _late(delete(), an_object, method="DELETE")
+SECOND_COMPLETION = {"operation": "CompleteMultipartUpload", "nth": 2}
+_LATE_COMPLETION = _late(complete(ZOMBIE), an_older_upload, **SECOND_COMPLETION)
 
 OVER_OVERWRITE = Kind("put over overwrite", put(ZOMBIE), PUT[:2] + SETTLED_BY_BUMP + PUT, _LATE_OVERWRITE, BEFORE, 34)
+OVER_COMPLETION = Kind(
+    "barrier over completion", barrier(), _around("objects.raise") + SETTLED_BY_GIVING_UP, _LATE_COMPLETION, BEFORE, 34
+)
 SETTLERS = (
     Kind("barrier over overwrite", barrier(), _around("objects.raise") + SETTLED_BY_BUMP, _LATE_OVERWRITE, BEFORE, 34),
     Kind("barrier over create", barrier(), _around("objects.raise") + SETTLED_BY_TOMBSTONE, _LATE_CREATE, None, 34),
     Kind("barrier over delete", barrier(), _around("objects.raise") + SETTLED_BY_BUMP, _LATE_DELETE, BEFORE, 34),
     OVER_OVERWRITE,
     Kind("put over create", put(ZOMBIE), PUT[:2] + SETTLED_BY_TOMBSTONE + PUT, _LATE_CREATE, None, 34),
+    OVER_COMPLETION,
+    Kind("put over completion", put(b"34's"), PUT[:2] + SETTLED_BY_GIVING_UP + PUT, _LATE_COMPLETION, BEFORE, 34),
 )
 
 FAST = _around("tables.fast")
@@ -180,10 +259,12 @@ TABLE_SETTLER = Kind(
 )
 
 STALE = (
-    Kind("stale put", put(ZOMBIE), _around("objects.reject"), an_overtaken_object, BEFORE),
-    Kind("stale delete", delete(), _around("objects.reject"), an_overtaken_object, BEFORE),
+    Kind("stale put", put(ZOMBIE), _around("objects.begin", "objects.reject"), an_overtaken_object, BEFORE),
+    Kind("stale delete", delete(), _around("objects.begin", "objects.reject"), an_overtaken_object, BEFORE),
+    Kind("stale completion", complete(ZOMBIE), _around("objects.reject"), an_overtaken_upload, BEFORE),
+    Kind("stale tagging", tag("zombie"), _around("objects.reject"), an_overtaken_object, BEFORE),
     Kind("stale barrier", barrier(), _around("objects.raise", "api.reject"), an_overtaken_object, BEFORE),
     Kind("stale update", update("zombie"), (*FAST, SLOW[0], *_around("tables.reject")), an_overtaken_row),
 )
 
-EVERY = (*OBJECTS, *SETTLERS, *TABLES, TABLE_SETTLER, *STALE)
+EVERY = (*OBJECTS, *UPLOADS, *OTHERS, *AMENDMENTS, *SETTLERS, *TABLES, TABLE_SETTLER, *STALE)

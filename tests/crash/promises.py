@@ -66,7 +66,9 @@ class Promises:
         for zombie in self._story.zombies:
             if zombie.answer is not None and zombie.answer.refused_by_fence:
                 rows = self.recorded(zombie.answer.request_id)
-                assert rows == [(zombie.token, self._story.successor, "token-stale", True)], f"P5: on record: {rows}"
+                wanted = (zombie.token, self._story.successor, "token-stale", True)
+                assert set(rows) == {wanted}, f"P5: on record: {rows}"
+                assert len(rows) <= zombie.deed.writes, f"P5: on record: {rows}"
 
     def recorded(self, request_id: str | None = None) -> list[tuple[object, ...]]:
         """Token, fence, reason and whether it was enforced, of the refusals (of one request) on record."""
@@ -102,12 +104,19 @@ class Promises:
         if zombie.started.rows != zombie.down.rows:
             return True
         window = range(zombie.started.sequence + 1, zombie.down.sequence + 1)
-        return any(one.sequence in window and _is_of(zombie, one) for one in self._story.mutations())
+        mutations = [one for one in self._story.mutations() if one.key == self._place.key]
+        return any(one.sequence in window and _is_of(zombie, one) for one in mutations)
 
 
 def _is_of(zombie: Zombie, mutation: Mutation) -> bool:
     """Whether a mutation is the zombie's write, and not what it did to settle somebody else's."""
-    if zombie.deed.body is None:
-        return zombie.deed.deletes
-    plain = hashlib.md5(zombie.deed.body)
+    deed = zombie.deed
+    if deed.amends:
+        return mutation.operation == "PutObjectTagging"
+    if deed.body is None:
+        return deed.deletes
+    if deed.parts > 1:
+        # Nothing else here is written in several parts. Where they are cut differs from write to write.
+        return mutation.etag is not None and mutation.etag.endswith(f"-{deed.parts}")
+    plain = hashlib.md5(deed.body)
     return mutation.etag in (plain.hexdigest(), f"{hashlib.md5(plain.digest()).hexdigest()}-1")

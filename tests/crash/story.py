@@ -2,56 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import count
-from typing import Any, TypeAlias
-
-import asyncpg
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tests.crash.clients import BUCKET, Answer, Client
-from tests.crash.processes import Gateway, Victims
-from tests.doubles.s3 import DoubleProcess
+from tests.crash.processes import Gateway
 from tests.doubles.s3.process import RemoteRule
+
+if TYPE_CHECKING:
+    from tests.crash.stage import Stage
 
 # What is where at one moment: id, content and last writing transaction of each row.
 Rows: TypeAlias = tuple[tuple[Any, ...], ...]
 
 _PATIENCE = 20.0
 _NEVER = 10**12
-
-
-class Postgres:
-    """One session of plain asyncpg, asked without being async oneself."""
-
-    def __init__(self, dsn: str) -> None:
-        # With a factory of its own the runner leaves the thread's event loop alone.
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._connection: asyncpg.Connection = self._runner.run(asyncpg.connect(dsn))
-
-    def rows(self, sql: str, *arguments: object) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self._runner.run(self._connection.fetch(sql, *arguments))]
-
-    def value(self, sql: str, *arguments: object) -> Any:
-        return self._runner.run(self._connection.fetchval(sql, *arguments))
-
-    def close(self) -> None:
-        self._runner.run(self._connection.close())
-        self._runner.close()
+_IN_FLIGHT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A row and a key that belong to one resource; nobody else's. ``-number`` is another row, to write two at once."""
+    """A row and a key that belong to one resource; nobody else's. ``-number`` is another row, to write two at once.
+
+    ``uploads`` are the ids of what has been opened for the key, the last one last.
+    """
 
     number: int
+    uploads: list[str] = field(default_factory=list, compare=False)
 
     @property
     def key(self) -> str:
         return f"accounts/{self.number}/photo"
+
+    @property
+    def second_key(self) -> str:
+        return f"accounts/{self.number}/album"
 
     @property
     def resource(self) -> str:
@@ -62,21 +50,27 @@ class Place:
 class Deed:
     """Something a client does. ``body`` is what it puts, None where it puts nothing.
 
+    ``parts``: in how many parts, where it goes in parts. ``writes``: how many keys it writes, all of them at once.
+    ``amends``: it changes the object's tags.
     ``shows`` False: where it succeeds, nothing of it is to be seen in the store or in the table.
     """
 
     name: str
     perform: Callable[[Client, Place], Answer] = field(repr=False)
-    body: bytes | None = None
+    body: bytes | None = field(default=None, repr=False)
+    parts: int = 1
+    writes: int = 1
     deletes: bool = False
+    amends: bool = False
     shows: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A mutation of the key, from the double's log."""
+    """A mutation of one of the place's keys, from the double's log."""
 
     sequence: int
+    key: str
     operation: str
     etag: str | None
 
@@ -114,49 +108,6 @@ class Acknowledged:
     content: bytes | None
 
 
-class Stage:
-    """What all cases share: the store, the database, a gateway that is well, and gateways that will not be."""
-
-    def __init__(self, double: DoubleProcess, postgres: Postgres, healthy: Gateway, victims: Victims) -> None:
-        self.double, self.postgres, self.healthy, self.victims = double, postgres, healthy, victims
-        self.clients = ThreadPoolExecutor(max_workers=8)
-        self._numbers = count(1)
-
-    @contextmanager
-    def story(self) -> Iterator[Story]:
-        """A case at a place of its own."""
-        story = Story(self, Place(next(self._numbers)))
-        sound = False
-        try:
-            yield story
-            sound = True
-        finally:
-            story.end(sound=sound)
-
-    def close(self) -> None:
-        self.clients.shutdown()
-        self.victims.close()
-
-    @contextmanager
-    def ignoring_conditions(self) -> Iterator[None]:
-        """The store breaks its word, after it has been probed."""
-        self.victims.settle()
-        self.double.behave(ignored_conditions=["*"])
-        try:
-            yield
-        finally:
-            self.double.behave(ignored_conditions=[])
-
-    @contextmanager
-    def without_record(self) -> Iterator[None]:
-        """Rejections cannot be recorded."""
-        self.postgres.rows("ALTER TABLE fencing.rejection RENAME TO lost")
-        try:
-            yield
-        finally:
-            self.postgres.rows("ALTER TABLE fencing.lost RENAME TO rejection")
-
-
 class Story:
     """Records one case. The promises are checked on it afterwards."""
 
@@ -184,6 +135,9 @@ class Story:
         zombie = self._begin(token, deed, victim)
         # A killed process hangs up a moment before it is seen to be dead.
         victim.wait_down(how, lambda: zombie.pending.done() and zombie.pending.result() is not None)
+        if deed.writes > 1:
+            # What it has sent for another key may be on its way to the store for another moment.
+            time.sleep(_IN_FLIGHT)
         zombie.killed = how == "kill"
         return self._is_down(zombie)
 
@@ -270,12 +224,12 @@ class Story:
         return Client(self.stage.healthy.port, self.successor).get(self.place.key)
 
     def mutations(self, after: int | None = None) -> list[Mutation]:
-        """What took effect on the key, in all of the story or after a sequence number."""
+        """What took effect on the keys, in all of the story or after a sequence number."""
         log = self.stage.double.log(self._opening if after is None else after)["mutations"]
         return [
-            Mutation(one["sequence"], one["operation"], one["etag"])
+            Mutation(one["sequence"], one["key"], one["operation"], one["etag"])
             for one in log
-            if (one["bucket"], one["key"]) == (BUCKET, self.place.key)
+            if one["bucket"] == BUCKET and one["key"] in (self.place.key, self.place.second_key)
         ]
 
     def _sequence(self) -> int:

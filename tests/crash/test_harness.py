@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.crash.deeds import Takeover, barrier, by_barrier, by_restoring, put, update
-from tests.crash.kinds import BEFORE, ZOMBIE, a_row_of_this_holder, an_object
+from gateway.fencing.intent import DEAD_AFTER_QUERY_SIGNED
+from tests.crash.deeds import Takeover, barrier, by_barrier, by_restoring, complete, put, tag, update
+from tests.crash.kinds import BEFORE, ZOMBIE, a_row_of_this_holder, an_object, an_upload
 from tests.crash.promises import Promises
-from tests.crash.story import Stage
+from tests.crash.stage import Stage
 
 
 @pytest.mark.parametrize("takeover", [by_barrier, by_restoring])
@@ -24,6 +25,30 @@ def test_a_store_that_ignores_conditions_is_caught(stage: Stage, takeover: Takeo
             promises.p1_only_the_new_holder_writes_from_its_first_acknowledgement_on()
         with pytest.raises(AssertionError, match=r"^P2"):
             promises.p2_nothing_takes_effect_after_the_last_acknowledgement()
+
+
+def test_a_store_that_accepts_a_dead_signature_is_caught(stage: Stage) -> None:
+    """Its clock goes back to where the signature was good, when the new holder has been acknowledged."""
+    with stage.story() as story:
+        an_object(story)
+        story.in_flight(33, tag("zombie"), at="arrival", how="kill", operation="PutObjectTagging")
+        with stage.later(2 * DEAD_AFTER_QUERY_SIGNED):
+            story.taken_over(34, barrier())
+        assert story.resumed() == [200]
+        with pytest.raises(AssertionError, match=r"^P1"):
+            Promises(story).check()
+
+
+def test_an_upload_that_was_not_given_up_is_caught(weak_stage: Stage) -> None:
+    """The intent goes behind the protocol's back, and the upload stays."""
+    with weak_stage.story() as story:
+        an_upload(story)
+        story.in_flight(33, complete(ZOMBIE), how="kill", operation="CompleteMultipartUpload")
+        weak_stage.postgres.rows("DELETE FROM fencing.intent WHERE resource = $1", story.place.resource)
+        story.taken_over(34, barrier())
+        assert story.resumed() == [200]
+        with pytest.raises(AssertionError, match=r"^P1"):
+            Promises(story).check()
 
 
 def test_a_row_written_behind_the_fence_is_caught(stage: Stage) -> None:

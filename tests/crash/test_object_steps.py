@@ -16,9 +16,21 @@ from tests.crash.deeds import (
     put,
     upsert,
 )
-from tests.crash.kinds import BEFORE, OBJECTS, OVER_OVERWRITE, SETTLERS, TABLE_SETTLER, Stop, cases, stops
+from tests.crash.kinds import (
+    BEFORE,
+    OBJECTS,
+    OTHERS,
+    OVER_COMPLETION,
+    OVER_OVERWRITE,
+    SETTLERS,
+    TABLE_SETTLER,
+    UPLOADS,
+    Stop,
+    cases,
+    stops,
+)
 from tests.crash.promises import Promises
-from tests.crash.story import Stage
+from tests.crash.stage import Stage
 
 TAKEOVERS = [by_barrier, by_writing, by_restoring, by_removing]
 
@@ -41,7 +53,13 @@ def test_paused(stage: Stage, stop: Stop, takeover: Takeover) -> None:
     play(stage, stop, "stop", takeover)
 
 
-@pytest.mark.parametrize("stop", cases(OBJECTS))
+@pytest.mark.parametrize("stop", cases([*UPLOADS, *OTHERS]))
+def test_paused_on_another_way(stage: Stage, stop: Stop) -> None:
+    """The same for all that ends in one of these requests. What differs between takeovers is known from those."""
+    play(stage, stop, "stop", by_restoring)
+
+
+@pytest.mark.parametrize("stop", cases([*OBJECTS, *UPLOADS]))
 def test_killed(stage: Stage, stop: Stop) -> None:
     """What it left behind does not hold the new holder up, nor come to life again."""
     play(stage, stop, "kill", by_restoring)
@@ -66,7 +84,7 @@ def test_paused_while_settling(stage: Stage, stop: Stop, takeover: Takeover) -> 
     play(stage, stop, "stop", takeover)
 
 
-@pytest.mark.parametrize("stop", cases(SETTLERS[:2]))
+@pytest.mark.parametrize("stop", cases([*SETTLERS[:2], OVER_COMPLETION]))
 def test_killed_while_settling(stage: Stage, stop: Stop) -> None:
     """What 33 has in flight still has to be settled, by 35."""
     play(stage, stop, "kill", by_restoring)

@@ -5,7 +5,7 @@ import pytest
 from tests.crash.deeds import barrier
 from tests.crash.kinds import STALE, Stop, cases, stops
 from tests.crash.promises import Promises
-from tests.crash.story import Stage
+from tests.crash.stage import Stage
 
 ON_RECORD = (33, 34, "token-stale", True)
 

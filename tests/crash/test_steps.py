@@ -10,7 +10,7 @@ from gateway.objects import runner
 from gateway.observe.events import Plane, StepReached
 from gateway.tables import writes
 from tests.crash.kinds import EVERY, Kind
-from tests.crash.story import Stage
+from tests.crash.stage import Stage
 
 _OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
@@ -28,7 +28,7 @@ def test_every_step_is_stopped_at() -> None:
 
 
 def test_every_step_is_documented() -> None:
-    listed = re.findall(r"^\| `((?:objects|tables|api)\.[a-z]+\.[a-z]+)` \|", _OPERATIONS.read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| `((?:objects|tables|api)\.[a-z-]+\.[a-z]+)` \|", _OPERATIONS.read_text(), re.MULTILINE)
     assert len(listed) == len(set(listed))
     assert set(listed) == announced()
 
@@ -38,5 +38,9 @@ def test_an_unharmed_write_passes_its_steps(stage: Stage, kind: Kind) -> None:
     """So that no case below stops at a step that another path would have to itself."""
     with stage.story() as story:
         kind.prepare(story)
-        assert story.unharmed(kind.token, kind.deed) == list(kind.path)
+        passed = story.unharmed(kind.token, kind.deed)
+        if kind.deed.writes == 1:
+            assert passed == list(kind.path)
+        else:
+            assert sorted(passed) == sorted(kind.path)
         story.resumed()

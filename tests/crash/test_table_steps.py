@@ -13,7 +13,7 @@ from tests.crash.deeds import (
 )
 from tests.crash.kinds import TABLES, ZOMBIE, Stop, a_row, an_object, cases, nothing
 from tests.crash.promises import Promises
-from tests.crash.story import Stage
+from tests.crash.stage import Stage
 
 IN_TRANSACTION = ("tables.claim.after", "tables.write.after")
 

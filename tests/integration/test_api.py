@@ -298,7 +298,7 @@ class TestDescription:
         assert re.match(r"3\.\d+\.\d+$", document["openapi"])
         assert set(document["paths"]) == {
             *("/v1/fences", "/v1/fences/{resource}", "/v1/fences/{resource}/barrier"),
-            *("/v1/rejections", "/v1/health", "/v1/ready"),
+            *("/v1/rejections", "/v1/credentials", "/v1/health", "/v1/ready"),
         }
         assert dangling(document, document) == []
         for path in document["paths"].values():

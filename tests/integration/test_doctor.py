@@ -20,8 +20,9 @@ from gateway.embedded import EmbeddedPostgres
 from gateway.fencing.intent import Announcement
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
-from gateway.store import diagnosis, intents
+from gateway.store import diagnosis, intents, uploads
 from gateway.store.database import Database
+from gateway.store.uploads import Place, Upload
 from tests.doubles.s3 import S3Double, serve
 from tests.running import config
 
@@ -182,10 +183,10 @@ class TestDatabase:
             f"GRANT USAGE ON SCHEMA fencing TO {role}",
             f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fencing TO {role}",
             f"REVOKE INSERT ON fencing.rejection FROM {role}",
-            "REVOKE EXECUTE ON FUNCTION fencing.begin_v1 FROM public",
+            "REVOKE EXECUTE ON FUNCTION fencing.begin_v2 FROM public",
         )
         check = found(await examine(config(_as(dsn, role))), "schema")
-        assert "INSERT on fencing.rejection, EXECUTE on fencing.begin_v1" in check.detail
+        assert "INSERT on fencing.rejection, EXECUTE on fencing.begin_v2" in check.detail
 
     async def test_a_role_with_just_the_rights_it_needs_is_fine(self, dsn: str, role: str) -> None:
         await execute(
@@ -324,6 +325,35 @@ class TestPending:
         check = found(await examine(config(dsn)), "intents")
         assert check.status is status
         assert "reports/a" in check.detail
+
+    @pytest.mark.parametrize(("minutes", "status"), [(14, Status.OK), (16, Status.WARNING)])
+    async def test_uploads_that_were_left_behind_are_shown(
+        self, dsn: str, database: Database, minutes: int, status: Status
+    ) -> None:
+        place = Place("s3/reports/a", "reports", "a", "id")
+        await uploads.opened(database, Upload(place, uuid4(), None, None, "writer", staged=True))
+        await execute(dsn, f"UPDATE fencing.upload SET touched_at = now() - interval '{minutes} minutes'")
+        check = found(await examine(config(dsn)), "uploads")
+        assert check.status is status
+        assert ("1 left behind" in check.detail) is (status is Status.WARNING)
+        assert ("gateway sweep" in check.advice) is (status is Status.WARNING)
+
+    @pytest.mark.parametrize(
+        ("count", "waiting", "status"), [(0, 0, Status.OK), (3, 1, Status.OK), (10_002, 1, Status.WARNING)]
+    )
+    async def test_tombstones_are_counted(self, dsn: str, count: int, waiting: int, status: Status) -> None:
+        await execute(
+            dsn,
+            f"INSERT INTO fencing.tombstone SELECT 's3/b/' || n, 'b', n FROM generate_series(1, {count}) AS n",
+            "INSERT INTO fencing.forbidden (resource, bucket, key, etag, forbidden_at)"
+            f" SELECT 's3/b/' || n, 'b', n, '', now() - interval '23 hours' FROM generate_series(1, {waiting}) AS n",
+            "INSERT INTO fencing.forbidden (resource, bucket, key, etag, forbidden_at)"
+            " VALUES ('s3/b/2', 'b', '2', '', now() - interval '25 hours'), ('s3/b/3', 'b', '3', 'e', now())",
+        )
+        check = found(await examine(config(dsn)), "tombstones")
+        assert check.status is status
+        assert check.detail == "none" if not count else check.detail.startswith(f"{count}, {waiting} of them")
+        assert bool(check.advice) is (status is Status.WARNING)
 
 
 def test_a_report_is_rendered_line_by_line() -> None:

@@ -12,18 +12,20 @@ from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from gateway.fencing.intent import Announcement, Forbidden, Intent
+from gateway.fencing.intent import Announcement, Forbidden, Intent, Kind, KnownObject
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from gateway.objects import protocol
-from gateway.objects.answers import Applied, NotSent, Unknown, WriteAnswer
+from gateway.objects.answers import Applied, NotApplied, NotSent, Unknown, WriteAnswer
 from gateway.objects.effects import (
     Abandon,
+    Amend,
     AwaitTurn,
     Barred,
     Begin,
     Bump,
     Candidate,
+    Complete,
     ConditionFailed,
     Delete,
     Deleted,
@@ -31,12 +33,12 @@ from gateway.objects.effects import (
     Finish,
     Forbid,
     Form,
+    GiveUp,
     Head,
     NotDone,
     Outcome,
     Put,
     RaiseFence,
-    Recall,
     Refused,
     Stored,
     StoreRefused,
@@ -50,7 +52,7 @@ RESOURCE = "r"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of a client: ``put``, ``delete`` or ``barrier`` with a token; ``data`` names the bytes."""
+    """One call of a client with a token: put, complete, amend, delete or barrier. ``data`` names the bytes."""
 
     kind: str
     token: int
@@ -60,6 +62,14 @@ class Operation:
 
 def put(token: int, data: str, key: str = "k") -> Operation:
     return Operation("put", token, key, data)
+
+
+def complete(token: int, data: str, key: str = "k") -> Operation:
+    return Operation("complete", token, key, data)
+
+
+def amend(token: int, key: str = "k") -> Operation:
+    return Operation("amend", token, key)
 
 
 def delete(token: int, key: str = "k") -> Operation:
@@ -72,13 +82,20 @@ def barrier(token: int) -> Operation:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is explored: clients, each with its calls one after the other, and how much may go wrong."""
+    """What is explored: clients, each with its calls one after the other, and how much may go wrong.
+
+    ``conditional_complete`` False: the store ignores the condition of a completion. ``old_uploads`` False: it refuses
+    the upload where an object stands at the key, as if that were newer. ``remembered``: the gateway knows the objects.
+    """
 
     name: str
     clients: tuple[tuple[Operation, ...], ...]
     objects: tuple[tuple[str, str], ...] = ()
     crashes: int = 1
     losses: int = 1
+    conditional_complete: bool = True
+    old_uploads: bool = True
+    remembered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +136,7 @@ class Request:
     """A mutation on its way to the store. ``content`` is what it will put there; ``client`` waits for its answer."""
 
     client: int
-    effect: Put | Delete | Entomb | Bump
+    effect: Put | Complete | Amend | Delete | Entomb | Bump
     content: Content | None
     awaited: bool = True
 
@@ -132,6 +149,7 @@ class World:
     fences: Hashable
     objects: tuple[tuple[str, Content], ...]
     network: tuple[Request, ...]
+    uploads: frozenset[str]
     crashes: int
     losses: int
     acknowledged: Token = NOBODY
@@ -189,13 +207,21 @@ class Explorer:
     def _start(self) -> World:
         contents = tuple((key, Content(data, Form.PLAIN, "before")) for key, data in self._scope.objects)
         clients = tuple(self._intern(client, ()) for client in range(len(self._scope.clients)))
-        return World(clients, _freeze(Fences()), contents, (), self._scope.crashes, self._scope.losses)
+        uploads = frozenset(
+            str(_write_id(client, index))
+            for client, operations in enumerate(self._scope.clients)
+            for index, operation in enumerate(operations)
+            if operation.kind == "complete"
+        )
+        known = {(RESOURCE, BUCKET, key): KnownObject(content.etag) for key, content in contents}
+        fences = Fences(known=known if self._scope.remembered else {})
+        return World(clients, _freeze(fences), contents, (), uploads, self._scope.crashes, self._scope.losses)
 
     # Local states -----------------------------------------------------------------------------------------------
 
     def _intern(self, client: int, history: tuple[Any, ...]) -> int:
         """The number of the state a client is in after these answers; equal states get equal numbers."""
-        script = _script(client, self._scope.clients[client])
+        script = _script(client, self._scope.clients[client], conditional=self._scope.conditional_complete)
         effect = next(script)
         try:
             for answer in history:
@@ -233,22 +259,23 @@ class Explorer:
             yield f"store: {request.client}'s {_label(request.effect)}", partial(self._deliver, world, index)
 
     def _do(self, world: World, client: int, effect: Any) -> World:
-        if isinstance(effect, Put | Delete | Entomb | Bump):
+        if isinstance(effect, Put | Complete | Amend | Delete | Entomb | Bump):
             return self._send(world, client, effect)
         if isinstance(effect, Done):
             return self._advance(self._acknowledge(world, effect), client, None)
         if isinstance(effect, Head):
             return self._advance(world, client, self._objects(world).head(effect.key))
+        if isinstance(effect, GiveUp):
+            assert effect.intent.upload_id is not None
+            return self._advance(world, client, answer=True, uploads=world.uploads - {effect.intent.upload_id})
         fences = _thaw(world.fences)
         answer = self._ask(fences, effect)
         return self._advance(world, client, answer, fences=_freeze(fences))
 
     def _ask(self, fences: Fences, effect: Any) -> Any:
         match effect:
-            case Recall(write):
-                return fences.known.get((write.resource, write.bucket, write.key))
-            case Begin(write, expected):
-                return self._begin(fences, write, expected)
+            case Begin(write, looked):
+                return self._begin(fences, write, looked)
             case Finish(write, tag, tombstone):
                 return fences.finish(write, tag, tombstone=tombstone) or not self._weakness.intents
             case Abandon(intent):
@@ -276,21 +303,23 @@ class Explorer:
             return replace(forbidden, etags=frozenset())
         return forbidden
 
-    def _begin(self, fences: Fences, write: Announcement, expected: str | None) -> Any:
-        begun = fences.begin(write, expected)
+    def _begin(self, fences: Fences, write: Announcement, looked: KnownObject | None) -> Any:
+        begun = fences.begin(write, looked)
         if not self._weakness.intents:
             fences.intents.clear()
         if not self._weakness.whole_resource and any(intent.key != write.key for intent in begun.pending):
             others = {place: i for place, i in fences.intents.items() if i.key != write.key}
             for place in others:
                 del fences.intents[place]
-            begun = fences.begin(write, expected)
+            begun = fences.begin(write, looked)
             fences.intents.update(others)
         return begun
 
-    def _send(self, world: World, client: int, effect: Put | Delete | Entomb | Bump) -> World:
+    def _send(self, world: World, client: int, effect: Put | Complete | Amend | Delete | Entomb | Bump) -> World:
         content: Content | None = None
         match effect:
+            case Complete(write):
+                content = Content(self._operation(write).data, Form.MULTIPART, str(write.write_id))
             case Put(write, form):
                 operation = self._operation(write)
                 content = Content(operation.data, form, str(write.write_id))
@@ -311,9 +340,16 @@ class Explorer:
         request = world.network[index]
         rest = world.network[:index] + world.network[index + 1 :]
         objects = self._objects(world)
+        uploads = world.uploads
         effect = request.effect
         answer: WriteAnswer
         match effect:
+            case Complete(write, upload_id, expected):
+                assert request.content is not None
+                answer = self._completed(objects, write, request.content, expected, is_there=upload_id in uploads)
+                uploads -= {upload_id} if isinstance(answer, Applied) else set()
+            case Amend(write):
+                answer = objects.amend(write.key)
             case Put() | Entomb():
                 key = effect.write.key if isinstance(effect, Put) else effect.owner.key
                 assert request.content is not None
@@ -326,10 +362,27 @@ class Explorer:
                 answer = objects.put(key, request.content, tag)
                 if isinstance(answer, Applied) and before and before.write_id != request.content.write_id:
                     world = self._check_reverted(world, before.write_id)
-        after = replace(world, network=rest, objects=tuple(sorted(objects.objects.items())))
+        after = replace(world, network=rest, objects=tuple(sorted(objects.objects.items())), uploads=uploads)
         if isinstance(answer, Applied):
             after = self._check_applied(after, request)
         return self._advance(after, request.client, answer) if request.awaited else after
+
+    def _completed(
+        self,
+        objects: Objects,
+        write: Announcement,
+        content: Content,
+        expected: str | None,
+        *,
+        is_there: bool,
+    ) -> WriteAnswer:
+        if not is_there:
+            return NotApplied(404, protocol.NO_SUCH_UPLOAD)
+        if write.kind is Kind.UPLOAD:
+            return objects.complete(write.key, content)
+        if not self._scope.old_uploads and write.key in objects.objects:
+            return NotApplied(409, "ConditionalRequestConflict")
+        return objects.put(write.key, content, expected)
 
     def _time_out(self, world: World, client: int) -> World:
         return self._advance(
@@ -345,7 +398,7 @@ class Explorer:
     def _check_applied(self, world: World, request: Request) -> World:
         """P2, P4 and the second half of P3, at the moment a mutation takes effect."""
         match request.effect:
-            case Put(write) | Delete(write) | Entomb(Announcement() as write):
+            case Put(write) | Complete(write) | Amend(write) | Delete(write) | Entomb(Announcement() as write):
                 pass
             case _:
                 return world
@@ -370,8 +423,10 @@ class Explorer:
         name = str(done.write_id)
         match done.outcome:
             case Stored() | Deleted() | Barred():
-                meant = {Stored: "put", Deleted: "delete", Barred: "barrier"}[type(done.outcome)]
-                self._hold("P3", done.operation.kind == meant, f"a {done.operation.kind} is answered as a {meant}")
+                kind = done.operation.kind
+                answers = {Stored: ("put", "complete", "amend"), Deleted: ("delete",), Barred: ("barrier",)}
+                outcome = type(done.outcome)
+                self._hold("P3", kind in answers[outcome], f"a {kind} is answered {outcome.__name__}")
                 applied = not isinstance(done.outcome, Stored) or name in world.written
                 self._hold("P3", applied, "a write was acknowledged that has not taken effect")
                 if isinstance(done.outcome, Stored):
@@ -402,16 +457,25 @@ class Explorer:
         return "\n".join(reversed(labels))
 
 
-def _script(client: int, operations: tuple[Operation, ...]) -> Script:
+def _write_id(client: int, index: int) -> UUID:
+    return UUID(int=client * 100 + index)
+
+
+def _script(client: int, operations: tuple[Operation, ...], *, conditional: bool) -> Script:
     """A client: its calls one after the other, each driving the protocol."""
     for index, operation in enumerate(operations):
-        write_id = UUID(int=client * 100 + index)
+        write_id = _write_id(client, index)
         presented = Presented(Token(0, operation.token))
         write = Announcement(RESOURCE, BUCKET, operation.key, write_id, presented, "explorer")
         outcome: Outcome
         if operation.kind == "put":
             forms = tuple(Candidate(form, etag(operation.data, form)) for form in Form)
             outcome = yield from protocol.put(write, forms)
+        elif operation.kind == "complete":
+            of_parts = etag(operation.data, Form.MULTIPART)
+            outcome = yield from protocol.complete(write, str(write_id), of_parts, conditional=conditional)
+        elif operation.kind == "amend":
+            outcome = yield from protocol.amend(write)
         elif operation.kind == "delete":
             outcome = yield from protocol.delete(write)
         else:

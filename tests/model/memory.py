@@ -38,7 +38,7 @@ class Fences:
             self.fences[resource] = replace(fence, write_id=presented.write_id)
         return decision
 
-    def begin(self, write: Announcement, expected: str | None) -> Begun:
+    def begin(self, write: Announcement, looked: KnownObject | None = None) -> Begun:
         decision, own = None, Token(0, 0)
         if write.presented is not None:
             presented = replace(write.presented, write_id=write.write_id)
@@ -54,8 +54,11 @@ class Fences:
         forbidden = self.forbidden.get(key, frozenset())
         if pending:
             return Begun(decision, fence, pending, None, forbidden)
-        self.intents[key] = Intent(*key, write.write_id, own, expected, NOW, write.attempt)
-        return Begun(decision, fence, (), NOW, forbidden)
+        seen = looked or self.known.get(key, KnownObject(None))
+        self.intents[key] = Intent(
+            *key, write.write_id, own, seen.etag, NOW, write.attempt, write.kind, write.upload_id, write.dead_after
+        )
+        return Begun(decision, fence, (), NOW, forbidden, seen)
 
     def pending(self, resource: str, token: Token, key: Key | None = None) -> tuple[Intent, ...]:
         return tuple(
@@ -139,6 +142,14 @@ class Objects:
             return NotApplied(412, "PreconditionFailed")
         self.objects[key] = content
         return Applied(content.etag)
+
+    def complete(self, key: str, content: Content) -> Applied:
+        """Without a condition."""
+        self.objects[key] = content
+        return Applied(content.etag)
+
+    def amend(self, key: str) -> Applied | NotApplied:
+        return Applied(None) if key in self.objects else NotApplied(404, "NoSuchKey")
 
     def delete(self, key: str, expected: str) -> Applied | NotApplied:
         if not self._holds(key, expected):

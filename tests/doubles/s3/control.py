@@ -121,6 +121,7 @@ def _object(stored: Any) -> dict[str, Any]:
     return {
         "etag": stored.etag,
         "sequence": stored.sequence,
+        "size": stored.content.size,
         "body": base64.b64encode(stored.content.body).decode(),
         "metadata": dict(stored.content.metadata),
         "headers": dict(stored.content.headers),

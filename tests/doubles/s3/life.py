@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.doubles.s3.bodies import Body
 from tests.doubles.s3.errors import S3Error
 from tests.doubles.s3.faults import Action, Moment, Plan
 from tests.doubles.s3.messages import Answer, Head, document_of_error, error_answer
@@ -34,7 +35,9 @@ class Life:
         late = self._plan.find(Action.HOLD, Moment.ARRIVAL) is not None
         if not late:
             self._service.admit(self._head)
-        body = await wire.read_body()
+        intake = self._service.intake(self._head)
+        await wire.read_into(intake.add)
+        body = intake.body()
         struck = await self._strike(Moment.ARRIVAL)
         if late:
             self._service.admit(self._head)
@@ -45,7 +48,7 @@ class Life:
         answer = await self._evaluate(body)
         return await self._strike(Moment.AFTER) or answer
 
-    async def _evaluate(self, body: bytes) -> Answer:
+    async def _evaluate(self, body: Body) -> Answer:
         try:
             answer = await self._service.evaluate(self._head, body, self._write_id)
         except S3Error as error:

@@ -10,18 +10,27 @@ from typing import Any
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
+from tests.doubles.s3.bodies import Body
 from tests.doubles.s3.conditions import Condition
 from tests.doubles.s3.errors import S3Error
+from tests.doubles.s3.objects import Origin
 from tests.doubles.s3.operations import Operation, classify
 
 WRITE_ID = "x-amz-meta-fencing-write-id"
 _MAXIMUM_KEY_LENGTH = 1024
+_AUTHENTICATION = frozenset(
+    {"X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders", "X-Amz-Signature"}
+    | {"X-Amz-Security-Token"}
+)
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A request before its body. Header names are in lower case; the path is kept as it came over the wire."""
+    """A request before its body. Header names are in lower case; the path is kept as it came over the wire.
+
+    `query` is without the parameters of a signature in the query; these are in `authentication`.
+    """
 
     method: str
     raw_path: str
@@ -31,6 +40,12 @@ class Head:
     bucket: str | None
     key: str | None
     operation: Operation
+    authentication: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def signed_at(self) -> str | None:
+        """The time of the signature, as sent."""
+        return self.authentication.get("X-Amz-Date") or self.headers.get("x-amz-date")
 
     @property
     def condition(self) -> Condition:
@@ -50,19 +65,28 @@ class Request:
     """A whole request, at the moment it is applied."""
 
     head: Head
-    body: bytes
+    body: Body
     condition: Condition
     now: datetime
     write_id: str | None
 
+    @property
+    def origin(self) -> Origin:
+        """What the log says about the request's write."""
+        return Origin(self.now, self.write_id, self.head.signed_at)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response without its transport; `body` of an answer to HEAD gives the length and is not sent."""
+    """A response without its transport; `body` of an answer to HEAD gives the length and is not sent.
+
+    `length` is that of a body that is not kept.
+    """
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+    length: int | None = None
 
 
 def read_head(scope: Mapping[str, Any]) -> Head:
@@ -74,10 +98,12 @@ def read_head(scope: Mapping[str, Any]) -> Head:
     key = _decode(raw_key)
     if len(key.encode()) > _MAXIMUM_KEY_LENGTH:
         raise S3Error("KeyTooLongError")
-    query = _query(query_string)
+    parameters = _query(query_string)
+    authentication = {name: value for name, value in parameters.items() if name in _AUTHENTICATION}
+    query = {name: value for name, value in parameters.items() if name not in _AUTHENTICATION}
     target = (_decode(bucket) or None, key or None)
     operation = classify(scope["method"], *target, query, copies="x-amz-copy-source" in headers)
-    return Head(scope["method"], raw_path, query_string, headers, query, *target, operation)
+    return Head(scope["method"], raw_path, query_string, headers, query, *target, operation, authentication)
 
 
 def document(name: str, *children: str) -> bytes:
@@ -99,6 +125,9 @@ def group(name: str, children: Iterable[str]) -> str:
     return f"<{name}>{''.join(children)}</{name}>"
 
 
+OWNER = group("Owner", [element("ID", "double"), element("DisplayName", "double")])
+
+
 def xml(name: str, *children: str, headers: Mapping[str, str] | None = None) -> Answer:
     """A 200 with a document."""
     return Answer(200, document(name, *children), {"content-type": "application/xml", **(headers or {})})
@@ -108,7 +137,8 @@ def error_answer(error: S3Error, resource: str) -> Answer:
     """S3's error document with the error's status; NotModified has headers in its place."""
     if error.status == 304:
         return Answer(304, headers={"etag": error.details["ETag"], "last-modified": error.details["LastModified"]})
-    return replace(document_of_error(error, resource), status=error.status)
+    answer = document_of_error(error, resource)
+    return replace(answer, status=error.status, headers={**answer.headers, **error.headers})
 
 
 def document_of_error(error: S3Error, resource: str) -> Answer:

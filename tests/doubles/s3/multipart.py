@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from xml.etree.ElementTree import Element, ParseError
-
-from defusedxml import DefusedXmlException, ElementTree
+from xml.etree.ElementTree import Element
 
 from tests.doubles.s3 import checksums
+from tests.doubles.s3.bodies import Body
 from tests.doubles.s3.checksums import Checksum
+from tests.doubles.s3.documents import child_text, children, parse
 from tests.doubles.s3.errors import S3Error
-from tests.doubles.s3.messages import NAMESPACE, Answer, Request, element, group, iso_date, xml
-from tests.doubles.s3.reading import named, number
+from tests.doubles.s3.listing import rows_behind
+from tests.doubles.s3.messages import Answer, Request, element, group, iso_date, xml
+from tests.doubles.s3.parameters import named, number
 from tests.doubles.s3.state import Store
 from tests.doubles.s3.uploads import Part, Upload
-from tests.doubles.s3.writing import origin_of, properties_of, source_of
+from tests.doubles.s3.writing import properties_of, source_headers, source_of, version_headers
 
 _MAXIMUM_PARTS = 10_000
 _SOURCE_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
@@ -29,7 +29,7 @@ def create_upload(store: Store, request: Request) -> Answer:
     default_kind = "COMPOSITE" if algorithm and algorithm != checksums.DEFAULT else "FULL_OBJECT"
     kind = headers.get("x-amz-checksum-type", default_kind).upper()
     checksum = (algorithm or checksums.DEFAULT, kind)
-    upload = store.initiate(bucket, key, properties_of(headers), origin_of(request), checksum)
+    upload = store.initiate(bucket, key, properties_of(headers), request.origin, checksum)
     identity = [element("Bucket", bucket), element("Key", key), element("UploadId", upload.upload_id)]
     chosen = {"x-amz-checksum-algorithm": algorithm.upper(), "x-amz-checksum-type": kind} if algorithm else {}
     return xml("InitiateMultipartUploadResult", *identity, headers=chosen)
@@ -38,7 +38,7 @@ def create_upload(store: Store, request: Request) -> Answer:
 def upload_part(store: Store, request: Request) -> Answer:
     """UploadPart."""
     upload = _upload(store, request)
-    brought = checksums.verify(request.body, request.head.headers)
+    brought = checksums.verify(request.body.digest, request.head.headers)
     part = _keep_part(store, request, upload, request.body)
     answered = brought or part.checksum
     return Answer(200, headers={"etag": f'"{part.etag}"', f"x-amz-checksum-{answered.algorithm}": answered.value})
@@ -47,13 +47,14 @@ def upload_part(store: Store, request: Request) -> Answer:
 def copy_part(store: Store, request: Request) -> Answer:
     """UploadPartCopy."""
     upload = _upload(store, request)
-    source = source_of(store, request).content.body
-    part = _keep_part(store, request, upload, _source_range(request, source))
+    source = source_of(store, request)
+    part = _keep_part(store, request, upload, _source_range(request, source.content.whole))
     return xml(
         "CopyPartResult",
         element("ETag", f'"{part.etag}"'),
         element("LastModified", iso_date(part.modified)),
         element(part.checksum.element, part.checksum.value),
+        headers=source_headers(store, request, source),
     )
 
 
@@ -61,8 +62,8 @@ def complete_upload(store: Store, request: Request) -> Answer:
     """CompleteMultipartUpload; its condition is evaluated at this moment, in one step with the write."""
     bucket, key = request.head.target
     upload = _upload(store, request)
-    chosen = _chosen_parts(upload, request.body)
-    stored = store.complete(bucket, key, upload.upload_id, chosen, request.condition, origin_of(request))
+    chosen = _chosen_parts(upload, request.body.data)
+    stored = store.complete(bucket, key, upload.upload_id, chosen, request.condition, request.origin)
     checksum = stored.content.checksum
     return xml(
         "CompleteMultipartUploadResult",
@@ -72,6 +73,7 @@ def complete_upload(store: Store, request: Request) -> Answer:
         element("ETag", f'"{stored.etag}"'),
         element(checksum.element, checksum.value) if checksum else "",
         element("ChecksumType", checksum and checksum.kind),
+        headers=version_headers(store, request, stored.version_id),
     )
 
 
@@ -92,7 +94,7 @@ def list_parts(store: Store, request: Request) -> Answer:
     return xml(
         "ListPartsResult",
         element("Bucket", bucket),
-        element("Key", key),
+        named(request, "Key", key),
         element("UploadId", upload.upload_id),
         element("PartNumberMarker", marker),
         element("NextPartNumberMarker", shown[-1].number if shown else 0),
@@ -105,26 +107,33 @@ def list_parts(store: Store, request: Request) -> Answer:
 
 
 def list_uploads(store: Store, request: Request) -> Answer:
-    """ListMultipartUploads, without delimiter."""
+    """ListMultipartUploads."""
     query = request.head.query
-    limit, prefix = number(query.get("max-uploads"), 1000), query.get("prefix", "")
-    running = store.bucket(request.head.bucket or "").uploads.running(request.now)
-    matching = [upload for upload in running if upload.key.startswith(prefix)]
-    remaining = _behind_marker(matching, query.get("key-marker", ""), query.get("upload-id-marker"))
-    shown = remaining[:limit]
-    truncated = len(remaining) > len(shown) > 0
+    limit, uploads = number(query.get("max-uploads"), 1000), store.bucket(request.head.bucket or "").uploads
+    page = rows_behind(
+        uploads.running(request.now),
+        lambda upload: upload.key,
+        lambda upload: upload.upload_id,
+        prefix=query.get("prefix", ""),
+        delimiter=query.get("delimiter", ""),
+        limit=limit,
+        marker=(query.get("key-marker", ""), query.get("upload-id-marker")),
+    )
+    uploads.look(page.rows)
     return xml(
         "ListMultipartUploadsResult",
         element("Bucket", request.head.bucket),
         named(request, "KeyMarker", query.get("key-marker", "")),
         element("UploadIdMarker", query.get("upload-id-marker", "")),
-        named(request, "NextKeyMarker", shown[-1].key) if truncated else "",
-        element("NextUploadIdMarker", shown[-1].upload_id) if truncated else "",
-        named(request, "Prefix", prefix),
+        named(request, "NextKeyMarker", page.next_key),
+        element("NextUploadIdMarker", page.next_id),
+        named(request, "Prefix", query.get("prefix", "")),
+        named(request, "Delimiter", query.get("delimiter")),
         element("EncodingType", query.get("encoding-type")),
         element("MaxUploads", limit),
-        element("IsTruncated", truncated),
-        *(_upload_entry(upload, request) for upload in shown),
+        element("IsTruncated", page.next_key is not None),
+        *(_upload_entry(upload, request) for upload in page.rows),
+        *(group("CommonPrefixes", [named(request, "Prefix", prefix)]) for prefix in page.prefixes),
     )
 
 
@@ -133,60 +142,43 @@ def _upload(store: Store, request: Request) -> Upload:
     return store.bucket(bucket).uploads.find(key, request.head.query["uploadId"], request.now)
 
 
-def _keep_part(store: Store, request: Request, upload: Upload, body: bytes) -> Part:
+def _keep_part(store: Store, request: Request, upload: Upload, body: Body) -> Part:
     count = request.head.query["partNumber"]
     if not re.fullmatch(r"\d{1,5}", count, re.ASCII) or not 1 <= int(count) <= _MAXIMUM_PARTS:
         raise S3Error("InvalidArgument", ArgumentName="partNumber", ArgumentValue=count)
-    checksum = checksums.of(body, upload.algorithm)
-    part = Part(int(count), body, hashlib.md5(body).hexdigest(), request.now, checksum)
+    checksum = body.checksum(upload.algorithm)
+    part = Part(int(count), body, body.digest("md5").hex(), request.now, checksum)
     store.add_part(*request.head.target, upload.upload_id, part, request.now)
     return part
 
 
-def _source_range(request: Request, source: bytes) -> bytes:
+def _source_range(request: Request, source: Body) -> Body:
     value = request.head.headers.get("x-amz-copy-source-range")
     if value is None:
         return source
     match = _SOURCE_RANGE.fullmatch(value)
-    if match is None or not int(match[1]) <= int(match[2]) < len(source):
+    if match is None or not int(match[1]) <= int(match[2]) < source.size:
         raise S3Error("InvalidArgument", ArgumentName="x-amz-copy-source-range", ArgumentValue=value)
-    return source[int(match[1]) : int(match[2]) + 1]
+    return source.cut(int(match[1]), int(match[2]) + 1)
 
 
 def _chosen_parts(upload: Upload, body: bytes) -> list[tuple[int, str]]:
     """The (part number, ETag) pairs of the document; checksums in it must be those of the parts."""
+    root = parse(body)
     try:
-        root = ElementTree.fromstring(body)
-        entries = [(entry, int(_text(entry, "PartNumber"))) for entry in root if _name(entry) == "Part"]
-    except (ParseError, DefusedXmlException, ValueError) as error:
+        entries = [(entry, int(child_text(entry, "PartNumber"))) for entry in children(root, "Part")]
+    except ValueError as error:
         raise S3Error("MalformedXML") from error
     for entry, count in entries:
         part = upload.parts.get(count)
         if part is not None:
             _check_part_checksum(entry, part.checksum)
-    return [(count, _text(entry, "ETag")) for entry, count in entries]
+    return [(count, child_text(entry, "ETag")) for entry, count in entries]
 
 
 def _check_part_checksum(entry: Element, checksum: Checksum) -> None:
-    if _text(entry, checksum.element) not in ("", checksum.value):
+    if child_text(entry, checksum.element) not in ("", checksum.value):
         raise S3Error("InvalidPart", "The checksum is not that of the part.")
-
-
-def _text(entry: Element, name: str) -> str:
-    return next((child.text or "" for child in entry if _name(child) == name), "").strip()
-
-
-def _name(entry: Element) -> str:
-    return entry.tag.removeprefix(f"{{{NAMESPACE}}}")
-
-
-def _behind_marker(uploads: list[Upload], key: str, upload_id: str | None) -> list[Upload]:
-    """S3 pages by key, and by upload id only within the marker's key."""
-    if not key:
-        return uploads
-    same = [upload for upload in uploads if upload.key == key]
-    position = next((place for place, upload in enumerate(same) if upload.upload_id == upload_id), len(same))
-    return same[position + 1 :] + [upload for upload in uploads if upload.key.encode() > key.encode()]
 
 
 def _part_entry(part: Part) -> str:
@@ -196,7 +188,7 @@ def _part_entry(part: Part) -> str:
             element("PartNumber", part.number),
             element("LastModified", iso_date(part.modified)),
             element("ETag", f'"{part.etag}"'),
-            element("Size", len(part.body)),
+            element("Size", part.whole.size),
             element(part.checksum.element, part.checksum.value),
         ],
     )

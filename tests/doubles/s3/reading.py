@@ -1,133 +1,40 @@
-"""The operations that read: objects with ranges and conditions, and the lists of buckets and objects."""
+"""The operations that read objects, with ranges and conditions."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from urllib.parse import quote
 
 from tests.doubles.s3.conditions import bare
 from tests.doubles.s3.errors import S3Error
-from tests.doubles.s3.listing import Page, page_of
-from tests.doubles.s3.messages import Answer, Request, element, group, http_date, iso_date, xml
-from tests.doubles.s3.state import Bucket, Store, StoredObject
+from tests.doubles.s3.messages import Answer, Request, http_date
+from tests.doubles.s3.objects import StoredObject
+from tests.doubles.s3.state import Store
+from tests.doubles.s3.writing import version_headers
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
-_OWNER = group("Owner", [element("ID", "double"), element("DisplayName", "double")])
-
-
-def list_buckets(store: Store, _: Request) -> Answer:
-    """ListBuckets."""
-    names = sorted(store.buckets)
-    buckets = [
-        group("Bucket", [element("Name", name), element("CreationDate", iso_date(store.buckets[name].created))])
-        for name in names
-    ]
-    return xml("ListAllMyBucketsResult", _OWNER, group("Buckets", buckets))
-
-
-def head_bucket(store: Store, request: Request) -> Answer:
-    """HeadBucket."""
-    _bucket(store, request)
-    return Answer(200)
-
-
-def get_bucket_location(store: Store, request: Request) -> Answer:
-    """GetBucketLocation; the default region has an empty answer."""
-    _bucket(store, request)
-    return xml("LocationConstraint")
-
-
-def list_objects(store: Store, request: Request) -> Answer:
-    """ListObjectsV2."""
-    bucket, query = _bucket(store, request), request.head.query
-    if query["list-type"] != "2":
-        raise S3Error("NotImplemented", "The double lists with list-type=2.")
-    page = page_of(
-        bucket.objects,
-        prefix=query.get("prefix", ""),
-        delimiter=query.get("delimiter", ""),
-        limit=number(query.get("max-keys"), 1000),
-        after=query.get("start-after", ""),
-        token=query.get("continuation-token"),
-    )
-    return xml("ListBucketResult", *_listing(bucket, page, request))
 
 
 def get_object(store: Store, request: Request) -> Answer:
     """GetObject, whole or a range of it."""
-    stored = store.get(*request.head.target)
+    stored = store.get(*request.head.target, request.head.query.get("versionId"))
     _check_read_conditions(stored, request)
-    headers = _object_headers(stored, request)
-    size = len(stored.content.body)
+    headers = _object_headers(stored, request) | version_headers(store, request, stored.version_id)
+    size = stored.content.size
     span = _span(request.head.headers.get("range"), size)
+    start, stop = span or (0, size)
+    piece = stored.content.whole.cut(start, stop)
+    if request.head.method == "GET" and piece.size and not piece.kept:
+        raise S3Error("NotImplemented", "The double has not kept this body.")
     if span is None:
-        return Answer(200, stored.content.body, headers | _checksum_headers(stored, request))
-    start, stop = span
-    content_range = {"content-range": f"bytes {start}-{stop - 1}/{size}"}
-    return Answer(206, stored.content.body[start:stop], headers | content_range)
+        return Answer(200, piece.data, headers | _checksum_headers(stored, request), piece.size)
+    return Answer(206, piece.data, headers | {"content-range": f"bytes {start}-{stop - 1}/{size}"}, piece.size)
 
 
 def head_object(store: Store, request: Request) -> Answer:
     """HeadObject: the answer of GetObject, whose body is not sent."""
     return get_object(store, request)
-
-
-def number(text: str | None, default: int, most: int = 1000) -> int:
-    """A page size or a marker, cut off at `most`. Raises InvalidArgument."""
-    if text is None:
-        return default
-    if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        raise S3Error("InvalidArgument", ArgumentValue=text)
-    return min(int(text), most)
-
-
-def named(request: Request, name: str, value: str | None) -> str:
-    """An element with a key in it, URL-encoded if the request asks for that."""
-    if value is not None and request.head.query.get("encoding-type") == "url":
-        value = quote(value, safe="/-_.~*")
-    return element(name, value)
-
-
-def _bucket(store: Store, request: Request) -> Bucket:
-    assert request.head.bucket is not None
-    return store.bucket(request.head.bucket)
-
-
-def _listing(bucket: Bucket, page: Page, request: Request) -> list[str]:
-    query = request.head.query
-    return [
-        element("Name", bucket.name),
-        named(request, "Prefix", query.get("prefix", "")),
-        named(request, "Delimiter", query.get("delimiter")),
-        named(request, "StartAfter", query.get("start-after")),
-        element("ContinuationToken", query.get("continuation-token")),
-        element("NextContinuationToken", page.next_token),
-        element("MaxKeys", number(query.get("max-keys"), 1000)),
-        element("KeyCount", len(page.keys) + len(page.prefixes)),
-        element("EncodingType", query.get("encoding-type")),
-        element("IsTruncated", page.next_token is not None),
-        *(_entry(bucket.objects[key], request) for key in page.keys),
-        *(group("CommonPrefixes", [named(request, "Prefix", prefix)]) for prefix in page.prefixes),
-    ]
-
-
-def _entry(stored: StoredObject, request: Request) -> str:
-    checksum = stored.content.checksum
-    return group(
-        "Contents",
-        [
-            named(request, "Key", stored.key),
-            element("LastModified", iso_date(stored.modified)),
-            element("ETag", f'"{stored.etag}"'),
-            element("ChecksumAlgorithm", checksum and checksum.algorithm.upper()),
-            element("ChecksumType", checksum and checksum.kind),
-            element("Size", len(stored.content.body)),
-            element("StorageClass", stored.content.headers.get("x-amz-storage-class", "STANDARD")),
-            _OWNER if request.head.query.get("fetch-owner") == "true" else "",
-        ],
-    )
 
 
 def _object_headers(stored: StoredObject, request: Request) -> dict[str, str]:
@@ -143,6 +50,7 @@ def _object_headers(stored: StoredObject, request: Request) -> dict[str, str]:
         "content-type": "binary/octet-stream",
         **stored.content.headers,
         **{f"x-amz-meta-{name}": value for name, value in stored.content.metadata.items()},
+        **({"x-amz-tagging-count": str(len(stored.content.tags))} if stored.content.tags else {}),
         **overrides,
     }
 

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
-from tests.doubles.s3 import multipart, reading, writing
+from tests.doubles.s3 import amendments, buckets, checksums, deletes, listings, multipart, reading, writing
 from tests.doubles.s3.behaviour import Behaviour
+from tests.doubles.s3.bodies import Body, Intake
 from tests.doubles.s3.conditions import UNCONDITIONAL, Condition
 from tests.doubles.s3.errors import S3Error
 from tests.doubles.s3.messages import WRITE_ID, Answer, Head, Request
 from tests.doubles.s3.operations import CONDITIONAL_WRITES, Operation
 from tests.doubles.s3.signature import Verifier
 from tests.doubles.s3.state import Store
+from tests.doubles.s3.uploads import Upload
 
 _HANDLERS: Mapping[Operation, Callable[[Store, Request], Answer]] = {
-    Operation.LIST_BUCKETS: reading.list_buckets,
-    Operation.CREATE_BUCKET: writing.create_bucket,
-    Operation.HEAD_BUCKET: reading.head_bucket,
-    Operation.GET_BUCKET_LOCATION: reading.get_bucket_location,
-    Operation.LIST_OBJECTS: reading.list_objects,
+    Operation.LIST_BUCKETS: buckets.list_buckets,
+    Operation.CREATE_BUCKET: buckets.create_bucket,
+    Operation.DELETE_BUCKET: buckets.delete_bucket,
+    Operation.HEAD_BUCKET: buckets.head_bucket,
+    Operation.GET_BUCKET_LOCATION: buckets.get_bucket_location,
+    Operation.GET_BUCKET_VERSIONING: buckets.get_bucket_versioning,
+    Operation.PUT_BUCKET_VERSIONING: buckets.put_bucket_versioning,
+    Operation.LIST_OBJECTS: listings.list_objects,
+    Operation.LIST_OBJECTS_V2: listings.list_objects_v2,
+    Operation.LIST_OBJECT_VERSIONS: listings.list_object_versions,
     Operation.GET_OBJECT: reading.get_object,
     Operation.HEAD_OBJECT: reading.head_object,
     Operation.PUT_OBJECT: writing.put_object,
     Operation.COPY_OBJECT: writing.copy_object,
-    Operation.DELETE_OBJECT: writing.delete_object,
+    Operation.DELETE_OBJECT: deletes.delete_object,
+    Operation.DELETE_OBJECTS: deletes.delete_objects,
+    Operation.GET_TAGGING: amendments.get_tagging,
+    Operation.PUT_TAGGING: amendments.put_tagging,
+    Operation.DELETE_TAGGING: amendments.delete_tagging,
+    Operation.GET_ACL: amendments.get_acl,
+    Operation.PUT_ACL: amendments.put_acl,
+    Operation.GET_LEGAL_HOLD: amendments.get_lock,
+    Operation.PUT_LEGAL_HOLD: amendments.put_lock,
+    Operation.GET_RETENTION: amendments.get_lock,
+    Operation.PUT_RETENTION: amendments.put_lock,
     Operation.CREATE_UPLOAD: multipart.create_upload,
     Operation.UPLOAD_PART: multipart.upload_part,
     Operation.COPY_PART: multipart.copy_part,
@@ -52,12 +68,18 @@ class Service:
 
     def write_id(self, head: Head) -> str | None:
         """The write-id in the request's metadata, or in that of its upload."""
-        bucket, upload_id = self.store.buckets.get(head.bucket or ""), head.query.get("uploadId")
-        if bucket is not None and upload_id is not None:
-            for upload in bucket.uploads.running(self.now()):
-                if upload.upload_id == upload_id:
-                    return upload.metadata.get("fencing-write-id")
-        return head.headers.get(WRITE_ID)
+        upload = self._upload(head)
+        return upload.metadata.get("fencing-write-id") if upload else head.headers.get(WRITE_ID)
+
+    def intake(self, head: Head) -> Intake:
+        """What takes the request's body in; of one that is not kept, every digest that can be asked for."""
+        algorithms = {"md5", checksums.DEFAULT}
+        upload, claimed = self._upload(head), checksums.claimed(head.headers)
+        algorithms |= {upload.algorithm} if upload else set()
+        algorithms |= {claimed.algorithm} if claimed else set()
+        if head.headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD") != "UNSIGNED-PAYLOAD":
+            algorithms.add("sha256")
+        return Intake(algorithms, keeps=self.store.behaviour.keeps_bodies or head.operation not in _WITH_BODY)
 
     def admit(self, head: Head) -> None:
         """Check a head on its arrival: signature, date, length. Raises S3Error."""
@@ -69,13 +91,13 @@ class Service:
         if head.operation in _WITH_BODY and "content-length" not in head.headers:
             raise S3Error("MissingContentLength")
 
-    def check_body(self, head: Head, body: bytes) -> None:
+    def check_body(self, head: Head, body: Body) -> None:
         """Compare the body with the hash that was signed. Raises XAmzContentSHA256Mismatch."""
         claimed = head.headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
-        if claimed not in ("UNSIGNED-PAYLOAD", hashlib.sha256(body).hexdigest()):
+        if claimed not in ("UNSIGNED-PAYLOAD", body.digest("sha256").hex()):
             raise S3Error("XAmzContentSHA256Mismatch", ClientComputedContentSHA256=claimed)
 
-    async def evaluate(self, head: Head, body: bytes, write_id: str | None) -> Answer:
+    async def evaluate(self, head: Head, body: Body, write_id: str | None) -> Answer:
         """Judge the condition at this moment and apply the request: one step, unless the store has a gap."""
         condition = UNCONDITIONAL
         if head.operation in CONDITIONAL_WRITES:
@@ -86,6 +108,12 @@ class Service:
                 await asyncio.sleep(gap)
                 condition = UNCONDITIONAL
         return _HANDLERS[head.operation](self.store, Request(head, body, condition, self.now(), write_id))
+
+    def _upload(self, head: Head) -> Upload | None:
+        bucket, upload_id = self.store.buckets.get(head.bucket or ""), head.query.get("uploadId")
+        if bucket is None or upload_id is None:
+            return None
+        return next((each for each in bucket.uploads.running(self.now()) if each.upload_id == upload_id), None)
 
     def _check_apart(self, head: Head, condition: Condition) -> None:
         """The check of a store that is not atomic: what it has seen may have changed when the write is done."""

@@ -6,72 +6,19 @@ It can be driven without HTTP, e.g. by a model: `Store().put("bucket", "key", Co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from tests.doubles.s3.behaviour import Behaviour
-from tests.doubles.s3.checksums import Checksum
-from tests.doubles.s3.conditions import Condition, refusal_of_delete, refusal_of_write
+from tests.doubles.s3.conditions import UNCONDITIONAL, Condition, refusal_of_delete, refusal_of_write
 from tests.doubles.s3.errors import S3Error
+from tests.doubles.s3.objects import NULL_VERSION, Content, DeleteMarker, Mutation, Origin, StoredObject, Version
 from tests.doubles.s3.operations import Operation
-from tests.doubles.s3.uploads import Part, Upload, Uploads, assemble, etag_of_parts
+from tests.doubles.s3.uploads import Part, Upload, assemble, etag_of_parts
+from tests.doubles.s3.versions import Bucket, Versioning
 
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What a write brings: the bytes, the system headers that are kept, the user's metadata, a checksum."""
-
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    checksum: Checksum | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a write comes from, for the log: when it is applied, whose it is, when its request was signed."""
-
-    now: datetime
-    write_id: str | None = None
-    signed_at: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    """An object as it stands. `etag` is bare; `sequence` is that of the mutation that made it."""
-
-    key: str
-    content: Content
-    etag: str
-    modified: datetime
-    sequence: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """One write or delete that took effect. `etag` is what it left, None for a delete; `signed_at` is x-amz-date."""
-
-    sequence: int
-    time: datetime
-    operation: Operation
-    bucket: str
-    key: str
-    write_id: str | None
-    etag: str | None
-    condition: Condition
-    signed_at: str | None
-
-
-@dataclass(slots=True)
-class Bucket:
-    """One bucket. `changed` holds for each key the sequence of its last mutation, deletes included."""
-
-    name: str
-    created: datetime
-    objects: dict[str, StoredObject] = field(default_factory=dict)
-    changed: dict[str, int] = field(default_factory=dict)
-    uploads: Uploads = field(default_factory=Uploads)
+__all__ = ["Content", "Mutation", "Origin", "Store", "StoredObject"]
 
 
 class Store:
@@ -98,12 +45,19 @@ class Store:
             raise S3Error("NoSuchBucket", BucketName=name)
         return self.buckets[name]
 
-    def get(self, bucket: str, key: str) -> StoredObject:
-        """Raises NoSuchBucket, NoSuchKey."""
-        stored = self.bucket(bucket).objects.get(key)
-        if stored is None:
-            raise S3Error("NoSuchKey", Key=key)
-        return stored
+    def delete_bucket(self, name: str) -> None:
+        """Raises NoSuchBucket, BucketNotEmpty: delete markers count too."""
+        if self.bucket(name).history:
+            raise S3Error("BucketNotEmpty", BucketName=name)
+        del self.buckets[name]
+
+    def versioning(self, bucket: str) -> Versioning:
+        """Whether the bucket keeps versions."""
+        return self.bucket(bucket).versioning or ("Enabled" if self.behaviour.versioned else "")
+
+    def get(self, bucket: str, key: str, version_id: str | None = None) -> StoredObject:
+        """Raises NoSuchBucket, NoSuchKey, NoSuchVersion, MethodNotAllowed."""
+        return self.bucket(bucket).find(key, version_id)
 
     def check(
         self, operation: Operation, bucket: str, key: str, condition: Condition, upload: Upload | None = None
@@ -112,7 +66,7 @@ class Store:
         place = self.bucket(bucket)
         stored = place.objects.get(key)
         current = stored.etag if stored is not None else None
-        if operation is Operation.DELETE_OBJECT:
+        if operation in (Operation.DELETE_OBJECT, Operation.DELETE_OBJECTS):
             refusal = refusal_of_delete(condition, current)
         else:
             changed = upload is not None and place.changed.get(key, 0) > upload.initiated_after
@@ -132,24 +86,68 @@ class Store:
     ) -> StoredObject:
         """Write an object whole (PutObject, CopyObject) if the condition holds."""
         self.check(operation, bucket, key, condition)
-        etag = hashlib.md5(content.body).hexdigest()
+        etag = content.whole.digest("md5").hex()
         return self._store(operation, bucket, key, content, etag, condition, origin)
 
-    def delete(self, bucket: str, key: str, condition: Condition, origin: Origin) -> None:
-        """Remove an object if the condition holds; removing what is not there has no effect and is not logged."""
-        self.check(Operation.DELETE_OBJECT, bucket, key, condition)
+    def delete(
+        self,
+        bucket: str,
+        key: str,
+        condition: Condition,
+        origin: Origin,
+        operation: Operation = Operation.DELETE_OBJECT,
+    ) -> DeleteMarker | None:
+        """Remove an object if the condition holds; a bucket with versions gets a delete marker instead.
+
+        Without versions, removing what is not there has no effect and is not logged.
+        """
+        self.check(operation, bucket, key, condition)
         place = self.bucket(bucket)
-        if place.objects.pop(key, None) is not None:
-            self._log(Operation.DELETE_OBJECT, place, key, None, condition, origin)
+        if self.versioning(bucket):
+            marker = DeleteMarker(key, origin.now, self._sequence + 1, self._version_id(place, key))
+            place.add(marker)
+            self._log(operation, place, key, None, condition, origin, marker.version_id)
+            return marker
+        stored = place.objects.get(key)
+        if stored is not None:
+            place.remove(stored)
+            self._log(operation, place, key, None, condition, origin, stored.version_id)
+        return None
+
+    def delete_version(
+        self, bucket: str, key: str, version_id: str, origin: Origin, operation: Operation = Operation.DELETE_OBJECT
+    ) -> Version | None:
+        """Remove one version for good and return it; one that is not there has no effect and is not logged."""
+        place = self.bucket(bucket)
+        version = place.version(key, version_id)
+        if version is not None:
+            place.remove(version)
+            self._log(operation, place, key, None, UNCONDITIONAL, origin, version_id, changes=False)
+        return version
+
+    def amend(
+        self,
+        operation: Operation,
+        bucket: str,
+        key: str,
+        version_id: str | None,
+        origin: Origin,
+        change: Callable[[Content], Content],
+    ) -> StoredObject:
+        """Change what stands beside an object's bytes: tags, ACL, legal hold, retention. ETag and date stay."""
+        place = self.bucket(bucket)
+        stored = place.find(key, version_id)
+        amended = replace(stored, content=change(stored.content))
+        place.amend(stored, amended)
+        self._log(operation, place, key, stored.etag, UNCONDITIONAL, origin, stored.version_id, changes=False)
+        return amended
 
     def initiate(self, bucket: str, key: str, properties: Content, origin: Origin, checksum: tuple[str, str]) -> Upload:
         """Begin an upload; the body of `properties` is not used. `checksum` is the algorithm and the kind."""
         place = self.bucket(bucket)
         self._sequence += 1
         identity = hashlib.sha256(f"{bucket}/{key}#{self._sequence}".encode()).hexdigest()
-        upload = Upload(
-            identity, key, properties.headers, properties.metadata, origin.now, self._sequence, checksum[0], checksum[1]
-        )
+        upload = Upload(identity, key, properties, origin.now, self._sequence, checksum[0], checksum[1])
         place.uploads.add(upload)
         return upload
 
@@ -172,14 +170,16 @@ class Store:
         parts = upload.choose(chosen, self.behaviour.minimum_part_size)
         self.check(Operation.COMPLETE_UPLOAD, bucket, key, condition, upload)
         body, checksum = assemble(upload, parts)
-        content = Content(body, upload.headers, upload.metadata, checksum)
+        unkept = None if body.kept else body
+        content = replace(upload.properties, body=body.data, checksum=checksum, unkept=unkept)
         place.uploads.end(upload)
         etag = etag_of_parts(parts)
         return self._store(Operation.COMPLETE_UPLOAD, bucket, key, content, etag, condition, origin)
 
     def abort(self, bucket: str, key: str, upload_id: str, now: datetime) -> None:
-        """Give an upload up; it lives on for the behaviour's `abort_delay`. Raises NoSuchUpload."""
-        self.bucket(bucket).uploads.abort(key, upload_id, now, self.behaviour.abort_delay)
+        """Give an upload up; it lives on for the behaviour's delay and looks. Raises NoSuchUpload."""
+        traits = self.behaviour
+        self.bucket(bucket).uploads.abort(key, upload_id, now, traits.abort_delay, traits.lingering_uploads)
 
     def _store(
         self,
@@ -195,26 +195,37 @@ class Store:
         if self.behaviour.etags == "unique":
             _, dash, count = etag.partition("-")
             etag = hashlib.md5(f"{bucket}/{key}#{self._sequence}".encode()).hexdigest() + dash + count
-        self._log(operation, place, key, etag, condition, origin)
-        stored = StoredObject(key, content, etag, origin.now, self._sequence)
-        place.objects[key] = stored
+        version_id = self._version_id(place, key)
+        stored = StoredObject(key, content, etag, origin.now, self._sequence + 1, version_id)
+        place.add(stored)
+        self._log(operation, place, key, etag, condition, origin, version_id)
         return stored
 
+    def _version_id(self, place: Bucket, key: str) -> str:
+        """That of the version which the next step makes."""
+        if self.versioning(place.name) != "Enabled":
+            return NULL_VERSION
+        return hashlib.md5(f"{place.name}/{key}@{self._sequence + 1}".encode()).hexdigest()
+
     def _log(
-        self, operation: Operation, place: Bucket, key: str, etag: str | None, condition: Condition, origin: Origin
+        self,
+        operation: Operation,
+        place: Bucket,
+        key: str,
+        etag: str | None,
+        condition: Condition,
+        origin: Origin,
+        version_id: str,
+        *,
+        changes: bool = True,
     ) -> None:
+        """Log a step. `changes` says whether the guard of a conditional completion notices it.
+
+        For the removal of a version nobody has recorded that; the weaker store is the one to be proof against.
+        """
         self._sequence += 1
-        place.changed[key] = self._sequence
-        self.mutations.append(
-            Mutation(
-                self._sequence,
-                origin.now,
-                operation,
-                place.name,
-                key,
-                origin.write_id,
-                etag,
-                condition,
-                origin.signed_at,
-            )
-        )
+        if changes:
+            place.changed[key] = self._sequence
+        shown = version_id if self.versioning(place.name) else None
+        source = (origin.write_id, etag, condition, origin.signed_at)
+        self.mutations.append(Mutation(self._sequence, origin.now, operation, place.name, key, *source, shown))

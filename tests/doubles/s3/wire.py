@@ -33,15 +33,20 @@ class Wire:
         self._clock = clock
 
     async def read_body(self) -> bytes:
-        """The whole body; asking for it is what sends 100 Continue. Raises Disconnected."""
+        """The whole body. Raises Disconnected."""
         pieces: list[bytes] = []
+        await self.read_into(pieces.append)
+        return b"".join(pieces)
+
+    async def read_into(self, take: Callable[[bytes], None]) -> None:
+        """Hand over the body piece by piece; asking for it is what sends 100 Continue. Raises Disconnected."""
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise Disconnected
-            pieces.append(message.get("body", b""))
+            take(message.get("body", b""))
             if not message.get("more_body", False):
-                return b"".join(pieces)
+                return
 
     async def cut(self) -> None:
         """Reset the connection. Raises ConnectionAbortedError where the server gives no way to do so."""
@@ -83,5 +88,5 @@ def _head(answer: Answer, now: datetime) -> list[tuple[bytes, bytes]]:
     request_id = secrets.token_hex(8).upper()
     headers = {"date": http_date(now), "server": "AmazonS3", "x-amz-request-id": request_id, **answer.headers}
     if answer.status not in _BODILESS:
-        headers["content-length"] = str(len(answer.body))
+        headers["content-length"] = str(len(answer.body) if answer.length is None else answer.length)
     return [(name.lower().encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers.items()]

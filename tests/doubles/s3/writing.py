@@ -1,19 +1,19 @@
-"""The operations that write whole objects: put, copy, delete; and the making of buckets."""
+"""The operations that write whole objects: put and copy."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from urllib.parse import unquote
 
-from tests.doubles.s3 import checksums
+from tests.doubles.s3 import amendments, checksums
 from tests.doubles.s3.conditions import bare
 from tests.doubles.s3.errors import S3Error
 from tests.doubles.s3.messages import Answer, Request, element, iso_date, xml
-from tests.doubles.s3.state import Content, Origin, Store, StoredObject
+from tests.doubles.s3.objects import Content, StoredObject
+from tests.doubles.s3.state import Store
 
-_BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _METADATA_LIMIT = 2048
 _METADATA_PREFIX = "x-amz-meta-"
 _SOURCE_CONDITION = "x-amz-copy-source-if-"
@@ -30,68 +30,51 @@ _KEPT_HEADERS = (
 )
 
 
-def create_bucket(store: Store, request: Request) -> Answer:
-    """CreateBucket; making one's own bucket again succeeds, as in us-east-1."""
-    name = request.head.bucket or ""
-    if not _BUCKET_NAME.fullmatch(name):
-        raise S3Error("InvalidBucketName", BucketName=name)
-    store.create_bucket(name, request.now)
-    return Answer(200, headers={"location": f"/{name}"})
-
-
 def put_object(store: Store, request: Request) -> Answer:
     """PutObject. A checksum that the request does not bring is computed, as AWS does."""
     content = content_of(request)
-    stored = store.put(*request.head.target, content, request.condition, origin_of(request))
+    stored = store.put(*request.head.target, content, request.condition, request.origin)
     assert content.checksum is not None
-    return Answer(200, headers={"etag": f'"{stored.etag}"', **content.checksum.headers()})
+    versions = version_headers(store, request, stored.version_id)
+    return Answer(200, headers={"etag": f'"{stored.etag}"', **content.checksum.headers(), **versions})
 
 
 def copy_object(store: Store, request: Request) -> Answer:
     """CopyObject; the copy's ETag is the MD5 of the whole, however the source was uploaded."""
     source = source_of(store, request)
-    replace = request.head.headers.get("x-amz-metadata-directive", "COPY").upper() == "REPLACE"
     bucket, key = request.head.target
-    if not replace and store.bucket(bucket).objects.get(key) is source:
+    replaces = _replaces(request, "x-amz-metadata-directive")
+    if not replaces and store.bucket(bucket).objects.get(key) is source:
         raise S3Error("InvalidRequest", "An object is copied to itself without a change.")
-    properties = properties_of(request.head.headers) if replace else source.content
+    brought = properties_of(request.head.headers)
+    properties = brought if replaces else source.content
+    tags = brought.tags if _replaces(request, "x-amz-tagging-directive") else source.content.tags
     algorithm = source.content.checksum.algorithm if source.content.checksum else checksums.DEFAULT
-    checksum = checksums.of(source.content.body, algorithm)
-    content = Content(source.content.body, properties.headers, properties.metadata, checksum)
+    checksum = source.content.whole.checksum(algorithm)
+    kept = (properties.headers, properties.metadata, checksum, tags, brought.documents)
+    content = Content(source.content.body, *kept, source.content.unkept)
     operation = request.head.operation
-    stored = store.put(bucket, key, content, request.condition, origin_of(request), operation)
+    stored = store.put(bucket, key, content, request.condition, request.origin, operation)
     return xml(
         "CopyObjectResult",
         element("ETag", f'"{stored.etag}"'),
         element("LastModified", iso_date(stored.modified)),
         element(checksum.element, checksum.value),
         element("ChecksumType", checksum.kind),
+        headers=version_headers(store, request, stored.version_id) | source_headers(store, request, source),
     )
-
-
-def delete_object(store: Store, request: Request) -> Answer:
-    """DeleteObject; AWS has the other conditional headers for directory buckets only."""
-    for header in ("x-amz-if-match-size", "x-amz-if-match-last-modified-time"):
-        if header in request.head.headers:
-            raise S3Error("NotImplemented", Header=header)
-    store.delete(*request.head.target, request.condition, origin_of(request))
-    return Answer(204)
-
-
-def origin_of(request: Request) -> Origin:
-    """What the log says about a request's write."""
-    return Origin(request.now, request.write_id, request.head.headers.get("x-amz-date"))
 
 
 def content_of(request: Request) -> Content:
     """The object a PutObject brings, its digests verified."""
-    checksum = checksums.verify(request.body, request.head.headers) or checksums.of(request.body)
+    body = request.body
+    checksum = checksums.verify(body.digest, request.head.headers) or body.checksum(checksums.DEFAULT)
     properties = properties_of(request.head.headers)
-    return Content(request.body, properties.headers, properties.metadata, checksum)
+    return replace(properties, body=body.data, checksum=checksum, unkept=None if body.kept else body)
 
 
 def properties_of(headers: Mapping[str, str]) -> Content:
-    """The headers and the metadata to keep, without a body. Raises MetadataTooLarge."""
+    """The headers, the metadata, the tags and the ACL to keep, without a body. Raises MetadataTooLarge, InvalidTag."""
     kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}
     metadata = {
         name.removeprefix(_METADATA_PREFIX): value
@@ -101,18 +84,42 @@ def properties_of(headers: Mapping[str, str]) -> Content:
     size = sum(len(name.encode()) + len(value.encode("utf-8", "surrogateescape")) for name, value in metadata.items())
     if size > _METADATA_LIMIT:
         raise S3Error("MetadataTooLarge", Size=str(size), MaxSizeAllowed=str(_METADATA_LIMIT))
-    return Content(b"", kept, metadata)
+    documents = {"acl": amendments.canned_acl(headers["x-amz-acl"])} if "x-amz-acl" in headers else {}
+    return Content(
+        b"", kept, metadata, tags=amendments.tags_of_header(headers.get("x-amz-tagging", "")), documents=documents
+    )
+
+
+def version_headers(store: Store, request: Request, version_id: str) -> dict[str, str]:
+    """The version an answer is about; nothing for a bucket that never had versions."""
+    return {"x-amz-version-id": version_id} if store.versioning(request.head.bucket or "") else {}
+
+
+def source_headers(store: Store, request: Request, source: StoredObject) -> dict[str, str]:
+    """Which version was copied."""
+    bucket, _, _ = _source_target(request)
+    return {"x-amz-copy-source-version-id": source.version_id} if store.versioning(bucket) else {}
 
 
 def source_of(store: Store, request: Request) -> StoredObject:
     """The object named by x-amz-copy-source, if the request's conditions on it hold."""
-    path, _, version = request.head.headers["x-amz-copy-source"].partition("?")
-    bucket, _, key = unquote(path).removeprefix("/").partition("/")
-    if version:
-        raise S3Error("NotImplemented", "The double has no versions.")
-    stored = store.get(bucket, key)
+    bucket, key, version_id = _source_target(request)
+    stored = store.get(bucket, key, version_id)
     _check_source_conditions(stored, request.head.headers)
     return stored
+
+
+def _replaces(request: Request, directive: str) -> bool:
+    return request.head.headers.get(directive, "COPY").upper() == "REPLACE"
+
+
+def _source_target(request: Request) -> tuple[str, str, str | None]:
+    path, _, version = request.head.headers["x-amz-copy-source"].partition("?")
+    bucket, _, key = unquote(path).removeprefix("/").partition("/")
+    name, _, version_id = version.partition("=")
+    if version and name != "versionId":
+        raise S3Error("InvalidArgument", ArgumentName="x-amz-copy-source")
+    return bucket, key, version_id or None
 
 
 def _check_source_conditions(stored: StoredObject, headers: Mapping[str, str]) -> None:

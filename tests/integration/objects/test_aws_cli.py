@@ -122,13 +122,28 @@ async def test_a_stale_token_is_told_in_plain_words(shared: Stage, aws: Cli, tmp
     assert shared.body("stale/k") == b"precious"
 
 
-async def test_a_file_that_goes_up_in_parts_is_refused_whole(shared: Stage, aws: Cli, tmp_path: Path) -> None:
-    """Multipart uploads of clients are not served yet: nothing of one may get through."""
+async def test_a_file_that_goes_up_in_parts(shared: Stage, aws: Cli, tmp_path: Path) -> None:
+    """The token in the metadata goes with the first request only, and holds for all of the upload."""
     (tmp_path / "up").write_bytes(bytes(9 * MEBIBYTE))
+    up = await aws("s3", "cp", str(tmp_path / "up"), "s3://bucket/large", "--metadata", "fencing-token=33,colour=red")
+    assert up.status == 0, up.error
+    assert shared.body("large") == bytes(9 * MEBIBYTE)
+    assert await shared.fence("s3/bucket/large") == "33"
+    head = await aws("s3api", "head-object", "--bucket", "bucket", "--key", "large")
+    assert json.loads(head.out)["Metadata"] == {"colour": "red"}
+
+
+@pytest.mark.parametrize("metadata", [(), ("--metadata", "fencing-token=33")])
+async def test_a_file_that_goes_up_in_parts_is_refused_whole(
+    shared: Stage, aws: Cli, tmp_path: Path, metadata: tuple[str, ...]
+) -> None:
+    """Without a token, or with a stale one, nothing of it gets through: not even the upload is opened."""
+    key = f"refused/{len(metadata)}"
+    (tmp_path / "up").write_bytes(bytes(9 * MEBIBYTE))
+    assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
     since = len(shared.double.requests)
-    up = await aws("s3", "cp", str(tmp_path / "up"), "s3://bucket/large", "--metadata", "fencing-token=33")
+    up = await aws("s3", "cp", str(tmp_path / "up"), f"s3://bucket/{key}", *metadata)
     assert up.status != 0
-    assert "NotImplemented" in up.error
-    assert "CreateMultipartUpload" in up.error
-    assert shared.body("large") is None
+    assert ("StaleFencingToken" if metadata else "FencingTokenRequired") in up.error
+    assert shared.body(key) is None
     assert not shared.written(since)

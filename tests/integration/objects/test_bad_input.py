@@ -12,7 +12,7 @@ import pytest_asyncio
 from gateway.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, refused
-from tests.integration.objects.raw import Headers, Reply, framed, head, lines, send, sha256
+from tests.integration.objects.raw import Headers, framed, head, lines, send, sha256
 from tests.integration.objects.stage import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -143,9 +143,9 @@ SIGNATURES = [
         signer={"access_key": "AKIADOUBLE", "secret": "double-secret"}),
     Bad("an old signature", 403, "RequestTimeTooSkewed", at=LONG_AGO),
     Bad("a signature from the future", 403, "RequestTimeTooSkewed", at=datetime.now(UTC) + timedelta(minutes=20)),
-    Bad("a presigned URL", 501, "NotImplemented",
+    Bad("signatures in the headers and in the query", 400, "InvalidArgument",
         query="?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Expires=60&X-Amz-Signature=00"),
-    Bad("a presigned URL of version 2", 501, "NotImplemented", query="?AWSAccessKeyId=A&Signature=S&Expires=1"),
+    Bad("a presigned URL of version 2", 400, "InvalidRequest", query="?AWSAccessKeyId=A&Signature=S&Expires=1"),
 ]  # fmt: skip
 
 BODIES = [
@@ -172,18 +172,6 @@ BODIES = [
 ]  # fmt: skip
 
 NOT_THERE = [
-    not_there("CopyObject", "PUT", headers=[TOKEN, ("x-amz-copy-source", "bucket/copied")]),
-    not_there("CreateMultipartUpload", "POST", "?uploads"),
-    not_there("UploadPart", "PUT", "?partNumber=1&uploadId=u"),
-    not_there("CompleteMultipartUpload", "POST", "?uploadId=u"),
-    not_there("AbortMultipartUpload", "DELETE", "?uploadId=u"),
-    not_there("PutObjectTagging", "PUT", "?tagging"),
-    not_there("DeleteObjectTagging", "DELETE", "?tagging"),
-    not_there("PutObjectAcl", "PUT", "?acl"),
-    not_there("PutObjectRetention", "PUT", "?retention"),
-    not_there("PutObjectLegalHold", "PUT", "?legal-hold"),
-    not_there("RestoreObject", "POST", "?restore"),
-    not_there("DeleteObject of a version", "DELETE", "?versionId=v"),
     not_there("an unknown parameter of a put", "PUT", "?colour=red"),
     not_there("an unknown parameter of a delete", "DELETE", "?x=1"),
     not_there("a condition in the query", "PUT", "?If-None-Match=*"),
@@ -197,7 +185,44 @@ NOT_THERE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("bad", [*TOKENS, *SIGNATURES, *BODIES, *NOT_THERE], ids=str)
+UPLOAD_GONE = "?partNumber=1&uploadId=u"
+PART = b"<Part><PartNumber>1</PartNumber><ETag>e</ETag></Part>"
+COMPLETION = b"<CompleteMultipartUpload>%s</CompleteMultipartUpload>"
+
+
+def tokenless(name: str, method: str, query: str = "", headers: Headers = (), body: bytes = b"") -> Bad:
+    return Bad(name, 428, "FencingTokenRequired", headers, method=method, query=query, body=body)
+
+
+def form(name: str, status: int, code: str, method: str, query: str, body: bytes = b"") -> Bad:
+    return Bad(name, status, code, method=method, query=query, body=body)
+
+
+# What there is besides putting and deleting one object is fenced like these.
+FORMS = [
+    tokenless("a copy without a token", "PUT", headers=[("x-amz-copy-source", "bucket/copied")]),
+    tokenless("an upload without a token", "POST", "?uploads"),
+    tokenless("tags without a token", "PUT", "?tagging", body=b"<Tagging><TagSet/></Tagging>"),
+    tokenless("deleted tags without a token", "DELETE", "?tagging"),
+    tokenless("an ACL without a token", "PUT", "?acl", [("x-amz-acl", "private")]),
+    tokenless("a retention without a token", "PUT", "?retention", body=b"<Retention/>"),
+    tokenless("a legal hold without a token", "PUT", "?legal-hold", body=b"<LegalHold/>"),
+    tokenless("a restoration without a token", "POST", "?restore", body=b"<RestoreRequest/>"),
+    tokenless("a deleted version without a token", "DELETE", "?versionId=v"),
+    form("a part of no upload", 404, "NoSuchUpload", "PUT", UPLOAD_GONE, b"part"),
+    form("the completion of no upload", 404, "NoSuchUpload", "POST", "?uploadId=u", COMPLETION % PART),
+    form("the end of no upload", 404, "NoSuchUpload", "DELETE", "?uploadId=u"),
+    form("part 0", 400, "InvalidArgument", "PUT", "?partNumber=0&uploadId=u"),
+    form("part 10001", 400, "InvalidArgument", "PUT", "?partNumber=10001&uploadId=u"),
+    form("a part that is no number", 400, "InvalidArgument", "PUT", "?partNumber=one&uploadId=u"),
+    form("a part without its upload", 501, "NotImplemented", "PUT", "?partNumber=1"),
+    Bad("a copy of nothing", 404, "NoSuchKey", [TOKEN, ("x-amz-copy-source", "bucket/none")], body=b""),
+    Bad("a copy from nowhere", 404, "NoSuchBucket", [TOKEN, ("x-amz-copy-source", "nowhere/none")], body=b""),
+    Bad("a copy of an ambiguous name", 400, "InvalidArgument", [TOKEN, ("x-amz-copy-source", "bucket/a+b")], body=b""),
+]
+
+
+@pytest.mark.parametrize("bad", [*TOKENS, *SIGNATURES, *BODIES, *NOT_THERE, *FORMS], ids=str)
 async def test_nothing_is_written(shared: Stage, key: str, bad: Bad) -> None:
     since, before = len(shared.double.requests), shared.double.sequence
     reply = await send(shared.origin, bad.wire(shared.origin, key))
@@ -298,19 +323,105 @@ async def test_a_request_that_is_not_signed(shared: Stage, key: str) -> None:
     assert not shared.double.requests[since:], "not even a read gets through"
 
 
-async def test_forms_and_deletes_of_many_are_not_there(shared: Stage) -> None:
+async def test_deletes_of_many_without_a_token(shared: Stage) -> None:
+    since = len(shared.double.requests)
+    answer = await call(connect(shared.origin).delete_objects, Delete={"Objects": [{"Key": "copied"}, {"Key": "none"}]})
+    assert [(one["Key"], one["Code"]) for one in answer["Errors"]] == [
+        ("copied", "FencingTokenRequired"),
+        ("none", "FencingTokenRequired"),
+    ]
+    assert "Deleted" not in answer
+    assert not shared.written(since)
+    assert shared.body("copied") == b"source"
+
+
+async def test_deletes_of_many_with_one(shared: Stage, key: str) -> None:
+    """What is refused above is not what all such requests have in common."""
+    s3 = connect(shared.origin, "33")
+    for name in ("a", "b"):
+        await call(s3.put_object, Key=f"{key}/{name}", Body=b"x")
+    answer = await call(s3.delete_objects, Delete={"Objects": [{"Key": f"{key}/{name}"} for name in ("a", "b")]})
+    assert {one["Key"] for one in answer["Deleted"]} == {f"{key}/a", f"{key}/b"}
+    assert (shared.body(f"{key}/a"), shared.body(f"{key}/b")) == (None, None)
+
+
+KEY = b"<Object><Key>copied</Key></Object>"
+BOMB = b'<!DOCTYPE Delete [<!ENTITY a "copied"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>'
+DOCUMENTS = {
+    "no XML": b"copied",
+    "no end": b"<Delete>" + KEY,
+    "nothing": b"<Delete></Delete>",
+    "another document": b"<Undelete>" + KEY + b"</Undelete>",
+    "an object without a key": b"<Delete><Object><VersionId>v</VersionId></Object></Delete>",
+    "an entity": BOMB + b"<Delete><Object><Key>&a;</Key></Object></Delete>",
+    "a bomb": BOMB + b"<Delete><Object><Key>&b;</Key></Object></Delete>",
+    "an outside entity": b'<!DOCTYPE Delete [<!ENTITY a SYSTEM "file:///etc/hostname">]>'
+    b"<Delete><Object><Key>&a;</Key></Object></Delete>",
+    "1,001 keys": b"<Delete>" + KEY * 1001 + b"</Delete>",
+    "10,001 keys": b"<Delete>" + b"<Object><Key>k</Key></Object>" * 10_001 + b"</Delete>",
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+async def test_deletes_of_many_that_cannot_be_read(shared: Stage, name: str) -> None:
+    since = len(shared.double.requests)
+    body = DOCUMENTS[name]
+    headers = [TOKEN, ("content-md5", md5(body))]
+    request = head(shared.origin, "POST", "/bucket?delete", headers, unsigned=[("content-length", str(len(body)))])
+    reply = await send(shared.origin, request + body)
+    assert reply is not None
+    assert (reply.status, reply.code) in ((400, "MalformedXML"), (413, "EntityTooLarge")), reply.body
+    assert not shared.written(since)
+    assert shared.body("copied") == b"source"
+
+
+async def test_administration_is_for_administrators(shared: Stage) -> None:
     since = len(shared.double.requests)
     s3 = connect(shared.origin, "33")
-    assert (await refused(s3.delete_objects, Delete={"Objects": [{"Key": "copied"}]}))[:2] == (501, "NotImplemented")
-    assert (await refused(s3.create_bucket, Bucket="another"))[:2] == (501, "NotImplemented")
-    assert (await refused(s3.delete_bucket))[:2] == (501, "NotImplemented")
-    assert (await refused(s3.put_bucket_versioning, VersioningConfiguration={"Status": "Enabled"}))[0] == 501
-    form = head(shared.origin, "POST", "/bucket", [("content-type", "multipart/form-data; boundary=b")])
-    reply = await send(shared.origin, form)
-    assert isinstance(reply, Reply)
-    assert (reply.status, reply.code) == (501, "NotImplemented")
+    assert (await refused(s3.create_bucket, Bucket="another"))[:2] == (403, "AccessDenied")
+    assert (await refused(s3.delete_bucket))[:2] == (403, "AccessDenied")
+    versioning = {"Status": "Enabled"}
+    assert (await refused(s3.put_bucket_versioning, VersioningConfiguration=versioning))[:2] == (403, "AccessDenied")
     assert not shared.double.requests[since:]
-    assert shared.body("copied") == b"source"
+
+
+async def test_a_form_without_a_policy(shared: Stage) -> None:
+    since = len(shared.double.requests)
+    field = b'--b\r\nContent-Disposition: form-data; name="key"\r\n\r\nform\r\n'
+    file = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nhello\r\n--b--\r\n'
+    kind = ("content-type", "multipart/form-data; boundary=b")
+    length = ("content-length", str(len(field + file)))
+    request = lines("POST", "/bucket", [("host", "gateway"), TOKEN, kind, length])
+    reply = await send(shared.origin, request + field + file)
+    assert reply is not None
+    assert (reply.status, reply.code) == (403, "AccessDenied"), reply.body
+    assert not shared.double.requests[since:]
+    assert shared.body("form") is None
+
+
+async def test_parts_that_do_not_belong_together(shared: Stage, key: str) -> None:
+    """Nothing is published by a completion that names its parts wrongly; the right one is taken afterwards."""
+    s3 = connect(shared.origin, "33")
+    upload = (await call(s3.create_multipart_upload, Key=key))["UploadId"]
+    place = {"Key": key, "UploadId": upload}
+    parts = [
+        {"PartNumber": number, "ETag": (await call(s3.upload_part, **place, PartNumber=number, Body=b"x"))["ETag"]}
+        for number in (1, 2)
+    ]
+    before = shared.double.sequence
+    for wrong, code in (
+        ([parts[1], parts[0]], "InvalidPartOrder"),
+        ([parts[0], parts[0]], "InvalidPartOrder"),
+        ([{**parts[0], "ETag": '"e"'}], "InvalidPart"),
+        ([{**parts[0], "PartNumber": 3}], "InvalidPart"),
+        ([{**parts[0], "PartNumber": 0}], "InvalidArgument"),
+        ([{**parts[0], "PartNumber": 10_001}], "InvalidArgument"),
+    ):
+        answer = await refused(s3.complete_multipart_upload, **place, MultipartUpload={"Parts": wrong})
+        assert answer[:2] == (400, code)
+    assert not shared.applied(before)
+    await call(s3.complete_multipart_upload, **place, MultipartUpload={"Parts": parts[:1]})
+    assert shared.body(key) == b"x"
 
 
 async def test_a_bucket_that_is_not_there(shared: Stage) -> None:

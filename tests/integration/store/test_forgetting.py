@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.fencing.intent import Announcement, Intent
+from gateway.fencing.intent import Announcement, Intent, KnownObject
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from gateway.store import intents
@@ -22,7 +22,7 @@ def waiting_for(etag: str, now: datetime) -> Intent:
 
 
 async def forbidden(database: Database, write: Announcement, store_time: datetime | None) -> frozenset[str]:
-    begun = await intents.begin(database, write, "e", store_time)
+    begun = await intents.begin(database, write, KnownObject("e"), store_time)
     await intents.abandon(database, write)
     return begun.forbidden
 

@@ -73,6 +73,6 @@ def test_no_credentials_are_anonymous_only_where_that_is_allowed() -> None:
 
 def test_a_secret_is_found_by_its_id_and_shown_to_nobody() -> None:
     keys = Keys(CALLERS, anonymous=False)
-    assert keys.secret_of("AKBATCH") == (Principal("batch"), "batch-secret")
-    assert keys.secret_of("worker") is None
+    assert keys.secret_of("AKBATCH", None) == (Principal("batch"), "batch-secret")
+    assert keys.secret_of("worker", None) is None
     assert "secret" not in repr(keys)

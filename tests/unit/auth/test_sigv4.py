@@ -25,7 +25,7 @@ OWNER = Principal("worker")
 Headers = list[tuple[bytes, bytes]]
 
 
-def secret_of(access_key_id: str) -> tuple[Principal, str] | None:
+def secret_of(access_key_id: str, _session_token: str | None) -> tuple[Principal, str] | None:
     return (OWNER, SECRET) if access_key_id == ID else None
 
 
@@ -217,6 +217,7 @@ def test_every_part_of_the_request_is_covered() -> None:
         "if-none-match",
         "if-modified-since",
         "if-unmodified-since",
+        "if-range",
         "content-md5",
         "x-amz-copy-source",
         "x-amz-meta-fencing-token",
@@ -277,15 +278,12 @@ def test_clocks_may_differ_by_fifteen_minutes(minutes: int) -> None:
 
 
 def test_an_unknown_key_id_and_a_wrong_secret() -> None:
-    def nobody(_: str) -> None:
-        return None
-
     with pytest.raises(StoreError) as caught:
-        verify(signed_request(), nobody, THEN)
+        verify(signed_request(), lambda *_: None, THEN)
     assert caught.value.s3_code == "InvalidAccessKeyId"
 
     with pytest.raises(StoreError) as caught:
-        verify(signed_request(), lambda _: (OWNER, "other"), THEN)
+        verify(signed_request(), lambda *_: (OWNER, "other"), THEN)
     assert caught.value.s3_code == "SignatureDoesNotMatch"
 
 
@@ -343,21 +341,8 @@ def test_unsigned_requests_are_denied() -> None:
 
 
 @pytest.mark.parametrize(
-    "query",
-    [
-        b"X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=00",
-        b"prefix=a&x-amz-credential=x",
-        b"AWSAccessKeyId=x&Signature=y&Expires=1",
-    ],
-)
-def test_presigned_urls_are_refused_clearly(query: bytes) -> None:
-    request = signed_request("GET", b"/b/k", query)
-    assert refusal(request) == ("NotImplemented", 501)
-    assert refusal(RequestHead("GET", b"/b/k", query, [])) == ("NotImplemented", 501)
-
-
-@pytest.mark.parametrize(
-    "value", [b"2013-05-24T00:00:00Z", b"20130524T000000", b"20130524T996000Z", b"", b"2013524T0000000Z"]
+    "value",
+    [b"2013-05-24T00:00:00Z", b"20130524T000000", b"20130524T996000Z", b"20130524T0000Z", b"", b"2013524T0000000Z"],
 )
 def test_dates_that_cannot_be_read(value: bytes) -> None:
     assert refusal(changed(signed_request(), b"x-amz-date", value)) == ("AccessDenied", 403)

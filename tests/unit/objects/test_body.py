@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import BodyTooLarge, GatewayError
-from gateway.objects.body import Body, VerifiedBody
+from gateway.objects.body import Inspection, VerifiedBody, whole
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -18,10 +18,10 @@ HELLO = b"5\r\nhello\r\n0\r\nx-amz-checksum-crc32:NhCmhg==\r\n\r\n"
 
 
 def take(headers: Headers, *pieces: bytes, max_size: int = 100) -> VerifiedBody:
-    body = Body(headers, sha256=None, signatures=None, max_size=max_size)
-    for piece in pieces:
-        body.feed(piece)
-    return body.finish()
+    inspection = Inspection(headers, sha256=None, signatures=None, max_size=max_size)
+    inspection.ask_for(md5=True, sha256=True)
+    content = [inspection.feed(piece) for piece in pieces]
+    return whole(content, inspection.finish())
 
 
 def refusal(headers: Headers, *pieces: bytes) -> tuple[str, int]:
@@ -68,11 +68,11 @@ def test_bodies_that_are_not_what_they_say(headers: Headers, pieces: list[bytes]
 def test_a_body_too_large_is_refused_before_it_arrives() -> None:
     for headers in (PLAIN, FRAMED):
         with pytest.raises(BodyTooLarge):
-            Body(headers, sha256=None, signatures=None, max_size=4)
+            Inspection(headers, sha256=None, signatures=None, max_size=4)
 
 
 def test_the_signed_hash_is_compared() -> None:
-    body = Body(PLAIN, sha256="0" * 64, signatures=None, max_size=5)
+    body = Inspection(PLAIN, sha256="0" * 64, signatures=None, max_size=5)
     body.feed(b"hello")
     with pytest.raises(GatewayError, match="does not match"):
         body.finish()

@@ -17,7 +17,7 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, RequestHead, VerifiedSignature, verify
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
-from gateway.objects.body import Body, VerifiedBody
+from gateway.objects.body import Inspection, VerifiedBody, whole
 from gateway.objects.operations import Operation
 from gateway.objects.request import S3Request, classify
 
@@ -59,7 +59,7 @@ class Sent:
     def verified(self) -> VerifiedSignature:
         signed = dict(self.head.headers)[b"x-amz-date"].decode()
         now = datetime.strptime(signed, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-        return verify(self.head, lambda _: (Principal("worker"), "sk"), now)
+        return verify(self.head, lambda *_: (Principal("worker"), "sk"), now)
 
 
 def send(call: Callable[[Any], object], scheme: str = "http", **settings: Any) -> Sent:
@@ -85,7 +85,7 @@ def send(call: Callable[[Any], object], scheme: str = "http", **settings: Any) -
         endpoint_url=f"{scheme}://gateway:8080",
         aws_access_key_id="AK",
         aws_secret_access_key="sk",
-        config=Config(s3={"addressing_style": "path"}, **settings),
+        config=Config(**{"s3": {"addressing_style": "path"}, **settings}),
     )
     client.meta.events.register("before-call.s3", add_token)
     client.meta.events.register("before-send.s3", capture)
@@ -96,9 +96,9 @@ def send(call: Callable[[Any], object], scheme: str = "http", **settings: Any) -
 
 def take(sent: Sent, wire: bytes) -> VerifiedBody:
     verified = sent.verified()
-    body = Body(sent.head.headers, sha256=verified.sha256, signatures=verified.chunks, max_size=10_000)
-    body.feed(wire)
-    return body.finish()
+    body = Inspection(sent.head.headers, sha256=verified.sha256, signatures=verified.chunks, max_size=10_000)
+    body.ask_for(md5=True, sha256=True)
+    return whole([body.feed(wire)], body.finish())
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -160,25 +160,117 @@ def test_the_other_operations(operation: Operation, call: Callable[[Any], object
     assert dict(request.parameters).get("prefix") in (None, "a +/é")
 
 
+EVERYTHING_ELSE: list[tuple[Operation, Callable[[Any], object]]] = [
+    (Operation.LIST_OBJECTS, lambda s3: s3.list_objects(Bucket="bucket", Marker="a b")),
+    (Operation.LIST_OBJECT_VERSIONS, lambda s3: s3.list_object_versions(Bucket="bucket")),
+    (Operation.COPY_OBJECT, lambda s3: s3.copy_object(Bucket="bucket", Key="k", CopySource="bucket/other")),
+    (Operation.CREATE_MULTIPART_UPLOAD, lambda s3: s3.create_multipart_upload(Bucket="bucket", Key="k")),
+    (
+        Operation.UPLOAD_PART,
+        lambda s3: s3.upload_part(Bucket="bucket", Key="k", UploadId="u", PartNumber=1, Body=b"x"),
+    ),
+    (
+        Operation.UPLOAD_PART_COPY,
+        lambda s3: s3.upload_part_copy(
+            Bucket="bucket", Key="k", UploadId="u", PartNumber=1, CopySource={"Bucket": "bucket", "Key": "k"}
+        ),
+    ),
+    (
+        Operation.COMPLETE_MULTIPART_UPLOAD,
+        lambda s3: s3.complete_multipart_upload(
+            Bucket="bucket", Key="k", UploadId="u", MultipartUpload={"Parts": []}, IfNoneMatch="*"
+        ),
+    ),
+    (
+        Operation.ABORT_MULTIPART_UPLOAD,
+        lambda s3: s3.abort_multipart_upload(Bucket="bucket", Key="k", UploadId="u"),
+    ),
+    (
+        Operation.DELETE_OBJECTS,
+        lambda s3: s3.delete_objects(Bucket="bucket", Delete={"Objects": [{"Key": "k"}]}),
+    ),
+    (Operation.DELETE_OBJECT, lambda s3: s3.delete_object(Bucket="bucket", Key="k", VersionId="v")),
+    (
+        Operation.PUT_OBJECT_TAGGING,
+        lambda s3: s3.put_object_tagging(Bucket="bucket", Key="k", Tagging={"TagSet": []}),
+    ),
+    (Operation.PUT_OBJECT_ACL, lambda s3: s3.put_object_acl(Bucket="bucket", Key="k", ACL="private")),
+    (
+        Operation.PUT_BUCKET_VERSIONING,
+        lambda s3: s3.put_bucket_versioning(Bucket="bucket", VersioningConfiguration={"Status": "Enabled"}),
+    ),
+    (Operation.CREATE_BUCKET, lambda s3: s3.create_bucket(Bucket="bucket")),
+]
+
+
+@pytest.mark.parametrize(("operation", "call"), EVERYTHING_ELSE)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_everything_else_with_its_token(scheme: str, operation: Operation, call: Callable[[Any], object]) -> None:
+    sent = send(call, scheme)
+    sent.verified()
+    request = sent.classified
+    assert request.operation is operation
+    assert request.fencing.token == Token(0, 7)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_source_of_a_copy(key: str) -> None:
+    source = {"Bucket": "bucket", "Key": key, "VersionId": "v+1"}
+    request = send(lambda s3: s3.copy_object(Bucket="bucket", Key="k", CopySource=source)).classified
+    assert request.source is not None
+    assert (request.source.bucket, request.source.key, request.source.version_id) == ("bucket", key, "v+1")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_virtual_hosts(key: str) -> None:
+    sent = send(lambda s3: s3.put_object(Bucket="bucket", Key=key, Body=b"x"), s3={"addressing_style": "virtual"})
+    sent.verified()
+    head = sent.head
+    request = classify(head.method, head.raw_path, head.query_string, head.headers, ["gateway"])
+    assert (request.operation, request.bucket, request.key) == (Operation.PUT_OBJECT, "bucket", key)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("operation", [Operation.GET_OBJECT, Operation.PUT_OBJECT, Operation.DELETE_OBJECT])
+def test_presigned_requests(operation: Operation, key: str) -> None:
+    s3 = boto3.client(
+        "s3",
+        region_name="us-east-1",
+        endpoint_url="http://gateway:8080",
+        aws_access_key_id="AK",
+        aws_secret_access_key="sk",
+        aws_session_token="fencing-token=7&fencing-holder=w1",
+        config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
+    )
+    name = {"Get": "get_object", "Put": "put_object", "Del": "delete_object"}[operation[:3]]
+    url = urlsplit(s3.generate_presigned_url(name, Params={"Bucket": "bucket", "Key": key}))
+    host = [(b"host", url.netloc.encode())]
+    request = classify(operation.method, url.path.encode(), url.query.encode(), host)
+    assert (request.operation, request.bucket, request.key, request.parameters) == (operation, "bucket", key, ())
+    assert (request.fencing.token, request.fencing.holder) == (Token(0, 7), "w1")
+
+
 @pytest.mark.parametrize(
     "call",
     [
-        lambda s3: s3.copy_object(Bucket="bucket", Key="k", CopySource="bucket/other"),
-        lambda s3: s3.create_multipart_upload(Bucket="bucket", Key="k"),
-        lambda s3: s3.upload_part(Bucket="bucket", Key="k", UploadId="u", PartNumber=1, Body=b"x"),
-        lambda s3: s3.complete_multipart_upload(Bucket="bucket", Key="k", UploadId="u", MultipartUpload={"Parts": []}),
-        lambda s3: s3.delete_objects(Bucket="bucket", Delete={"Objects": [{"Key": "k"}]}),
-        lambda s3: s3.delete_object(Bucket="bucket", Key="k", VersionId="v"),
-        lambda s3: s3.put_object_tagging(Bucket="bucket", Key="k", Tagging={"TagSet": []}),
-        lambda s3: s3.put_object_acl(Bucket="bucket", Key="k", ACL="private"),
-        lambda s3: s3.put_bucket_versioning(Bucket="bucket", VersioningConfiguration={"Status": "Enabled"}),
         lambda s3: s3.put_object(Bucket="bucket", Key="k", Body=b"", WriteOffsetBytes=3),
-        lambda s3: s3.create_bucket(Bucket="bucket"),
-        lambda s3: s3.list_objects(Bucket="bucket"),
+        lambda s3: s3.put_object(Bucket="bucket", Key="k", Body=b"", SSECustomerAlgorithm="AES256", SSECustomerKey="k"),
+        lambda s3: s3.delete_object(Bucket="bucket", Key="k", MFA="serial 123456"),
+        lambda s3: s3.delete_object(Bucket="bucket", Key="k", VersionId="v", IfMatch='"e"'),
+        lambda s3: s3.select_object_content(
+            Bucket="bucket",
+            Key="k",
+            Expression="SELECT 1",
+            ExpressionType="SQL",
+            InputSerialization={},
+            OutputSerialization={},
+        ),
+        lambda s3: s3.get_object_torrent(Bucket="bucket", Key="k"),
+        lambda s3: s3.rename_object(Bucket="bucket", Key="k", RenameSource="other"),
     ],
 )
 def test_what_is_not_served_is_refused(call: Callable[[Any], object]) -> None:
-    sent = send(call)
+    sent = send(call, "https")
     sent.verified()
     with pytest.raises(StoreError) as caught:
         assert sent.classified

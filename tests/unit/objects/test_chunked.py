@@ -122,7 +122,7 @@ def published() -> ChunkSignatures:
     head = RequestHead(
         "PUT", b"/examplebucket/chunkObject.txt", b"", [(k.encode(), v.encode()) for k, v in headers.items()]
     )
-    chunks = verify(head, lambda _: (Principal("worker"), SECRET), THEN).chunks
+    chunks = verify(head, lambda *_: (Principal("worker"), SECRET), THEN).chunks
     assert chunks is not None
     return chunks
 

@@ -3,7 +3,9 @@
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.conditions import Condition, Expect
+from gateway.objects import conditions
+from gateway.objects.conditions import Condition, Expect, for_entry
+from gateway.objects.operations import Kind, Operation
 from gateway.objects.request import classify
 
 Headers = list[tuple[bytes, bytes]]
@@ -62,3 +64,81 @@ def test_conditions_that_s3_does_not_know_either(method: str, headers: Headers) 
 def test_what_a_condition_comes_to(condition: Condition, current: str | None, status: int | None) -> None:
     broken = condition.broken(current)
     assert (broken and broken.status) == status
+
+
+CREATES = [
+    ("PUT", b"", []),
+    ("PUT", b"", [(b"x-amz-copy-source", b"bucket/other")]),
+    ("POST", b"uploadId=u", []),
+]
+
+
+@pytest.mark.parametrize(("method", "query", "others"), CREATES)
+def test_whatever_makes_an_object_takes_a_condition(method: str, query: bytes, others: Headers) -> None:
+    absent = classify(method, b"/bucket/k", query, [*others, (b"if-none-match", b"*")])
+    same = classify(method, b"/bucket/k", query, [*others, (b"if-match", b'"e-2"')])
+    assert (absent.condition, absent.headers) == (Condition(Expect.ABSENT), ())
+    assert (same.condition, same.headers) == (Condition(Expect.ETAG, "e-2"), ())
+
+
+@pytest.mark.parametrize(("method", "query", "others"), CREATES)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"if-match", b"*")],
+        [(b"if-none-match", b'"e"')],
+        [(b"if-none-match", b"")],
+        [(b"if-match", b'"e"'), (b"if-none-match", b"*")],
+        [(b"if-unmodified-since", b"Fri, 24 May 2013 00:00:00 GMT")],
+    ],
+)
+def test_what_no_put_takes(method: str, query: bytes, others: Headers, headers: Headers) -> None:
+    with pytest.raises(StoreError) as caught:
+        classify(method, b"/bucket/k", query, [*others, *headers])
+    assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
+
+
+CONDITIONAL = {
+    Operation.PUT_OBJECT,
+    Operation.COPY_OBJECT,
+    Operation.COMPLETE_MULTIPART_UPLOAD,
+    Operation.DELETE_OBJECT,
+}
+
+
+@pytest.mark.parametrize(
+    "operation", [one for one in Operation if one.kind is not Kind.READ and one not in CONDITIONAL], ids=str
+)
+@pytest.mark.parametrize("headers", [{"if-match": '"e"'}, {"if-match": "*"}, {"if-none-match": "*"}])
+def test_no_condition_is_dropped_silently(operation: Operation, headers: dict[str, str]) -> None:
+    with pytest.raises(StoreError) as caught:
+        conditions.read(operation, headers)
+    assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
+    assert conditions.read(operation, {}) is None
+
+
+@pytest.mark.parametrize("value", [b'"e"', b"*"])
+def test_one_version_is_deleted_under_no_condition(value: bytes) -> None:
+    with pytest.raises(StoreError) as caught:
+        classify("DELETE", b"/bucket/k", b"versionId=3", [(b"if-match", value)])
+    assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
+
+
+@pytest.mark.parametrize(
+    ("etag", "expected"),
+    [
+        ('"abc"', Condition(Expect.ETAG, "abc")),
+        ("abc-2", Condition(Expect.ETAG, "abc-2")),
+        (' "abc"\n', Condition(Expect.ETAG, "abc")),
+        ("*", Condition(Expect.EXISTS)),
+    ],
+)
+def test_the_condition_of_an_entry(etag: str, expected: Condition) -> None:
+    assert for_entry(etag) == expected
+
+
+@pytest.mark.parametrize("etag", ["", '"', '"a', 'W/"a"', '"a", "b"', "a b"])
+def test_entries_that_s3_does_not_know_either(etag: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        for_entry(etag)
+    assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)

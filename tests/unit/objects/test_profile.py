@@ -10,7 +10,7 @@ MD5, OF_PARTS = "md5", "parts-1"
 HASHES = Etags([MD5, MD5], MD5, [OF_PARTS], OF_PARTS)
 EVERYTHING = [Seen(probe, None) for probe in Probe]
 OK, NO, STALE = Applied("new"), NotApplied(412, "PreconditionFailed"), "old"
-ODD = Unknown(profile.LOST_RACE)
+ODD = Unknown("500 UnknownError")
 
 
 def without(*failing: Probe, etags: Etags = HASHES) -> Profile:

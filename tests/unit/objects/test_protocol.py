@@ -4,13 +4,24 @@ Each test is a script: what the protocol must ask for, and what it is answered. 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from gateway.fencing.intent import Announcement, Begun, Forbidden, Intent, KnownObject, Raised
+from gateway.fencing.intent import (
+    DEAD_AFTER_HEADER_SIGNED,
+    DEAD_AFTER_QUERY_SIGNED,
+    Announcement,
+    Begun,
+    Forbidden,
+    Intent,
+    Kind,
+    KnownObject,
+    Raised,
+)
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.fencing.token import Token
 from gateway.objects import protocol
@@ -18,10 +29,13 @@ from gateway.objects.answers import Applied, Found, Missing, NotApplied, NotSent
 from gateway.objects.conditions import Condition, Expect
 from gateway.objects.effects import (
     Abandon,
+    Amend,
+    AwaitTurn,
     Barred,
     Begin,
     Bump,
     Candidate,
+    Complete,
     ConditionFailed,
     Delete,
     Deleted,
@@ -29,11 +43,11 @@ from gateway.objects.effects import (
     Finish,
     Forbid,
     Form,
+    GiveUp,
     Head,
     NotDone,
     Put,
     RaiseFence,
-    Recall,
     Refused,
     Stored,
     StoreRefused,
@@ -51,7 +65,7 @@ REFUSED = Rejected(403, "AccessDenied", "no")
 
 
 def begun(*forbidden: str) -> Begun:
-    return Begun(Decision.HELD, FENCE, (), NOW, frozenset(forbidden))
+    return Begun(Decision.HELD, FENCE, (), NOW, frozenset(forbidden), KNOWN)
 
 
 def ours(etag: str) -> Found:
@@ -73,7 +87,7 @@ def play(steps: protocol.Steps[Any], script: Sequence[tuple[type, Any]]) -> tupl
     raise AssertionError("the script ended before the protocol did")
 
 
-PUT = [(Recall, KNOWN), (Begin, begun())]
+PUT = [(Begin, begun())]
 
 PUTS: list[tuple[str, list[tuple[type, Any]], type]] = [
     ("accepted", [*PUT, (Put, Applied("plain")), (Finish, True)], Stored),
@@ -86,17 +100,16 @@ PUTS: list[tuple[str, list[tuple[type, Any]], type]] = [
     ("settled, but there to stay", [*PUT, (Put, Applied("plain")), (Finish, False), (Head, ours("plain"))], Stored),
     ("settled, same ETag as before", [*PUT, (Put, Applied("e0")), (Finish, False), (Head, ours("e0"))], Uncertain),
     ("settled and overwritten", [*PUT, (Put, Applied("plain")), (Finish, False), (Head, Found("other"))], Uncertain),
-    ("every form forbidden", [(Recall, KNOWN), (Begin, begun("plain", "parts")), (Abandon, None)], NotDone),
-    ("refused by the fence", [(Recall, KNOWN), (Begin, Begun(Decision.STALE, FENCE))], Refused),
-    ("nothing known, no answer", [(Recall, None), (Head, Unknown("timeout"))], NotDone),
+    ("every form forbidden", [(Begin, begun("plain", "parts")), (Abandon, None)], NotDone),
+    ("refused by the fence", [(Begin, Begun(Decision.STALE, FENCE))], Refused),
     (
         "an ETag nobody predicted, and a forbidden one",
-        [(Recall, KNOWN), (Begin, begun("odd")), (Put, Applied("odd")), (Bump, Applied("new")), (Finish, True)],
+        [(Begin, begun("odd")), (Put, Applied("odd")), (Bump, Applied("new")), (Finish, True)],
         Stored,
     ),
     (
         "the same, and it cannot be bumped",
-        [(Recall, KNOWN), (Begin, begun("odd")), (Put, Applied("odd")), (Bump, NotSent("no form"))],
+        [(Begin, begun("odd")), (Put, Applied("odd")), (Bump, NotSent("no form"))],
         Uncertain,
     ),
 ]  # fmt: skip
@@ -108,13 +121,14 @@ def test_a_put_comes_to(script: list[tuple[type, Any]], outcome: type) -> None:
 
 
 def test_a_forbidden_form_is_avoided() -> None:
-    script = [(Recall, KNOWN), (Begin, begun("plain")), (Put, Applied("parts")), (Finish, True)]
+    script = [(Begin, begun("plain")), (Put, Applied("parts")), (Finish, True)]
     _, asked = play(protocol.put(WRITE, FORMS), script)
-    assert asked[2].form is Form.MULTIPART
+    assert asked[1].form is Form.MULTIPART
 
 
 def test_each_attempt_is_an_intent_of_its_own() -> None:
-    again = [(Put, NotApplied(412, "")), (Head, Found("e1")), (Abandon, None), (Head, Found("e1")), (Begin, begun())]
+    again = [(Put, NotApplied(412, "")), (Head, Found("e1")), (Abandon, None), (Head, Found("e1"))]
+    again += [(Begin, replace(begun(), key=KnownObject("e1")))]
     _, asked = play(protocol.put(WRITE, FORMS), [*PUT, *again, (Put, Applied("plain")), (Finish, True)])
     assert [effect.write.attempt for effect in asked if isinstance(effect, Begin)] == [1, 2]
     assert [effect.expected for effect in asked if isinstance(effect, Put)] == ["e0", "e1"]
@@ -137,10 +151,10 @@ def test_the_callers_condition_is_judged_on_a_fresh_look_and_under_an_intent() -
 @pytest.mark.parametrize(
     ("script", "conditional"),
     [
-        ([(Recall, KNOWN), (Begin, begun()), (Delete, Applied(None)), (Finish, True)], True),
-        ([(Recall, KNOWN), (Begin, begun("")), (Entomb, Applied("t")), (Finish, True)], True),
-        ([(Recall, KNOWN), (Begin, begun()), (Entomb, Applied("t")), (Finish, True)], False),
-        ([(Recall, KnownObject(None, tombstone=False)), (Begin, begun()), (Head, Missing()), (Abandon, None)], True),
+        ([(Begin, begun()), (Delete, Applied(None)), (Finish, True)], True),
+        ([(Begin, begun("")), (Entomb, Applied("t")), (Finish, True)], True),
+        ([(Begin, begun()), (Entomb, Applied("t")), (Finish, True)], False),
+        ([(Begin, replace(begun(), key=KnownObject(None))), (Head, Missing()), (Abandon, None)], True),
     ],
     ids=["plainly", "where absence is forbidden", "where the store deletes unconditionally", "what is not there"],
 )
@@ -150,8 +164,8 @@ def test_a_delete_deletes(script: list[tuple[type, Any]], conditional: bool) -> 
 
 
 FORBIDDEN = (Forbid, Forbidden(NOW, frozenset({"e0"})))
-LONG_AFTER = NOW + protocol.SIGNATURE_LIFETIME + protocol.MARGIN + timedelta(seconds=1)
-NOT_LONG_AFTER = NOW + protocol.SIGNATURE_LIFETIME + protocol.MARGIN
+LONG_AFTER = NOW + DEAD_AFTER_HEADER_SIGNED + timedelta(seconds=1)
+NOT_LONG_AFTER = NOW + DEAD_AFTER_HEADER_SIGNED
 
 
 def test_what_cannot_be_bumped_is_settled_once_its_signature_is_dead() -> None:
@@ -190,3 +204,111 @@ def test_a_barrier_does_not_stand_before_all_is_settled() -> None:
     steps = protocol.barrier("r", Presented(TOKEN), "tester")
     silent = [FORBIDDEN, *[(Head, Unknown("timeout"))] * protocol.ATTEMPTS]
     assert isinstance(play(steps, [raised, *silent])[0], NotDone)
+
+
+UPLOAD = replace(INTENT, kind=Kind.UPLOAD, upload_id="u")
+AMENDMENT = replace(INTENT, kind=Kind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
+GONE = NotApplied(404, protocol.NO_SUCH_UPLOAD)
+TOO_OLD = NotApplied(409, "ConditionalRequestConflict")
+LOOK = (Head, Found("e0"))
+
+COMPLETIONS: list[tuple[str, list[tuple[type, Any]], type]] = [
+    ("accepted", [(Begin, begun()), (Complete, Applied("parts")), (Finish, True)], Stored),
+    ("its ETag is forbidden", [(Begin, begun("parts")), (Abandon, None)], NotDone),
+    ("no such upload", [(Begin, begun()), (Complete, GONE), LOOK, (Abandon, None)], StoreRefused),
+    ("sent twice on its way", [(Begin, begun()), (Complete, GONE), (Head, ours("parts")), (Finish, True)], Stored),
+    ("a part is missing", [(Begin, begun()), (Complete, REFUSED), (Abandon, None)], StoreRefused),
+    ("no answer, and not there", [(Begin, begun()), (Complete, Unknown("timeout")), LOOK], Uncertain),
+    ("the key had changed", [(Begin, begun()), (Complete, NotApplied(412, "")), LOOK, (Abandon, None),
+        LOOK, (Begin, begun()), (Complete, Applied("parts")), (Finish, True)], Stored),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+@pytest.mark.parametrize(
+    ("script", "outcome"), [case[1:] for case in COMPLETIONS], ids=[case[0] for case in COMPLETIONS]
+)
+def test_a_completion_comes_to(script: list[tuple[type, Any]], outcome: type, conditional: bool) -> None:  # noqa: FBT001
+    result, asked = play(protocol.complete(WRITE, "u", "parts", conditional=conditional), script)
+    assert isinstance(result, outcome)
+    kinds = {effect.write.kind for effect in asked if isinstance(effect, Begin | Complete)}
+    assert kinds == {Kind.CONDITIONAL if conditional else Kind.UPLOAD}
+
+
+def test_an_upload_older_than_the_object_is_completed_without_a_condition() -> None:
+    refused = [(Begin, begun()), (Complete, TOO_OLD), LOOK, (Abandon, None)]
+    script = [*refused, (Begin, begun()), (Complete, Applied("parts")), (Finish, True)]
+    result, asked = play(protocol.complete(WRITE, "u", "parts", conditional=True), script)
+    assert isinstance(result, Stored)
+    begins = [effect.write for effect in asked if isinstance(effect, Begin)]
+    assert [(begin.kind, begin.upload_id) for begin in begins] == [(Kind.CONDITIONAL, None), (Kind.UPLOAD, "u")]
+    assert begins[0].attempt != begins[1].attempt, "whoever settles the first must not take the second away"
+
+
+AMENDMENTS: list[tuple[str, list[tuple[type, Any]], dict[str, bool], type]] = [
+    ("accepted", [LOOK, (Begin, begun()), (Amend, Applied(None)), (Finish, True)], {}, Stored),
+    ("settled meanwhile", [LOOK, (Begin, begun()), (Amend, Applied(None)), (Finish, False)], {}, Stored),
+    ("refused", [LOOK, (Begin, begun()), (Amend, REFUSED), (Abandon, None)], {}, StoreRefused),
+    ("no such key", [LOOK, (Begin, begun()), (Amend, NotApplied(404, "NoSuchKey")), (Abandon, None)], {}, StoreRefused),
+    ("not sent", [LOOK, (Begin, begun()), (Amend, NotSent("down")), (Abandon, None)], {}, NotDone),
+    ("no answer", [LOOK, (Begin, begun()), (Amend, Unknown("timeout"))], {}, Uncertain),
+    ("of a tombstone", [LOOK, (Begin, replace(begun(), key=KnownObject("t", tombstone=True))), (Abandon, None)], {},
+        StoreRefused),
+    ("of a version", [(Begin, begun()), (Amend, Applied(None)), (Abandon, None)], {"on_version": True}, Stored),
+    ("a version removed", [(Begin, begun()), (Amend, Applied(None)), (Abandon, None)],
+        {"on_version": True, "uncovers": True}, Stored),
+    ("a version that may uncover", [(Begin, begun("old")), (Abandon, None)], {"on_version": True, "uncovers": True},
+        NotDone),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "how", "outcome"), [case[1:] for case in AMENDMENTS], ids=[case[0] for case in AMENDMENTS]
+)
+def test_an_amendment_comes_to(script: list[tuple[type, Any]], how: dict[str, bool], outcome: type) -> None:
+    result, asked = play(protocol.amend(WRITE, **how), script)
+    assert isinstance(result, outcome)
+    assert all(effect.write.kind is Kind.AMENDMENT for effect in asked if isinstance(effect, Begin | Amend))
+
+
+def dead(intent: Intent, *, by: int) -> tuple[type, Any]:
+    return Head, Found("e0", date=NOW + intent.dead_after + timedelta(seconds=by))
+
+
+SETTLEMENTS: list[tuple[str, Intent, list[tuple[type, Any]], bool]] = [
+    ("an upload given up", UPLOAD, [(GiveUp, True), (Abandon, None)], True),
+    ("an upload that stays", UPLOAD, [(GiveUp, False), dead(UPLOAD, by=0)], False),
+    ("an upload that stays, and is dead", UPLOAD, [(GiveUp, False), dead(UPLOAD, by=1), (Abandon, None)], True),
+    ("an amendment that ends", AMENDMENT, [(AwaitTurn, True)], True),
+    ("an amendment that may be late", AMENDMENT, [(AwaitTurn, False), dead(AMENDMENT, by=0)], False),
+    ("an amendment that is dead", AMENDMENT, [(AwaitTurn, False), dead(AMENDMENT, by=1), (Abandon, None)], True),
+    ("a store that does not tell the time", AMENDMENT, [(AwaitTurn, False), (Head, Found("e0"))], False),
+    ("a store that does not answer", AMENDMENT, [(AwaitTurn, False), (Head, Unknown("timeout"))], False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("intent", "script", "settled"), [case[1:] for case in SETTLEMENTS], ids=[case[0] for case in SETTLEMENTS]
+)
+def test_what_has_no_condition_is_settled(intent: Intent, script: list[tuple[type, Any]], settled: bool) -> None:  # noqa: FBT001
+    assert play(protocol.settle(intent), script)[0] is settled
+
+
+ENTOMBED = replace(begun(), key=KnownObject("t", tombstone=True))
+WAITED_FOR = replace(begun(""), key=KnownObject("t", tombstone=True))
+LOOK_AT_TOMBSTONE = (Head, Found("t", tombstone=True))
+
+SWEEPS: list[tuple[str, list[tuple[type, Any]], bool, type]] = [
+    ("a tombstone", [LOOK_AT_TOMBSTONE, (Begin, ENTOMBED), (Delete, Applied(None)), (Finish, True)], True, Deleted),
+    ("a tombstone, no condition", [LOOK_AT_TOMBSTONE, (Begin, ENTOMBED), (Amend, Applied(None)), (Finish, True)], False,
+        Deleted),
+    ("absence is waited for", [LOOK_AT_TOMBSTONE, (Begin, WAITED_FOR), (Abandon, None)], True, NotDone),
+    ("an object by now", [LOOK, (Begin, begun()), (Finish, True)], True, Deleted),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "conditional", "outcome"), [case[1:] for case in SWEEPS], ids=[case[0] for case in SWEEPS]
+)
+def test_a_sweep_comes_to(script: list[tuple[type, Any]], conditional: bool, outcome: type) -> None:  # noqa: FBT001
+    assert isinstance(play(protocol.sweep(WRITE, conditional_delete=conditional), script)[0], outcome)

@@ -5,124 +5,27 @@ Against a raw socket on the loopback, so that what is asserted is what stood on 
 
 import asyncio
 import gzip
-import socket
-import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 
 import aiohttp
 import pytest
-from pydantic import SecretStr
 
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import RequestHead, verify
-from gateway.config import ObjectStore
 from gateway.errors import OutcomeUnknown, Unavailable
 from gateway.objects import forwarding
 from gateway.objects.answers import Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
 from gateway.objects.bump import bump
 from gateway.objects.upstream import Upstream
-
-AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-HANG, RESET = b"<hang>", b"<reset>"
-
-
-def answer(status: int, body: bytes = b"", /, **headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-
-
-OK = answer(200, ETag='"e1"')
-ERROR = b"<Error><Code>%s</Code><Message>m</Message></Error>"
-
-
-@dataclass
-class Received:
-    """One request as it stood on the wire."""
-
-    connection: int
-    line: bytes
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-
-    def header(self, name: bytes) -> bytes:
-        (value,) = [value for key, value in self.headers if key == name]
-        return value
-
-
-@dataclass
-class Store:
-    """Answers each request with the next of ``answers`` (the last one for ever); an empty one closes the connection."""
-
-    answers: list[bytes] = field(default_factory=lambda: [OK])
-    received: list[Received] = field(default_factory=list)
-    connections: int = 0
-    port: int = 0
-    _serving: set[asyncio.Task[None]] = field(default_factory=set)
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if task := asyncio.current_task():
-            self._serving.add(task)
-        self.connections += 1
-        try:
-            while await self._exchange(self.connections, reader, writer):
-                pass
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-
-    async def stop(self) -> None:
-        for task in self._serving:
-            task.cancel()
-        await asyncio.gather(*self._serving)
-        await asyncio.sleep(0)  # lets the transports close
-
-    async def _exchange(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        line, *lines = (await reader.readuntil(b"\r\n\r\n")).removesuffix(b"\r\n\r\n").split(b"\r\n")
-        pairs = [tuple(part.strip() for part in text.split(b":", 1)) for text in lines]
-        headers = [(name.lower(), value) for name, value in pairs]
-        body = await reader.readexactly(int(dict(headers).get(b"content-length", b"0")))
-        self.received.append(Received(number, line, headers, body))
-        said = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if said == HANG:
-            await asyncio.sleep(30)
-        if said == RESET:
-            at_once = struct.pack("ii", 1, 0)
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
-            return False
-        writer.write(said)
-        await writer.drain()
-        return said.startswith(b"HTTP/1.1") and b"Content-Length: 9999\r\n" not in said
+from tests.unit.objects.wire import AT, ERROR, HANG, OK, RESET, Store, answer, listening, upstream
 
 
 @pytest.fixture
 async def store() -> AsyncIterator[Store]:
-    store = Store()
-    server = await asyncio.start_server(store.serve, "127.0.0.1", 0, limit=2**22)
-    store.port = server.sockets[0].getsockname()[1]
-    yield store
-    server.close()
-    await store.stop()
-
-
-@asynccontextmanager
-async def upstream(
-    store: Store, *, timeout: float = 5, quoted: bool = True, scheme: str = "http"
-) -> AsyncIterator[Upstream]:
-    config = ObjectStore(
-        endpoint=f"{scheme}://127.0.0.1:{store.port}",
-        region="eu-west-1",
-        access_key_id="AKGATEWAY",
-        secret_access_key=SecretStr("gateway-secret"),
-        timeout=timeout,
-    )
-    async with Upstream(config, quoted_conditions=quoted) as opened:
-        yield opened
+    async with listening() as store:
+        yield store
 
 
 @pytest.mark.parametrize(
@@ -175,7 +78,7 @@ async def test_what_stands_on_the_wire(store: Store) -> None:
         (b"x-amz-meta-fencing-write-id", b"w1"),
     ]
     head = RequestHead("PUT", b"/bucket/key", b"", request.headers)
-    assert verify(head, lambda _: (Principal("gateway"), "gateway-secret"), AT).principal.name == "gateway"
+    assert verify(head, lambda *_: (Principal("gateway"), "gateway-secret"), AT).principal.name == "gateway"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +107,7 @@ async def test_a_path_goes_out_as_it_is_and_is_signed_as_it_goes_out(store: Stor
     target = request.line.split(b" ")[1]
     assert target == f"/bucket/{raw_key}?{query}".encode()
     head = RequestHead(method, f"/bucket/{raw_key}".encode(), query.encode(), request.headers)
-    assert verify(head, lambda _: (Principal("gateway"), "gateway-secret"), AT)
+    assert verify(head, lambda *_: (Principal("gateway"), "gateway-secret"), AT)
 
 
 @pytest.mark.parametrize("fault", [b"", RESET], ids=["closed", "reset"])

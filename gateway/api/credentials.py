@@ -1,0 +1,87 @@
+"""Fenced credentials: temporary S3 keys with which any client writes under a token, and under no other."""
+
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.api.problems import Problem
+from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
+from gateway.audit import Audit
+from gateway.auth.keys import Keys
+from gateway.auth.principal import Grant, Principal
+from gateway.fencing.headers import FencingHeaders
+from gateway.fencing.rules import Presented, decide
+from gateway.fencing.token import Token
+from gateway.store import fences
+from gateway.store.database import Database
+
+
+class CredentialsRequest(BaseModel):
+    """What the credentials are to be good for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    resource: Annotated[str, Field(max_length=512, examples=["job/42", "s3/reports/42/**"])] = Field(
+        description="A resource; a segment * stands for any one segment, a last ** for all the rest."
+    )
+    token: TokenText
+    holder: HolderName | None = None
+    ttl: Annotated[int, Field(ge=60, le=43200, description="Seconds until they expire.")] = 3600
+
+
+class CredentialsView(BaseModel):
+    """Temporary S3 keys. They are shown once, and not kept."""
+
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
+    expiration: datetime = Field(description="By the database's clock.")
+    resource: str
+    token: str
+    holder: str | None
+
+
+def routes(database: Database, keys: Keys, audit: Audit, caller: Authenticate) -> APIRouter:
+    """``/v1/credentials``."""
+    router = APIRouter()
+
+    @router.post(
+        "/v1/credentials",
+        summary="Get temporary S3 keys that write with a fencing token",
+        description="Any S3 client that uses them writes with this token, to this resource and to nothing else. "
+        "They expire by themselves, and are useless as soon as a newer holder has taken over.",
+        status_code=201,
+        responses={
+            403: {"model": Problem, "description": "The caller has no S3 keys itself."},
+            412: {"model": Problem, "description": "The token has been overtaken already. On record."},
+        },
+    )
+    async def issue_credentials(
+        wanted: CredentialsRequest,
+        request: Request,
+        response: Response,
+        principal: Annotated[Principal, Depends(caller)],
+    ) -> CredentialsView:
+        lifetime = timedelta(seconds=wanted.ttl)
+        expires = (await database.now()).replace(microsecond=0) + lifetime
+        grant = Grant(wanted.resource, Token.parse(wanted.token), wanted.holder, expires)
+        issued = keys.issue(principal, grant)
+        fence = await fences.read(database, grant.pattern) if grant.plain else None
+        decision = decide(fence, Presented(grant.token, grant.holder))
+        if fence is not None and not decision.passes:
+            shown = FencingHeaders(grant.token, grant.pattern, grant.holder)
+            raise await audit.refused([(decision, fence)], attempt(request, principal, shown))
+        response.headers["Cache-Control"] = "no-store"
+        return CredentialsView(
+            access_key_id=issued.access_key_id,
+            secret_access_key=issued.secret_access_key,
+            session_token=issued.session_token,
+            expiration=expires,
+            resource=grant.pattern,
+            token=str(grant.token),
+            holder=grant.holder,
+        )
+
+    return router

@@ -1,0 +1,103 @@
+"""Fenced credentials: temporary S3 keys that are bound to a resource and a token.
+
+Nothing is stored. The session token says what the keys are bound to, proven by an HMAC under a key that comes from its
+caller's own secret: every gateway with the same configuration takes them, and a new secret of the caller ends them.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.auth.principal import Grant
+from gateway.errors import GatewayError, StoreError
+from gateway.fencing.token import Token
+
+PREFIX = "FENCE"
+"""How access key ids of fenced credentials begin."""
+
+_VERSION = "fc1"
+
+
+@dataclass(frozen=True, slots=True)
+class FencedCredentials:
+    """Temporary keys, as S3 clients take them."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """A session token that was shown, read but not proven. ``caller`` is who it says it was issued to."""
+
+    caller: str
+    grant: Grant
+    _claims: str
+    _proof: str = field(repr=False)
+
+    def secret(self, access_key_id: str, caller_secret: str) -> str:
+        """The secret that belongs to this id and token. Raises ``StoreError`` where they are not what was issued."""
+        key = _key(caller_secret)
+        if not hmac.compare_digest(_mac(key, "proof", access_key_id, self._claims).encode(), self._proof.encode()):
+            raise _invalid()
+        return _mac(key, "secret", access_key_id, self._claims)
+
+
+def issue(caller: str, caller_secret: str, grant: Grant, unique: str) -> FencedCredentials:
+    """Keys for ``grant``, whose ``expires`` must be set. ``unique``: letters and digits that were never used before."""
+    assert grant.expires is not None
+    access_key_id = PREFIX + unique
+    content = {
+        "caller": caller,
+        "resource": grant.pattern,
+        "token": str(grant.token),
+        "holder": grant.holder,
+        "expires": int(grant.expires.timestamp()),
+    }
+    claims = _encoded(json.dumps(content, separators=(",", ":")).encode())
+    key = _key(caller_secret)
+    session_token = f"{_VERSION}.{claims}.{_mac(key, 'proof', access_key_id, claims)}"
+    return FencedCredentials(access_key_id, _mac(key, "secret", access_key_id, claims), session_token)
+
+
+def is_fenced(session_token: str | None) -> bool:
+    """Whether it is a session token of fenced credentials, rather than one in which a client presents a token."""
+    return session_token is not None and session_token.startswith(f"{_VERSION}.")
+
+
+def read(session_token: str) -> Presented:
+    """Read a session token. Raises ``StoreError`` (InvalidToken) for what cannot have been issued."""
+    parts = session_token.split(".")
+    if len(parts) != 3 or parts[0] != _VERSION:
+        raise _invalid()
+    _, claims, proof = parts
+    try:
+        padded = claims.encode() + b"=" * (-len(claims) % 4)
+        content: Any = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        expires = datetime.fromtimestamp(content["expires"], UTC)
+        grant = Grant(content["resource"], Token.parse(content["token"]), content["holder"], expires)
+        return Presented(str(content["caller"]), grant, claims, proof)
+    except (GatewayError, ArithmeticError, LookupError, TypeError, ValueError, OSError, RecursionError) as error:
+        raise _invalid() from error
+
+
+def _key(caller_secret: str) -> bytes:
+    """A key for this purpose alone, so that no signature a caller makes otherwise can stand in for a proof."""
+    return hmac.digest(caller_secret.encode(), b"fencing-gateway fenced credentials v1", hashlib.sha256)
+
+
+def _mac(key: bytes, purpose: str, access_key_id: str, claims: str) -> str:
+    return _encoded(hmac.digest(key, f"{purpose}\n{access_key_id}\n{claims}".encode(), hashlib.sha256))
+
+
+def _encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def _invalid() -> StoreError:
+    return StoreError("InvalidToken", 400, "The session token does not belong to this access key, or was changed.")

@@ -1,0 +1,156 @@
+"""POST form uploads: who signed the policy of a form, and whether the form is what the policy allows."""
+
+import base64
+import hmac
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.auth import canonical, claims
+from gateway.auth.principal import Principal, SecretOf, owner
+from gateway.errors import StoreError
+
+_REQUIRED = ("x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature")
+_NEEDS_NO_CONDITION = frozenset({"policy", "x-amz-signature", "file"})
+_EXPIRATION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?Z")
+
+
+@dataclass(frozen=True, slots=True)
+class PostPolicy:
+    """Who signed a form, and how many bytes its file must have: ``min_length`` to ``max_length``, None for any."""
+
+    principal: Principal
+    min_length: int = 0
+    max_length: int | None = None
+
+
+def verify(fields: Mapping[str, str], secret_of: SecretOf, now: datetime) -> PostPolicy:
+    """Prove who sent a form and that its policy allows it. ``now`` is aware.
+
+    ``fields`` are all fields of the form but the file, with ``${filename}`` filled in already, and ``bucket``: that of
+    the address, which no field of the form may replace. Raises ``StoreError`` with S3's code for everything else.
+    """
+    form = _by_name(fields)
+    principal = _signer(form, secret_of, now)
+    expiration, conditions = _document(form["policy"])
+    if expiration <= now:
+        raise _denied("Policy expired.")
+    rules = [_rule(condition, position) for position, condition in enumerate(conditions, 1)]
+    allowed = PostPolicy(principal)
+    for rule in rules:
+        if isinstance(rule, _Length):
+            longest = rule.longest if allowed.max_length is None else min(rule.longest, allowed.max_length)
+            allowed = PostPolicy(principal, max(rule.shortest, allowed.min_length), longest)
+        elif not rule.holds(form.get(rule.name, "")):
+            raise _denied(f"Policy Condition failed: {rule}")
+    covered = _NEEDS_NO_CONDITION.union(rule.name for rule in rules if isinstance(rule, _Value))
+    if extra := sorted(name for name in form.keys() - covered if not name.startswith("x-ignore-")):
+        raise _denied(f"Extra input fields: {', '.join(extra)}")
+    if "bucket" not in form:  # then no condition was held against it
+        raise _denied("Policy Condition failed: the bucket is not known.")
+    return allowed
+
+
+# The signature ------------------------------------------------------------------------------------------------------
+
+
+def _by_name(fields: Mapping[str, str]) -> dict[str, str]:
+    form: dict[str, str] = {}
+    for raw_name, value in fields.items():
+        name = raw_name.lower()
+        if name in form:
+            raise StoreError("InvalidArgument", 400, f"The form has two fields {name}.")
+        form[name] = value
+    return form
+
+
+def _signer(form: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Principal:
+    if "awsaccesskeyid" in form or "signature" in form:
+        raise claims.version_2()
+    if "policy" not in form:
+        raise StoreError("AccessDenied", 403, "Access denied: the form carries no signed policy.")
+    for name in _REQUIRED:
+        if name not in form:
+            raise StoreError("InvalidArgument", 400, f"Bucket POST must contain a field named '{name}'.")
+    claims.check_algorithm(form["x-amz-algorithm"], "InvalidArgument")
+    credential = claims.credential(form["x-amz-credential"], "InvalidArgument")
+    if claims.moment(form["x-amz-date"]) is None or form["x-amz-date"][:8] != credential.day:
+        raise StoreError(
+            "InvalidArgument", 400, "x-amz-date must look like 20260131T235959Z, of the day of the credential."
+        )
+    principal, secret = owner(credential.access_key_id, form.get("x-amz-security-token"), secret_of, now)
+    key = canonical.signing_key(secret, credential.day, credential.region)
+    if not hmac.compare_digest(canonical.signature(key, form["policy"]).encode(), form["x-amz-signature"].encode()):
+        raise StoreError("SignatureDoesNotMatch", 403, "The signature does not match the policy and its secret key.")
+    return principal
+
+
+# The document -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """What one field must be, or, with ``prefix``, begin with. A field that is not there is empty."""
+
+    name: str
+    wanted: str
+    prefix: bool
+
+    def __str__(self) -> str:
+        return json.dumps(["starts-with" if self.prefix else "eq", f"${self.name}", self.wanted])
+
+    def holds(self, value: str) -> bool:
+        return value.startswith(self.wanted) if self.prefix else value == self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class _Length:
+    shortest: int
+    longest: int
+
+
+def _document(policy: str) -> tuple[datetime, list[Any]]:
+    """The expiration and the conditions of a policy, as they stand in it."""
+    try:
+        document: Any = json.loads(base64.b64decode(policy.encode(), validate=True))
+    except (ValueError, RecursionError) as error:
+        raise _invalid("it must be JSON in base64.") from error
+    if not isinstance(document, dict):
+        raise _invalid("it must be a JSON object.")
+    expiration, conditions = document.get("expiration"), document.get("conditions")
+    if not isinstance(expiration, str) or not _EXPIRATION.fullmatch(expiration):
+        raise _invalid("it needs an expiration such as 2026-01-31T23:59:59Z.")
+    if not isinstance(conditions, list):
+        raise _invalid("it needs a list of conditions.")
+    try:
+        return datetime.fromisoformat(expiration).astimezone(UTC), conditions
+    except ValueError as error:
+        raise _invalid("there is no such moment as its expiration.") from error
+
+
+def _rule(condition: Any, position: int) -> _Value | _Length:
+    match condition:
+        case dict() if len(condition) == 1:
+            [(name, wanted)] = condition.items()
+            if isinstance(wanted, str):
+                return _Value(name.lower(), wanted, prefix=False)
+        case [str() as operator, str() as name, str() as wanted] if name.startswith("$"):
+            if operator.lower() in ("eq", "starts-with"):
+                return _Value(name[1:].lower(), wanted, prefix=operator.lower() == "starts-with")
+        case [str() as operator, int() as shortest, int() as longest]:
+            # A bool would pass for an int.
+            whole = type(shortest) is int and type(longest) is int
+            if operator.lower() == "content-length-range" and whole and 0 <= shortest <= longest:
+                return _Length(shortest, longest)
+    raise _invalid(f"condition {position} is none that S3 knows.")
+
+
+def _denied(reason: str) -> StoreError:
+    return StoreError("AccessDenied", 403, f"Invalid according to Policy: {reason}")
+
+
+def _invalid(reason: str) -> StoreError:
+    return StoreError("InvalidPolicyDocument", 400, f"The policy of the form cannot be used: {reason}")

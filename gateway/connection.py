@@ -1,0 +1,136 @@
+"""A client's connection: uvicorn's, with an end to the space and the time that a client may take for nothing.
+
+Its parser collects heads of any size, and its only clock stops at the first byte of a head; a few hundred idle sockets
+would hold the server for ever. What a body may cost is the business of whoever takes it in.
+"""
+
+from asyncio import TimerHandle, Transport
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+MAX_HEAD = 64 * 1024
+"""Bytes of a request's line and headers. S3's own come to 8 KiB at the most, metadata and all."""
+PATIENCE = 20.0
+"""Seconds until a head must be complete, and until what is left of the body of an answered request must have come."""
+KEEP_ALIVE = 75
+"""Seconds that an idle connection is kept: longer than load balancers do, so that it is not we who cut them off."""
+STALL = 300.0
+"""Seconds in which a client must take some of its answer."""
+# Bytes that may wait to be taken by a client before the answer is held up. At uvloop's 64 KiB every piece of a large
+# answer stops and waits for its turn, which costs a third more processor time; more than this gains nothing.
+_WRITE_AHEAD = 256 * 1024
+
+
+class Connection(HttpToolsProtocol):
+    """One connection. The deadline runs as long as nothing that was asked for is being done."""
+
+    _deadline: TimerHandle | None = None
+    _stall: TimerHandle | None = None
+    _in_head = False
+    _head_size = 0  # of the fields that are complete
+    _head_arrived = 0  # of everything, from the second packet on
+    _given_up = False
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_WRITE_AHEAD)
+        self._set_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clear_deadline()
+        self._clear_stall()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._given_up:
+            return
+        self._head_arrived += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_arrived > MAX_HEAD:
+            self._give_up(431)
+        elif self._deadline is None and (self._in_head or self._is_idle()):
+            self._set_deadline()
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._head_size = self._head_arrived = 0
+        super().on_message_begin()
+        # uvicorn drops what is sent to a client that is gone, and says nothing. Who sends much can ask.
+        self.scope["state"]["gone"] = self.transport.is_closing
+
+    def on_url(self, url: bytes) -> None:
+        if self._fits(len(url)):
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._fits(len(name) + len(value) + 4):
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._head_size > MAX_HEAD:
+            self._give_up(431)
+        if not self._given_up:
+            self._clear_deadline()
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._given_up:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._given_up:
+            super().on_message_complete()
+
+    def _fits(self, size: int) -> bool:
+        self._head_size += size
+        return self._head_size <= MAX_HEAD
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _set_deadline(self) -> None:
+        self._deadline = self.loop.call_later(PATIENCE, self._expire)
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _expire(self) -> None:
+        self._deadline = None
+        if self._is_idle():
+            self._give_up(408 if self._in_head else None)
+        else:  # an answer is on its way, and a next request began meanwhile
+            self._set_deadline()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_stall()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._clear_stall()
+
+    def _watch_stall(self) -> None:
+        self._clear_stall()
+        left = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(STALL, self._check_stall, left)
+
+    def _check_stall(self, left: int) -> None:
+        if self.transport.get_write_buffer_size() < left:
+            self._watch_stall()
+        else:
+            self.transport.abort()
+
+    def _clear_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _give_up(self, status: int | None) -> None:
+        """Close the connection, and say why where that cannot be taken for the answer to something else."""
+        self._given_up = True
+        if status is not None and self._is_idle():
+            self.transport.write(STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")
+        self.transport.close()

@@ -1,0 +1,86 @@
+"""What the doctor finds: checks, in sections, in a report; and how it reads."""
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.errors import GatewayError
+
+
+class Status(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at. ``advice`` says what to do about it; empty where nothing is to be done."""
+
+    name: str
+    status: Status
+    detail: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    sections: tuple[Section, ...]
+
+    @property
+    def problems(self) -> bool:
+        """Whether anything keeps the gateway from working as promised."""
+        return any(check.status is Status.PROBLEM for section in self.sections for check in section.checks)
+
+
+def render(report: Report) -> list[str]:
+    """The report as lines of text."""
+    lines: list[str] = []
+    for section in report.sections:
+        lines += ["", section.title] if lines else [section.title]
+        for check in section.checks:
+            lines.append(f"  {check.status:<8} {check.name}: {check.detail}")
+            if check.advice:
+                lines.append(f"  {'':<8} → {check.advice}")
+    return lines
+
+
+def ok(name: str, detail: str) -> Check:
+    """Nothing is to be done."""
+    return Check(name, Status.OK, detail)
+
+
+def warning(name: str, detail: str, advice: str) -> Check:
+    """It works, but not as well as it should."""
+    return Check(name, Status.WARNING, detail, advice)
+
+
+def problem(name: str, detail: str, advice: str) -> Check:
+    """It keeps the gateway from working as promised."""
+    return Check(name, Status.PROBLEM, detail, advice)
+
+
+async def attempt(name: str, checks: Awaitable[Sequence[Check]], advice: str = "") -> Sequence[Check]:
+    """The checks, or what kept them from being made."""
+    try:
+        return await checks
+    except GatewayError as error:
+        return [problem(name, reason(error), advice or error.advice)]
+
+
+def reason(error: GatewayError) -> str:
+    """What went wrong, without anything that must not be shown."""
+    cause = error.__cause__
+    # Only the operating system's own words: what a driver says may contain what it connects with.
+    return f"{error.message} ({cause.strerror or cause})" if isinstance(cause, OSError) else error.message
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,69 @@
+"""One request to the object plane, once it is known who sent it and what it asks for."""
+
+from dataclasses import dataclass
+
+from starlette.types import Receive, Scope
+
+from gateway.auth.principal import Principal
+from gateway.auth.sigv4 import VerifiedSignature
+from gateway.fencing.record import Attempt
+from gateway.objects.answering import Answer
+from gateway.objects.intake import Intake, Limits
+from gateway.objects.request import S3Request
+
+MAX_TARGET = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that is proven and classified.
+
+    ``max_body`` is in bytes, decoded. ``hosted``: its bucket stands in the host, not in the path.
+    """
+
+    scope: Scope
+    receive: Receive
+    answer: Answer
+    request: S3Request
+    signature: VerifiedSignature
+    max_body: int
+    limits: Limits
+    hosted: bool = False
+
+    @property
+    def principal(self) -> Principal:
+        return self.signature.principal
+
+    @property
+    def body_is_held_back(self) -> bool:
+        """Whether the client sends its body only when it is told to go on."""
+        return any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.scope["headers"])
+
+    @property
+    def address(self) -> str:
+        """Where the object is, as its client would ask for it."""
+        host = next((value.decode("latin-1") for name, value in self.scope["headers"] if name == b"host"), "")
+        path = f"/{self.request.raw_key}" if self.hosted else self.request.raw_path
+        return f"{self.scope.get('scheme', 'http')}://{host}{path}"
+
+    def intake(self, max_size: int | None = None) -> Intake:
+        """The body, not asked for yet. Raises ``BodyTooLarge``, or ``StoreError`` for a head that cannot be right."""
+        size = self.max_body if max_size is None else min(max_size, self.max_body)
+        headers = [*self.scope["headers"], *((name.encode(), value.encode()) for name, value in self.request.hoisted)]
+        return Intake(self.receive, headers, self.signature, size, self.limits)
+
+    def attempt(self) -> Attempt:
+        """How the request goes on record."""
+        target = self.scope["raw_path"].decode("latin-1")
+        if self.scope["query_string"]:
+            target += "?" + self.scope["query_string"].decode("latin-1")
+        state = self.scope["state"]
+        return Attempt(
+            token=self.request.fencing.token,
+            holder=self.request.fencing.holder,
+            caller=self.principal.name,
+            method=self.scope["method"],
+            target=target[:MAX_TARGET],
+            client=state["client"],
+            request_id=state["request_id"],
+        )

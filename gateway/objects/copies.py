@@ -1,0 +1,139 @@
+"""CopyObject: a read and a fenced write. Small objects pass through memory, large ones never leave the store."""
+
+import asyncio
+from datetime import UTC, datetime
+
+from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.objects import documents
+from gateway.objects.answers import Applied, Rejected, Uploaded
+from gateway.objects.call import Call
+from gateway.objects.memory import Memory
+from gateway.objects.multipart import Part, PartSource
+from gateway.objects.puts import Puts
+from gateway.objects.request import S3Request
+from gateway.objects.runner import path_of
+from gateway.objects.source import CopySource
+from gateway.objects.sources import SourceObject, Sources, describes
+from gateway.objects.staging import part_size
+from gateway.objects.upstream import TextHeaders, Upstream
+from gateway.objects.writes import Write, Writes, refusal_of_store
+from gateway.store.database import Database
+
+# What makes a copy of an object onto itself another object, so that it is not a mistake.
+_CHANGES = ("x-amz-server-side-encryption", "x-amz-storage-class", "x-amz-website-redirect-location")
+_NOT_OF_THE_COPY = frozenset({"x-amz-checksum-algorithm", "x-amz-tagging"})
+_AT_A_TIME = 4
+_MEBIBYTE = 1024 * 1024
+
+
+class Copies:
+    """Copies inside the store. ``threshold``: the largest object, in bytes, that is copied through memory."""
+
+    def __init__(
+        self,
+        database: Database,
+        upstream: Upstream,
+        writes: Writes,
+        puts: Puts,
+        sources: Sources,
+        memory: Memory,
+        threshold: int,
+    ) -> None:
+        self._database = database
+        self._upstream = upstream
+        self._writes = writes
+        self._puts = puts
+        self._sources = sources
+        self._memory = memory
+        self._threshold = threshold
+
+    async def copy(self, call: Call) -> None:
+        """CopyObject."""
+        request = call.request
+        source = request.source
+        assert source is not None
+        write = self._writes.write(call)
+        _refuse_in_place(request, source)
+        await self._writes.admit(write)
+        profile = await self._writes.fit(write.bucket)
+        found = await self._sources.find(source)
+        headers = await self._headers(request, source, found)
+        if found.size <= self._threshold:
+            async with self._memory.reserved(found.size):
+                body = await self._sources.read(source, found)
+                stored = await self._puts.at_once(write, profile, body, headers, request.condition)
+        else:
+            staged = await self._puts.staged_by(
+                write, headers, lambda upload: self._parts(write, source, found, upload)
+            )
+            write = write.with_payload(found.size, None)
+            stored = await self._puts.complete(write, profile, staged, request.condition)
+        document = documents.copied(stored.applied.etag or "", _text(self._upstream.store_time))
+        applied = stored.applied if found.version_id is None else _from_version(stored.applied, found.version_id)
+        await call.answer.stored(applied, write.target.resource, stored.fence, document=document)
+
+    async def _headers(self, request: S3Request, source: CopySource, found: SourceObject) -> TextHeaders:
+        """Those of the object the copy will be."""
+        own = [pair for pair in request.headers if not describes(pair[0]) and pair[0] not in _NOT_OF_THE_COPY]
+        described = [pair for pair in request.headers if describes(pair[0])]
+        tags = [pair for pair in request.headers if pair[0] == "x-amz-tagging"]
+        return [
+            *own,
+            *(described if source.replace_metadata else found.description()),
+            *(tags if source.replace_tags else await self._sources.tags(source)),
+        ]
+
+    async def _parts(self, write: Write, source: CopySource, found: SourceObject, upload_id: str) -> tuple[Part, ...]:
+        """All parts of an upload, copied by the store from a source that must not change meanwhile."""
+        size = _part_size(found.size, write)
+        gate = asyncio.Semaphore(_AT_A_TIME)
+
+        async def one(number: int, first: int) -> Part:
+            span = (first, min(first + size, found.size) - 1)
+            wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, span)
+            async with gate:
+                copied = await self._upstream.upload_part_copy(
+                    write.bucket, path_of(write.key), upload_id, number, wanted, signed_at=await self._database.now()
+                )
+            if isinstance(copied, Uploaded):
+                await self._puts.still_staging(write, upload_id)
+                return Part(number, copied.etag)
+            raise (
+                refusal_of_store(copied)
+                if isinstance(copied, Rejected)
+                else Unavailable(f"Nothing was written: {copied.reason}.")
+            )
+
+        starts = range(0, found.size, size)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(number, first)) for number, first in enumerate(starts, 1)]
+        except* GatewayError as errors:
+            raise errors.exceptions[0] from None
+        return tuple(task.result() for task in tasks)
+
+
+def _refuse_in_place(request: S3Request, source: CopySource) -> None:
+    in_place = (source.bucket, source.key) == (request.bucket, request.key) and source.version_id is None
+    if in_place and not source.replace_metadata and not any(name in _CHANGES for name, _ in request.headers):
+        raise StoreError(
+            "InvalidRequest",
+            400,
+            "This copy request is illegal because it is trying to copy an object to itself without changing the "
+            "object's metadata, storage class, website redirect location or encryption attributes.",
+        )
+
+
+def _part_size(length: int, write: Write) -> int:
+    """Larger parts than those of a body that comes in: nothing has to be sent again if one fails."""
+    usual = part_size(length, write.write_id)
+    return usual if length <= 512 * _MEBIBYTE else 8 * usual
+
+
+def _text(moment: datetime | None) -> str:
+    """A time as S3 writes it in a document; the store's own clock says when it was, which it has just told."""
+    return (moment or datetime.fromtimestamp(0, UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def _from_version(applied: Applied, version_id: str) -> Applied:
+    return Applied(applied.etag, (*applied.headers, (b"x-amz-copy-source-version-id", version_id.encode())))

@@ -1,0 +1,134 @@
+"""Taking a body in from its client: whole into memory, or piece by piece for one who sends it on.
+
+A client that says nothing for too long, or next to nothing, is cut off: it would hold its connection for ever.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from starlette.types import Receive
+
+from gateway.auth.sigv4 import VerifiedSignature
+from gateway.errors import StoreError
+from gateway.objects.body import Inspection, VerifiedBody, whole
+from gateway.objects.checksums import Proof
+
+
+class ClientGone(Exception):
+    """The client hung up before its request was complete. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How slow a client may be.
+
+    It may send nothing for ``idle`` seconds, and take ``grace`` seconds in all and one more for each ``rate`` bytes.
+    Only the time spent waiting for the client counts; a store that takes its bytes slowly is not its fault.
+    """
+
+    idle: float = 30.0
+    grace: float = 30.0
+    rate: int = 1024
+
+
+class Arrivals:
+    """What a client sends of one request's body, as it comes."""
+
+    def __init__(self, receive: Receive, limits: Limits) -> None:
+        self._receive = receive
+        self._limits = limits
+        self._arrived = 0
+        self._waited = 0.0
+
+    async def next(self) -> tuple[bytes, bool]:
+        """What has arrived, and whether there is more to come. Raises ``StoreError`` RequestTimeout, ``ClientGone``."""
+        limits, loop = self._limits, asyncio.get_running_loop()
+        since = loop.time()
+        patience = limits.grace + self._arrived / limits.rate - self._waited
+        try:
+            async with asyncio.timeout(min(limits.idle, patience)):
+                message = await self._receive()
+        except TimeoutError:
+            raise StoreError("RequestTimeout", 408, "The body came too slowly. Nothing was written.") from None
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        self._waited += loop.time() - since
+        data: bytes = message.get("body", b"")
+        self._arrived += len(data)
+        return data, message.get("more_body", False)
+
+
+class Intake:
+    """The body of one request.
+
+    ``headers`` are the request's, ``max_size`` is in bytes, decoded. Raises ``BodyTooLarge``, or ``StoreError`` for a
+    head that cannot be right, before any of the body is asked for.
+    """
+
+    def __init__(
+        self,
+        receive: Receive,
+        headers: Iterable[tuple[bytes, bytes]],
+        signature: VerifiedSignature,
+        max_size: int,
+        limits: Limits | None = None,
+    ) -> None:
+        self._arrivals = Arrivals(receive, limits or Limits())
+        self._inspection = Inspection(headers, sha256=signature.sha256, signatures=signature.chunks, max_size=max_size)
+        self._proof: Proof | None = None
+
+    @property
+    def length(self) -> int:
+        """What the head says that the decoded body has, in bytes."""
+        return self._inspection.length
+
+    @property
+    def checksum_headers(self) -> tuple[tuple[str, str], ...]:
+        """The checksums that the head declares. They may be sent on ahead of the proof: the store checks them too."""
+        return self._inspection.declared.headers
+
+    @property
+    def trailing(self) -> bool:
+        """Whether the client's checksum comes only at the end."""
+        return bool(self._inspection.declared.trailers)
+
+    @property
+    def proof(self) -> Proof:
+        """What was proven of a body that has been taken in."""
+        assert self._proof is not None, "the body has not been taken in"
+        return self._proof
+
+    async def whole(self) -> VerifiedBody:
+        """The whole body in memory, with all its digests. Raises ``StoreError`` for what it is not, ``ClientGone``."""
+        self._inspection.ask_for(md5=True, sha256=True)
+        async with aclosing(self._decoded()) as pieces:
+            content = [piece async for piece in pieces]
+        return whole(content, self.proof)
+
+    async def chunks(self, *, md5: bool = False, sha256: bool = False) -> AsyncGenerator[bytes, None]:
+        """The decoded body as it comes, for sending it on; ask for digests that ``proof`` is to have.
+
+        The last piece is held back until the body is proven, so that a body that is not what was declared never becomes
+        a whole one anywhere. An empty body has nothing to hold back. Raises what ``whole`` raises.
+        """
+        self._inspection.ask_for(md5=md5, sha256=sha256)
+        held = b""
+        async with aclosing(self._decoded()) as pieces:
+            async for piece in pieces:
+                if held:
+                    yield held
+                held = piece
+        if held:
+            yield held
+
+    async def _decoded(self) -> AsyncGenerator[bytes, None]:
+        """Each decoded piece; proven when it ends."""
+        more = True
+        while more:
+            data, more = await self._arrivals.next()
+            piece = self._inspection.feed(data)
+            if piece:
+                yield piece
+        self._proof = self._inspection.finish()

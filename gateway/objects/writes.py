@@ -1,0 +1,203 @@
+"""What all fenced writes have in common: the resource and the token of a key, early refusal, the end of the story."""
+
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid4
+
+from gateway.audit import Audit
+from gateway.errors import GatewayError, OutcomeUnknown, SqlError, StoreError, StoreUnfit, TokenRequired, Unavailable
+from gateway.fencing.headers import FencingHeaders
+from gateway.fencing.intent import (
+    DEAD_AFTER_HEADER_SIGNED,
+    DEAD_AFTER_QUERY_SIGNED,
+    Announcement,
+)
+from gateway.fencing.record import Attempt
+from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
+from gateway.objects import forwarding
+from gateway.objects.answers import Rejected
+from gateway.objects.call import Call
+from gateway.objects.effects import (
+    ConditionFailed,
+    Deleted,
+    NotDone,
+    Outcome,
+    Refused,
+    Stored,
+    StoreRefused,
+    Uncertain,
+)
+from gateway.objects.probe import Profiles
+from gateway.objects.profile import Profile
+from gateway.objects.protocol import Steps
+from gateway.objects.resources import Resources, Target
+from gateway.objects.runner import NOTHING, Payload, Runner
+from gateway.objects.upstream import TextHeaders
+from gateway.store import fences
+from gateway.store.database import Database
+from gateway.store.uploads import Upload
+
+# What the store says about our own signature must not look as if it were about the client's.
+_ABOUT_US = frozenset(
+    {
+        "AuthorizationHeaderMalformed",
+        "InvalidAccessKeyId",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A fenced write of one key on its way: what fences it, what its sender presents, how it goes on record."""
+
+    bucket: str
+    key: str
+    target: Target
+    presented: Presented | None
+    attempt: Attempt
+    write_id: UUID
+
+    def announcement(self, profile: Profile | None = None) -> Announcement:
+        """What the protocol is to announce. A store where nothing can be bumped gets signatures that die early."""
+        short = profile is not None and not profile.can_bump
+        return Announcement(
+            self.target.resource,
+            self.bucket,
+            self.key,
+            self.write_id,
+            self.presented,
+            self.attempt.caller,
+            self.target.mode,
+            self.target.equal,
+            dead_after=DEAD_AFTER_QUERY_SIGNED if short else DEAD_AFTER_HEADER_SIGNED,
+        )
+
+    def marks(self) -> TextHeaders:
+        """The metadata of the object it will be that say whose write it is."""
+        token = str(self.presented.token) if self.presented else ""
+        return forwarding.own_metadata(self.target.resource, token, str(self.write_id))
+
+    def with_payload(self, size: int, sha256: str | None) -> "Write":
+        """The same write, now that its body is known: ``size`` in bytes, SHA-256 in hex."""
+        return replace(self, attempt=replace(self.attempt, payload_size=size, payload_sha256=sha256))
+
+
+class Writes:
+    """Fenced writes, whatever their form."""
+
+    def __init__(
+        self, database: Database, profiles: Profiles, resources: Resources, runner: Runner, audit: Audit
+    ) -> None:
+        self._database = database
+        self._profiles = profiles
+        self._resources = resources
+        self._runner = runner
+        self._audit = audit
+
+    def target(self, bucket: str, key: str, named: str | None = None) -> Target:
+        """What fences a key. ``named``: what the request says that it is, which can only be the same."""
+        return self._resources.target(bucket, key, named)
+
+    def write(self, call: Call, key: str | None = None, opened: Upload | None = None) -> Write:
+        """The write that a call asks for, of the key in its path or of another one of the same bucket.
+
+        ``opened``: the upload it belongs to; what was presented when that was opened holds for what presents nothing.
+        Raises ``TokenRequired``, ``ResourceMismatch``, or ``StoreError`` AccessDenied for what goes beyond a grant.
+        """
+        request = call.request
+        target = self.target(request.bucket, request.key if key is None else key, request.fencing.resource)
+        said = _presented(call, target.resource, opened)
+        if said.token is None and target.mode is Mode.ENFORCE:
+            raise TokenRequired(f"{request.operation} on {target.resource} carries no fencing token.")
+        write_id = opened.write_id if opened else uuid4()
+        presented = None if said.token is None else Presented(said.token, said.holder, write_id)
+        attempt = replace(call.attempt(), token=said.token, holder=said.holder)
+        return Write(request.bucket, request.key if key is None else key, target, presented, attempt, write_id)
+
+    async def admit(self, write: Write, fence: Fence | None = None) -> None:
+        """Refuse a token that is stale already, before the body is asked for or anything is staged.
+
+        ``fence``: as it has just been read, for callers who have.
+        """
+        if write.presented is None or write.target.mode is Mode.OBSERVE:
+            return
+        fence = fence or await fences.read(self._database, write.target.resource)
+        if fence is None:
+            return
+        decision = decide(fence, write.presented, write.target.equal)
+        if not decision.passes:
+            raise await self.refused(write, decision, fence)
+
+    async def refused(self, write: Write, decision: Decision, fence: Fence) -> GatewayError:
+        """Put a refusal on record; the error to answer with."""
+        return await self._audit.refused([(decision, fence)], write.attempt)
+
+    async def fit(self, bucket: str) -> Profile:
+        """What the bucket was seen to do; a store that ignores conditions is not written to."""
+        try:
+            profile = await self._profiles.of(bucket)
+        except StoreError as error:
+            raise refusal_of_store(Rejected(error.status, error.s3_code, error.message)) from error
+        if not profile.writable:
+            raise StoreUnfit(f"The store of bucket {bucket} cannot be fenced: {profile.reason}.")
+        return profile
+
+    async def run(self, write: Write, steps: Steps[Outcome], payload: Payload = NOTHING) -> Stored | Deleted:
+        """Do a write, and put on record what has to be. Raises the error to answer with if it is not done."""
+        outcome = await self._runner.run(steps, payload)
+        match outcome:
+            case Stored(_, decision, fence) | Deleted(decision, fence):
+                await self._note(write, decision, fence)
+                return outcome
+            case Refused(decision, fence):
+                raise await self.refused(write, decision, fence)
+            case ConditionFailed(error):
+                raise error
+            case StoreRefused(rejected):
+                raise refusal_of_store(rejected)
+            case Uncertain(reason):
+                raise OutcomeUnknown(f"The write may have taken effect: {reason}.")
+            case NotDone(reason):
+                raise Unavailable(f"Nothing was written: {reason}.")
+            case _:
+                raise AssertionError(outcome)
+
+    async def _note(self, write: Write, decision: Decision | None, fence: Fence | None) -> None:
+        """Observe mode: the write has passed; say on record that it would not have."""
+        if decision is None or not decision.passes:
+            reason = TokenRequired.code if decision is None else decision
+            try:
+                noted = await self._audit.noted(self._database, write.target.resource, reason, fence, write.attempt)
+            except (Unavailable, SqlError) as error:
+                raise OutcomeUnknown("The write has taken effect, but could not be put on record.") from error
+            self._audit.tell([noted])
+
+
+def _presented(call: Call, resource: str, opened: Upload | None) -> FencingHeaders:
+    """The token and holder that count. A grant counts alone: its owner can neither widen nor change it."""
+    said, grant = call.request.fencing, call.principal.grant
+    if grant is not None:
+        if not grant.covers(resource):
+            raise _denied(f"These fenced credentials are for {grant.pattern}, not for {resource}.")
+        if said.token not in (None, grant.token) or said.holder not in (None, grant.holder):
+            raise _denied("The request presents another token or holder than its fenced credentials do.")
+        return FencingHeaders(grant.token, said.resource, grant.holder)
+    if said.token is None and opened is not None and opened.caller == call.principal.name:
+        return FencingHeaders(opened.token, said.resource, said.holder or opened.holder)
+    return said
+
+
+def _denied(message: str) -> StoreError:
+    return StoreError("AccessDenied", 403, message)
+
+
+def refusal_of_store(rejected: Rejected) -> GatewayError:
+    """The error to answer with for what the store refuses."""
+    if rejected.code in _ABOUT_US:
+        return Unavailable(
+            f"The object store refuses the gateway: {rejected.code}.",
+            advice="Nothing was written. Ask the operator to run `gateway doctor`.",
+        )
+    return StoreError(rejected.code, rejected.status, rejected.message)

@@ -1,0 +1,61 @@
+"""`python -m tests.integration.objects.staging_server ENDPOINT`: stages what is put to it, behind the product's server.
+
+Prints the port it listens on. A process of its own, so that its memory can be told from that of client and store.
+"""
+
+import sys
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from pydantic import SecretStr
+
+from gateway import serving
+from gateway.auth.principal import Principal
+from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
+from gateway.config import ObjectStore
+from gateway.objects.intake import Intake
+from gateway.objects.staging import Staged, stage
+from gateway.objects.upstream import Upstream
+
+
+class Unregistered:
+    """A register nobody reads."""
+
+    async def opened(self, upload_id: str) -> None: ...
+
+    async def touched(self, upload_id: str) -> None: ...
+
+    async def closed(self, upload_id: str) -> None: ...
+
+
+async def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def main() -> None:
+    config = ObjectStore(endpoint=sys.argv[1], access_key_id="A", secret_access_key=SecretStr("s"))
+    upstream = Upstream(config)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            async with upstream:
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        signer = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
+        intake = Intake(receive, scope["headers"], signer, 2**40)
+        staged = await stage(upstream, ("bucket", "key"), intake, (), now, write_id=uuid4(), register=Unregistered())
+        status = 200 if isinstance(staged, Staged) else 500
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    listener = serving.bind("127.0.0.1", 0)
+    print(listener.getsockname()[1], flush=True)
+    serving.server(app).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

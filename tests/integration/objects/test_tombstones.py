@@ -1,0 +1,55 @@
+"""A bucket whose objects have all been deleted can be deleted, even where tombstones stand for some of them."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.embedded import EmbeddedPostgres
+from gateway.observe.events import BucketAdministered
+from tests.integration.objects.clients import call, connect, outcome, refused
+from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.sweeping import entomb, forgetful
+from tests.running import ACCESS_KEY, SECRET_KEY
+
+ADMIN = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "admin": True}
+NOT_EMPTY = (409, "BucketNotEmpty")
+
+
+@pytest.fixture
+async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server, forgetful("bucket", "other"), callers=[ADMIN]) as one:
+        yield one
+
+
+async def test_tombstones_that_may_go_are_in_nobodys_way(stage: Stage) -> None:
+    client = connect(stage.origin, "1")
+    for key in ("a", "b/c"):
+        await call(client.put_object, Key=key, Body=b"x")
+        await call(client.delete_object, Key=key)
+    await entomb(stage, "elsewhere", bucket="other")
+    assert len(stage.double.objects("bucket")) == 2
+    assert await outcome(client.delete_bucket) == (204, "")
+    assert set(stage.double.store.buckets) == {"other"}
+    assert set(stage.double.objects("other")) == {"elsewhere"}, "only what is in the bucket is swept for it"
+    assert [event.status for event in stage.events if isinstance(event, BucketAdministered)] == [204]
+    assert len(await stage.rows("SELECT FROM fencing.administration")) == 1
+
+
+async def test_tombstones_that_have_to_stay_are_named_as_the_reason(stage: Stage) -> None:
+    await entomb(stage, "a")
+    await entomb(stage, "b", forbidden=True)
+    status, code, message = await refused(connect(stage.origin).delete_bucket)
+    assert (status, code) == NOT_EMPTY
+    assert "late request may be waiting" in message
+    assert set(stage.double.objects("bucket")) == {"b"}
+
+
+async def test_an_object_is_reason_enough(stage: Stage) -> None:
+    await entomb(stage, "a")
+    stage.double.put("bucket", "b", b"x")
+    status, code, message = await refused(connect(stage.origin).delete_bucket)
+    assert (status, code) == NOT_EMPTY
+    assert "late" not in message
+    assert set(stage.double.objects("bucket")) == {"a", "b"}
+    stage.double.put("other", "b", b"x")
+    assert await outcome(connect(stage.origin).delete_bucket, Bucket="other") == NOT_EMPTY

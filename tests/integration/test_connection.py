@@ -1,0 +1,195 @@
+"""No client holds a connection for nothing: heads, leftovers of bodies and answers nobody reads come to an end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gateway import connection
+from tests.integration.serving_app import served
+
+OK = b"HTTP/1.1 200 OK\r\n"
+asked: list[bytes] = []
+sent: list[int] = []
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Answers at once; ``/slow`` after a second, ``/body`` with the body's length, ``/large`` with 64 MiB.
+
+    ``/endless`` sends for as long as somebody listens.
+    """
+    if scope["raw_path"] == b"/endless":
+        await endless(scope, send)
+        return
+    asked.append(scope["raw_path"])
+    body = b"short"
+    if scope["raw_path"] == b"/slow":
+        await asyncio.sleep(1)
+    if scope["raw_path"] == b"/large":
+        body = bytes(64 * 1024 * 1024)
+    if scope["raw_path"] == b"/body":
+        size, more = 0, True
+        while more:
+            message = await receive()
+            size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+        body = str(size).encode()
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def endless(scope: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % 2**40)]})
+    while not scope["state"]["gone"]():
+        await send({"type": "http.response.body", "body": bytes(65536), "more_body": True})
+        sent.append(65536)
+        await asyncio.sleep(0)
+    sent.append(0)
+
+
+@pytest.fixture
+async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    monkeypatch.setattr(connection, "PATIENCE", 0.4)
+    monkeypatch.setattr(connection, "STALL", 0.4)
+    asked.clear()
+    sent.clear()
+    async with served(app) as port:
+        yield port
+
+
+async def exchange(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
+    """Send the pieces as long as the server listens, and read until it closes, for two seconds at most."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(until_closed(reader))
+        for piece in pieces:
+            if reading.done():
+                break
+            writer.write(piece)
+            await asyncio.sleep(pause)
+    writer.close()
+    return reading.result()
+
+
+async def until_closed(reader: asyncio.StreamReader) -> bytes:
+    came = b""
+    try:
+        async with asyncio.timeout(2):
+            while piece := await reader.read(65536):
+                came += piece
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        came += b"<still open>"
+    return came
+
+
+def head(size: int, path: bytes = b"/") -> bytes:
+    return b"GET %s HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx: %s\r\n\r\n" % (path, b"a" * size)
+
+
+@pytest.mark.parametrize("step", [10_000, 10_000_000])
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (head(30_000), 200),
+        (head(60_000), 200),
+        (head(70_000), 431),
+        (head(1_000_000), 431),
+        (head(10, b"/" + b"a" * 70_000), 431),
+        (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * 1_000_000, 431),
+    ],
+)
+async def test_heads_of_any_size(port: int, request_head: bytes, status: int, step: int) -> None:
+    pieces = [request_head[start : start + step] for start in range(0, len(request_head), step)]
+    answer = await exchange(port, *pieces)
+    # What is still on its way when the connection closes may take the answer with it; nobody was asked all the same.
+    assert answer.startswith(b"HTTP/1.1 %d " % status) or (status == 431 and answer == b"")
+    assert bool(asked) is (status == 200)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [[b""], [b"GET / HT"], [b"GET / HTTP/1.1\r\n", *[b"x: y\r\n"] * 30], [b"\r\n"] * 30],
+    ids=["nothing", "the beginning of one", "one that trickles", "empty lines"],
+)
+async def test_a_head_has_to_come(port: int, pieces: list[bytes]) -> None:
+    async with asyncio.timeout(1.9):
+        answer = await exchange(port, *pieces, pause=0.05)
+    assert answer in (b"", b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+    assert not asked
+
+
+async def test_an_answer_may_take_its_time(port: int) -> None:
+    answer = await exchange(port, head(10, b"/slow"))
+    assert answer.startswith(OK)
+    assert answer.endswith(b"short")
+
+
+async def test_a_body_may_take_its_time(port: int) -> None:
+    start = b"PUT /body HTTP/1.1\r\nconnection: close\r\ncontent-length: 100\r\n\r\n"
+    answer = await exchange(port, start, *[b"x" * 5] * 20, pause=0.05)
+    assert answer.endswith(b"\r\n\r\n100")
+
+
+async def test_what_is_left_of_a_body_after_the_answer_has_to_come(port: int) -> None:
+    """The answer came early; a client that goes on for ever would keep its connection for ever."""
+    start = b"PUT / HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n"
+    answer = await exchange(port, start, *[b"x"] * 30, pause=0.05)
+    assert answer.startswith(OK)
+    assert answer.endswith(b"short")
+
+
+async def test_after_the_rest_of_a_body_the_connection_can_be_used_again(port: int) -> None:
+    start = b"PUT / HTTP/1.1\r\ncontent-length: 10\r\n\r\n"
+    answer = await exchange(port, start, b"x" * 5, b"x" * 5, head(10, b"/again"), pause=0.05)
+    assert answer.count(OK) == 2
+    assert asked == [b"/", b"/again"]
+
+
+async def test_a_connection_in_use_is_not_timed(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(3):
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert (await reader.readuntil(b"short")).startswith(OK)
+        await asyncio.sleep(0.5)
+    writer.close()
+
+
+async def test_requests_behind_one_another(port: int) -> None:
+    answer = await exchange(
+        port, b"GET /slow HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\nGE", b"T /x HTTP/1.1\r\n", pause=0.1
+    )
+    assert answer.count(OK) == 2
+    assert answer.endswith((b"short<still open>", b"connection: close\r\n\r\n"))
+
+
+async def test_an_answer_that_nobody_reads(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(head(10, b"/large"))
+    await asyncio.sleep(1)
+    assert len(await until_closed(reader)) < 64 * 1024 * 1024
+    writer.close()
+
+
+async def test_an_answer_that_is_read_slowly(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024 * 1024)
+    writer.write(head(10, b"/large"))
+    size = 0
+    while piece := await reader.read(4 * 1024 * 1024):
+        size += len(piece)
+        await asyncio.sleep(0.03)
+    assert size > 64 * 1024 * 1024
+    writer.close()
+
+
+async def test_one_who_sends_much_can_see_that_nobody_listens(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head(10, b"/endless"))
+    await reader.readexactly(1_000_000)
+    writer.close()
+    async with asyncio.timeout(2):
+        while not sent or sent[-1]:
+            await asyncio.sleep(0.01)

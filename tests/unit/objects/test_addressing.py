@@ -1,0 +1,118 @@
+"""A bucket is named by the path or, for the configured domains, by the host. Keys are kept as they come."""
+
+import pytest
+
+from gateway.errors import StoreError
+from gateway.objects.addressing import bucket_of_host
+from gateway.objects.operations import Operation
+from gateway.objects.request import classify
+
+DOMAINS = ("s3.example.com", "eu.s3.example.com", "localhost")
+
+
+@pytest.mark.parametrize(
+    ("host", "bucket"),
+    [
+        (b"bucket.s3.example.com", "bucket"),
+        (b"bucket.s3.example.com:8080", "bucket"),
+        (b"bucket.s3.example.com.", "bucket"),
+        (b"bucket.s3.example.com.:443", "bucket"),
+        (b"Bucket.S3.Example.COM", "bucket"),
+        (b" bucket.s3.example.com ", "bucket"),
+        (b"dotted.bucket.s3.example.com", "dotted.bucket"),
+        (b"bucket.eu.s3.example.com", "bucket"),
+        (b"dotted.bucket.eu.s3.example.com", "dotted.bucket"),
+        (b"bucket.localhost:9000", "bucket"),
+        (b".s3.example.com", ""),
+        (b"buc_ket.s3.example.com", "buc_ket"),
+        (b"s3.example.com", None),
+        (b"s3.example.com:8080", None),
+        (b"eu.s3.example.com", None),
+        (b"localhost", None),
+        (b"bucket.s3.example.com.evil", None),
+        (b"bucket.s3.example.com.evil.org", None),
+        (b"buckets3.example.com", None),
+        (b"bucket.s3.example.com@evil", None),
+        (b"bucket.s3.example.com:80:80", None),
+        (b"bucket.s3.example.com/x", None),
+        (b"bucket.s3.example.com:http", None),
+        (b"example.com", None),
+        (b"127.0.0.1:8080", None),
+        (b"[::1]:8080", None),
+        (b"", None),
+        ("bücket.example".encode(), None),
+    ],
+)
+def test_the_bucket_in_a_host(host: bytes, bucket: str | None) -> None:
+    assert bucket_of_host([(b"HOST", host)], DOMAINS) == bucket
+
+
+def test_no_domain_no_host_or_two_hosts() -> None:
+    assert bucket_of_host([(b"host", b"bucket.s3.example.com")], ()) is None
+    assert bucket_of_host([(b"x-forwarded-host", b"bucket.s3.example.com")], DOMAINS) is None
+    assert bucket_of_host([(b"host", b"bucket.localhost"), (b"host", b"other.localhost")], DOMAINS) is None
+
+
+def test_a_domain_is_compared_without_case_port_and_last_dot() -> None:
+    assert bucket_of_host([(b"host", b"bucket.s3.local:1")], ["S3.Local.:8080"]) == "bucket"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "operation", "key"),
+    [
+        ("GET", b"/", Operation.LIST_OBJECTS, ""),
+        ("PUT", b"/", Operation.CREATE_BUCKET, ""),
+        ("PUT", b"/key", Operation.PUT_OBJECT, "key"),
+        ("PUT", b"//key", Operation.PUT_OBJECT, "/key"),
+        ("PUT", b"//", Operation.PUT_OBJECT, "/"),
+        ("PUT", b"/other/key", Operation.PUT_OBJECT, "other/key"),
+        ("PUT", b"/../key", Operation.PUT_OBJECT, "../key"),
+        ("PUT", b"/.", Operation.PUT_OBJECT, "."),
+        ("PUT", b"/a%2Fb+c%20", Operation.PUT_OBJECT, "a/b+c "),
+        ("PUT", b"/" + b"a" * 1024, Operation.PUT_OBJECT, "a" * 1024),
+    ],
+)
+def test_the_whole_path_is_the_key_where_the_host_names_the_bucket(
+    method: str, path: bytes, operation: Operation, key: str
+) -> None:
+    request = classify(method, path, b"", [(b"host", b"dotted.bucket.localhost:8080")], DOMAINS)
+    assert (request.operation, request.bucket, request.key) == (operation, "dotted.bucket", key)
+    assert request.raw_path.startswith("/dotted.bucket")
+    again = classify(method, request.raw_path.encode(), b"", [])
+    assert (again.bucket, again.key) == (request.bucket, request.key)
+
+
+@pytest.mark.parametrize("host", [b"gateway:8080", b"localhost", b"bucket.localhost.evil", b"127.0.0.1"])
+def test_the_path_names_the_bucket_for_every_other_host(host: bytes) -> None:
+    request = classify("PUT", b"/bucket/key", b"", [(b"host", host)], DOMAINS)
+    assert (request.bucket, request.key) == ("bucket", "key")
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "code"),
+    [
+        (b".localhost", b"/key", "InvalidBucketName"),
+        (b"ab.localhost", b"/key", "InvalidBucketName"),
+        (b"a..b.localhost", b"/key", "InvalidBucketName"),
+        (b"192.168.0.1.localhost", b"/key", "InvalidBucketName"),
+        (b"buc_ket.localhost", b"/key", "InvalidBucketName"),
+        (b"a/b.localhost", b"/key", "InvalidBucketName"),
+        (b"bucket%2E.localhost", b"/key", "InvalidBucketName"),
+        (b"b\xc3\xbccket.localhost", b"/key", "InvalidBucketName"),
+        (b"bucket.localhost", b"/a%00b", "InvalidURI"),
+        (b"bucket.localhost", b"/%zz", "InvalidURI"),
+        (b"bucket.localhost", b"/%ff", "InvalidURI"),
+        (b"bucket.localhost", b"*", "InvalidURI"),
+        (b"bucket.localhost", b"/" + b"a" * 1025, "KeyTooLongError"),
+    ],
+)
+def test_hosts_and_paths_that_name_nothing(host: bytes, path: bytes, code: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        classify("PUT", path, b"", [(b"host", host)], DOMAINS)
+    assert (caught.value.s3_code, caught.value.status) == (code, 400)
+
+
+def test_two_hosts_are_refused() -> None:
+    with pytest.raises(StoreError) as caught:
+        classify("PUT", b"/k", b"", [(b"host", b"bucket.localhost"), (b"host", b"other.localhost")], DOMAINS)
+    assert caught.value.status == 400
