@@ -3,14 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+JAVASCRIPT := tests/clients/javascript
 # Settings of the caller's shell must not reach into .venv.
 unexport PYTHONPATH
 unexport PYTHONHOME
 
-.PHONY: help setup demo story test check format bench lock clean
+.PHONY: help setup demo story test clients stores conformance check format bench lock clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: $(STAMP)  ## make .venv with the gateway command in it
 
@@ -24,8 +25,26 @@ $(STAMP): pyproject.toml requirements/demo.txt requirements/dev.txt
 demo: setup  ## run the gateway with an embedded Postgres and S3, and play the paused-writer story
 	$(BIN)/gateway demo --story
 
-test: setup  ## run every test
-	$(BIN)/python -m pytest
+test: setup  ## run every test that needs nothing but Python
+	$(BIN)/python -m pytest --ignore=tests/stores --ignore=tests/conformance
+
+stores: setup  ## find out what real stores do, those that are installed (docs/stores.md)
+	$(BIN)/python -m pytest tests/stores
+
+conformance: setup  ## compare stores direct and through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
+ifdef S3TESTS
+	$(BIN)/python -m tests.conformance.upstream $(S3TESTS) $(if $(S3TESTS_PYTHON),--python $(S3TESTS_PYTHON))
+else
+	$(BIN)/python -m pytest -q tests/conformance
+endif
+
+clients: setup $(JAVASCRIPT)/node_modules  ## run the tests of real clients, rclone and Node included
+	@command -v rclone > /dev/null || apt-get install --yes --no-install-recommends rclone
+	$(BIN)/python -m pytest tests/clients
+
+$(JAVASCRIPT)/node_modules: $(JAVASCRIPT)/package.json $(JAVASCRIPT)/package-lock.json
+	npm ci --prefix $(JAVASCRIPT) --engine-strict --no-audit --no-fund
+	@touch $@
 
 check: setup  ## formatting, lint, types, the import table
 	$(BIN)/ruff format --check .

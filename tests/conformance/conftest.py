@@ -1,0 +1,37 @@
+"""Each store once, with a gateway in front of it; each case with fresh buckets on both ways to it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from gateway.embedded import EmbeddedPostgres
+from tests.conformance.running import CALLER, gateway
+from tests.conformance.target import Target
+from tests.stores.kinds import KINDS
+from tests.stores.store import Store, StoreMissing
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """The two ways to one store."""
+
+    store: Store
+    direct: Target
+    through: Target
+
+
+# moto is for trying out: it echoes headers, checks no signature, and fails where S3 refuses.
+COMPARED = [kind for kind in KINDS if kind != "moto"]
+
+
+@pytest.fixture(scope="session", params=COMPARED)
+def ways(request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres) -> Iterator[Ways]:
+    with ExitStack() as stack:
+        try:
+            store = stack.enter_context(KINDS[request.param]())
+        except StoreMissing as missing:
+            pytest.skip(str(missing))
+        origin = stack.enter_context(gateway(postgres_server, store))
+        yield Ways(store, Target(store.endpoint, store.owner), Target(origin, CALLER, "1"))

@@ -1,0 +1,69 @@
+"""The gateway in a thread of its own, in front of a store, for clients that block."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
+
+from gateway.config import Config
+from gateway.embedded import EmbeddedPostgres
+from tests.integration.objects.stage import fresh_database
+from tests.running import running
+from tests.stores.store import REGION, Store, User
+
+CALLER = User("caller", "AKIACALLERCALLER0000", "caller-secret-key-of-forty-characters000")
+
+
+def configuration(dsn: str, store: Store, callers: tuple[User, ...] = (CALLER,)) -> Config:
+    """A gateway in front of ``store``, with its rights; the callers may also administer buckets."""
+    keys = {"access_key_id": store.owner.access_key_id, "secret_access_key": store.owner.secret_access_key}
+    return Config.model_validate(
+        {
+            "postgres": {"dsn": dsn},
+            "s3": {"endpoint": store.endpoint, "region": REGION, "timeout": 30, **keys},
+            "callers": [
+                {
+                    "name": caller.name,
+                    "access_key_id": caller.access_key_id,
+                    "secret_access_key": caller.secret_access_key,
+                    "admin": True,
+                }
+                for caller in callers
+            ],
+        }
+    )
+
+
+@contextmanager
+def gateway(postgres: EmbeddedPostgres, store: Store, callers: tuple[User, ...] = (CALLER,)) -> Iterator[str]:
+    """Serve until the end; its origin."""
+    started: Future[str] = Future()
+    loop = asyncio.new_event_loop()
+    over = asyncio.Event()
+
+    async def serve() -> None:
+        async with AsyncExitStack() as stack:
+            try:
+                dsn = await stack.enter_async_context(fresh_database(postgres))
+                origin = await stack.enter_async_context(running(configuration(dsn, store, callers)))
+            except BaseException as error:
+                started.set_exception(error)
+                raise
+            started.set_result(origin)
+            await over.wait()
+
+    thread = threading.Thread(target=_run, args=(loop, serve), daemon=True)
+    thread.start()
+    try:
+        yield started.result(60)
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(30)
+        assert not thread.is_alive(), "the gateway does not stop"
+
+
+def _run(loop: asyncio.AbstractEventLoop, serve: Callable[[], Any]) -> None:
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(serve())

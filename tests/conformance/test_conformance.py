@@ -1,0 +1,41 @@
+"""Behind the gateway a store behaves as it does without: every case, both ways, the same answers."""
+
+from uuid import uuid4
+
+import pytest
+
+from tests.conformance import cases
+from tests.conformance.case import CASES, Case
+from tests.conformance.conftest import Ways
+from tests.conformance.differences import DIFFERENCES, expected
+from tests.conformance.observer import Observer, Step, compare
+from tests.conformance.target import Target
+
+assert cases.__doc__
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_store_is_the_same_through_the_gateway(ways: Ways, name: str) -> None:
+    direct, through = (_observe(CASES[name], ways, target) for target in (ways.direct, ways.through))
+    differences = compare(direct, through)
+    reason = expected(name, ways.store.name)
+    if reason is None:
+        assert not differences, "\n" + "\n".join(differences)
+    else:
+        assert differences, f"the same by now, so it is listed for no reason: {reason}"
+
+
+def _observe(case: Case, ways: Ways, target: Target) -> list[Step]:
+    """What a case sees by one way. Its buckets are made at the store itself: most cases are not about that."""
+    fresh = uuid4().hex[:12]
+    names = {name: f"{name}-{fresh}" for name in ("bucket", "other", "new")}
+    owner = ways.direct.client
+    for name in ("bucket", "other"):
+        owner.create_bucket(Bucket=names[name])
+    observer = Observer(target, names)
+    case(observer)
+    return observer.steps
+
+
+def test_each_difference_is_about_a_case() -> None:
+    assert {case for _, case in DIFFERENCES} <= set(CASES)

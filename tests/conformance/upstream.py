@@ -1,0 +1,161 @@
+"""Runs a checkout of ceph/s3-tests twice, straight at Ceph and through the gateway, and tells the difference.
+
+    python -m tests.conformance.upstream CHECKOUT [--python THEIRS] [arguments for pytest]
+
+The suite holds a store to what its authors expect; here only the difference counts. A test that passes straight at the
+store and fails through the gateway is a fault of the gateway, or one of those listed in ``EXPLAINED``.
+"""
+
+import argparse
+import fnmatch
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+from xml.etree.ElementTree import parse
+
+from gateway import embedded
+from tests.conformance.running import gateway
+from tests.conftest import make_template
+from tests.stores import ceph
+from tests.stores.store import User
+
+# Whom the suite's sample configuration knows; the names are what its tests compare owners with.
+MAIN = User("testid", "UPSTREAMMAIN00000000", "main-secret-key-of-forty-characters-0000")
+OTHER = User("otherid", "UPSTREAMOTHER0000000", "other-secret-key-of-forty-characters-000")
+TENANT = User("testx$tenantid", "UPSTREAMTENANT000000", "tenant-secret-key-of-forty-characters-00")
+ADMINISTRATOR = User("iamid", "UPSTREAMIAM000000000", "iam-secret-key-of-forty-characters-00000")
+SECTIONS = {
+    "s3 main": MAIN,
+    "s3 alt": OTHER,
+    "s3 tenant": TENANT,
+    "iam": ADMINISTRATOR,
+    "iam root": ADMINISTRATOR,
+    "iam alt root": ADMINISTRATOR,
+}
+
+# Not about an object store's requests, or minutes of waiting for a clock; the last one ends Ceph 16 itself.
+NOT_RUN = (
+    "bucket_logging bucket_logging_cleanup cloud_transition cloud_restore target_by_bucket fails_on_rgw "
+    "iam_account iam_cross_account iam_role iam_tenant iam_user webidentity_test "
+    "lifecycle_expiration lifecycle_transition s3website sns"
+)
+DESELECTED = ("test_upload_part_copy_percent_encoded_key",)
+
+EXPLAINED: dict[str, str] = {}
+"""Patterns of test names, and why those fail through the gateway."""
+
+_TIME_LIMIT = 1800
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--python", default=sys.executable, help="an interpreter that has the suite's requirements")
+    options, arguments = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what was started is ended
+    with tempfile.TemporaryDirectory(prefix="upstream") as name, ExitStack() as stack:
+        directory = Path(name)
+        postgres = stack.enter_context(embedded.postgres(directory / "postgres"))
+        make_template(postgres)
+        store = stack.enter_context(ceph.running((MAIN, OTHER, TENANT, ADMINISTRATOR)))
+        origin = stack.enter_context(gateway(postgres, store, (MAIN, OTHER, TENANT)))
+        suite = _Suite(options.checkout, options.python, directory, arguments)
+        direct = suite.run("direct", store.endpoint, {})
+        through = suite.run("through", origin, {"FENCING_TOKEN": "1", "CLEANING_ENDPOINT": store.endpoint})
+    return _tell(direct, through)
+
+
+class _Suite:
+    """The checkout, and how it is run."""
+
+    def __init__(self, checkout: Path, python: str, directory: Path, arguments: Sequence[str]) -> None:
+        self._checkout = checkout.resolve()
+        self._python = python
+        self._directory = directory
+        self._arguments = arguments
+
+    def run(self, name: str, endpoint: str, environment: Mapping[str, str]) -> dict[str, str]:
+        """Each test's failure, in short; empty where it passed. What was skipped is left out."""
+        configuration, results = self._directory / f"{name}.conf", self._directory / f"{name}.xml"
+        configuration.write_text(_configuration(endpoint, name))
+        command = [self._python, "-m", "pytest", "-q", "--no-header", "-p", "upstream_plugin", f"--junitxml={results}"]
+        command += ["-m", f"not ({' or '.join(NOT_RUN.split())})", "--tb=line", "-W", "ignore"]
+        command += [f"--deselect=s3tests/functional/test_s3.py::{one}" for one in DESELECTED]
+        subprocess.run(
+            [*command, *(self._arguments or ("s3tests/functional/test_s3.py", "s3tests/functional/test_headers.py"))],
+            cwd=self._checkout,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(Path(__file__).parent),
+                "S3TEST_CONF": str(configuration),
+                "S3_USE_SIGV4": "1",
+                "AWS_MAX_ATTEMPTS": "1",
+                "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+                "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+                **environment,
+            },
+            timeout=_TIME_LIMIT,
+            check=False,
+        )
+        return _results(results)
+
+
+def _configuration(endpoint: str, prefix: str) -> str:
+    address = urlsplit(endpoint)
+    lines = ["[DEFAULT]", f"host = {address.hostname}", f"port = {address.port}", "is_secure = False"]
+    lines += ["[fixtures]", f"bucket prefix = {prefix}-{{random}}-"]
+    for section, user in SECTIONS.items():
+        tenant, _, name = user.name.rpartition("$")
+        lines += [
+            f"[{section}]",
+            f"display_name = {user.name}",
+            f"user_id = {user.name}",
+            f"email = {name}@example.com",
+            f"access_key = {user.access_key_id}",
+            f"secret_key = {user.secret_access_key}",
+            "api_name = default",
+            *([f"tenant = {tenant}"] if tenant else []),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _results(path: Path) -> dict[str, str]:
+    found = {}
+    for test in parse(path).getroot().iter("testcase"):
+        if test.find("skipped") is None:
+            trouble = next((one for one in test if one.tag in ("failure", "error")), None)
+            message = "" if trouble is None else trouble.get("message", "failed")
+            found[test.get("name", "")] = message.splitlines()[0][:200] if message else ""
+    return found
+
+
+def _tell(direct: Mapping[str, str], through: Mapping[str, str]) -> int:
+    """Print what the gateway changes; 1 where some of it is not explained."""
+    passed = [name for name, trouble in direct.items() if not trouble]
+    failing = [name for name in passed if through.get(name, "not run")]
+    explained = {name: reason for name in failing if (reason := _explanation(name)) is not None}
+    print(
+        f"\n{len(direct)} tests; {len(passed)} pass direct, {len(passed) - len(failing)} of these through the gateway"
+    )
+    print(f"{sum(1 for name, trouble in direct.items() if trouble and not through.get(name, ' '))} pass through only")
+    for name, reason in explained.items():
+        print(f"explained  {name}: {reason}")
+    unexplained = [name for name in failing if name not in explained]
+    print(f"\npasses direct, fails through: {len(unexplained)}")
+    for name in unexplained:
+        print(f"  {name}: {through.get(name, 'not run')}")
+    return 1 if unexplained else 0
+
+
+def _explanation(name: str) -> str | None:
+    return next((reason for pattern, reason in EXPLAINED.items() if fnmatch.fnmatchcase(name, pattern)), None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""What the gateway's own probe finds out about real stores. docs/stores.md says the same in words."""
+
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+from pydantic import SecretStr
+
+from gateway.config import ObjectStore
+from gateway.objects.probe import PREFIX, probe
+from gateway.objects.profile import COMPLETE_CONDITIONS, DELETE_CONDITION, PUT_CONDITIONS, Probe, Profile
+from gateway.objects.upstream import Upstream
+from tests.stores.store import REGION, Store
+
+# Where a probe fails, those that build on it are not tried, and count as failed.
+_AFTER_PUT = COMPLETE_CONDITIONS | DELETE_CONDITION | {Probe.ETAG_OF_MULTIPART}
+
+# By store, and by whether the bucket is versioned: what fails.
+FAILED: dict[tuple[str, bool], set[Probe]] = {
+    ("moto", False): {Probe.COMPLETE_IF_MATCH, Probe.COMPLETE_RACE},
+    ("moto", True): {Probe.COMPLETE_IF_MATCH, Probe.COMPLETE_RACE},
+    ("ceph", False): {*COMPLETE_CONDITIONS, *DELETE_CONDITION, Probe.QUOTED_CONDITIONS},
+    ("ceph", True): {*PUT_CONDITIONS, *_AFTER_PUT, Probe.READ_BACK, Probe.QUOTED_CONDITIONS},
+    ("minio", False): {*DELETE_CONDITION},
+    ("minio", True): {*DELETE_CONDITION},
+    ("versitygw", False): set(),
+    ("versitygw", True): {*PUT_CONDITIONS, *_AFTER_PUT},
+}
+
+
+@pytest.mark.parametrize("versioned", [False, True], ids=["plain", "versioned"])
+async def test_the_probe_finds_what_the_store_lacks(store: Store, *, versioned: bool) -> None:
+    bucket = _bucket(store, versioned=versioned)
+    profile = await _probed(store, bucket)
+    failed = {Probe(finding.name) for finding in profile.findings if not finding.passed}
+    assert failed == FAILED[store.name, versioned], profile.findings
+    assert profile.writable == (not failed & PUT_CONDITIONS)
+
+
+async def test_the_probe_leaves_nothing_behind(store: Store) -> None:
+    bucket = _bucket(store)
+    await _probed(store, bucket)
+    assert "Contents" not in store.connect().list_objects_v2(Bucket=bucket, Prefix=PREFIX)
+    assert "Uploads" not in store.connect().list_multipart_uploads(Bucket=bucket)
+
+
+async def test_the_probe_says_the_same_each_time(store: Store) -> None:
+    """A race that is lost now and then is a race that the probe has to see every time."""
+    bucket = _bucket(store)
+    first = await _probed(store, bucket)
+    assert [await _probed(store, bucket) for _ in range(4)] == [first] * 4
+
+
+def _bucket(store: Store, *, versioned: bool = False) -> str:
+    bucket, s3 = f"bucket-{uuid4().hex[:12]}", store.connect()
+    s3.create_bucket(Bucket=bucket)
+    if versioned:
+        s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    return bucket
+
+
+async def _probed(store: Store, bucket: str) -> Profile:
+    settings = ObjectStore(
+        endpoint=store.endpoint,
+        region=REGION,
+        access_key_id=store.owner.access_key_id,
+        secret_access_key=SecretStr(store.owner.secret_access_key),
+        timeout=20,
+    )
+    async with Upstream(settings) as upstream:
+        return await probe(upstream, bucket, _now)
+
+
+async def _now() -> datetime:
+    return datetime.now(UTC)
