@@ -1,85 +1,53 @@
-"""Prints the table the README shows. Needs ``wrk`` beside what ``make setup`` installs."""
+"""Prints the tables the README shows. Needs wrk, nginx and curl beside what ``make setup`` installs.
+
+``python -m bench [tables] [writes] [reads] [transfers]``: only these. Stores that are not installed are left out.
+"""
 
 import platform
 import shutil
-import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import AbstractContextManager
+from typing import TypeAlias
 
 import psutil
 
-from bench.measure import Cost, Load, Row, costing
-from bench.services import KEYS, ROWS, STORE_KEYS, Services, run_json, running
+from bench import objects, tables
+from bench.measure import CONNECTIONS, HEADER, SECONDS, Row
+from tests.stores import ceph, minio, moto
+from tests.stores.store import Store, StoreMissing
 
-CONNECTIONS = 32
-SECONDS = 8
-NAMES = 50
+Kind: TypeAlias = Callable[[], AbstractContextManager[Store]]
 
 
 def main() -> None:
-    if shutil.which("wrk") is None:
-        raise SystemExit("bench needs wrk; on Debian: apt-get install wrk")
-    rows = [*_tables(), *_objects("moto"), *_objects("double")]
-    print(f"\n{CONNECTIONS} connections, 1 worker, {SECONDS} s each; {_machine()}\n")
-    print("| work | per second | the same without gateway | ratio | p50 ms | p99 ms | gateway CPU | memory |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|")
+    for name in ("wrk", "curl"):
+        if shutil.which(name) is None:
+            raise SystemExit(f"bench needs {name}; on Debian: apt-get install {name}")
+    wanted = sys.argv[1:] or ["tables", "writes", "reads", "transfers"]
+    rows = [row for name in wanted for row in SUBJECTS[name]()]
+    print(f"\n{CONNECTIONS} connections unless it says otherwise, 1 worker, {SECONDS} s each; {_machine()}\n")
+    print(HEADER)
     for row in rows:
-        print(_line(row))
+        print(row.line())
 
 
-def _tables() -> Iterator[Row]:
-    with running("double") as services:
-        _wrk(services, "held")  # claims every row once, and warms both sides up
-        direct = _direct(services)
-        held, cost = _costed(services, lambda: _wrk(services, "held"))
-        yield Row("fenced PATCH of a row by key, token held", held, direct, cost)
-        raising, cost = _costed(services, lambda: _wrk(services, "raise"))
-        yield Row("fenced PATCH, a new holder each time", raising, direct, cost)
+def _on_stores(measure: Callable[[Store], Iterator[Row]], *kinds: Kind) -> Iterator[Row]:
+    for kind in kinds:
+        try:
+            with kind() as store:
+                store.connect().create_bucket(Bucket=objects.BUCKET)
+                yield from measure(store)
+        except StoreMissing as missing:
+            print(f"left out: {missing}", file=sys.stderr)
 
 
-def _objects(store: str) -> Iterator[Row]:
-    with running(store) as services:
-        _put(services.gateway, *KEYS, "1", seconds=2)
-        direct = _put(services.store, *STORE_KEYS, "-")
-        fenced, cost = _costed(services, lambda: _put(services.gateway, *KEYS, "1"))
-        yield Row(f"fenced PutObject of 4 KiB, S3 by {store}", fenced, direct, cost)
-
-
-def _costed(services: Services, measure: Callable[[], Load]) -> tuple[Load, Cost]:
-    with costing(services.gateway_pid) as cost:
-        load = measure()
-    return load, cost
-
-
-def _direct(services: Services) -> Load:
-    seen = run_json("bench.direct_tables", services.dsn, str(CONNECTIONS), str(SECONDS), str(ROWS))
-    return Load(seen["rate"], seen["p50"], seen["p99"])
-
-
-def _put(endpoint: str, access: str, secret: str, token: str, seconds: int = SECONDS) -> Load:
-    arguments = (endpoint, access, secret, CONNECTIONS, seconds, NAMES, token)
-    seen = run_json("bench.put_objects", *map(str, arguments))
-    return Load(seen["rate"], seen["p50"], seen["p99"], int(seen["errors"]))
-
-
-def _wrk(services: Services, mode: str) -> Load:
-    script = Path(__file__).with_name("patch.lua")
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{SECONDS}s", "-s", str(script), services.gateway]
-    done = subprocess.run([*command, "--", str(ROWS), mode], check=True, stdout=subprocess.PIPE, text=True)
-    result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
-    requests, microseconds, p50, p99, errors = map(float, result.split()[1:])
-    return Load(requests / microseconds * 1e6, p50 / 1000, p99 / 1000, int(errors))
-
-
-def _line(row: Row) -> str:
-    load, cost = row.load, row.cost
-    peer = f"{row.peer.rate:,.0f}" if row.peer else ""
-    ratio = f"{row.ratio:.2f}" if row.ratio else ""
-    note = f" ({load.errors} errors)" if load.errors else ""
-    return (
-        f"| {row.work}{note} | {load.rate:,.0f} | {peer} | {ratio} | {load.p50:.1f} | {load.p99:.1f} "
-        f"| {cost.cores:.2f} cores | {cost.memory:.0f} MiB |"
-    )
+SUBJECTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "tables": tables.writes,
+    "writes": lambda: _on_stores(objects.small_writes, moto.running, ceph.running, minio.running),
+    "reads": lambda: _on_stores(objects.small_reads, ceph.running, minio.running),
+    "transfers": lambda: _on_stores(objects.large_transfers, ceph.running, minio.running),
+}
 
 
 def _machine() -> str:

@@ -27,12 +27,14 @@ async def load(
     latencies: list[float] = []
     errors = 0
     end = time.perf_counter() + seconds
+    prefix = "direct" if token == "-" else "fenced"
     own = [] if token == "-" else [("fencing-token", token)]
 
     async def writer(number: int, session: aiohttp.ClientSession) -> None:
         nonlocal errors
         while (start := time.perf_counter()) < end:
-            path = f"/bench/{number}/{random.randint(1, names)}"
+            # Keys of its own: the gateway would find those that were written behind its back to have changed.
+            path = f"/bench/{prefix}/{number}/{random.randint(1, names)}"
             body = random.randbytes(SIZE)
             host = endpoint.partition("://")[2]
             headers = [("host", host), ("content-length", str(SIZE)), *own]

@@ -1,4 +1,4 @@
-"""What is measured: a PostgreSQL, an S3 server, and one gateway worker, each a process of its own."""
+"""What is measured: a PostgreSQL and one gateway worker in front of a store, each a process of its own."""
 
 import asyncio
 import subprocess
@@ -11,26 +11,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import asyncpg
-import boto3
 import httpx
 import orjson
 
-from gateway.embedded import postgres, s3
+from gateway.embedded import postgres
 from gateway.store import schema
+from tests.processes import free_port
+from tests.stores.store import Store
 
 ROWS = 10_000
 KEYS = ("bench-key", "bench-secret")
-STORE_KEYS = ("AKIADOUBLE", "double-secret")
 
 CONFIG = """
 [server]
 listen = "127.0.0.1:{port}"
 [postgres]
 dsn = "{dsn}"
-[s3]
-endpoint = "{endpoint}"
-access_key_id = "{store_keys[0]}"
-secret_access_key = "{store_keys[1]}"
 [auth]
 anonymous = true
 [[callers]]
@@ -40,34 +36,42 @@ secret_access_key = "{keys[1]}"
 """
 
 
+STORE = """
+[s3]
+endpoint = "{store.endpoint}"
+access_key_id = "{store.owner.access_key_id}"
+secret_access_key = "{store.owner.secret_access_key}"
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything up and running."""
+    """A gateway and its database, up and running."""
 
     dsn: str
-    store: str
     gateway: str
     gateway_pid: int
 
 
 @contextmanager
-def running(store: str) -> Iterator[Services]:
-    """Start it all. ``store``: "moto", what the demo embeds, or "double", the tests' S3 double."""
+def running(store: Store | None) -> Iterator[Services]:
+    """Start a PostgreSQL and a gateway worker in front of it, and of the store."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="bench")))
         dsn = stack.enter_context(postgres(directory / "data")).dsn()
         schema.upgrade(dsn)
         asyncio.run(_fill(dsn))
-        endpoint = stack.enter_context(_moto() if store == "moto" else _double())
-        port = 18080
+        port = free_port()
         config = directory / "gateway.toml"
-        config.write_text(CONFIG.format(port=port, dsn=dsn, endpoint=endpoint, keys=KEYS, store_keys=STORE_KEYS))
+        config.write_text(
+            CONFIG.format(port=port, dsn=dsn, keys=KEYS) + ("" if store is None else STORE.format(store=store))
+        )
         process = subprocess.Popen([sys.executable, "-m", "gateway", "serve", "--config", str(config)])
         stack.callback(process.wait)
         stack.callback(process.terminate)
         origin = f"http://127.0.0.1:{port}"
         _await_ready(origin)
-        yield Services(dsn, endpoint, origin, process.pid)
+        yield Services(dsn, origin, process.pid)
 
 
 async def _fill(dsn: str) -> None:
@@ -80,35 +84,6 @@ async def _fill(dsn: str) -> None:
     )
     await connection.execute("VACUUM ANALYZE accounts")
     await connection.close()
-
-
-@contextmanager
-def _moto() -> Iterator[str]:
-    with s3() as server:
-        endpoint = server.endpoint()
-        boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name="us-east-1",
-            aws_access_key_id=STORE_KEYS[0],
-            aws_secret_access_key=STORE_KEYS[1],
-        ).create_bucket(Bucket="bench")
-        yield endpoint
-
-
-@contextmanager
-def _double() -> Iterator[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.doubles.s3", "--port", "0", "--bucket", "bench"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().split()[1]
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def _await_ready(origin: str) -> None:

@@ -1,0 +1,113 @@
+"""What the object plane costs: small writes against the store itself, reads and large transfers against nginx."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from bench import nginx, transfers
+from bench.measure import CONNECTIONS, MEBIBYTE, SECONDS, Cost, Load, Row, costing, cpu_seconds, peak_memory
+from bench.services import KEYS, Services, run_json, running
+from tests.stores.store import Store, User, connect
+
+NAMES = 50
+LARGE = 1024 * MEBIBYTE
+REPEATS = 3
+BUCKET = "bench"
+
+
+def small_writes(store: Store) -> Iterator[Row]:
+    """PutObject of 4 KiB, all connections busy; and one after the other, for the latency that is added."""
+    with running(store) as services:
+        keys = (store.owner.access_key_id, store.owner.secret_access_key)
+        _put(services.gateway, KEYS, "1", CONNECTIONS, seconds=2)
+        _put(store.endpoint, keys, "-", CONNECTIONS, seconds=2)
+        direct = _put(store.endpoint, keys, "-", CONNECTIONS)
+        with costing(services.gateway_pid) as cost:
+            fenced = _put(services.gateway, KEYS, "1", CONNECTIONS)
+        yield Row(f"fenced PutObject of 4 KiB, {store.name}", "the store itself", fenced, direct, cost)
+        direct = _put(store.endpoint, keys, "-", 1)
+        with costing(services.gateway_pid) as cost:
+            fenced = _put(services.gateway, KEYS, "1", 1)
+        yield Row(f"the same, one at a time, {store.name}", "the store itself", fenced, direct, cost)
+
+
+def small_reads(store: Store) -> Iterator[Row]:
+    """GetObject of 4 KiB, through the gateway and through nginx."""
+    with running(store) as services, nginx.running(store.endpoint) as proxy:
+        store.connect().put_object(Bucket=BUCKET, Key="small", Body=bytes(4096))
+        through_nginx, through_gateway = (
+            _presigned(origin, user, "get_object", "small") for origin, user in _ways(proxy, services, store)
+        )
+        _get(through_nginx, 2)
+        _get(through_gateway, 2)
+        peer = _get(through_nginx, SECONDS)
+        with costing(services.gateway_pid) as cost:
+            load = _get(through_gateway, SECONDS)
+        yield Row(f"GetObject of 4 KiB, {store.name}", "nginx", load, peer, cost)
+
+
+def large_transfers(store: Store) -> Iterator[Row]:
+    """One object of 1 GiB, up and down, through the gateway and through nginx, in turns."""
+    with ExitStack() as stack:
+        services = stack.enter_context(running(store))
+        proxy = stack.enter_context(nginx.running(store.endpoint))
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="bench")))
+        file = transfers.large_file(directory, LARGE)
+        stack.callback(file.unlink)
+        urls = {
+            action: [
+                _presigned(origin, user, action, f"large-{number}")
+                for number, (origin, user) in enumerate(_ways(proxy, services, store))
+            ]
+            for action in ("put_object", "get_object")
+        }
+        yield _transfer("PutObject", store, services, urls["put_object"], lambda url: transfers.upload(url, file))
+        yield _transfer("GetObject", store, services, urls["get_object"], transfers.download)
+
+
+def _transfer(name: str, store: Store, services: Services, urls: list[str], transfer: Callable[[str], float]) -> Row:
+    through_nginx, through_gateway = urls
+    peer, own, cpu = [], [], []
+    with peak_memory(services.gateway_pid) as peak:
+        for _ in range(REPEATS):
+            peer.append(transfer(through_nginx))
+            before = cpu_seconds(services.gateway_pid)
+            own.append(transfer(through_gateway))
+            cpu.append(cpu_seconds(services.gateway_pid) - before)
+    cost = Cost(cores=median(cpu) / median(own), memory=peak.mebibytes, seconds_per_gibibyte=median(cpu))
+    size = LARGE / MEBIBYTE
+    return Row(f"{name} of 1 GiB, {store.name}", "nginx", _rate(size, own), _rate(size, peer), cost, unit="MiB/s")
+
+
+def _rate(mebibytes: float, seconds: list[float]) -> Load:
+    return Load(mebibytes / median(seconds), median(seconds) * 1000, max(seconds) * 1000)
+
+
+def _ways(proxy: str, services: Services, store: Store) -> list[tuple[str, User]]:
+    return [(proxy, store.owner), (services.gateway, User("bench", *KEYS))]
+
+
+def _presigned(origin: str, user: User, action: str, key: str) -> str:
+    """A URL; one that writes carries its token in the query, where it is signed."""
+    client = connect(origin, user)
+    if action == "put_object":
+        client.meta.events.register(
+            "before-sign.s3.PutObject", lambda request, **_: request.params.update({"fencing-token": "1"})
+        )
+    return client.generate_presigned_url(action, Params={"Bucket": BUCKET, "Key": key}, ExpiresIn=3600)
+
+
+def _put(endpoint: str, keys: tuple[str, str], token: str, connections: int, seconds: int = SECONDS) -> Load:
+    arguments = (endpoint, *keys, connections, seconds, NAMES, token)
+    seen = run_json("bench.put_objects", *map(str, arguments))
+    return Load(seen["rate"], seen["p50"], seen["p99"], int(seen["errors"]))
+
+
+def _get(url: str, seconds: int) -> Load:
+    script = Path(__file__).with_name("get.lua")
+    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(script), url]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return Load.of_wrk(done.stdout)
