@@ -184,7 +184,7 @@ def _from_query(
     if lifetime is None or lifetime > MAX_LIFETIME:
         raise StoreError(_QUERY_ERROR, 400, "X-Amz-Expires must be from 1 to 604800 seconds.")
     if _HEXADECIMAL.fullmatch(signature) is None:
-        raise StoreError(_QUERY_ERROR, 400, "X-Amz-Signature must be 64 hexadecimal digits in lower case.")
+        raise StoreError("SignatureDoesNotMatch", 403, "X-Amz-Signature must be 64 hexadecimal digits in lower case.")
     for name in _PARAMETERS.keys() & headers.keys():
         if _PARAMETERS[name] in parameters:
             raise StoreError("InvalidRequest", 400, f"{_PARAMETERS[name]} stands in the query and in the headers.")

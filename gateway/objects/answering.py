@@ -11,6 +11,7 @@ from gateway.objects import forwarding, xml
 from gateway.objects.answers import Applied, Headers
 from gateway.objects.effects import Deleted
 from gateway.objects.hop import Response
+from gateway.objects.intake import ClientGone
 from gateway.objects.operations import Operation
 from gateway.objects.request import S3Request
 
@@ -73,9 +74,7 @@ class Answer:
 
     async def deleted(self, deleted: Deleted, resource: str) -> None:
         """A delete that has taken effect, or found nothing."""
-        headers = deleted.applied.headers if deleted.applied else ()
-        kept = [pair for pair in _own(headers) if pair[0] in _OF_A_DELETE]
-        await self._whole(204, [*kept, *_fencing(resource, deleted.fence)], b"")
+        await self._whole(204, [*left_by(deleted), *_fencing(resource, deleted.fence)], b"")
 
     async def passed(self, status: int, headers: Headers, body: bytes, resource: str | None = None) -> None:
         """What the store said, as it said it."""
@@ -92,18 +91,31 @@ class Answer:
         await self._whole(303, [(b"location", address.encode("ascii")), *_fencing(resource, fence)], b"")
 
     async def stream(self, request: S3Request, response: Response) -> None:
-        """The store's answer to a read, as it comes. A tombstone is absence."""
+        """The store's answer to a read, as it comes. A tombstone is absence. Raises ``ClientGone``."""
         async with response:
             if request.operation in (Operation.GET_OBJECT, Operation.HEAD_OBJECT) and _is_tombstone(response):
-                raise StoreError("NoSuchKey", 404, "The specified key does not exist.")
+                await self._absent(response, of_version=request.parameter("versionId") is not None)
+                return
             await self._start(response.status, _own(response.headers))
             if self._method != "HEAD":
                 async with aclosing(response.chunks()) as chunks:
                     async for chunk in chunks:
                         if self._gone():
-                            return
+                            raise ClientGone
                         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
             await self._send({"type": "http.response.body", "body": b""})
+
+    async def _absent(self, response: Response, *, of_version: bool) -> None:
+        """What S3 says of a deleted key. In a bucket with versions a tombstone is a delete marker, and has an id."""
+        error, marks = StoreError("NoSuchKey", 404, "The specified key does not exist."), []
+        version_id = response.header("x-amz-version-id")
+        if version_id is not None:
+            marks = [(b"x-amz-delete-marker", b"true"), (b"x-amz-version-id", version_id.encode("latin-1"))]
+            if of_version:
+                error = StoreError("MethodNotAllowed", 405, "This version is a delete marker: it can only be deleted.")
+                marks.append((b"allow", b"DELETE"))
+        status, headers, body = xml.answer(error, method=self._method, path=self._path, request_id=self._request_id)
+        await self._whole(status, [*headers, *marks], body)
 
     async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         if status != 204 and self._method != "HEAD" and not any(name == b"content-length" for name, _ in headers):
@@ -116,6 +128,14 @@ class Answer:
         own = [] if b"x-amz-request-id" in named else [(b"x-amz-request-id", self._request_id.encode())]
         self._started = True
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
+
+
+def left_by(deleted: Deleted) -> list[tuple[bytes, bytes]]:
+    """What a delete tells of what it left, in a bucket with versions. A tombstone passes for a delete marker."""
+    kept = [pair for pair in _own(deleted.applied.headers if deleted.applied else ()) if pair[0] in _OF_A_DELETE]
+    if [name for name, _ in kept] == [b"x-amz-version-id"]:
+        kept.append((b"x-amz-delete-marker", b"true"))
+    return kept
 
 
 def _own(headers: Headers) -> list[tuple[bytes, bytes]]:

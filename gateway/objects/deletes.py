@@ -5,6 +5,7 @@ import asyncio
 from gateway.errors import GatewayError, StoreError
 from gateway.objects import conditions, documents, protocol
 from gateway.objects.amendments import Amendments
+from gateway.objects.answering import left_by
 from gateway.objects.call import Call
 from gateway.objects.conditions import Condition
 from gateway.objects.documents import DeletedObject, Doomed
@@ -59,7 +60,7 @@ class Deletes:
             return _said(dict(stored.applied.headers))
         condition = None if doomed.etag is None else conditions.for_entry(doomed.etag)
         deleted = await self._delete(write, call.request.headers, condition)
-        return _said(dict(deleted.applied.headers) if deleted.applied else {})
+        return _said(dict(left_by(deleted)))
 
     async def _delete(self, write: Write, headers: TextHeaders, condition: Condition | None) -> Deleted:
         profile = await self._writes.fit(write.bucket)

@@ -11,7 +11,7 @@ from itertools import chain, repeat
 from typing import Protocol, TypeVar
 
 from gateway.errors import GatewayError, Unavailable
-from gateway.objects import listing
+from gateway.objects import listing, xml
 from gateway.objects.call import Call
 from gateway.objects.exchange import path, query_of
 from gateway.objects.hop import Response, TextHeaders
@@ -68,16 +68,25 @@ class Listings:
         """ListObjectVersions. A tombstone is shown as what a delete leaves in a bucket with versions: a delete marker.
 
         It has a version id that can be deleted, and is part of the history. Once it is history nobody keeps a list of
-        it, so it is told by its size, and then by its metadata.
+        it, so it is told by its size, and then by its metadata. A bucket that never had versions has no delete markers.
         """
         request = call.request
 
         async def shown(first: Page, _: listing.Fetch) -> tuple[list[Entry], Page]:
             suspects = [entry for entry in first.entries if entry.kind == listing.VERSION and entry.size == SIZE]
             buried = await self._objects.verified(request.bucket, suspects, lambda each: each.text("VersionId"))
+            nameless = any(entry.text("VersionId") in ("", "null") for entry in buried)
+            if nameless and not await self._ever_versioned(request.bucket):
+                return [entry for entry in first.entries if entry not in buried], first
             return [listing.as_delete_marker(entry) if entry in buried else entry for entry in first.entries], first
 
         await self._rewritten(call, shown)
+
+    async def _ever_versioned(self, bucket: str) -> bool:
+        """Whether the bucket has versions, or had. True where the store does not say."""
+        async with await self._upstream.send("GET", f"/{bucket}", "versioning=") as response:
+            status = xml.read_field(await response.read(), "VersioningConfiguration", "Status")
+        return response.status != 200 or bool(status)
 
     async def is_empty(self, bucket: str) -> bool:
         """Whether nothing is in the bucket that a client can see. Of older versions this says nothing."""

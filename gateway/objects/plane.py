@@ -132,7 +132,9 @@ class ObjectPlane:
         except GatewayError as error:
             await answer.error(error)
         except ClientGone:
-            pass
+            # The server takes an answer that is not there for our mistake, until it has heard of that itself.
+            while (await receive())["type"] != "http.disconnect":
+                pass
 
     async def _serve(self, head: RequestHead, scope: Scope, receive: Receive, answer: Answer) -> None:
         """A request that is signed in its head."""

@@ -196,7 +196,7 @@ class Observer:
 
 def _document(body: bytes) -> Element | None:
     text = body.strip()
-    if not text.startswith(b"<?xml") and not text.startswith(b"<Error"):
+    if not text.startswith(b"<"):
         return None
     try:
         return fromstring(text)

@@ -3,6 +3,7 @@
 It is loaded into the suite's own process and environment, so it needs nothing of ours.
 """
 
+import importlib
 import os
 
 import boto3
@@ -23,9 +24,8 @@ def pytest_configure() -> None:
 
 
 def _clean_at_the_store(endpoint):  # type: ignore[no-untyped-def]
-    """Between tests, remove buckets at the store itself: one that cannot be emptied must not fail every test after it."""
-    from s3tests import functional  # type: ignore[import-not-found]
-
+    """Remove buckets at the store itself: one that cannot be emptied must not fail every test after it."""
+    functional = importlib.import_module("s3tests.functional")
     nuke = functional.nuke_bucket
 
     def nuke_at_the_store(_client, bucket):  # type: ignore[no-untyped-def]

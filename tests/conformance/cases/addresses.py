@@ -1,5 +1,6 @@
 """Addresses that carry their signature, forms in a browser, and requests that nobody signed."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.conformance.case import case, each
@@ -148,11 +149,12 @@ def anonymous_read_of_a_public_object(s3: Observer) -> None:
 
 @each({"unknown-key": "AKIANOBODY", "empty": ""})
 def a_key_pair_that_nobody_has(s3: Observer, access_key: str) -> None:
-    credential = f"{access_key}/20330101/us-east-1/s3/aws4_request"
+    now = datetime.now(UTC)
+    credential = f"{access_key}/{now:%Y%m%d}/us-east-1/s3/aws4_request"
     authorization = f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders=host;x-amz-date, Signature={'0' * 64}"
     headers = {
         "Authorization": authorization,
-        "x-amz-date": "20330101T000000Z",
+        "x-amz-date": f"{now:%Y%m%dT%H%M%SZ}",
         "x-amz-content-sha256": "UNSIGNED-PAYLOAD",
     }
     s3.request("GET", "/{bucket}/k", headers, signed=False)
