@@ -11,7 +11,7 @@ from unittest.mock import patch
 from gateway.config import Config
 from gateway.embedded import EmbeddedPostgres
 from gateway.objects import probe, xml
-from gateway.objects.profile import Probe, Profile
+from gateway.objects.profile import Profile
 from gateway.objects.upstream import Upstream
 from tests.integration.objects.stage import fresh_database
 from tests.running import running
@@ -51,7 +51,7 @@ def _probing_once() -> AbstractContextManager[Any]:
             return await examine(upstream, bucket, signed_at)
         if not known:
             known.append(await examine(upstream, bucket, signed_at))
-        if any(finding.name == Probe.QUOTED_CONDITIONS and not finding.passed for finding in known[0].findings):
+        if not known[0].quoted_conditions:
             upstream.drop_quotes(bucket)
         return known[0]
 

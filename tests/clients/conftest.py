@@ -1,0 +1,68 @@
+"""One gateway for all clients. Each test has a lock of its own, and keeps to the objects that it covers."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from gateway import embedded
+from gateway.embedded import EmbeddedPostgres
+from tests.clients.gateway import Gateway, Lock, Login, serving
+from tests.integration.objects.stage import fresh_database
+
+
+@contextmanager
+def _database(server: EmbeddedPostgres) -> Iterator[str]:
+    """A fresh database, for tests that have no event loop."""
+    with asyncio.Runner() as runner:
+        opened = fresh_database(server)
+        dsn = runner.run(opened.__aenter__())
+        try:
+            yield dsn
+        finally:
+            runner.run(opened.__aexit__(None, None, None))
+
+
+@contextmanager
+def _gateway(server: EmbeddedPostgres, directory: Path, authority: trustme.CA | None = None) -> Iterator[Gateway]:
+    with (
+        _database(server) as dsn,
+        embedded.s3() as store,
+        serving(dsn, store.endpoint(), directory, authority) as one,
+    ):
+        yield one
+
+
+@pytest.fixture(scope="session")
+def gateway(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with _gateway(postgres_server, tmp_path_factory.mktemp("gateway")) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def secure_gateway(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """One that speaks TLS, over which most clients send their bodies in another form."""
+    with _gateway(postgres_server, tmp_path_factory.mktemp("secure"), trustme.CA()) as one:
+        yield one
+
+
+@pytest.fixture
+def lock(gateway: Gateway) -> Lock:
+    return gateway.lock()
+
+
+@pytest.fixture(params=["session token", "fenced credentials"])
+def login(request: pytest.FixtureRequest, lock: Lock) -> Login:
+    """The token as clients present it that can set no header: in the session token, or bound to their keys."""
+    return lock.session() if request.param == "session token" else lock.fenced()
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A file that every client sends in parts: 20 MiB, no two MiB alike."""
+    path = tmp_path / "large"
+    path.write_bytes(b"".join(bytes([number]) * 1024**2 for number in range(20)))
+    return path

@@ -1,0 +1,87 @@
+"""docs/clients.md: every snippet that it says is run works while the token holds, and is refused after a takeover."""
+
+import re
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway import demo
+from gateway.config import Config
+from tests.clients.commands import ROOT, Ended, Shell, javascript, program
+from tests.clients.gateway import CONFIGURATION, Lock
+
+PAGE = ROOT / "docs/clients.md"
+SNIPPETS = {
+    name: (language, code)
+    for name, language, code in re.findall(
+        r"^<!-- run: (\S+) -->\n```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+}
+WITHOUT_AN_OBJECT = {"fenced-credentials"}
+
+
+def test_every_snippet_of_code_is_run() -> None:
+    blocks = re.findall(r"^```(\w+)$", PAGE.read_text(), re.MULTILINE)
+    assert len(blocks) == len(SNIPPETS) + blocks.count("properties")
+    assert len(SNIPPETS) == 15
+
+
+def test_what_the_page_shows_can_be_pasted_where_the_demo_runs() -> None:
+    ours = tomllib.loads(CONFIGURATION.format(port=8080, dsn="postgresql://", endpoint="http://store", tls=""))
+    shown = demo.configuration("postgresql://", "http://store")
+    assert Config.model_validate(ours).objects == shown.objects
+    for mine, theirs in zip(Config.model_validate(ours).callers, shown.callers, strict=True):
+        assert mine.model_dump(exclude={"admin"}) == theirs.model_dump(exclude={"admin"})
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """A home with what the page takes for granted: the command ``gateway`` on the path, and ``~/.aws``."""
+    (tmp_path / ".aws").mkdir()
+    command = tmp_path / "gateway"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m gateway "$@"\n')
+    command.chmod(0o755)
+    return Shell(tmp_path, {"PATH": f"{tmp_path}:{Shell(tmp_path, {}).path}"})
+
+
+def in_shell(shell: Shell, code: str) -> Ended:
+    return shell.run("bash", "-euo", "pipefail", "-c", code)
+
+
+def in_python(shell: Shell, code: str) -> Ended:
+    return shell.run(sys.executable, "-c", code)
+
+
+def in_node(shell: Shell, code: str) -> Ended:
+    node, directory = javascript()
+    packages = shell.home / "node_modules"
+    if not packages.exists():
+        packages.symlink_to(directory / "node_modules")
+    (shell.home / "snippet.mjs").write_text(code)
+    return shell.run(node, "snippet.mjs")
+
+
+LANGUAGES: dict[str, Callable[[Shell, str], Ended]] = {"sh": in_shell, "python": in_python, "js": in_node}
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_a_snippet(name: str, lock: Lock, shell: Shell) -> None:
+    if name == "rclone":
+        program("rclone", "run `make clients`, or apt-get install rclone")
+    language, code = SNIPPETS[name]
+    for shown, here in (
+        ("127.0.0.1:8080", lock.gateway.origin.removeprefix("http://")),
+        ("accounts/42", f"accounts/{lock.name}"),
+    ):
+        assert shown in code
+        code = code.replace(shown, here)
+    done = LANGUAGES[language](shell, code)
+    assert done.status == 0, done.error
+    assert len(lock.objects()) == (0 if name in WITHOUT_AN_OBJECT else 1)
+    with lock.overtaken():
+        refused = LANGUAGES[language](shell, code)
+    assert refused.status != 0
+    assert re.search("StaleFencingToken|overtaken|412", refused.out + refused.error), refused.error
