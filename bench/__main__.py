@@ -1,6 +1,6 @@
 """Prints the tables the README shows. Needs wrk, nginx and curl beside what ``make setup`` installs.
 
-``python -m bench [tables] [writes] [reads] [transfers]``: only these. Stores that are not installed are left out.
+``python -m bench [tables] [writes] [reads] [transfers] [memory]``: only these. Stores that are missing are left out.
 """
 
 import platform
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import psutil
 
-from bench import objects, tables
+from bench import memory, objects, tables
 from bench.measure import CONNECTIONS, HEADER, SECONDS, Row
 from tests.stores import ceph, minio, moto
 from tests.stores.store import Store, StoreMissing
@@ -24,12 +24,14 @@ def main() -> None:
     for name in ("wrk", "curl"):
         if shutil.which(name) is None:
             raise SystemExit(f"bench needs {name}; on Debian: apt-get install {name}")
-    wanted = sys.argv[1:] or ["tables", "writes", "reads", "transfers"]
-    rows = [row for name in wanted for row in SUBJECTS[name]()]
+    wanted = sys.argv[1:] or [*SUBJECTS, "memory"]
+    rows = [row for name in wanted if name != "memory" for row in SUBJECTS[name]()]
     print(f"\n{CONNECTIONS} connections unless it says otherwise, 1 worker, {SECONDS} s each; {_machine()}\n")
     print(HEADER)
     for row in rows:
         print(row.line())
+    if "memory" in wanted:
+        print("\n" + "\n".join(memory.table()))
 
 
 def _on_stores(measure: Callable[[Store], Iterator[Row]], *kinds: Kind) -> Iterator[Row]:

@@ -39,7 +39,7 @@ def small_reads(store: Store) -> Iterator[Row]:
     with running(store) as services, nginx.running(store.endpoint) as proxy:
         store.connect().put_object(Bucket=BUCKET, Key="small", Body=bytes(4096))
         through_nginx, through_gateway = (
-            _presigned(origin, user, "get_object", "small") for origin, user in _ways(proxy, services, store)
+            presigned(origin, user, "get_object", "small") for origin, user in _ways(proxy, services, store)
         )
         _get(through_nginx, 2)
         _get(through_gateway, 2)
@@ -59,7 +59,7 @@ def large_transfers(store: Store) -> Iterator[Row]:
         stack.callback(file.unlink)
         urls = {
             action: [
-                _presigned(origin, user, action, f"large-{number}")
+                presigned(origin, user, action, f"large-{number}")
                 for number, (origin, user) in enumerate(_ways(proxy, services, store))
             ]
             for action in ("put_object", "get_object")
@@ -90,7 +90,7 @@ def _ways(proxy: str, services: Services, store: Store) -> list[tuple[str, User]
     return [(proxy, store.owner), (services.gateway, User("bench", *KEYS))]
 
 
-def _presigned(origin: str, user: User, action: str, key: str) -> str:
+def presigned(origin: str, user: User, action: str, key: str) -> str:
     """A URL; one that writes carries its token in the query, where it is signed."""
     client = connect(origin, user)
     if action == "put_object":

@@ -16,8 +16,9 @@ class Memory:
 
     @asynccontextmanager
     async def reserved(self, size: int) -> AsyncGenerator[None, None]:
-        """So many bytes, until the block is left."""
-        size = min(size, self._size)
+        """Room for a body of so many bytes, until the block is left."""
+        # It is there twice while it is put together: in the pieces that came, and whole.
+        size = min(2 * size, self._size)
         await self._take(size)
         try:
             yield
