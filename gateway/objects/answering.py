@@ -77,9 +77,12 @@ class Answer:
         await self._whole(204, [*left_by(deleted), *_fencing(resource, deleted.fence)], b"")
 
     async def passed(self, status: int, headers: Headers, body: bytes, resource: str | None = None) -> None:
-        """What the store said, as it said it."""
+        """What the store said, as it said it, but under the id of this request, also where an error names it."""
         fencing = [] if resource is None else _fencing(resource, None)
         kept = [pair for pair in _own(headers) if pair[0] != b"content-length"]
+        theirs = next((value for name, value in headers if name.lower() == b"x-amz-request-id"), b"")
+        if status >= 400 and theirs:
+            body = body.replace(theirs, self._request_id.encode())
         await self._whole(status, [*kept, *fencing], body)
 
     async def document(self, body: bytes, status: int = 200) -> None:
@@ -95,6 +98,9 @@ class Answer:
         async with response:
             if request.operation in (Operation.GET_OBJECT, Operation.HEAD_OBJECT) and _is_tombstone(response):
                 await self._absent(response, of_version=request.parameter("versionId") is not None)
+                return
+            if response.status >= 400 and self._method != "HEAD":
+                await self.passed(response.status, response.headers, await response.read())
                 return
             await self._start(response.status, _own(response.headers))
             if self._method != "HEAD":

@@ -23,7 +23,6 @@ from gateway.store.database import Database
 _CHANGES = ("x-amz-server-side-encryption", "x-amz-storage-class", "x-amz-website-redirect-location")
 _NOT_OF_THE_COPY = frozenset({"x-amz-checksum-algorithm", "x-amz-tagging"})
 _AT_A_TIME = 4
-_MEBIBYTE = 1024 * 1024
 
 
 class Copies:
@@ -85,7 +84,7 @@ class Copies:
 
     async def _parts(self, write: Write, source: CopySource, found: SourceObject, upload_id: str) -> tuple[Part, ...]:
         """All parts of an upload, copied by the store from a source that must not change meanwhile."""
-        size = _part_size(found.size, write)
+        size = part_size(found.size, write.write_id)
         gate = asyncio.Semaphore(_AT_A_TIME)
 
         async def one(number: int, first: int) -> Part:
@@ -122,12 +121,6 @@ def _refuse_in_place(request: S3Request, source: CopySource) -> None:
             "This copy request is illegal because it is trying to copy an object to itself without changing the "
             "object's metadata, storage class, website redirect location or encryption attributes.",
         )
-
-
-def _part_size(length: int, write: Write) -> int:
-    """Larger parts than those of a body that comes in: nothing has to be sent again if one fails."""
-    usual = part_size(length, write.write_id)
-    return usual if length <= 512 * _MEBIBYTE else 8 * usual
 
 
 def _text(moment: datetime | None) -> str:

@@ -59,7 +59,8 @@ class Exchange(Hop):
                 return Unknown(error.message), None
             reply = Reply(response.status, response.headers, document)
             status = 200 if reply.status == _ACCEPTED else reply.status
-            return of_write(status, response.header("etag"), document, reply.headers), reply
+            answer = of_write(status, response.header("etag"), document, reply.headers)
+            return (answer if expires is None else _of_our_signature(answer)), reply
 
     def condition(self, bucket: str, expected: str | None) -> tuple[str, str]:
         """The header that makes a write hold only where the key's ETag is ``expected``; None: where there is none."""
@@ -77,6 +78,13 @@ def path(bucket: str, raw_key: str) -> str:
 def query_of(parameters: Mapping[str, object]) -> str:
     """A query, encoded in the one way all stores read alike. A value of None leaves its parameter out."""
     return "&".join(f"{name}={quote(str(value), safe='')}" for name, value in parameters.items() if value is not None)
+
+
+def _of_our_signature(answer: WriteAnswer) -> WriteAnswer:
+    """S3 has no code of its own for a signature in the query that has expired."""
+    if isinstance(answer, Rejected) and answer.code == "AccessDenied" and "expired" in answer.message.lower():
+        return Rejected(answer.status, "RequestExpired", answer.message)
+    return answer
 
 
 def refused(answer: NotApplied | Rejected | NotSent | Unknown) -> Rejected | NotSent | Unknown:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.errors import Unavailable
+from gateway.errors import StoreError, Unavailable
 from gateway.fencing.intent import Announcement
 from gateway.objects import bump, protocol
 from gateway.objects.answers import Rejected, Started
@@ -23,6 +23,8 @@ from gateway.objects.writes import Write, Writes, refusal_of_store
 from gateway.store import uploads
 from gateway.store.database import Database
 from gateway.store.uploads import Place, Upload
+
+_SMALL_PARTS = 64 * 1024 * 1024
 
 
 class Puts:
@@ -63,7 +65,8 @@ class Puts:
             async with self._memory.reserved(most):
                 return await self.at_once(write, profile, await intake.whole(), headers)
         await self._writes.admit(write)
-        size = part_size(most, write.write_id)
+        # One part at a time is put together in memory, so it must not grow with the body.
+        size = part_size(min(most, _SMALL_PARTS), write.write_id)
         async with self._memory.reserved(size):
             staged = await stage_unsized(
                 self._upstream,
@@ -152,6 +155,10 @@ class Puts:
             result = stored(await self._writes.run(write, steps, Payload(parts=staged.parts)))
             done = True
             return result
+        except StoreError as error:
+            if error.s3_code != protocol.NO_SUCH_UPLOAD:
+                raise
+            raise Unavailable("Nothing was written: what was staged has been given up meanwhile.") from error
         finally:
             if not done:
                 await self._upstream.abort_multipart(*place, signed_at=await self._database.now())

@@ -28,7 +28,9 @@ _LEAST = 5 * _MEBIBYTE  # what S3 takes for a part that is not the last
 _USUAL = 8 * _MEBIBYTE
 _STEP = 64 * 1024
 _SIZES = 64
-_MOST_PARTS = 1000
+# A part is as large as a stream of it can be: between two parts everybody waits for the store.
+_PARTS = 8
+_MOST = 4 * 1024 * _MEBIBYTE  # S3 takes 5 GiB
 _TOUCH = 60.0
 
 
@@ -129,7 +131,7 @@ def part_size(length: int, write_id: UUID) -> int:
     """
     if length <= _LEAST:
         return max(length, 1)
-    least = _LEAST if length <= 2 * _USUAL else max(_USUAL, math.ceil(length / _MOST_PARTS))
+    least = _LEAST if length <= 2 * _USUAL else min(max(_USUAL, math.ceil(length / _PARTS)), _MOST)
     # Every size is less than the length: all sizes from there on would come to one part, and one ETag.
     choices = min(_SIZES, (length - least - 1) // _STEP + 1)
     return least + write_id.int % choices * _STEP

@@ -156,6 +156,8 @@ class Writes:
             case ConditionFailed(error):
                 raise error
             case StoreRefused(rejected):
+                # Of what carries no condition, an overtaken holder's is stopped by the store: that is not the reason.
+                await self.admit(write)
                 raise refusal_of_store(rejected)
             case Uncertain(reason):
                 raise OutcomeUnknown(f"The write may have taken effect: {reason}.")

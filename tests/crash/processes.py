@@ -119,9 +119,9 @@ class Victims:
     def take(self) -> Gateway:
         if self._idle:
             return self._idle.pop()
-        taken = self._reserve.result()
-        self._reserve = self._hatching.submit(self._hatch)
-        return taken
+        # The next one is made in any case: that one cannot be made must not fail every case to come.
+        taken, self._reserve = self._reserve, self._hatching.submit(self._hatch)
+        return taken.result()
 
     def settle(self) -> None:
         """Return when none is being made."""

@@ -230,6 +230,19 @@ class TestVersions:
                 answer = await call(client.list_object_versions, Prefix="oth")
                 assert "DeleteMarkers" not in answer
 
+    async def test_a_bucket_that_never_had_versions_has_no_delete_markers(
+        self, postgres_server: EmbeddedPostgres
+    ) -> None:
+        async with staged(postgres_server, forgetful("bucket")) as stage:
+            client = connect(stage.origin, "1")
+            for key in ("a", "b"):
+                await call(client.put_object, Key=key, Body=b"x")
+            await call(client.delete_object, Key="a")
+            assert set(stage.double.objects("bucket")) == {"a", "b"}
+            answer = await call(client.list_object_versions)
+            assert [one["Key"] for one in answer["Versions"]] == ["b"]
+            assert "DeleteMarkers" not in answer
+
 
 async def test_a_listing_of_a_thousand_keys_of_the_longest_kind(stage: Stage) -> None:
     """Each key a kilobyte that is four and more when it is encoded."""

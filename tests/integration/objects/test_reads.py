@@ -40,6 +40,15 @@ async def test_what_the_gateway_keeps_in_the_metadata_is_its_own(shared: Stage, 
     }
 
 
+@pytest.mark.parametrize("path", ["/bucket/none", "/bucket/none?tagging", "/nowhere"])
+async def test_an_error_has_one_request_id(shared: Stage, path: str) -> None:
+    """Whatever the store calls the request: who asks about it asks by the gateway's id."""
+    reply = await send(shared.origin, head(shared.origin, "GET", path))
+    assert reply is not None
+    assert reply.status == 404
+    assert f"<RequestId>{reply.headers['x-amz-request-id']}</RequestId>".encode() in reply.body
+
+
 async def test_a_body_that_breaks_off_is_never_taken_for_the_whole(shared: Stage, key: str) -> None:
     shared.double.put("bucket", key, bytes(100_000))
     shared.double.cut_body(5000, operation="GetObject", key=key)

@@ -1,8 +1,9 @@
-"""A bucket whose objects have all been deleted can be deleted, even where tombstones stand for some of them."""
+"""Tombstones are in nobody's way: a bucket with nothing else can be deleted, and one with versions shows markers."""
 
 from collections.abc import AsyncIterator
 
 import pytest
+from botocore.exceptions import ClientError
 
 from gateway.embedded import EmbeddedPostgres
 from gateway.observe.events import BucketAdministered
@@ -53,3 +54,24 @@ async def test_an_object_is_reason_enough(stage: Stage) -> None:
     assert set(stage.double.objects("bucket")) == {"a", "b"}
     stage.double.put("other", "b", b"x")
     assert await outcome(connect(stage.origin).delete_bucket, Bucket="other") == NOT_EMPTY
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_tombstone_reads_as_a_delete_marker(stage: Stage, *, many: bool) -> None:
+    client = connect(stage.origin, "1")
+    await call(client.put_bucket_versioning, VersioningConfiguration={"Status": "Enabled"})
+    await call(client.put_object, Key="k", Body=b"x")
+    if many:
+        (said,) = (await call(client.delete_objects, Delete={"Objects": [{"Key": "k"}]}))["Deleted"]
+        marker = said["DeleteMarkerVersionId"]
+    else:
+        said = await call(client.delete_object, Key="k")
+        marker = said["VersionId"]
+    assert said["DeleteMarker"] is True
+    for version, expected in ((None, (404, "NoSuchKey")), (marker, (405, "MethodNotAllowed"))):
+        with pytest.raises(ClientError) as refusal:
+            await call(client.get_object, Key="k", **({"VersionId": version} if version else {}))
+        answer = refusal.value.response
+        assert (answer["ResponseMetadata"]["HTTPStatusCode"], answer["Error"]["Code"]) == expected
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        assert (headers["x-amz-delete-marker"], headers["x-amz-version-id"]) == ("true", marker)
