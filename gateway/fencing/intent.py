@@ -56,6 +56,9 @@ class Announcement:
     """The upload that it completes; for ``Kind.UPLOAD`` only."""
     dead_after: timedelta = DEAD_AFTER_HEADER_SIGNED
     """So long after it was signed, by the store's clock, it can have no effect any more if it has not had it."""
+    mark: UUID | None = None
+    """What stands for the write in the object's metadata, where that is not ``write_id``: the upload's, which every
+    request to complete it shares. Their intents must not be taken for one another."""
     entombs: bool = False
     """It may leave a tombstone, which listings and the sweeper have to know of beforehand."""
 

@@ -1,6 +1,7 @@
 """DeleteObject and DeleteObjects: each key is a fenced write of its own."""
 
 import asyncio
+from uuid import UUID, uuid4
 
 from gateway.errors import GatewayError, StoreError
 from gateway.objects import conditions, documents, protocol
@@ -39,12 +40,12 @@ class Deletes:
         _require_digest(call)
         wanted = documents.deletion((await intake.whole()).content)
         await self._writes.fit(call.request.bucket)  # there may be no such bucket: that is no error of each key
-        gate = asyncio.Semaphore(_AT_A_TIME)
+        gate, write_id = asyncio.Semaphore(_AT_A_TIME), uuid4()
 
         async def one(doomed: Doomed) -> GatewayError | DeletedObject:
             async with gate:
                 try:
-                    return await self._one(call, doomed)
+                    return await self._one(call, doomed, write_id)
                 except GatewayError as error:
                     return error
 
@@ -53,8 +54,8 @@ class Deletes:
         listed = zip(wanted.objects, results, strict=True)
         await call.answer.document(documents.deleted(listed, quiet=wanted.quiet))
 
-    async def _one(self, call: Call, doomed: Doomed) -> DeletedObject:
-        write = self._writes.write(call, doomed.key)
+    async def _one(self, call: Call, doomed: Doomed, write_id: UUID) -> DeletedObject:
+        write = self._writes.write(call, doomed.key, write_id=write_id)
         if doomed.version_id is not None:
             stored = await self._amendments.remove_version(write, doomed.version_id, call.request.headers)
             return _said(dict(stored.applied.headers))

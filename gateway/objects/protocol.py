@@ -414,7 +414,7 @@ def _etag(state: Found | Missing) -> str | None:
 
 
 def _is_ours(write: Announcement, state: Found) -> bool:
-    return state.write_id == str(write.write_id)
+    return state.write_id == str(write.mark or write.write_id)
 
 
 def _is_dead(intent: Intent, state: Found | Missing) -> bool:

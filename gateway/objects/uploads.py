@@ -140,7 +140,7 @@ class Uploads:
     async def _completed_before(self, write: Write) -> Applied | None:
         """A client that lost the answer to its completion asks again: the object is its upload's, if it still is."""
         state = await self._upstream.head(write.bucket, path_of(write.key))
-        if isinstance(state, Found) and state.write_id == str(write.write_id):
+        if isinstance(state, Found) and state.write_id == str(write.mark):
             return Applied(state.etag)
         return None
 

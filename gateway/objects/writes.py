@@ -58,6 +58,8 @@ class Write:
     presented: Presented | None
     attempt: Attempt
     write_id: UUID
+    mark: UUID
+    """What says in the object's metadata whose write it is; all that belong to one upload have the upload's."""
 
     def announcement(self, profile: Profile | None = None) -> Announcement:
         """What the protocol is to announce. A store where nothing can be bumped gets signatures that die early."""
@@ -71,13 +73,14 @@ class Write:
             self.attempt.caller,
             self.target.mode,
             self.target.equal,
+            mark=self.mark,
             dead_after=DEAD_AFTER_QUERY_SIGNED if short else DEAD_AFTER_HEADER_SIGNED,
         )
 
     def marks(self) -> TextHeaders:
         """The metadata of the object it will be that say whose write it is."""
         token = str(self.presented.token) if self.presented else ""
-        return forwarding.own_metadata(self.target.resource, token, str(self.write_id))
+        return forwarding.own_metadata(self.target.resource, token, str(self.mark))
 
     def with_payload(self, size: int, sha256: str | None) -> "Write":
         """The same write, now that its body is known: ``size`` in bytes, SHA-256 in hex."""
@@ -100,10 +103,13 @@ class Writes:
         """What fences a key. ``named``: what the request says that it is, which can only be the same."""
         return self._resources.target(bucket, key, named)
 
-    def write(self, call: Call, key: str | None = None, opened: Upload | None = None) -> Write:
+    def write(
+        self, call: Call, key: str | None = None, opened: Upload | None = None, write_id: UUID | None = None
+    ) -> Write:
         """The write that a call asks for, of the key in its path or of another one of the same bucket.
 
         ``opened``: the upload it belongs to; what was presented when that was opened holds for what presents nothing.
+        ``write_id``: that of a request with several keys, so that a token that may write once may write them all.
         Raises ``TokenRequired``, ``ResourceMismatch``, or ``StoreError`` AccessDenied for what goes beyond a grant.
         """
         request = call.request
@@ -111,10 +117,11 @@ class Writes:
         said = _presented(call, target.resource, opened)
         if said.token is None and target.mode is Mode.ENFORCE:
             raise TokenRequired(f"{request.operation} on {target.resource} carries no fencing token.")
-        write_id = opened.write_id if opened else uuid4()
+        write_id = write_id or uuid4()
         presented = None if said.token is None else Presented(said.token, said.holder, write_id)
         attempt = replace(call.attempt(), token=said.token, holder=said.holder)
-        return Write(request.bucket, request.key if key is None else key, target, presented, attempt, write_id)
+        mark = opened.write_id if opened else write_id
+        return Write(request.bucket, request.key if key is None else key, target, presented, attempt, write_id, mark)
 
     async def admit(self, write: Write, fence: Fence | None = None) -> None:
         """Refuse a token that is stale already, before the body is asked for or anything is staged.

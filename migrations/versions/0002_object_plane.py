@@ -129,7 +129,12 @@ BEGIN
         INSERT INTO fencing.tombstone (resource, bucket, key) VALUES (p_resource, p_bucket, p_key)
         ON CONFLICT (resource, bucket, key) DO NOTHING;
     END IF;
-    PERFORM fencing.forget_v1(p_resource, p_bucket, p_key, p_store_time);
+    -- Nearly always there is nothing to forget.
+    IF EXISTS (
+        SELECT FROM fencing.forbidden o WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key
+    ) THEN
+        PERFORM fencing.forget_v1(p_resource, p_bucket, p_key, p_store_time);
+    END IF;
     forbidden := ARRAY(
         SELECT o.etag FROM fencing.forbidden o
         WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key

@@ -58,14 +58,16 @@ class Operation:
     token: int
     key: str = "k"
     data: str = ""
+    upload: int | None = None
 
 
 def put(token: int, data: str, key: str = "k") -> Operation:
     return Operation("put", token, key, data)
 
 
-def complete(token: int, data: str, key: str = "k") -> Operation:
-    return Operation("complete", token, key, data)
+def complete(token: int, data: str, key: str = "k", upload: int | None = None) -> Operation:
+    """``upload``: the number of an upload that others complete too; without, it is one of its own."""
+    return Operation("complete", token, key, data, upload)
 
 
 def amend(token: int, key: str = "k") -> Operation:
@@ -124,6 +126,7 @@ class Done:
 
     operation: Operation
     write_id: UUID
+    mark: UUID
     outcome: Outcome
 
 
@@ -208,7 +211,7 @@ class Explorer:
         contents = tuple((key, Content(data, Form.PLAIN, "before")) for key, data in self._scope.objects)
         clients = tuple(self._intern(client, ()) for client in range(len(self._scope.clients)))
         uploads = frozenset(
-            str(_write_id(client, index))
+            str(_mark(client, index, operation))
             for client, operations in enumerate(self._scope.clients)
             for index, operation in enumerate(operations)
             if operation.kind == "complete"
@@ -319,7 +322,7 @@ class Explorer:
         content: Content | None = None
         match effect:
             case Complete(write):
-                content = Content(self._operation(write).data, Form.MULTIPART, str(write.write_id))
+                content = Content(self._operation(write).data, Form.MULTIPART, str(write.mark))
             case Put(write, form):
                 operation = self._operation(write)
                 content = Content(operation.data, form, str(write.write_id))
@@ -411,7 +414,9 @@ class Explorer:
         self._hold("P3", name not in world.refused, "a refused write took effect")
         self._hold("P4", _thaw(world.fences).is_pending(write), "a mutation took effect without an intent")
         applied = {**dict(world.applied), write.key: token}
-        return replace(world, applied=tuple(sorted(applied.items())), written=world.written | {name})
+        return replace(
+            world, applied=tuple(sorted(applied.items())), written=world.written | {name, str(write.mark or name)}
+        )
 
     def _check_reverted(self, world: World, name: str) -> World:
         """A bump has put back what was there before a write of the same bytes: its metadata are lost."""
@@ -420,18 +425,18 @@ class Explorer:
 
     def _acknowledge(self, world: World, done: Done) -> World:
         """P3 at the moment of the answer, and what P2 holds the others to from here on."""
-        name = str(done.write_id)
+        name, mark = str(done.write_id), str(done.mark)
         match done.outcome:
             case Stored() | Deleted() | Barred():
                 kind = done.operation.kind
                 answers = {Stored: ("put", "complete", "amend"), Deleted: ("delete",), Barred: ("barrier",)}
                 outcome = type(done.outcome)
                 self._hold("P3", kind in answers[outcome], f"a {kind} is answered {outcome.__name__}")
-                applied = not isinstance(done.outcome, Stored) or name in world.written
+                applied = not isinstance(done.outcome, Stored) or mark in world.written
                 self._hold("P3", applied, "a write was acknowledged that has not taken effect")
                 if isinstance(done.outcome, Stored):
-                    self._hold("P3", name not in world.reverted, "a write was acknowledged that a bump had undone")
-                    world = replace(world, stored=world.stored | {name})
+                    self._hold("P3", mark not in world.reverted, "a write was acknowledged that a bump had undone")
+                    world = replace(world, stored=world.stored | {mark})
                 return replace(world, acknowledged=max(world.acknowledged, Token(0, done.operation.token)))
             case Refused() | ConditionFailed() | StoreRefused() | NotDone():
                 self._hold("P3", name not in world.written, "a write was refused that has taken effect")
@@ -461,6 +466,11 @@ def _write_id(client: int, index: int) -> UUID:
     return UUID(int=client * 100 + index)
 
 
+def _mark(client: int, index: int, operation: Operation) -> UUID:
+    """What stands in the metadata of the object: of those that complete one upload, the same."""
+    return _write_id(client, index) if operation.upload is None else UUID(int=10_000 + operation.upload)
+
+
 def _script(client: int, operations: tuple[Operation, ...], *, conditional: bool) -> Script:
     """A client: its calls one after the other, each driving the protocol."""
     for index, operation in enumerate(operations):
@@ -473,14 +483,16 @@ def _script(client: int, operations: tuple[Operation, ...], *, conditional: bool
             outcome = yield from protocol.put(write, forms)
         elif operation.kind == "complete":
             of_parts = etag(operation.data, Form.MULTIPART)
-            outcome = yield from protocol.complete(write, str(write_id), of_parts, conditional=conditional)
+            mark = _mark(client, index, operation)
+            steps = protocol.complete(replace(write, mark=mark), str(mark), of_parts, conditional=conditional)
+            outcome = yield from steps
         elif operation.kind == "amend":
             outcome = yield from protocol.amend(write)
         elif operation.kind == "delete":
             outcome = yield from protocol.delete(write)
         else:
             outcome = yield from protocol.barrier(RESOURCE, presented, "explorer")
-        yield Done(operation, write_id, outcome)
+        yield Done(operation, write_id, _mark(client, index, operation), outcome)
 
 
 def _frames(script: Script) -> Iterator[Hashable]:

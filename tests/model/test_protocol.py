@@ -19,6 +19,7 @@ from tests.model.memory import NOW
 Report = Callable[[str, int], None]
 
 WEAK: dict[str, Any] = {"conditional_complete": False}
+CALM: dict[str, Any] = {"crashes": 0, "losses": 0}
 REMEMBERED: dict[str, Any] = {"remembered": True, "crashes": 0}
 
 SCOPES = (
@@ -41,6 +42,14 @@ SCOPES = (
     Scope("two uploads, no condition", ((complete(1, "Y"),), (complete(2, "Z"), put(2, "X"))), (("k", "X"),), **WEAK),
     Scope("put against an upload, no condition", ((put(1, "Y"),), (complete(2, "Z"),)), (("k", "X"),), **WEAK),
     Scope("an upload older than the object", ((complete(1, "Y"),), (put(2, "Z"),)), (("k", "X"),), old_uploads=False),
+    Scope(
+        "one upload completed twice", ((complete(1, "Y", upload=1),), (complete(1, "Y", upload=1), put(2, "Z"))), **WEAK
+    ),
+    Scope(
+        "the same, with conditions",
+        ((complete(1, "Y", upload=1),), (complete(1, "Y", upload=1),), (barrier(2),)),
+        **CALM,
+    ),
     Scope("zombie amends", ((amend(1),), (barrier(2), put(2, "Z"))), (("k", "X"),), losses=2),
     Scope("an amendment against a put", ((put(1, "Y"),), (amend(2), put(2, "X"))), (("k", "X"),)),
     Scope("two keys and a delete", ((put(1, "Y", "a"),), (delete(2, "b"), put(2, "X", "a"))), (("a", "X"), ("b", "X"))),
