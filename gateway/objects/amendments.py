@@ -19,6 +19,8 @@ MAX_DOCUMENT = 1024 * 1024
 """Bytes of a document of tags, grants or the like. An annotation is the largest of them."""
 
 _PARTS_OF_AN_OBJECT = frozenset({"acl", "annotation", "legal-hold", "retention", "tagging"})
+# What a GetObject is answered with too: that the store has understood what it was asked for cannot be told from these.
+_OF_ANY_READ = frozenset({"InvalidArgument", "MethodNotAllowed", "NoSuchBucket", "NoSuchKey", "NoSuchVersion"})
 
 
 class Amendments:
@@ -59,10 +61,11 @@ class Amendments:
         """
         if (request.bucket, part) in self._understood:
             return
-        response = await self._upstream.send("GET", request.raw_path, f"{part}=")
+        query = query_of({part: "", "versionId": request.parameter("versionId")})
+        response = await self._upstream.send("GET", request.raw_path, query)
         async with response:
             error = xml.read_error(await response.read())
-        if error is not None and error.code in ("NoSuchKey", "NoSuchBucket"):
+        if error is not None and error.code in _OF_ANY_READ:
             raise StoreError(error.code, response.status, error.message)
         bare = error is None and response.status in (404, 405, 501)
         if bare or (response.status < 400 and response.header("etag") is not None):

@@ -318,7 +318,7 @@ def _fenced(write: Announcement, condition: Condition | None, mutate: Mutate, *,
 def _look(write: Announcement) -> Steps[KnownObject | NotDone | StoreRefused]:
     state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
     if isinstance(state, Unknown):
-        return StoreRefused(state.refusal) if state.refusal else NotDone("the object store does not answer")
+        return StoreRefused(state.refusal) if state.refusal else NotDone(f"the object store is no help: {state.reason}")
     return KnownObject(state.etag, state.tombstone) if isinstance(state, Found) else KnownObject(None)
 
 

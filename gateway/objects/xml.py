@@ -151,7 +151,7 @@ def parse(body: bytes, limit: int = MAX_ERROR_BYTES) -> Element | None:
         return None
     try:
         root: Element = fromstring(text, forbid_dtd=True)
-    except (ParseError, DefusedXmlException, ValueError):
+    except (ParseError, DefusedXmlException, ValueError, LookupError):  # LookupError: an encoding nobody knows
         return None
     return root
 

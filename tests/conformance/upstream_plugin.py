@@ -5,8 +5,11 @@ It is loaded into the suite's own process and environment, so it needs nothing o
 
 import importlib
 import os
+from contextlib import suppress
+from typing import Any
 
 import boto3
+from botocore.exceptions import ClientError
 
 
 def pytest_configure() -> None:
@@ -15,7 +18,7 @@ def pytest_configure() -> None:
     if token is None:
         return
 
-    def present(params, **_):  # type: ignore[no-untyped-def]
+    def present(params: dict[str, Any], **_: object) -> None:
         params["headers"]["Fencing-Token"] = token
 
     boto3.DEFAULT_SESSION = boto3.Session()
@@ -23,12 +26,12 @@ def pytest_configure() -> None:
     _clean_at_the_store(os.environ["CLEANING_ENDPOINT"])
 
 
-def _clean_at_the_store(endpoint):  # type: ignore[no-untyped-def]
-    """Remove buckets at the store itself: one that cannot be emptied must not fail every test after it."""
-    functional = importlib.import_module("s3tests.functional")
+def _clean_at_the_store(endpoint: str) -> None:
+    """Remove buckets at the store itself. One that cannot be removed must not fail every test after it."""
+    functional: Any = importlib.import_module("s3tests.functional")
     nuke = functional.nuke_bucket
 
-    def nuke_at_the_store(_client, bucket):  # type: ignore[no-untyped-def]
+    def nuke_at_the_store(_client: object, bucket: str) -> None:
         config = functional.config
         client = boto3.Session().client(
             "s3",
@@ -37,6 +40,7 @@ def _clean_at_the_store(endpoint):  # type: ignore[no-untyped-def]
             aws_access_key_id=config.main_access_key,
             aws_secret_access_key=config.main_secret_key,
         )
-        nuke(client, bucket)
+        with suppress(ClientError):
+            nuke(client, bucket)
 
     functional.nuke_bucket = nuke_at_the_store

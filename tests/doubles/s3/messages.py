@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -143,10 +144,12 @@ def error_answer(error: S3Error, resource: str) -> Answer:
 
 def document_of_error(error: S3Error, resource: str) -> Answer:
     """S3's error document under a status of 200, as long operations send it."""
-    fields = {"Code": error.code, "Message": error.message, **error.details, "Resource": resource}
+    request_id = secrets.token_hex(8).upper()
+    about = {"Resource": resource, "RequestId": request_id}
+    fields = {"Code": error.code, "Message": error.message, **error.details, **about}
     children = [element(name, value) for name, value in fields.items()]
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n{group("Error", children)}'.encode()
-    return Answer(200, body, {"content-type": "application/xml"})
+    return Answer(200, body, {"content-type": "application/xml", "x-amz-request-id": request_id})
 
 
 def http_date(moment: datetime) -> str:

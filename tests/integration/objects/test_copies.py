@@ -79,13 +79,13 @@ async def test_a_copy_takes_over_all_but_whose_it_is(shared: Stage, key: str, si
     own = {name: value for name, value in stored.metadata.items() if name.startswith("fencing-")}
     assert own.pop("fencing-write-id") != source.metadata["fencing-write-id"]
     assert own == {"fencing-token": "34", "fencing-resource": f"s3/bucket/{key}"}
-    assert {**stored.metadata, **own}.get("colour") == "red"
+    assert stored.metadata["colour"] == "red"
     found = await call(s3.head_object, Key=key)
     assert (copied["CopyObjectResult"]["ETag"], found["Metadata"]) == (found["ETag"], {"colour": "red"})
     age = datetime.now(UTC) - copied["CopyObjectResult"]["LastModified"]
     assert abs(age) < timedelta(minutes=1)
     assert copied["ResponseMetadata"]["HTTPHeaders"]["fencing-token"] == "34"
-    used = {each.operation.value for each in shared.written(since)}
+    used = {each.operation.value for each in shared.written(since) if each.method != "GET"}
     assert used == (
         {"CreateMultipartUpload", "UploadPartCopy", "CompleteMultipartUpload"} if size == "large" else {"PutObject"}
     ), "what is large does not pass through the gateway"
@@ -184,7 +184,7 @@ class TestSource:
             ("CopySourceIfUnmodifiedSince", False),
         ],
     )
-    async def test_conditions_on_it(self, shared: Stage, key: str, size: str, condition: str, holds: bool) -> None:
+    async def test_conditions_on_it(self, shared: Stage, key: str, size: str, condition: str, *, holds: bool) -> None:
         etag = (await sourced(shared, key, size))["ETag"]
         past, future = datetime(2020, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(hours=1)
         values: dict[str, tuple[Any, Any]] = {

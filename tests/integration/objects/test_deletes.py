@@ -51,9 +51,7 @@ class TestMany:
         etag = (await call(s3.head_object, Key=kept))["ETag"]
         assert (await shared.barrier(f"job/{key}", "34", "bob")).status_code == 200
         since = len(shared.double.requests)
-        wanted = doomed(
-            fine, overtaken, {"Key": changed, "ETag": '"other"'}, absent, long, {"Key": kept, "ETag": etag}
-        )
+        wanted = doomed(fine, overtaken, {"Key": changed, "ETag": '"other"'}, absent, long, {"Key": kept, "ETag": etag})
         answer = await call(s3.delete_objects, **wanted)
         assert [each["Key"] for each in answer["Deleted"]] == [fine, absent, kept]
         errors = {each["Key"]: each for each in answer["Errors"]}
@@ -211,7 +209,7 @@ class TestVersions:
         assert history(shared, key) == []
 
     @pytest.mark.parametrize("many", [False, True])
-    async def test_a_stale_token_deletes_none(self, shared: Stage, key: str, many: bool) -> None:
+    async def test_a_stale_token_deletes_none(self, shared: Stage, key: str, *, many: bool) -> None:
         s3, where = connect(shared.origin, "33"), {"Bucket": "other", "Key": key}
         version = (await call(s3.put_object, **where, Body=b"one"))["VersionId"]
         assert (await shared.barrier(f"s3/other/{key}", "34")).status_code == 200
@@ -222,7 +220,7 @@ class TestVersions:
     @pytest.mark.parametrize("many", [False, True])
     @pytest.mark.parametrize("etag", ["0" * 32, ""])
     async def test_none_is_deleted_while_a_late_request_may_wait(
-        self, shared: Stage, key: str, etag: str, many: bool
+        self, shared: Stage, key: str, etag: str, *, many: bool
     ) -> None:
         """What comes up from under it may be just what a zombie's request waits for."""
         s3, where = connect(shared.origin, "34"), {"Bucket": "other", "Key": key}

@@ -1,0 +1,360 @@
+"""The documents of DeleteObjects and of completions are read strictly; what is answered is always well-formed."""
+
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import StoreError, TokenStale
+from gateway.objects import documents
+from gateway.objects.documents import DeletedObject, Deletion, Doomed, ListedPart
+
+NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+S3 = f"{{{NAMESPACE}}}"
+ETAG = "0123456789abcdef0123456789abcdef"
+
+DELETE = "<Delete><Object><Key>k</Key></Object></Delete>"
+COMPLETION = (
+    f"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{ETAG}</ETag></Part></CompleteMultipartUpload>"
+)
+READERS = [(documents.deletion, DELETE), (documents.completion, COMPLETION)]
+both = pytest.mark.parametrize(("read", "document"), READERS, ids=["deletion", "completion"])
+
+
+def code(read: Any, document: str | bytes) -> str:
+    """The error that a document is refused with."""
+    with pytest.raises(StoreError) as caught:
+        read(document.encode() if isinstance(document, str) else document)
+    assert caught.value.status == (501 if caught.value.s3_code == "NotImplemented" else 400)
+    return caught.value.s3_code
+
+
+def deletion(*objects: str, more: str = "") -> Deletion:
+    return documents.deletion(
+        f"<Delete>{''.join(f'<Object>{each}</Object>' for each in objects)}{more}</Delete>".encode()
+    )
+
+
+def parts(*listed: str) -> str:
+    written = "".join(f"<Part>{each}</Part>" for each in listed)
+    return f"<CompleteMultipartUpload>{written}</CompleteMultipartUpload>"
+
+
+def part(number: object, etag: str = ETAG, more: str = "") -> str:
+    return f"<PartNumber>{number}</PartNumber><ETag>{etag}</ETag>{more}"
+
+
+BILLION = "".join(f'<!ENTITY a{n + 1} "{f"&a{n};" * 10}">' for n in range(9))
+HOSTILE: dict[str, Callable[[str], str | bytes]] = {
+    "no XML": lambda text: text.removeprefix("<"),
+    "empty": lambda _: "",
+    "white space": lambda _: " \n ",
+    "cut off": lambda text: text[:-1],
+    "two roots": lambda text: text + text,
+    "wrong root": lambda text: f"<a>{text}</a>",
+    "wrong case": str.lower,
+    "an error": lambda _: "<Error><Code>x</Code></Error>",
+    "no UTF-8": lambda text: text.encode().replace(b"</", b"\xff</", 1),
+    "NUL": lambda text: text.replace("</", "\0</", 1),
+    "NUL as a reference": lambda text: text.replace("</", "&#0;</", 1),
+    "unknown entity": lambda text: text.replace("</", "&who;</", 1),
+    "unknown encoding": lambda text: f'<?xml version="1.0" encoding="no-such"?>{text}',
+    "no encoding": lambda text: f'<?xml version="1.0" encoding="rot13"?>{text}',
+    "wide encoding": lambda text: f'<?xml version="1.0" encoding="utf-32"?>{text}',
+    "nothing within": lambda text: f"{text.partition('>')[0]}/>",
+}
+
+
+@both
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_no_such_document(read: Any, document: str, name: str) -> None:
+    assert read(document.encode())
+    assert code(read, HOSTILE[name](document)) == "MalformedXML"
+
+
+@both
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "<!DOCTYPE Delete>",
+        '<!DOCTYPE Delete SYSTEM "http://127.0.0.1:1/x.dtd">',
+        '<!DOCTYPE Delete PUBLIC "a" "file:///etc/passwd">',
+        "<!DOCTYPE Delete [<!ELEMENT Delete ANY>]>",
+        '<!DOCTYPE Delete [<!ENTITY a "b">]>',
+        '<!DOCTYPE Delete [<!ENTITY a SYSTEM "file:///etc/passwd">]>',
+        '<!DOCTYPE Delete [<!ENTITY % a SYSTEM "http://127.0.0.1:1/"> %a;]>',
+        f'<!DOCTYPE Delete [<!ENTITY a0 "ha">{BILLION}]>',
+    ],
+)
+def test_a_document_that_declares_a_type(read: Any, document: str, declared: str) -> None:
+    """Nothing of it is ever looked at, used or not."""
+    assert read(document.encode())
+    assert code(read, declared + document) == "MalformedXML"
+
+
+def test_a_billion_laughs_are_not_laughed() -> None:
+    laugh = f'<!DOCTYPE d [<!ENTITY a0 "ha">{BILLION}]>'
+    assert code(documents.deletion, f"{laugh}<Delete><Object><Key>&a9;</Key></Object></Delete>") == "MalformedXML"
+    assert code(documents.completion, laugh + parts(part(1, "&a9;"))) == "MalformedXML"
+
+
+@both
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(">", f' xmlns="{NAMESPACE}">', 1),
+        lambda text: text.replace(">", ' xmlns="urn:other">', 1),
+        lambda text: text.replace("<", "<a:").replace("<a:/", "</a:").replace(">", f' xmlns:a="{NAMESPACE}">', 1),
+        lambda text: '<?xml version="1.0" encoding="UTF-8"?>\n' + text,
+        lambda text: f"\n {text} \n",
+        lambda text: text.replace("><", ">\n  <!-- between --><"),
+        lambda text: text.replace("><", "><?what ever?><"),
+    ],
+    ids=["namespace", "another", "prefix", "declaration", "around", "between", "instructions"],
+)
+def test_what_makes_no_difference(read: Any, document: str, change: Any) -> None:
+    assert read(change(document).encode()) == read(document.encode())
+
+
+@both
+def test_elements_within_elements(read: Any, document: str) -> None:
+    """Nothing goes down into what a client nests as deep as it likes."""
+    deep = "<a>" * 100_000 + "</a>" * 100_000
+    assert read(document.replace("</", f"{deep}</", 1).encode()) == read(document.encode())
+
+
+def test_any_encoding_that_is_declared() -> None:
+    text = '<?xml version="1.0" encoding="ISO-8859-1"?><Delete><Object><Key>ä</Key></Object></Delete>'
+    assert documents.deletion(text.encode("latin-1")).objects == (Doomed("ä"),)
+
+
+class TestDeletion:
+    def test_all_there_is(self) -> None:
+        read = deletion(
+            "<Key>a</Key>",
+            "<Key>b</Key><VersionId>v</VersionId>",
+            f'<ETag>"{ETAG}"</ETag><Key>c</Key>',
+            "<Key>d</Key><VersionId></VersionId><ETag/>",
+        )
+        doomed = (Doomed("a"), Doomed("b", "v"), Doomed("c", None, f'"{ETAG}"'), Doomed("d"))
+        assert read == Deletion(doomed, quiet=False)
+
+    @pytest.mark.parametrize(
+        ("written", "key"),
+        [
+            (" a ", " a "),
+            (" ", " "),
+            ("\n\ta", "\n\ta"),
+            ("a&#13;b", "a\rb"),
+            ("a\r\nb", "a\nb"),
+            ("&lt;&amp;&gt;", "<&>"),
+            ("<![CDATA[<&>]]>", "<&>"),
+            ("&#x1F600;ä", "😀ä"),
+            ("a/../b//", "a/../b//"),
+            ("%41+", "%41+"),
+        ],
+    )
+    def test_keys_are_taken_as_they_are(self, written: str, key: str) -> None:
+        """White space belongs to a key; deleting ``a`` for `` a `` would delete what nobody named."""
+        assert deletion(f"<Key>{written}</Key>").objects == (Doomed(key),)
+
+    def test_the_order_is_kept_and_so_is_what_comes_twice(self) -> None:
+        keys = ["b", "a", "b", "c"]
+        assert [each.key for each in deletion(*(f"<Key>{key}</Key>" for key in keys)).objects] == keys
+
+    @pytest.mark.parametrize(
+        ("written", "quiet"),
+        [("", False), ("<Quiet/>", False), ("<Quiet>false</Quiet>", False), ("<Quiet>no</Quiet>", False)]
+        + [(f"<Quiet>{text}</Quiet>", True) for text in ("true", "True", " true\n")],
+    )
+    def test_quiet(self, written: str, *, quiet: bool) -> None:
+        assert deletion("<Key>k</Key>", more=written).quiet is quiet
+
+    def test_a_thousand_and_no_more(self) -> None:
+        thousand = ["<Key>k</Key>"] * 1000
+        assert len(deletion(*thousand).objects) == 1000
+        with pytest.raises(StoreError, match="1 to 1000"):
+            deletion(*thousand, "<Key>k</Key>")
+        with pytest.raises(StoreError, match="1 to 1000"):
+            deletion()
+
+    @pytest.mark.parametrize(
+        "written",
+        [
+            "",
+            "<Key/>",
+            "<Key></Key>",
+            "<Name>k</Name>",
+            "<key>k</key>",
+            "<Key>a</Key><Key>b</Key>",
+            "<Key>a</Key><Key/>",
+            "<Key>a</Key><VersionId>v</VersionId><VersionId>w</VersionId>",
+            f"<Key>a</Key><ETag>{ETAG}</ETag><ETag>{ETAG}</ETag>",
+        ],
+    )
+    def test_an_object_that_cannot_be_told(self, written: str) -> None:
+        """Of two keys either may be meant: none is deleted."""
+        assert code(documents.deletion, f"<Delete><Object>{written}</Object></Delete>") == "MalformedXML"
+
+    def test_quiet_twice(self) -> None:
+        more = "<Quiet>true</Quiet><Quiet>false</Quiet>"
+        assert code(documents.deletion, f"<Delete><Object><Key>k</Key></Object>{more}</Delete>") == "MalformedXML"
+
+    @pytest.mark.parametrize("name", ["LastModifiedTime", "Size"])
+    def test_a_condition_that_nobody_would_look_at(self, name: str) -> None:
+        written = f"<Delete><Object><Key>k</Key><{name}>1</{name}></Object></Delete>"
+        assert code(documents.deletion, written) == "NotImplemented"
+
+    @pytest.mark.parametrize("wrapped", ["<Objects>{}</Objects>", "<Delete>{}</Delete>"])
+    def test_objects_elsewhere_are_none(self, wrapped: str) -> None:
+        inner = wrapped.format("<Object><Key>k</Key></Object>")
+        assert code(documents.deletion, f"<Delete>{inner}</Delete>") == "MalformedXML"
+
+
+class TestCompletion:
+    def test_all_there_is(self) -> None:
+        checksums = "<ChecksumCRC32>AAAAAA==</ChecksumCRC32><ChecksumSHA256> x </ChecksumSHA256>"
+        document = parts(part(1), part(7, f'"{ETAG}"', checksums), part(" 10000 ", f"\n&quot;{ETAG}&quot; "))
+        assert documents.completion(document.encode()) == (
+            ListedPart(1, ETAG),
+            ListedPart(7, ETAG, (("ChecksumCRC32", "AAAAAA=="), ("ChecksumSHA256", "x"))),
+            ListedPart(10_000, ETAG),
+        )
+
+    def test_ten_thousand_and_no_more(self) -> None:
+        listed = [part(number) for number in range(1, 10_001)]
+        assert len(documents.completion(parts(*listed).encode())) == 10_000
+        assert code(documents.completion, parts(*listed, part(10_000))) == "MalformedXML"
+        assert code(documents.completion, parts(*listed, part(10_001))) == "InvalidArgument"
+        assert code(documents.completion, parts()) == "MalformedXML"
+
+    def test_the_largest_one_fits(self) -> None:
+        """With all checksums there are, in the form that clients write them."""
+        sums = "".join(f"<{name}>{'A' * 44}</{name}>" for name in ("ChecksumSHA256", "ChecksumCRC64NVME"))
+        document = parts(*(part(number, f"&quot;{ETAG}&quot;", sums) for number in range(1, 10_001))).encode()
+        assert len(document) <= documents.MAX_DOCUMENT
+        assert len(documents.completion(document)) == 10_000
+
+    @pytest.mark.parametrize("numbers", [(2, 1), (1, 1), (1, 2, 2), (1, 3, 2)])
+    def test_the_order(self, numbers: tuple[int, ...]) -> None:
+        assert code(documents.completion, parts(*(part(number) for number in numbers))) == "InvalidPartOrder"
+
+    @pytest.mark.parametrize("number", ["", "0", "10001", "-1", "+1", "1.0", "0x1", "1e1", "١", "²", "1 1", "9" * 5000])
+    def test_a_number_that_no_part_has(self, number: str) -> None:
+        assert code(documents.completion, parts(part(number))) == "InvalidArgument"
+
+    @pytest.mark.parametrize("etag", ["", " ", '""', '"', 'a"b', '""a""', '"a", "b"'])
+    def test_an_etag_that_is_none(self, etag: str) -> None:
+        assert code(documents.completion, parts(part(1, etag))) == "MalformedXML"
+
+    @pytest.mark.parametrize(
+        "written",
+        [
+            f"<PartNumber>1</PartNumber>{part(1)}",
+            f"{part(1)}<ETag>{ETAG}</ETag>",
+            "<PartNumber>1</PartNumber>",
+        ],
+    )
+    def test_a_part_that_cannot_be_told(self, written: str) -> None:
+        assert code(documents.completion, parts(written)) == "MalformedXML"
+
+    def test_without_a_number(self) -> None:
+        assert code(documents.completion, parts(f"<ETag>{ETAG}</ETag>")) == "InvalidArgument"
+
+
+HOSTILE_KEYS = [
+    "</Key><Key>other",
+    "<![CDATA[x]]>",
+    "]]>",
+    "&amp;",
+    "&lt;",
+    "\"'",
+    " a ",
+    "a\r\nb\tc",
+    "😀ä",
+    "<!--",
+    "<?xml?>",
+]
+
+
+def fields(document: bytes, root: str, prefix: str = S3) -> dict[str, str]:
+    """The elements of an answer, as a client reads them."""
+    found = ET.fromstring(document)
+    assert found.tag == f"{prefix}{root}"
+    assert len({child.tag for child in found}) == len(found)
+    return {child.tag.removeprefix(prefix): child.text or "" for child in found}
+
+
+class TestAnswers:
+    @pytest.mark.parametrize("key", HOSTILE_KEYS)
+    def test_a_key_comes_back_as_it_is(self, key: str) -> None:
+        assert fields(documents.initiated("b", key, "i<d>"), "InitiateMultipartUploadResult") == {
+            "Bucket": "b",
+            "Key": key,
+            "UploadId": "i<d>",
+        }
+        location = f"http://host/b/{key}"
+        checksums = [("ChecksumCRC32", "AA=="), ("ChecksumType", "FULL_OBJECT")]
+        completed = fields(documents.completed(location, "b", key, "e-1", checksums), "CompleteMultipartUploadResult")
+        posted = fields(documents.posted(location, "b", key, "e-1"), "PostResponse", prefix="")
+        assert posted == {"Location": location, "Bucket": "b", "Key": key, "ETag": '"e-1"'}
+        assert completed == posted | dict(checksums)
+
+    @given(st.text())
+    def test_whatever_the_key_the_answer_is_well_formed(self, key: str) -> None:
+        answers = [
+            documents.initiated("b", key, key),
+            documents.completed(key, key, key, key),
+            documents.posted(key, key, key, key),
+            documents.copied(key, key),
+            documents.deleted([(Doomed(key, key), DeletedObject("true", key))], quiet=False),
+            documents.deleted([(Doomed(key), StoreError("Code", 400, key))], quiet=False),
+        ]
+        for answer in answers:
+            assert len(ET.fromstring(answer)) >= 1
+
+    def test_a_copy(self) -> None:
+        assert fields(documents.copied("e", "2026-01-02T03:04:05.000Z"), "CopyObjectResult") == {
+            "LastModified": "2026-01-02T03:04:05.000Z",
+            "ETag": '"e"',
+        }
+
+    @pytest.mark.parametrize("key", HOSTILE_KEYS)
+    def test_what_became_of_each_object(self, key: str) -> None:
+        stale = TokenStale("Token 33 is stale.", facts={"fence": "34", "raised-by": "<bob>", "holder": None})
+        results: list[tuple[Doomed, Any]] = [
+            (Doomed(key), DeletedObject()),
+            (Doomed("b", "v1"), DeletedObject("true", "v2")),
+            (Doomed(key, "v&"), stale),
+            (Doomed("d"), StoreError("PreconditionFailed", 412, "a < b")),
+        ]
+        root = ET.fromstring(documents.deleted(results, quiet=False))
+        listed = [(each.tag.removeprefix(S3), {c.tag.removeprefix(S3): c.text for c in each}) for each in root]
+        assert listed == [
+            ("Deleted", {"Key": key}),
+            ("Deleted", {"Key": "b", "VersionId": "v1", "DeleteMarker": "true", "DeleteMarkerVersionId": "v2"}),
+            (
+                "Error",
+                {
+                    "Key": key,
+                    "VersionId": "v&",
+                    "Code": "StaleFencingToken",
+                    "Message": f"Token 33 is stale. {stale.advice}",
+                    "Fence": "34",
+                    "RaisedBy": "<bob>",
+                },
+            ),
+            ("Error", {"Key": "d", "Code": "PreconditionFailed", "Message": "a < b"}),
+        ]
+
+    def test_quiet_is_about_successes_only(self) -> None:
+        results: list[tuple[Doomed, Any]] = [
+            (Doomed("a"), DeletedObject()),
+            (Doomed("b"), StoreError("AccessDenied", 403, "no")),
+        ]
+        root = ET.fromstring(documents.deleted(results, quiet=True))
+        assert [(each.tag, each[0].text) for each in root] == [(f"{S3}Error", "b")]
+        assert len(ET.fromstring(documents.deleted(results[:1], quiet=True))) == 0
