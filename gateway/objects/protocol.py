@@ -113,6 +113,8 @@ def complete(
         if etag in begun.forbidden:
             yield Abandon(write)
             return NotDone("the object would have an ETag that a late request may be waiting for")
+        if condition is not None and write.kind is Kind.UPLOAD and (failed := (yield from _judge(write, condition))):
+            return failed
         answer = cast(WriteAnswer, (yield Complete(write, upload_id, begun.key.etag, signed_at)))
         if not isinstance(answer, NotApplied) or answer.code == NO_SUCH_UPLOAD:
             return (yield from _conclude(write, begun, answer))
@@ -407,6 +409,21 @@ def _confirm_absence(write: Announcement, begun: Begun) -> Steps[Outcome | None]
     if isinstance(key, NotDone | StoreRefused):
         return key
     return Deleted(begun.decision, begun.fence) if key.visible is None else None
+
+
+def _judge(write: Announcement, condition: Condition) -> Steps[Outcome | None]:
+    """The caller's condition, where the mutation carries none. What was seen before the announcement may have changed
+    until then; our intent keeps others from announcing, so a look now is final. None: it holds.
+    """
+    key = yield from _look(write)
+    outcome: Outcome | None = None
+    if isinstance(key, NotDone | StoreRefused):
+        outcome = key
+    elif (broken := condition.broken(key.visible)) is not None:
+        outcome = ConditionFailed(broken)
+    if outcome is not None:
+        yield Abandon(write)
+    return outcome
 
 
 def _etag(state: Found | Missing) -> str | None:

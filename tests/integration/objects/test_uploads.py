@@ -364,6 +364,18 @@ class TestConditions:
         assert sorted(answers) == [(200, ""), FAILED]
         assert either.body(key) == (b"one" if answers[0] == (200, "") else b"two")
 
+    async def test_a_look_that_is_out_of_date(self, either: Stage, key: str) -> None:
+        """Where the completion itself carries no condition, what was seen before it was announced is not enough."""
+        s3 = connect(either.origin, "34")
+        one, other = [await opened(s3, key, (body,)) for body in (b"one", b"two")]
+        seen = either.double.hold(at="after", operation="HeadObject", key=key)
+        late = asyncio.ensure_future(outcome(s3.complete_multipart_upload, **one, IfNoneMatch="*"))
+        await seen.arrived.wait()
+        assert await outcome(s3.complete_multipart_upload, **other, IfNoneMatch="*") == (200, "")
+        seen.release()
+        assert await late == FAILED
+        assert either.body(key) == b"two"
+
     async def test_an_upload_older_than_the_object(self, shared: Stage, key: str) -> None:
         """The store refuses its conditional completion, whatever the condition: the upload itself is the condition."""
         s3 = connect(shared.origin, "34")
