@@ -4,10 +4,11 @@
 in ``tests/model`` does them in memory, in every order there is.
 """
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from gateway.errors import StoreError
 from gateway.fencing.intent import Announcement, Begun, Forbidden, Intent, KnownObject, Raised
@@ -252,3 +253,10 @@ class Barred:
 
 
 Outcome: TypeAlias = Stored | Deleted | Refused | ConditionFailed | StoreRefused | Uncertain | NotDone | Barred
+
+Result = TypeVar("Result")
+Steps: TypeAlias = Generator[Effect, Answer, Result]
+"""An operation under way: it yields effects, is sent their answers, and returns what it came to."""
+
+# How often a write starts again because the key had changed under it, and a settler because the store did not answer.
+ATTEMPTS = 5

@@ -2,7 +2,8 @@
 
 Each operation is a generator. It yields what it wants done (``effects.py``), is sent the answer, and returns what the
 operation came to. A process may stop for ever, or for an hour, at each ``yield``, and a request it asked for may
-arrive at the store at any later time; the promise must hold all the same. ``tests/model`` tries all of it.
+arrive at the store at any later time; the promise must hold all the same. ``tests/model`` tries all of it. What becomes
+of the mutations of older holders is in ``settling.py``.
 
 The rules that carry the promise:
 
@@ -12,18 +13,16 @@ The rules that carry the promise:
 - What carries no condition is settled by what else stops it: its upload given up, or its signature dead.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeAlias, TypeVar, assert_never, cast
+from typing import TypeAlias, assert_never, cast
 
 from gateway.fencing.intent import (
     ABSENCE,
     DEAD_AFTER_QUERY_SIGNED,
     Announcement,
     Begun,
-    Forbidden,
-    Intent,
     Kind,
     KnownObject,
     Raised,
@@ -34,7 +33,6 @@ from gateway.objects.answers import (
     Applied,
     Found,
     HeadAnswer,
-    Missing,
     NotApplied,
     NotSent,
     Rejected,
@@ -43,9 +41,9 @@ from gateway.objects.answers import (
 )
 from gateway.objects.conditions import Condition
 from gateway.objects.effects import (
+    ATTEMPTS,
     Abandon,
     Amend,
-    Answer,
     AwaitTurn,
     Barred,
     Begin,
@@ -55,28 +53,23 @@ from gateway.objects.effects import (
     ConditionFailed,
     Delete,
     Deleted,
-    Effect,
     Entomb,
     Finish,
-    Forbid,
     Form,
-    GiveUp,
     Head,
     NotDone,
     Outcome,
     Put,
     RaiseFence,
     Refused,
+    Steps,
     Stored,
     StoreRefused,
     Uncertain,
 )
+from gateway.objects.settling import settle
 
-Result = TypeVar("Result")
-Steps: TypeAlias = Generator[Effect, Answer, Result]
-
-# How often a write starts again because the key had changed under it, and a settler because the store did not answer.
-ATTEMPTS = 5
+__all__ = ["ATTEMPTS", "Steps", "amend", "barrier", "complete", "delete", "put", "settle", "sweep"]
 
 Mutate: TypeAlias = Callable[[Announcement, Begun, datetime], Steps[Outcome | None]]
 
@@ -224,65 +217,6 @@ def barrier(resource: str, presented: Presented, caller: str) -> Steps[Outcome]:
     return Barred(raised.decision, raised.fence)
 
 
-def settle(intent: Intent) -> Steps[bool]:
-    """Make certain that the mutation has taken effect or never will. False where the store does not cooperate."""
-    match intent.kind:
-        case Kind.CONDITIONAL:
-            return (yield from _settle_conditional(intent))
-        case Kind.UPLOAD:
-            return (yield from _settle_upload(intent))
-        case Kind.AMENDMENT:
-            return (yield from _settle_amendment(intent))
-
-
-def _settle_conditional(intent: Intent) -> Steps[bool]:
-    """Forbidding comes first and is durable: our own bump may be late as well, and must find its condition broken."""
-    forbidden = cast(Forbidden, (yield Forbid(intent)))
-    for _ in range(ATTEMPTS):
-        state = cast(HeadAnswer, (yield Head(intent.bucket, intent.key)))
-        if isinstance(state, Unknown):
-            continue
-        if _etag(state) != intent.expected:
-            yield Abandon(intent)
-            return True
-        answer = cast(WriteAnswer, (yield _displace(intent, forbidden)))
-        if isinstance(answer, NotSent | Rejected) and _is_dead(intent, state):
-            yield Abandon(intent)
-            return True
-    return False
-
-
-def _settle_upload(intent: Intent) -> Steps[bool]:
-    """A completion that arrives after its upload is gone finds nothing to complete."""
-    if (yield GiveUp(intent)):
-        yield Abandon(intent)
-        return True
-    return (yield from settle_by_the_clock(intent))
-
-
-def _settle_amendment(intent: Intent) -> Steps[bool]:
-    """There is nothing to put in its way. If its sender lives, it is over soon."""
-    if (yield AwaitTurn(intent)):
-        return True
-    return (yield from settle_by_the_clock(intent))
-
-
-def settle_by_the_clock(intent: Intent) -> Steps[bool]:
-    """Forget the mutation if the store itself would refuse it by now. Writes nothing; False where it is not time."""
-    state = cast(HeadAnswer, (yield Head(intent.bucket, intent.key)))
-    if isinstance(state, Unknown) or not _is_dead(intent, state):
-        return False
-    yield Abandon(intent)
-    return True
-
-
-def _displace(intent: Intent, forbidden: Forbidden) -> Entomb | Bump:
-    """What makes the ETag go away that the late request waits for."""
-    if intent.expected is None:
-        return Entomb(intent, None, forbidden.signed_at)
-    return Bump(intent.bucket, intent.key, intent.expected, forbidden.etags, forbidden.signed_at)
-
-
 def choose(candidates: tuple[Candidate, ...], forbidden: frozenset[str]) -> Form | None:
     """The first form whose ETag may come (back) on the key."""
     return next((candidate.form for candidate in candidates if candidate.etag not in forbidden), None)
@@ -426,14 +360,5 @@ def _judge(write: Announcement, condition: Condition) -> Steps[Outcome | None]:
     return outcome
 
 
-def _etag(state: Found | Missing) -> str | None:
-    return state.etag if isinstance(state, Found) else None
-
-
 def _is_ours(write: Announcement, state: Found) -> bool:
     return state.write_id == str(write.mark or write.write_id)
-
-
-def _is_dead(intent: Intent, state: Found | Missing) -> bool:
-    """Whether the store itself refuses the mutation by now, if it ever arrives. Judged by the store's clock alone."""
-    return state.date is not None and state.date - intent.signed_at > intent.dead_after

@@ -38,10 +38,10 @@ from gateway.objects.effects import (
     Head,
     Put,
     RaiseFence,
+    Steps,
 )
 from gateway.objects.multipart import WITHOUT_ETAG, Part
 from gateway.objects.probe import Profiles
-from gateway.objects.protocol import Steps
 from gateway.objects.tombstone import tombstone_body
 from gateway.objects.upstream import TextHeaders, Upstream
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached

@@ -15,7 +15,7 @@ from uuid import uuid4
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.intent import Announcement, Intent
 from gateway.fencing.rules import Mode
-from gateway.objects import protocol
+from gateway.objects import protocol, settling
 from gateway.objects.effects import Deleted, NotDone, StoreRefused, Uncertain
 from gateway.objects.probe import Profiles
 from gateway.objects.runner import Amendment, Payload, Runner, path_of
@@ -172,7 +172,7 @@ class Sweeper:
         return await self._each(old, self._sweep_intent, lambda intent: f"{intent.bucket}/{intent.key}")
 
     async def _sweep_intent(self, intent: Intent) -> bool:
-        return await self._runner.run(protocol.settle_by_the_clock(intent))
+        return await self._runner.run(settling.settle_by_the_clock(intent))
 
     async def _store_time(self) -> datetime | None:
         """The store's own clock, for what may be forgotten."""

@@ -22,13 +22,13 @@ from gateway.objects.effects import (
     NotDone,
     Outcome,
     Refused,
+    Steps,
     Stored,
     StoreRefused,
     Uncertain,
 )
 from gateway.objects.probe import Profiles
 from gateway.objects.profile import Profile
-from gateway.objects.protocol import Steps
 from gateway.objects.resources import Resources, Target
 from gateway.objects.runner import NOTHING, Payload, Runner
 from gateway.objects.upstream import TextHeaders

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.fencing.intent import Announcement, Begun, Intent, Kind
-from gateway.objects import protocol
+from gateway.objects import protocol, settling
 from gateway.objects.answers import Applied, Found
-from gateway.objects.effects import Abandon, Bump, Entomb, Forbid, Head
-from gateway.objects.protocol import Steps
+from gateway.objects.effects import Abandon, Bump, Entomb, Forbid, Head, Steps
 from tests.model.explorer import BrokenPromise, Explorer, Scope, Weakness, amend, barrier, complete, delete, put
 from tests.model.memory import NOW
 
@@ -87,7 +86,7 @@ def settle_and_forbid_last(intent: Intent) -> Steps[bool]:
 def settle_by_forgetting(intent: Intent) -> Steps[bool]:
     """What suffices where the request has a condition that fails by now."""
     if intent.kind is Kind.CONDITIONAL:
-        return (yield from protocol._settle_conditional(intent))
+        return (yield from settling._settle_conditional(intent))
     yield Abandon(intent)
     return True
 

@@ -20,7 +20,7 @@ PURE_OBJECTS = (
     "objects.addressing objects.answers objects.body objects.channels objects.checksums objects.chunked "
     "objects.conditions objects.effects objects.form_fields objects.form_parser "
     "objects.forwarding objects.listing objects.operations objects.profile objects.protocol objects.request "
-    "objects.resources objects.source objects.tombstone objects.xml"
+    "objects.resources objects.settling objects.source objects.tombstone objects.xml"
 )
 PURE_AUTH = "auth.canonical auth.claims auth.credentials auth.post_policy auth.principal auth.signing auth.sigv4"
 STORE_AND_RECORD = "store audit observe.events"

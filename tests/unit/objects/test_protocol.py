@@ -49,6 +49,7 @@ from gateway.objects.effects import (
     Put,
     RaiseFence,
     Refused,
+    Steps,
     Stored,
     StoreRefused,
     Uncertain,
@@ -72,7 +73,7 @@ def ours(etag: str) -> Found:
     return Found(etag, write_id=str(WRITE.write_id))
 
 
-def play(steps: protocol.Steps[Any], script: Sequence[tuple[type, Any]]) -> tuple[Any, list[Any]]:
+def play(steps: Steps[Any], script: Sequence[tuple[type, Any]]) -> tuple[Any, list[Any]]:
     """Play a script of (what must be asked for, the answer). Returns what it came to, and everything asked for."""
     asked: list[Any] = []
     answer: Any = None
