@@ -4,7 +4,7 @@ They are announced and take their turn like every write of their key. Their sign
 but its end can stop them once they are on their way.
 """
 
-from gateway.errors import StoreError
+from gateway.errors import StoreError, Unavailable
 from gateway.objects import protocol, xml
 from gateway.objects.call import Call
 from gateway.objects.effects import Stored
@@ -20,7 +20,9 @@ MAX_DOCUMENT = 1024 * 1024
 
 _PARTS_OF_AN_OBJECT = frozenset({"acl", "annotation", "legal-hold", "retention", "tagging"})
 # What a GetObject is answered with too: that the store has understood what it was asked for cannot be told from these.
-_OF_ANY_READ = frozenset({"InvalidArgument", "MethodNotAllowed", "NoSuchBucket", "NoSuchKey", "NoSuchVersion"})
+_OF_ANY_READ = frozenset(
+    {"AccessDenied", "InvalidArgument", "MethodNotAllowed", "NoSuchBucket", "NoSuchKey", "NoSuchVersion"}
+)
 
 
 class Amendments:
@@ -70,8 +72,9 @@ class Amendments:
         bare = error is None and response.status in (404, 405, 501)
         if bare or (response.status < 400 and response.header("etag") is not None):
             raise not_implemented(f"{request.operation}", "the store behind it does not know it")
-        if response.status < 500:
-            self._understood.add((request.bucket, part))
+        if response.status >= 500 and response.status != 501:
+            raise Unavailable("Nothing was written: the object store does not say whether it knows the operation.")
+        self._understood.add((request.bucket, part))
 
     async def remove_version(self, write: Write, version_id: str, headers: TextHeaders) -> Stored:
         """Delete one version of an object, for good."""
