@@ -119,7 +119,7 @@ class Listings:
             document = await response.read(_MAX_PAGE)
         try:
             body = await self._made(request.operation, request.bucket, parameters, request.headers, shown, document)
-        except _UnreadableError:
+        except Unavailable:
             # A key may have characters that no XML can say. S3 writes them all the same, and some clients read it.
             if "encoding-type" in parameters:
                 raise
@@ -251,16 +251,12 @@ class _OwnUploads:
         return await uploads.staged_below(self._database, bucket, prefixes)
 
 
-class _UnreadableError(Unavailable):
-    """A document of the store that is no listing, or no XML."""
-
-
 async def _read(document: bytes) -> Page:
     """The page. Of a large one, without holding other requests up."""
     large = len(document) >= _LARGE
     page = await asyncio.to_thread(listing.read, document) if large else listing.read(document)
     if page is None:
-        raise _UnreadableError(
+        raise Unavailable(
             "The store's listing is not one, or no XML.", advice="Ask the operator to look at what it answers."
         )
     return page
