@@ -1,6 +1,7 @@
 """DeleteObject and DeleteObjects: each key is a fenced write of its own."""
 
 import asyncio
+from collections.abc import Sequence
 from uuid import UUID, uuid4
 
 from gateway.errors import GatewayError, StoreError
@@ -40,9 +41,9 @@ class Deletes:
         _require_digest(call)
         wanted = documents.deletion((await intake.whole()).content)
         await self._writes.fit(call.request.bucket)  # there may be no such bucket: that is no error of each key
-        gate, write_id = asyncio.Semaphore(_AT_A_TIME), uuid4()
+        gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def one(doomed: Doomed) -> GatewayError | DeletedObject:
+        async def one(doomed: Doomed, write_id: UUID) -> GatewayError | DeletedObject:
             async with gate:
                 try:
                     return await self._one(call, doomed, write_id)
@@ -50,7 +51,7 @@ class Deletes:
                     return error
 
         # A key that stands there twice is deleted twice, one after the other: the second finds nothing.
-        results = await asyncio.gather(*(one(doomed) for doomed in wanted.objects))
+        results = await asyncio.gather(*map(one, wanted.objects, write_ids(wanted.objects)))
         listed = zip(wanted.objects, results, strict=True)
         await call.answer.document(documents.deleted(listed, quiet=wanted.quiet))
 
@@ -69,6 +70,18 @@ class Deletes:
         deleted = await self._writes.run(write, steps, Payload(headers=headers))
         assert isinstance(deleted, Deleted)
         return deleted
+
+
+def write_ids(objects: Sequence[Doomed]) -> list[UUID]:
+    """One write id for the whole request, so that a token that may write once may delete all its keys.
+
+    But an intent is known by its key, its write id and its attempt: a key that is there again has an id of its own.
+    """
+    shared, seen, ids = uuid4(), set[str](), []
+    for doomed in objects:
+        ids.append(uuid4() if doomed.key in seen else shared)
+        seen.add(doomed.key)
+    return ids
 
 
 def _said(headers: dict[bytes, bytes]) -> DeletedObject:

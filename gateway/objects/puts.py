@@ -1,12 +1,13 @@
 """PutObject: small bodies from memory, large ones in parts while they come in."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.errors import StoreError, Unavailable
+from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.intent import Announcement
 from gateway.objects import bump, protocol
-from gateway.objects.answers import Rejected, Started
+from gateway.objects.answers import Applied, NotApplied, Rejected, Started
 from gateway.objects.body import VerifiedBody
 from gateway.objects.call import Call
 from gateway.objects.conditions import Condition
@@ -132,8 +133,7 @@ class Puts:
             done = True
         finally:
             if not done:
-                await self._upstream.abort_multipart(write.bucket, path, started.upload_id, signed_at=now)
-                await register.closed(started.upload_id)
+                await self._give_up(write, started.upload_id)
         return Staged(started.upload_id, parts, etag_of_parts(part.etag for part in parts))
 
     async def still_staging(self, write: Write, upload_id: str) -> None:
@@ -142,7 +142,6 @@ class Puts:
 
     async def complete(self, write: Write, profile: Profile, staged: Staged, condition: Condition | None) -> Stored:
         """Make what was staged the object; whatever else comes of it, nothing stays staged."""
-        place = (write.bucket, path_of(write.key), staged.upload_id)
         steps = protocol.complete(
             write.announcement(),
             staged.upload_id,
@@ -160,9 +159,19 @@ class Puts:
                 raise
             raise Unavailable("Nothing was written: what was staged has been given up meanwhile.") from error
         finally:
-            if not done:
-                await self._upstream.abort_multipart(*place, signed_at=await self._database.now())
-            await _Register(self._database, write).closed(staged.upload_id)
+            if done:
+                await _Register(self._database, write).closed(staged.upload_id)
+            else:
+                await self._give_up(write, staged.upload_id)
+
+    async def _give_up(self, write: Write, upload_id: str) -> None:
+        """Abort an upload. It stays on the register, for the sweeper, where the store does not say that it did."""
+        with suppress(GatewayError):
+            answer = await self._upstream.abort_multipart(
+                write.bucket, path_of(write.key), upload_id, signed_at=await self._database.now()
+            )
+            if isinstance(answer, Applied | NotApplied):
+                await _Register(self._database, write).closed(upload_id)
 
 
 @dataclass(frozen=True, slots=True)
