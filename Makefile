@@ -31,7 +31,7 @@ test: setup  ## run every test that needs nothing but Python
 stores: setup  ## find out what real stores do, those that are installed (docs/stores.md)
 	$(BIN)/python -m pytest tests/stores
 
-conformance: setup  ## compare stores direct and through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
+conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS
 	$(BIN)/python -m tests.conformance.upstream $(S3TESTS) $(if $(S3TESTS_PYTHON),--python $(S3TESTS_PYTHON))
 else

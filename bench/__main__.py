@@ -1,19 +1,20 @@
 """Prints the tables the README shows. Needs wrk, nginx and curl beside what ``make setup`` installs.
 
 ``python -m bench [tables] [writes] [reads] [transfers] [memory]``: only these. Stores that are missing are left out.
+``python -m bench tables patch get``: only these rows of the tables; ``bench/tables.py`` has their names in ``WORKS``.
 """
 
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 import psutil
 
 from bench import memory, objects, tables
-from bench.measure import CONNECTIONS, HEADER, SECONDS, Row
+from bench.measure import CONNECTIONS, HEADER, SECONDS, TURN, TURNS, Row
 from tests.stores import ceph, minio, moto
 from tests.stores.store import Store, StoreMissing
 
@@ -24,13 +25,17 @@ def main() -> None:
     for name in ("wrk", "curl"):
         if shutil.which(name) is None:
             raise SystemExit(f"bench needs {name}; on Debian: apt-get install {name}")
-    wanted = sys.argv[1:] or [*SUBJECTS, "memory"]
-    rows = [row for name in wanted if name != "memory" for row in SUBJECTS[name]()]
-    print(f"\n{CONNECTIONS} connections unless it says otherwise, 1 worker, {SECONDS} s each; {_machine()}\n")
+    named = sys.argv[1:]
+    unknown = sorted(set(named) - {*SUBJECTS, *tables.WORKS, "memory"})
+    if unknown:
+        raise SystemExit(f"nothing is called {unknown[0]}; there are {', '.join((*SUBJECTS, 'memory', *tables.WORKS))}")
+    rows = [row for name, measure in SUBJECTS.items() if not named or name in named for row in measure(named)]
+    print(f"\n{CONNECTIONS} connections unless it says otherwise, 1 worker; {_machine()}")
+    print(f"{SECONDS} s each; of tables the middle one of {TURNS} turns of {TURN} s\n")
     print(HEADER)
     for row in rows:
         print(row.line())
-    if "memory" in wanted:
+    if not named or "memory" in named:
         print("\n" + "\n".join(memory.table()))
 
 
@@ -44,11 +49,11 @@ def _on_stores(measure: Callable[[Store], Iterator[Row]], *kinds: Kind) -> Itera
             print(f"left out: {missing}", file=sys.stderr)
 
 
-SUBJECTS: dict[str, Callable[[], Iterator[Row]]] = {
-    "tables": tables.writes,
-    "writes": lambda: _on_stores(objects.small_writes, moto.running, ceph.running, minio.running),
-    "reads": lambda: _on_stores(objects.small_reads, ceph.running, minio.running),
-    "transfers": lambda: _on_stores(objects.large_transfers, ceph.running, minio.running),
+SUBJECTS: dict[str, Callable[[Collection[str]], Iterator[Row]]] = {
+    "tables": lambda named: tables.rows(tables.WORKS.keys() & named),
+    "writes": lambda _: _on_stores(objects.small_writes, moto.running, ceph.running, minio.running),
+    "reads": lambda _: _on_stores(objects.small_reads, ceph.running, minio.running),
+    "transfers": lambda _: _on_stores(objects.large_transfers, ceph.running, minio.running),
 }
 
 

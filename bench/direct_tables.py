@@ -1,6 +1,6 @@
-"""The peer of the table plane: the same UPDATE sent straight by asyncpg, unfenced, one statement at a time.
+"""The peer of the table plane: the same statements sent straight by asyncpg, unfenced, one at a time on a connection.
 
-Runs as a process of its own, as the gateway does: ``python -m bench.direct_tables DSN CONNECTIONS SECONDS ROWS``.
+Runs as a process of its own, as the gateway does: ``python -m bench.direct_tables WORK DSN CONNECTIONS SECONDS ROWS``.
 """
 
 import asyncio
@@ -8,35 +8,72 @@ import json
 import random
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import asyncpg
 import uvloop
 
 from bench.measure import percentiles
+from bench.services import BULK
 
-STATEMENT = "UPDATE accounts SET balance = $2 WHERE id = $1"
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+_UPDATE = "UPDATE accounts SET balance = $2 WHERE id = $1"
+_SELECT = "SELECT * FROM accounts WHERE id = $1"
+_INSERT = "INSERT INTO entries (account_id, amount, note) VALUES ($1, $2, $3)"
+_INSERT_MANY = (
+    "INSERT INTO entries (account_id, amount, note) SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[])"
+)
 
 
-async def load(dsn: str, connections: int, seconds: float, rows: int) -> dict[str, float]:
-    """Keep every connection busy for that long."""
+async def _update(connection: Connection, row: int, count: int) -> None:
+    await connection.execute(_UPDATE, row, count)
+
+
+async def _select(connection: Connection, row: int, _: int) -> None:
+    await connection.fetchrow(_SELECT, row)
+
+
+async def _insert(connection: Connection, row: int, count: int) -> None:
+    await connection.execute(_INSERT, row, count, "an entry")
+
+
+async def _insert_many(connection: Connection, row: int, _: int) -> None:
+    await connection.execute(_INSERT_MANY, [row] * BULK, list(range(BULK)), ["an entry"] * BULK)
+
+
+WORKS: dict[str, Callable[[Connection, int, int], Awaitable[None]]] = {
+    "update": _update,
+    "select": _select,
+    "insert": _insert,
+    "insert-many": _insert_many,
+}
+
+
+async def load(work: str, dsn: str, connections: int, seconds: float, rows: int) -> dict[str, float]:
+    """Keep every connection busy for that long. Connecting is not part of it."""
     latencies: list[float] = []
+    do = WORKS[work]
+    opened = [await asyncpg.connect(dsn) for _ in range(connections)]
     end = time.perf_counter() + seconds
 
-    async def writer() -> None:
-        connection = await asyncpg.connect(dsn)
+    async def client(connection: Connection) -> None:
         count = 0
         while (start := time.perf_counter()) < end:
             count += 1
-            await connection.execute(STATEMENT, random.randint(1, rows), count)
+            await do(connection, random.randint(1, rows), count)
             latencies.append(time.perf_counter() - start)
-        await connection.close()
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(connections):
-            tasks.create_task(writer())
+        for connection in opened:
+            tasks.create_task(client(connection))
+    for connection in opened:
+        await connection.close()
     p50, p99 = percentiles(latencies)
     return {"rate": len(latencies) / seconds, "p50": p50, "p99": p99}
 
 
 if __name__ == "__main__":
-    print(json.dumps(uvloop.run(load(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))))
+    work, dsn, connections, seconds, rows = sys.argv[1:]
+    print(json.dumps(uvloop.run(load(work, dsn, int(connections), float(seconds), int(rows)))))

@@ -1,7 +1,8 @@
 """One measurement: how much was done in what time, and what it took of the machine."""
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Self
 import psutil
 
 CONNECTIONS = 32
-SECONDS = 8
+SECONDS = int(os.environ.get("BENCH_SECONDS", "8"))
+"""What one measurement takes. Fewer tell whether everything works, and nothing else."""
+TURNS = 3
+TURN = max(1, SECONDS // 2)
+"""Seconds. What is measured in turns is measured so often, and the turn in the middle counts."""
 MEBIBYTE = 1024 * 1024
 
 
@@ -22,13 +27,14 @@ class Load:
     p50: float
     p99: float
     errors: int = 0
+    requests: int = 0
 
     @classmethod
     def of_wrk(cls, output: str) -> Self:
         """Read the line that our scripts for wrk print: requests, microseconds, p50, p99, errors."""
         result = next(line for line in output.splitlines() if line.startswith("RESULT"))
         requests, microseconds, p50, p99, errors = map(float, result.split()[1:])
-        return cls(requests / microseconds * 1e6, p50 / 1000, p99 / 1000, int(errors))
+        return cls(requests / microseconds * 1e6, p50 / 1000, p99 / 1000, int(errors), int(requests))
 
 
 @dataclass(slots=True)
@@ -45,7 +51,11 @@ class Cost:
 
 @dataclass(slots=True)
 class Row:
-    """One line of the table. ``peer`` is the same work without the gateway, or with another proxy, in the same run."""
+    """One line of the table. ``peer`` is the same work without the gateway, or with another proxy, in the same run.
+
+    ``goal`` is what the comparison ought to be; ``added``: it is of the median latency, in milliseconds more. ``size``:
+    how much of ``unit`` one request does.
+    """
 
     work: str
     against: str
@@ -53,25 +63,48 @@ class Row:
     peer: Load
     cost: Cost = field(default_factory=Cost)
     unit: str = "/s"
+    goal: str = ""
+    added: bool = False
+    size: int = 1
 
     @property
-    def ratio(self) -> float:
-        return self.load.rate / self.peer.rate
+    def comparison(self) -> str:
+        """How the load compares to the peer, and how it ought to."""
+        own, peer = self.load, self.peer
+        compared = f"{own.p50 - peer.p50:+.2f} ms" if self.added else f"{own.rate / peer.rate:.2f}"
+        return f"{compared} ({self.goal})" if self.goal else compared
+
+    @property
+    def processor_time(self) -> str:
+        """CPU: in cores, and for each request or GiB."""
+        cost = self.cost
+        if cost.seconds_per_gibibyte is not None:
+            return f"{cost.cores:.2f} cores, {cost.seconds_per_gibibyte:.1f} s/GiB"
+        return f"{cost.cores:.2f} cores, {cost.cores / self.load.rate * 1e6:,.0f} µs each"
 
     def line(self) -> str:
         """The row in Markdown."""
-        load, cost = self.load, self.cost
+        load = self.load
         note = f" ({load.errors} errors)" if load.errors else ""
-        per_gibibyte = "" if cost.seconds_per_gibibyte is None else f", {cost.seconds_per_gibibyte:.1f} s/GiB"
         return (
-            f"| {self.work}{note} | {load.rate:,.0f} {self.unit} | {self.against}: {self.peer.rate:,.0f} | "
-            f"{self.ratio:.2f} | {load.p50:,.1f} ({self.peer.p50:,.1f}) | {load.p99:,.1f} ({self.peer.p99:,.1f}) | "
-            f"{cost.cores:.2f} cores{per_gibibyte}, {cost.memory:.0f} MiB |"
+            f"| {self.work}{note} | {load.rate * self.size:,.0f} {self.unit} | "
+            f"{self.against}: {self.peer.rate * self.size:,.0f} | "
+            f"{self.comparison} | {_both(load.p50, self.peer.p50)} | {_both(load.p99, self.peer.p99)} | "
+            f"{self.processor_time}, {self.cost.memory:.0f} MiB |"
         )
 
 
+def _both(own: float, peer: float) -> str:
+    """Milliseconds of both sides."""
+    return f"{_milliseconds(own)} ({_milliseconds(peer)})"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}"
+
+
 HEADER = (
-    "| work | rate | peer in the same run | ratio | p50 ms (peer) | p99 ms (peer) | the gateway used |\n"
+    "| work | rate | peer in the same run | ratio (goal) | p50 ms (peer) | p99 ms (peer) | the gateway used |\n"
     "|---|--:|--:|--:|--:|--:|--:|"
 )
 
@@ -84,6 +117,23 @@ def costing(pid: int) -> Iterator[Cost]:
     yield cost
     cost.cores = (cpu_seconds(pid) - before) / (time.perf_counter() - start)
     cost.memory = psutil.Process(pid).memory_info().rss / MEBIBYTE
+
+
+def in_turns(pid: int, own: Callable[[], Load], peer: Callable[[], Load]) -> tuple[Load, Load, Cost]:
+    """Measure both sides in turns, so that neither gets the machine's better moments; the turn in the middle of each.
+
+    The cost is that of the process in its turn. A first round only warms both up.
+    """
+    own()
+    peer()
+    loads, peers = [], []
+    for _ in range(TURNS):
+        peers.append(peer())
+        with costing(pid) as cost:
+            load = own()
+        loads.append((load, cost))
+    load, cost = sorted(loads, key=lambda measured: measured[0].rate)[TURNS // 2]
+    return load, sorted(peers, key=lambda measured: measured.rate)[TURNS // 2], cost
 
 
 @dataclass(slots=True)

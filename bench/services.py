@@ -20,6 +20,10 @@ from tests.processes import free_port
 from tests.stores.store import Store
 
 ROWS = 10_000
+BULK = 1_000
+"""Rows of one request that inserts many."""
+SESSIONS = 300
+"""Sessions PostgreSQL takes: the peers open one for each connection."""
 KEYS = ("bench-key", "bench-secret")
 
 CONFIG = """
@@ -33,6 +37,27 @@ anonymous = true
 name = "bench"
 access_key_id = "{keys[0]}"
 secret_access_key = "{keys[1]}"
+[[tables]]
+name = "public.entries"
+resource = "account/{{account_id}}"
+[[tables]]
+name = "public.shared"
+resource = "bench/shared"
+"""
+
+TABLES = f"""
+CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance bigint, note text) WITH (fillfactor = 70);
+INSERT INTO accounts SELECT id, 'owner ' || id, 0 FROM generate_series(0, {ROWS}) AS id;
+CREATE TABLE shared (LIKE accounts INCLUDING ALL);
+INSERT INTO shared SELECT * FROM accounts;
+CREATE TABLE handed (LIKE accounts INCLUDING ALL);
+INSERT INTO handed SELECT * FROM accounts;
+CREATE TABLE tokened (LIKE accounts INCLUDING ALL, last_token bigint NOT NULL DEFAULT 0);
+INSERT INTO tokened SELECT * FROM accounts;
+CREATE TABLE fresh (LIKE accounts INCLUDING ALL);
+CREATE TABLE entries (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account_id bigint NOT NULL, amount bigint, note text
+);
 """
 
 
@@ -58,43 +83,54 @@ def running(store: Store | None) -> Iterator[Services]:
     """Start a PostgreSQL and a gateway worker in front of it, and of the store."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="bench")))
+        with postgres(directory / "data") as server:
+            schema.upgrade(server.dsn())
+            asyncio.run(_fill(server.dsn()))
+        # Once more: only at its start does it take another number of sessions.
         dsn = stack.enter_context(postgres(directory / "data")).dsn()
-        schema.upgrade(dsn)
-        asyncio.run(_fill(dsn))
         port = free_port()
         config = directory / "gateway.toml"
         config.write_text(
             CONFIG.format(port=port, dsn=dsn, keys=KEYS) + ("" if store is None else STORE.format(store=store))
         )
-        process = subprocess.Popen([sys.executable, "-m", "gateway", "serve", "--config", str(config)])
+        log = stack.enter_context((directory / "log").open("wb"))
+        command = [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
         stack.callback(process.wait)
         stack.callback(process.terminate)
         origin = f"http://127.0.0.1:{port}"
-        _await_ready(origin)
+        if not answers(f"{origin}/v1/ready"):
+            raise SystemExit(f"the gateway did not get ready:\n{(directory / 'log').read_text()}")
         yield Services(dsn, origin, process.pid)
+
+
+# What writers with token 1 hold from the start: all but the first write of a holder find their fence so.
+HELD = f"""
+    INSERT INTO fencing.fence (resource, epoch, value)
+    SELECT name || id, 0, 1 FROM generate_series(0, {ROWS}) AS id, unnest(ARRAY['public.accounts/', 'account/']) AS name
+    UNION ALL SELECT 'bench/shared', 0, 1;
+"""
 
 
 async def _fill(dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
-    await connection.execute(
-        "CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance bigint, note text) WITH (fillfactor = 70)"
-    )
-    await connection.execute(
-        "INSERT INTO accounts SELECT id, 'owner ' || id, 0 FROM generate_series(1, $1) AS id", ROWS
-    )
-    await connection.execute("VACUUM ANALYZE accounts")
+    await connection.execute(TABLES)
+    await connection.execute(HELD)
+    await connection.execute("VACUUM ANALYZE")
+    await connection.execute(f"ALTER SYSTEM SET max_connections = {SESSIONS}")
     await connection.close()
 
 
-def _await_ready(origin: str) -> None:
+def answers(url: str) -> bool:
+    """Whether a server answers 204 there, within ten seconds."""
     for _ in range(200):
         try:
-            if httpx.get(f"{origin}/v1/ready").status_code == 204:
-                return
+            if httpx.get(url).status_code == 204:
+                return True
         except httpx.TransportError:
             pass
         time.sleep(0.05)
-    raise SystemExit("the gateway did not get ready")
+    return False
 
 
 def run_json(*arguments: str) -> dict[str, float]:

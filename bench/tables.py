@@ -1,31 +1,91 @@
-"""What a fenced write to a table costs, against the fastest Python driver without a fence."""
+"""What fenced writes and reads of tables cost, against the fastest Python driver without a fence, and other peers."""
 
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
-from bench.measure import CONNECTIONS, SECONDS, Load, Row, costing
-from bench.services import ROWS, Services, run_json, running
+from bench import handwritten, storm
+from bench.measure import CONNECTIONS, Row, in_turns
+from bench.services import BULK, Services, running
+from bench.table_loads import Measure, driver, http
 
-PEER = "asyncpg direct, no fence"
+MANY = 128
+DRIVER = "asyncpg direct, no fence"
+ROW_BY_KEY = "fenced PATCH of a row by key, token held"
 
 
-def writes() -> Iterator[Row]:
-    """PATCH of one row by key: with a token that is held, and with a new one each time."""
+def rows(wanted: Collection[str]) -> Iterator[Row]:
+    """The rows that are wanted, by the names in ``WORKS``; all where none are named."""
     with running(None) as services:
-        _patch(services, "held")  # claims every row once, and warms both sides up
-        seen = run_json("bench.direct_tables", services.dsn, str(CONNECTIONS), str(SECONDS), str(ROWS))
-        direct = Load(seen["rate"], seen["p50"], seen["p99"])
-        with costing(services.gateway_pid) as cost:
-            held = _patch(services, "held")
-        yield Row("fenced PATCH of a row by key, token held", PEER, held, direct, cost)
-        with costing(services.gateway_pid) as cost:
-            raising = _patch(services, "raise")
-        yield Row("fenced PATCH, a new holder each time", PEER, raising, direct, cost)
+        for name, work in WORKS.items():
+            if name in wanted or not wanted:
+                yield from work(services)
 
 
-def _patch(services: Services, mode: str) -> Load:
-    script = Path(__file__).with_name("patch.lua")
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{SECONDS}s", "-s", str(script), services.gateway]
-    done = subprocess.run([*command, "--", str(ROWS), mode], check=True, stdout=subprocess.PIPE, text=True)
-    return Load.of_wrk(done.stdout)
+def _compared(services: Services, work: str, own: Measure, against: str, peer: Measure, goal: str = "") -> Row:
+    load, other, cost = in_turns(services.gateway_pid, own, peer)
+    return Row(work, against, load, other, cost, goal=goal)
+
+
+def _against_driver(services: Services, work: str, own: str, direct: str, goal: str = "") -> Iterator[Row]:
+    for connections in (CONNECTIONS, MANY):
+        name = work if connections == CONNECTIONS else f"{work}, {connections} connections"
+        mine, theirs = http(services.gateway, own, connections), driver(services, direct, connections)
+        yield _compared(services, name, mine, DRIVER, theirs, goal)
+
+
+def _patch(services: Services) -> Iterator[Row]:
+    yield from _against_driver(services, ROW_BY_KEY, "update", "update", "≥ 1.0")
+
+
+def _takeover(services: Services) -> Iterator[Row]:
+    own, peer = http(services.gateway, "take-over"), driver(services, "update")
+    yield _compared(services, "fenced PATCH, a new holder each time", own, DRIVER, peer)
+
+
+def _post(services: Services) -> Iterator[Row]:
+    yield from _against_driver(services, "fenced POST of a row under its parent's lock", "insert", "insert", "≥ 1.0")
+
+
+def _keyed(services: Services) -> Iterator[Row]:
+    own, peer = http(services.gateway, "insert-keyed"), driver(services, "insert")
+    yield _compared(services, "fenced POST of a row with its own key, each a new resource", own, DRIVER, peer)
+
+
+def _bulk(services: Services) -> Iterator[Row]:
+    own, peer = http(services.gateway, "insert-many"), driver(services, "insert-many")
+    row = _compared(services, f"fenced POST of {BULK:,} rows", own, "asyncpg direct, from arrays", peer, "≥ 0.5")
+    yield replace(row, unit="rows/s", size=BULK)
+
+
+def _get(services: Services) -> Iterator[Row]:
+    yield from _against_driver(services, "GET of a row by key", "select", "select", "≥ 0.6")
+
+
+def _shared(services: Services) -> Iterator[Row]:
+    own, peer = http(services.gateway, "update-shared"), http(services.gateway, "update")
+    yield _compared(services, "fenced PATCH of rows of one resource", own, "each row its own", peer, "≥ 0.5")
+
+
+def _handwritten(services: Services) -> Iterator[Row]:
+    with handwritten.running(services.dsn) as origin:
+        own, peer = http(services.gateway, "update"), http(origin, "update-handwritten")
+        yield _compared(services, ROW_BY_KEY, own, "FastAPI + SQLAlchemy by hand", peer, "≥ 4.0")
+
+
+def _lone(services: Services) -> Iterator[Row]:
+    own, peer = http(services.gateway, "update", 1), driver(services, "update", 1)
+    yield replace(_compared(services, "fenced PATCH, a lone writer", own, DRIVER, peer, "≤ +0.50 ms"), added=True)
+
+
+WORKS: dict[str, Callable[[Services], Iterator[Row]]] = {
+    "patch": _patch,
+    "takeover": _takeover,
+    "post": _post,
+    "keyed": _keyed,
+    "bulk": _bulk,
+    "get": _get,
+    "shared": _shared,
+    "handwritten": _handwritten,
+    "lone": _lone,
+    "storm": storm.rows,
+}

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,7 +14,6 @@ from gateway.audit import Audit
 from gateway.auth.keys import Keys
 from gateway.config import Config
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
-from gateway.fencing.resource import Template
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.middleware import Middleware
 from gateway.objects.addressing import bucket_of_host
@@ -30,7 +30,9 @@ from gateway.observe.events import Observe, ServiceUnreachable
 from gateway.observe.logs import log
 from gateway.store import intents
 from gateway.store.database import Database
-from gateway.tables.plan import Rule as TableRule
+from gateway.store.notifications import Listen, listening
+from gateway.table_rules import table_rules
+from gateway.tables.forgetting import forgetting
 from gateway.tables.plane import Exposure, TablePlane
 
 
@@ -41,8 +43,10 @@ class Gateway:
 
     def __init__(self, config: Config, observe: Observe) -> None:
         self._database = _database(config)
+        self._listen = _listening(config)
         self._upstream = None if config.s3 is None else Upstream(config.s3)
         self._profiles = self._build_profiles(config)
+        self._retention = config.postgres.idempotency_retention
         self._sweep_interval = 0.0 if config.s3 is None else config.s3.sweep_interval
         self._observe = observe
         keys = Keys(config.callers, anonymous=config.auth.anonymous)
@@ -55,6 +59,7 @@ class Gateway:
             audit=Audit(self._database, observe, "api"),
             health=self._health,
             buckets=self._buckets,
+            transact=self._tables.transact,
         )
         self._table_prefixes = _table_prefixes(config)
         self._domains = config.server.domains
@@ -85,13 +90,15 @@ class Gateway:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[None]:
-        """Pools only: neither Postgres nor the store needs to be there yet."""
+        """What works in the background waits by itself: neither Postgres nor the store needs to be there yet."""
         try:
-            if self._upstream is None or self._objects is None:
-                yield
-            else:
-                async with self._upstream, self._objects.sweeper.at_work(self._sweep_interval):
+            forgets = forgetting(self._database, self._retention, self._observe)
+            async with self._tables.following(self._listen), forgets:
+                if self._upstream is None or self._objects is None:
                     yield
+                else:
+                    async with self._upstream, self._objects.sweeper.at_work(self._sweep_interval):
+                        yield
         finally:
             await self._database.close()
 
@@ -161,16 +168,22 @@ class Gateway:
         return Profiles(self._upstream, self._database.now, config.s3.distrust)
 
     def _build_tables(self, config: Config, keys: Keys) -> TablePlane:
-        default = TableRule(None, config.fencing.mode, config.fencing.equal)
-        rules = {
-            rule.name: TableRule(
-                None if rule.resource is None else Template.parse(rule.resource),
-                rule.mode or default.mode,
-                rule.equal or default.equal,
-            )
-            for rule in config.tables
-        }
-        exposure = Exposure(config.postgres.schemas, rules, default, _table_prefixes(config), config.postgres.max_body)
+        rules, default = table_rules(config)
+        postgres = config.postgres
+        exposure = Exposure(
+            postgres.schemas,
+            rules,
+            default,
+            _table_prefixes(config),
+            postgres.max_body,
+            max_rows=postgres.max_rows,
+            functions=frozenset(postgres.functions),
+            tx_override=postgres.tx_override,
+            overrides=postgres.overrides,
+            verbose_errors=postgres.verbose_errors,
+            openapi=postgres.openapi,
+            origins=config.server.cors_origins,
+        )
         return TablePlane(
             self._database, exposure, authenticate=keys.by_bearer, observe=self._observe, settle=self._settle
         )
@@ -210,6 +223,11 @@ def _database(config: Config) -> Database:
         idle_timeout=postgres.idle_timeout,
         connect_timeout=postgres.connect_timeout,
     )
+
+
+def _listening(config: Config) -> Listen | None:
+    postgres = config.postgres
+    return partial(listening, postgres.dsn.get_secret_value(), postgres.connect_timeout) if postgres.listen else None
 
 
 def _table_prefixes(config: Config) -> tuple[str, ...]:

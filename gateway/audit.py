@@ -1,8 +1,8 @@
 """Refusals: put on record first, answered afterwards."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from gateway.errors import GatewayError, SqlError, Unavailable
+from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
 from gateway.fencing.record import Attempt, Rejection
 from gateway.fencing.refusal import refusal
 from gateway.fencing.rules import Decision, Fence
@@ -19,14 +19,20 @@ class Audit:
         self._observe = observe
         self._plane = plane
 
-    async def refused(self, refusals: Sequence[tuple[Decision, Fence]], attempt: Attempt) -> GatewayError:
+    async def refused(
+        self, refusals: Sequence[tuple[Decision, Fence]], attempt: Attempt | Callable[[str], Attempt]
+    ) -> GatewayError:
         """Record why a write was refused, each fence by itself, durably; the error to answer with.
 
-        Raises ``Unavailable`` where it cannot be recorded: then the refusal must not be answered as one.
+        ``attempt`` is a function of the resource where each was shown a token of its own. Raises ``Unavailable`` where
+        it cannot be recorded: then the refusal must not be answered as one.
         """
 
         async def work(transaction: Transaction) -> list[Rejection]:
-            return [await self._record(transaction, decision, fence, attempt) for decision, fence in refusals]
+            of = attempt if callable(attempt) else lambda _: attempt
+            return [
+                await self._record(transaction, decision, fence, of(fence.resource)) for decision, fence in refusals
+            ]
 
         self._observe(StepReached(f"{self._plane}.reject.before"))
         try:
@@ -36,6 +42,20 @@ class Audit:
         self._observe(StepReached(f"{self._plane}.reject.after"))
         self.tell(recorded)
         return refusal(recorded[0])
+
+    async def overtaken(self, attempts: Sequence[tuple[str, Attempt]]) -> list[Rejection | None]:
+        """Record those of many writes whose fence has gone beyond their token already; None for the others.
+
+        Raises ``Unavailable`` where they cannot be recorded: then none of them may be answered as refused.
+        """
+        self._observe(StepReached(f"{self._plane}.reject.before"))
+        try:
+            recorded = await rejections.record_overtaken(self._database, attempts)
+        except (SqlError, OutcomeUnknown) as error:
+            raise Unavailable("The write was refused, but the refusal could not be put on record.") from error
+        self._observe(StepReached(f"{self._plane}.reject.after"))
+        self.tell([one for one in recorded if one is not None])
+        return recorded
 
     async def noted(
         self, executor: Database | Transaction, resource: str, reason: str, fence: Fence | None, attempt: Attempt

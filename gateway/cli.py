@@ -1,4 +1,4 @@
-"""The command line: serve, migrate, doctor, sweep, credentials, demo.
+"""The command line: serve, migrate, doctor, sweep, guard, credentials, demo.
 
 Every problem its user can solve is one line on standard error, and exit code 2.
 """
@@ -15,6 +15,7 @@ from rich.console import Console
 from gateway import serving
 from gateway.config import Config, Server, api_key, load
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
+from gateway.findings import Report, Section, render
 from gateway.store import schema
 
 PROBLEM = 2
@@ -27,9 +28,21 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+guard = typer.Typer(
+    help="Make sessions that write tables without the gateway hold fencing tokens too (docs/guard.md).",
+    no_args_is_help=True,
+)
+application.add_typer(guard, name="guard")
+
 ConfigPath = Annotated[
     Path | None, typer.Option("--config", help="gateway.toml. Without it, everything comes from GATEWAY_… variables.")
 ]
+
+GuardedTable = Annotated[str, typer.Argument(metavar="TABLE", help="schema.table, or a table of the first schema.")]
+InstallingDsn = Annotated[
+    str | None, typer.Option("--dsn", help="Do it as this role, which owns the table and the schema fencing.")
+]
+Granted = Annotated[list[str] | None, typer.Option("--grants", metavar="ROLE", help="Let this role claim tokens.")]
 
 
 def main() -> None:
@@ -92,14 +105,9 @@ def migrate(
 @application.command()
 def doctor(config: ConfigPath = None) -> None:
     """Examine configuration, database and object store, and say what follows. Exit code 1: something is wrong."""
-    from gateway.doctor import examine, render  # noqa: PLC0415 - all the libraries of the object plane hang on it
+    from gateway.doctor import examine  # noqa: PLC0415 - all the libraries of the object plane hang on it
 
-    report = asyncio.run(examine(load(config)))
-    console = Console(soft_wrap=True, markup=False, highlight=False)
-    for line in render(report):
-        console.print(line, style=STYLES.get(line.strip().partition(" ")[0]))
-    if report.problems:
-        raise typer.Exit(1)
+    _show(asyncio.run(examine(load(config))))
 
 
 @application.command()
@@ -109,6 +117,57 @@ def sweep(config: ConfigPath = None) -> None:
 
     swept = asyncio.run(app.sweep(load(config)))
     typer.echo(f"swept: {swept.tombstones} tombstones, {swept.uploads} uploads, {swept.intents} pending writes")
+
+
+@guard.command("install")
+def install_guard(
+    table: GuardedTable,
+    config: ConfigPath = None,
+    dsn: InstallingDsn = None,
+    gateway_role: Annotated[
+        str | None, typer.Option(help="Whose sessions are let through, instead of the role of postgres.dsn.")
+    ] = None,
+    grants: Granted = None,
+    *,
+    observe: Annotated[bool, typer.Option("--observe", help="Let everything pass, and put it on record.")] = False,
+    print_only: Annotated[bool, typer.Option("--print", help="Print the SQL instead.")] = False,
+) -> None:
+    """Put the guard on a table, or in the place of an older one: after each change of its rule or its columns."""
+    from gateway import guard as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
+
+    wanted = guards.Wanted(table, observe, gateway_role, dsn, tuple(grants or ()))
+    prepared = asyncio.run((guards.prepare if print_only else guards.install)(load(config), wanted))
+    if print_only:
+        typer.echo(f"BEGIN;\n{prepared.script}\nCOMMIT;")
+    else:
+        typer.echo(prepared.summary)
+    for note in prepared.notes:
+        _say(note)
+
+
+@guard.command("remove")
+def remove_guard(table: GuardedTable, config: ConfigPath = None, dsn: InstallingDsn = None) -> None:
+    """Take the guard off a table."""
+    from gateway import guard as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
+
+    removed = asyncio.run(guards.remove(load(config), table, dsn))
+    typer.echo(f"{table}: {'the guard is off' if removed else 'there is no guard'}")
+
+
+@guard.command("show")
+def show_guards(config: ConfigPath = None) -> None:
+    """Say which tables have a guard, and whether it fits their rules. Exit code 1: one does not."""
+    from gateway import guard as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
+
+    _show(Report((Section("guards", tuple(asyncio.run(guards.show(load(config))))),)))
+
+
+@guard.command("pack")
+def print_pack(grants: Granted = None) -> None:
+    """Print SQL that has a stock PostgREST, or Supabase, claim what the headers of a request name."""
+    from gateway.guard_pack import pack  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
+
+    typer.echo(pack(tuple(grants or ())))
 
 
 @application.command()
@@ -145,6 +204,15 @@ def demo(
     with serving.Signals() as signals:
         told = demonstration.run(port, data, signals, with_story=story, keep=keep)
     if not told:
+        raise typer.Exit(1)
+
+
+def _show(report: Report) -> None:
+    """Print what was found; leave with 1 if something is wrong."""
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    for line in render(report):
+        console.print(line, style=STYLES.get(line.strip().partition(" ")[0]))
+    if report.problems:
         raise typer.Exit(1)
 
 

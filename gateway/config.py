@@ -41,6 +41,19 @@ class Server(_Section):
     body_timeout: Annotated[float, Field(gt=0)] = 30.0
     """Seconds a client may send nothing of an object's body, and that it may take beyond one for each KiB."""
 
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may use the tables from a browser, such as ``https://app.example.com``; ``*`` for all."""
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            parts = urlsplit(origin)
+            exact = parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}".lower()
+            if origin != "*" and not (exact and parts.hostname and parts.username is None and "*" not in origin):
+                raise ValueError(f"{origin} must be scheme://host[:port] in lower case, or *")
+        return value
+
     @field_validator("listen")
     @classmethod
     def _host_and_port(cls, value: str) -> str:
@@ -76,8 +89,25 @@ class Postgres(_Section):
     idle_timeout: Annotated[float, Field(gt=0)] = 5.0
     """Seconds after which the database ends the transaction of a gateway that was paused inside it."""
     connect_timeout: Annotated[float, Field(gt=0)] = 5.0
+    listen: bool = True
+    """Keep a session that hears of changes of the tables. Not through a pooler that shares sessions: LISTEN is lost."""
+    idempotency_retention: Annotated[float, Field(ge=1)] = 24 * 3600.0
+    """Seconds for which the answer to a write is kept under its Idempotency-Key, by the database's clock."""
     max_body: Annotated[int, Field(gt=0)] = 64 * MEBIBYTE
     """Largest request to a table in bytes. It is held in memory until its statement has run."""
+    max_rows: Annotated[int, Field(gt=0)] | None = None
+    """The most rows one answer to a read has. Writes are not limited by it."""
+    functions: tuple[Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")], ...] = ()
+    """``schema.name`` of the functions that can be called at ``rpc/name``; their schemas must be exposed."""
+    tx_override: bool = False
+    """Let callers have a write rolled back in the end, with ``Prefer: tx=rollback``."""
+    overrides: bool = False
+    """Let functions, triggers and views set status and headers of answers: ``response.status``, ``response.headers``.
+    Writes of tables with triggers then take a transaction each."""
+    verbose_errors: bool = True
+    """Repeat the database's details and hints, which may quote rows and name other parts of the schema, in errors."""
+    openapi: bool = True
+    """Describe what is served at the root, as OpenAPI."""
 
     @field_validator("schemas")
     @classmethod
@@ -86,6 +116,13 @@ class Postgres(_Section):
             if schema in ("fencing", "information_schema") or schema.startswith("pg_"):
                 raise ValueError(f"{schema} must not be exposed")
         return value
+
+    @model_validator(mode="after")
+    def _functions_are_exposed(self) -> "Postgres":
+        for name in self.functions:
+            if name.partition(".")[0] not in self.schemas:
+                raise ValueError(f"functions: the schema of {name} is not exposed")
+        return self
 
 
 class ObjectStore(_Section):
@@ -171,6 +208,16 @@ class TableRule(_Rule):
 
     name: Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")]
     """``schema.table``."""
+    version: Annotated[str, Field(min_length=1)] | None = None
+    """The column that changes with every change of a row: its ETag. Without one, a digest of the row is."""
+    unfiltered: bool = False
+    """Let updates and deletes do without a filter. Only where ``resource`` has no columns: it is the whole table."""
+
+    @model_validator(mode="after")
+    def _whole_table(self) -> "TableRule":
+        if self.unfiltered and (self.resource is None or Template.parse(self.resource).fields):
+            raise ValueError(f"{self.name}: unfiltered needs a resource without columns, such as {self.name!r}")
+        return self
 
 
 class ObjectRule(_Rule):

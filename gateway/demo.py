@@ -78,6 +78,7 @@ def configuration(dsn: str, endpoint: str) -> Config:
             "postgres": {"dsn": dsn},
             "s3": {"endpoint": endpoint, "access_key_id": "embedded", "secret_access_key": "embedded"},
             "auth": {"anonymous": True},
+            "server": {"rest_v1": True},
             "callers": [{"name": "demo", "admin": True, **keys}],
             # One lock covers the row of an account and everything that is reported of it.
             "objects": [{"match": f"{BUCKET}/accounts/{{id}}/**", "resource": "public.accounts/{id}"}],

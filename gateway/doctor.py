@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from gateway import guard_findings
 from gateway.config import Config, ObjectStore
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.rules import Mode
@@ -19,6 +20,7 @@ from gateway.objects import xml
 from gateway.objects.probe import PREFIX, SignedAt, probe
 from gateway.objects.profile import REQUIRED, Finding, Profile
 from gateway.objects.upstream import Upstream
+from gateway.reaching import reaching
 from gateway.store import diagnosis, schema
 from gateway.store.database import Database
 from gateway.store.diagnosis import Exposed, Server
@@ -144,6 +146,8 @@ async def _of_database(config: Config, database: Database, clock: Clock, server:
         *_of_server(server),
         *await attempt("schema", _of_schema(config, database, server)),
         *await attempt("exposed schemas", _of_exposed(config, database, server)),
+        *await attempt("reach", reaching(config, database)),
+        *await attempt("guard", guard_findings.examine(config, database)),
         *await attempt("clock", _of_local_clock(database, clock)),
     ]
 

@@ -15,6 +15,10 @@ S3's XML on buckets. A code is never reused for something else.
     │   ├── TokenStale                token-stale
     │   ├── TokenDuplicate            token-duplicate
     │   └── TokenUsed                 token-used
+    ├── RowChanged               412  row-changed; the row is another version than the caller has read
+    ├── ConditionUnsupported     400  condition-unsupported
+    ├── IdempotencyMismatch      422  idempotency-mismatch
+    ├── AnswerTooLarge           422  answer-too-large
     ├── TokenImplausible         403  token-implausible
     ├── Unauthenticated          401  unauthenticated
     ├── Forbidden                403  forbidden
@@ -28,7 +32,7 @@ S3's XML on buckets. A code is never reused for something else.
     └── StoreError               any  S3's own codes, on buckets
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 Fact: TypeAlias = str | int | bool | None
@@ -144,6 +148,40 @@ class TokenUsed(FenceRefusal):
     default_advice = "This resource is strict: each token writes once. Acquire the lock again to get a newer token."
 
 
+class RowChanged(GatewayError):
+    """The ETag the caller has read is not the row's any more. ``facts["etag"]`` is the one it has; None: no row."""
+
+    code = "row-changed"
+    status = 412
+    s3_code = "PreconditionFailed"
+    title = "The row is not the version the write was meant for"
+    default_advice = "Nothing was written. Read the row again, decide again, and send the ETag you have read then."
+
+
+class ConditionUnsupported(GatewayError):
+    code = "condition-unsupported"
+    status = 400
+    s3_code = "InvalidRequest"
+    title = "The condition cannot be held against one row"
+    default_advice = "Name one row by its whole primary key, or leave the condition out."
+
+
+class IdempotencyMismatch(GatewayError):
+    code = "idempotency-mismatch"
+    status = 422
+    s3_code = "InvalidRequest"
+    title = "The idempotency key belongs to another request"
+    default_advice = "Use a new key for each thing you want done; send the same request again only with its own key."
+
+
+class AnswerTooLarge(GatewayError):
+    code = "answer-too-large"
+    status = 422
+    s3_code = "InvalidRequest"
+    title = "The answer is too large to be kept"
+    default_advice = "Nothing was written. Ask for less back, with Prefer: return=minimal or a select, or send no key."
+
+
 class TokenImplausible(GatewayError):
     code = "token-implausible"
     status = 403
@@ -230,19 +268,30 @@ class SqlError(GatewayError):
 
 
 class DialectError(GatewayError):
-    """An error of the table dialect: a PostgREST code or an SQLSTATE, with PostgREST's status for it."""
+    """An error of the table dialect: a PostgREST code or an SQLSTATE, with PostgREST's status for it.
+
+    ``headers`` are further ones of the answer, where code inside the database has asked for them.
+    """
 
     title = "The table request was refused"
     s3_code = "InvalidRequest"
 
     def __init__(
-        self, code: str, status: int, message: str, *, details: str | None = None, hint: str | None = None
+        self,
+        code: str,
+        status: int,
+        message: str,
+        *,
+        details: str | None = None,
+        hint: str | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         super().__init__(message, advice=hint or "")
         self.code = code
         self.status = status
         self.details = details
         self.hint = hint
+        self.headers = tuple(headers)
 
 
 class StoreError(GatewayError):

@@ -1,5 +1,7 @@
 """Errors of the fencing API, as RFC 9457 problem documents."""
 
+from typing import Any
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -8,6 +10,8 @@ from starlette.exceptions import HTTPException
 
 from gateway.errors import GatewayError, NotFound, RequestMalformed
 from gateway.middleware import problem
+
+_REFERENCE = "#/components/schemas/{}"
 
 
 class Problem(BaseModel):
@@ -30,6 +34,25 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(GatewayError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
+    describe = app.openapi
+    app.openapi = lambda: _described(describe())  # type: ignore[method-assign]  # FastAPI's way of extending it
+
+
+def _described(document: dict[str, Any]) -> dict[str, Any]:
+    """The OpenAPI document with errors as they are answered, which FastAPI takes for ordinary JSON.
+
+    Nor is there its own 422: a request that cannot be read gets 400.
+    """
+    for path in document["paths"].values():
+        for operation in path.values():
+            answers = operation["responses"]
+            for status, answer in list(answers.items()):
+                schema = answer.get("content", {}).get(JSONResponse.media_type, {}).get("schema", {})
+                if schema.get("$ref") == _REFERENCE.format("Problem"):
+                    answer["content"] = {ProblemResponse.media_type: {"schema": schema}}
+                elif schema.get("$ref") == _REFERENCE.format("HTTPValidationError"):
+                    del answers[status]
+    return document
 
 
 async def _answer_error(_: Request, error: Exception) -> ProblemResponse:

@@ -7,6 +7,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from gateway.api.problems import Problem
 from gateway.api.requests import MAX_PAGE, Authenticate, storable
 from gateway.fencing.record import Rejection
 from gateway.store import rejections
@@ -68,7 +69,12 @@ def routes(database: Database, caller: Authenticate) -> APIRouter:
     """``/v1/rejections``."""
     router = APIRouter()
 
-    @router.get("/v1/rejections", summary="The record of refused writes, newest first", dependencies=[Depends(caller)])
+    @router.get(
+        "/v1/rejections",
+        summary="The record of refused writes, newest first",
+        dependencies=[Depends(caller)],
+        responses={404: {"model": Problem, "description": "There is no rejection of the id in ``before``."}},
+    )
     async def list_rejections(
         filters: Annotated[RejectionFilters, Query()],
     ) -> RejectionList:

@@ -89,7 +89,8 @@ class Template:
 
     def join(self, escaped: list[str]) -> str:
         """The resource name for values that are escaped already, in the order of ``fields``."""
-        parts = [self.literals[0]]
+        name = self.literals[0]
         for value, literal in zip(escaped, self.literals[1:], strict=True):
-            parts += (value, literal)
-        return canonical("".join(parts))
+            name += value + literal
+        # Made of canonical parts, it can only be too long, or nothing at all.
+        return name if 0 < len(name) <= MAX_BYTES else canonical(name)

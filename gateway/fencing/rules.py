@@ -4,7 +4,8 @@ The SQL function ``fencing.claim_v1`` makes the same decision under the lock of 
 the same histories.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -67,6 +68,28 @@ class Presented:
     token: Token
     holder: str | None = None
     write_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a request shows that may write to several resources, and whose it is.
+
+    Either one ``token`` for whatever the request writes, or ``pairs``: a token for each resource it names, and none for
+    any other.
+    """
+
+    token: Token | None = None
+    pairs: Mapping[str, Token] = field(default_factory=dict)
+    holder: str | None = None
+    write_id: UUID | None = None
+
+    def of(self, resource: str) -> Token:
+        """The token for this resource, which must be one of the pairs if there are any."""
+        return self.pairs[resource] if self.token is None else self.token
+
+    def presented(self, resource: str) -> Presented:
+        """What is shown to the fence of this resource."""
+        return Presented(self.of(resource), self.holder, self.write_id)
 
 
 def decide(fence: Fence | None, presented: Presented, equal: Equal = Equal.ACCEPT) -> Decision:

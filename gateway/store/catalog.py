@@ -2,15 +2,34 @@
 
 from collections.abc import Sequence
 
-from gateway.store.database import Database, Record
+from gateway.store.database import Database, Record, Transaction
 from gateway.store.queries import load
 
 _SQL = load("catalog")
 
 
 async def relations(database: Database, schemas: Sequence[str]) -> list[Record]:
-    """One row for each table and view of ``schemas``: schema, name, kind, and columns and keys as JSON texts.
+    """One row for each table and view of ``schemas``; what there are several of in it is a JSON text.
 
-    Raises ``Unavailable`` where the database cannot be reached.
+    All names of types, and those in defaults, are qualified unless they are PostgreSQL's own, so that they mean the
+    same in every session. Raises ``Unavailable`` where the database cannot be reached.
     """
-    return await database.fetch(_SQL["relations"], list(schemas))
+
+    async def read(transaction: Transaction) -> list[Record]:
+        await transaction.execute("SET LOCAL search_path = ''")
+        return await transaction.fetch(_SQL["relations"], list(schemas))
+
+    return await database.run(read)
+
+
+async def functions(database: Database, names: Sequence[str]) -> list[Record]:
+    """One row for each form of the functions called ``schema.name``; what there are several of in it is a JSON text.
+
+    Types are named as by ``relations``. Raises ``Unavailable`` where the database cannot be reached.
+    """
+
+    async def read(transaction: Transaction) -> list[Record]:
+        await transaction.execute("SET LOCAL search_path = ''")
+        return await transaction.fetch(_SQL["functions"], list(names))
+
+    return await database.run(read)

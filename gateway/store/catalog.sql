@@ -1,21 +1,30 @@
 -- name: relations
--- Every table and view of the exposed schemas, with its columns, primary key and other unique keys.
+-- Every table and view of the exposed schemas: columns, keys, what refers to what, and what else happens when it is written.
 SELECT
+    c.oid::bigint AS oid,
     n.nspname AS schema,
     c.relname AS name,
     c.relkind::text AS kind,
+    obj_description(c.oid, 'pg_class') AS description,
+    c.relrowsecurity AS row_security,
+    c.relhasrules AS has_rules,
+    c.relhassubclass AS has_children,
+    -- A foreign table asks its wrapper, which may have no handler or no server; the gateway does not write to it anyway.
+    CASE WHEN c.relkind = 'f' THEN 0 ELSE pg_relation_is_updatable(c.oid::regclass, true) END AS updatable,
     (
         SELECT coalesce(json_agg(json_build_object(
             'name', a.attname,
             -- Without its modifier a type takes any value of its family, so that a filter neither cuts nor pads.
             'type', format_type(a.atttypid, -1),
             'exact_type', format_type(a.atttypid, a.atttypmod),
-            'base_type', format_type(coalesce(nullif(t.typbasetype, 0), t.oid), -1),
-            'has_modifier', CASE WHEN t.typbasetype <> 0 THEN t.typtypmod <> -1 ELSE a.atttypmod <> -1 END,
-            'is_enum', t.typtype = 'e',
+            'base_type', format_type(coalesce(base.oid, t.oid), -1),
+            'has_modifier', coalesce(base.modifier, a.atttypmod) <> -1,
+            'is_enum', coalesce(base.typtype, t.typtype) = 'e',
             'is_json', t.typname IN ('json', 'jsonb'),
             'deterministic', coalesce(co.collisdeterministic, true),
             'generated', a.attgenerated <> '',
+            'nullable', NOT (a.attnotnull OR t.typnotnull),
+            'description', col_description(c.oid, a.attnum),
             'default', CASE
                 WHEN a.attgenerated <> '' THEN NULL
                 WHEN a.attidentity <> '' THEN format(
@@ -25,13 +34,29 @@ SELECT
         ) ORDER BY a.attnum), '[]')
         FROM pg_attribute AS a
         JOIN pg_type AS t ON t.oid = a.atttypid
+        -- The type below a domain, or below the domain below it, and the modifier it has there.
+        LEFT JOIN LATERAL (
+            WITH RECURSIVE below AS (
+                SELECT u.oid, u.typtype, u.typbasetype, u.typtypmod, t.typtypmod AS modifier
+                FROM pg_type AS u WHERE t.typtype = 'd' AND u.oid = t.typbasetype
+                UNION ALL
+                SELECT u.oid, u.typtype, u.typbasetype, u.typtypmod, b.typtypmod
+                FROM below AS b JOIN pg_type AS u ON u.oid = b.typbasetype WHERE b.typtype = 'd'
+            )
+            SELECT b.oid, b.typtype, b.modifier FROM below AS b WHERE b.typtype <> 'd'
+        ) AS base ON true
         LEFT JOIN pg_collation AS co ON co.oid = a.attcollation
         LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     )::text AS columns,
+    -- Whatever is altered about a column gives its row here another version.
+    ARRAY(
+        SELECT a.xmin FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 ORDER BY a.attnum
+    )::text AS column_versions,
     (
         SELECT coalesce(json_agg(json_build_object(
             'primary', i.indisprimary,
+            'index', i.indexrelid::bigint,
             'columns', (
                 SELECT json_agg(a.attname ORDER BY k.position)
                 FROM unnest(i.indkey::smallint[]) WITH ORDINALITY AS k (number, position)
@@ -41,11 +66,153 @@ SELECT
         FROM pg_index AS i
         WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
     )::text AS keys,
-    -- tgtype 1: once for each row. The others fire even for a statement that touches none.
-    EXISTS (
-        SELECT FROM pg_trigger AS g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgtype & 1 = 0
-    ) AS has_statement_triggers
+    (
+        SELECT coalesce(json_agg(json_build_object(
+            'name', f.conname,
+            'columns', names.own,
+            'target_schema', tn.nspname,
+            'target_table', tc.relname,
+            'target_columns', names.target,
+            'unique', EXISTS (
+                SELECT FROM pg_index AS i
+                WHERE i.indrelid = f.conrelid AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
+                    AND (i.indkey::smallint[])[0:i.indnkeyatts - 1] <@ f.conkey)
+        ) ORDER BY f.conname), '[]')
+        FROM pg_constraint AS f
+        JOIN pg_class AS tc ON tc.oid = f.confrelid
+        JOIN pg_namespace AS tn ON tn.oid = tc.relnamespace
+        CROSS JOIN LATERAL (
+            SELECT json_agg(a.attname ORDER BY k.position) AS own, json_agg(t.attname ORDER BY k.position) AS target
+            FROM unnest(f.conkey, f.confkey) WITH ORDINALITY AS k (own, target, position)
+            JOIN pg_attribute AS a ON a.attrelid = f.conrelid AND a.attnum = k.own
+            JOIN pg_attribute AS t ON t.attrelid = f.confrelid AND t.attnum = k.target
+        ) AS names
+        -- A partitioned table that is referred to has a constraint for each partition below the one that was declared.
+        WHERE f.conrelid = c.oid AND f.contype = 'f' AND NOT EXISTS (
+            SELECT FROM pg_constraint AS p WHERE p.oid = f.conparentid AND p.conrelid = f.conrelid)
+    )::text AS foreign_keys,
+    -- a: no action, r: restrict; all others change rows of the table that refers to this one. From tables that nobody can
+    -- name the way goes on, as long as rows are deleted or their keys change.
+    (
+        WITH RECURSIVE reached AS (
+            SELECT f.oid, f.conname, f.conrelid, f.confrelid, f.conkey, f.confkey, f.confdeltype, f.confupdtype, true AS direct FROM pg_constraint AS f
+            WHERE f.confrelid = c.oid AND f.contype = 'f'
+                AND NOT EXISTS (SELECT FROM pg_constraint AS p WHERE p.oid = f.conparentid AND p.confrelid = f.confrelid)
+                AND (f.confdeltype NOT IN ('a', 'r') OR f.confupdtype NOT IN ('a', 'r'))
+            UNION
+            SELECT f.oid, f.conname, f.conrelid, f.confrelid, f.conkey, f.confkey, f.confdeltype, f.confupdtype, false FROM reached AS r
+            JOIN pg_class AS rc ON rc.oid = r.conrelid
+            JOIN pg_namespace AS rn ON rn.oid = rc.relnamespace
+            JOIN pg_constraint AS f ON f.confrelid = r.conrelid
+            WHERE rn.nspname <> ALL ($1::text[]) AND (r.confdeltype = 'c' OR r.confupdtype = 'c') AND f.contype = 'f'
+                AND NOT EXISTS (SELECT FROM pg_constraint AS p WHERE p.oid = f.conparentid AND p.confrelid = f.confrelid)
+                AND (f.confdeltype NOT IN ('a', 'r') OR f.confupdtype NOT IN ('a', 'r'))
+        )
+        SELECT coalesce(json_agg(json_build_object(
+            'name', f.conname,
+            'schema', sn.nspname,
+            'table', sc.relname,
+            'columns', names.own,
+            'target_columns', names.target,
+            'on_delete', f.confdeltype,
+            'on_update', f.confupdtype,
+            'direct', f.direct
+        ) ORDER BY sn.nspname, sc.relname, f.conname), '[]')
+        FROM reached AS f
+        JOIN pg_class AS sc ON sc.oid = f.conrelid
+        JOIN pg_namespace AS sn ON sn.oid = sc.relnamespace
+        CROSS JOIN LATERAL (
+            SELECT json_agg(a.attname ORDER BY k.position) AS own, json_agg(t.attname ORDER BY k.position) AS target
+            FROM unnest(f.conkey, f.confkey) WITH ORDINALITY AS k (own, target, position)
+            JOIN pg_attribute AS a ON a.attrelid = f.conrelid AND a.attnum = k.own
+            JOIN pg_attribute AS t ON t.attrelid = f.confrelid AND t.attnum = k.target
+        ) AS names
+    )::text AS cascades,
+    -- tgtype: 1 for each row, 2 before, 4 insert, 8 delete, 16 update, 64 instead. Those of the guard only look.
+    (
+        SELECT coalesce(json_agg(json_build_object(
+            'name', g.tgname,
+            'when', CASE WHEN g.tgtype & 64 <> 0 THEN 'instead' WHEN g.tgtype & 2 <> 0 THEN 'before' ELSE 'after' END,
+            'each_row', g.tgtype & 1 <> 0,
+            'writes', l.lanname NOT IN ('plpgsql', 'sql')
+                OR coalesce(p.prosrc, '') ~* '\m(insert|update|delete|merge|truncate|copy|execute|perform|call)\M'
+        ) ORDER BY g.tgname), '[]')
+        FROM pg_trigger AS g
+        JOIN pg_proc AS p ON p.oid = g.tgfoid
+        JOIN pg_language AS l ON l.oid = p.prolang
+        WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype & 28 <> 0
+            AND p.pronamespace IS DISTINCT FROM to_regnamespace('fencing')
+    )::text AS triggers,
+    (
+        SELECT coalesce(json_agg(r.rulename ORDER BY r.rulename), '[]')
+        FROM pg_rewrite AS r
+        WHERE r.ev_class = c.oid AND r.ev_type <> '1' AND r.ev_enabled <> 'D'
+    )::text AS rules,
+    (
+        WITH RECURSIVE below AS (
+            SELECT i.inhrelid FROM pg_inherits AS i WHERE i.inhparent = c.oid
+            UNION
+            SELECT i.inhrelid FROM pg_inherits AS i JOIN below AS b ON i.inhparent = b.inhrelid
+        )
+        SELECT coalesce(json_agg(json_build_array(cn.nspname, cc.relname) ORDER BY cn.nspname, cc.relname), '[]')
+        FROM below AS b
+        JOIN pg_class AS cc ON cc.oid = b.inhrelid
+        JOIN pg_namespace AS cn ON cn.oid = cc.relnamespace
+    )::text AS children
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = ANY ($1::text[]) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-ORDER BY 1, 2
+ORDER BY n.nspname, c.relname
+
+-- name: functions
+-- The functions of these names (schema.name), each of its forms: what goes in by name, and what comes out.
+SELECT
+    n.nspname AS schema,
+    p.proname AS name,
+    p.provolatile::text AS volatility,
+    p.proretset AS returns_set,
+    format_type(coalesce(nullif(t.typbasetype, 0), t.oid), -1) AS type,
+    t.typtype = 'c' OR b.typtype = 'c' OR coalesce(p.proargmodes::text[] && '{o,b,t}', false) AS composite,
+    obj_description(p.oid, 'pg_proc') AS description,
+    (
+        SELECT coalesce(json_agg(json_build_object(
+            'name', coalesce(g.name, ''),
+            'type', format_type(g.type, -1),
+            'required', g.place <= p.pronargs - p.pronargdefaults,
+            'variadic', g.mode = 'v'
+        ) ORDER BY g.place), '[]')
+        FROM (
+            SELECT a.name, a.type, coalesce(a.mode, 'i') AS mode, row_number() OVER (ORDER BY a.number) AS place
+            FROM unnest(coalesce(p.proallargtypes, p.proargtypes::oid[]), p.proargnames, p.proargmodes)
+                WITH ORDINALITY AS a (type, name, mode, number)
+            WHERE a.type IS NOT NULL AND coalesce(a.mode, 'i') IN ('i', 'b', 'v')
+        ) AS g
+    )::text AS parameters,
+    (
+        SELECT coalesce(json_agg(json_build_object(
+            'name', o.name,
+            'type', format_type(o.type, -1),
+            'exact_type', format_type(o.type, -1),
+            'base_type', format_type(coalesce(nullif(ot.typbasetype, 0), ot.oid), -1),
+            'is_enum', ot.typtype = 'e',
+            'is_json', ot.typname IN ('json', 'jsonb')
+        ) ORDER BY o.number), '[]')
+        FROM (
+            SELECT a.name, a.type, a.number
+            FROM unnest(p.proallargtypes, p.proargnames, p.proargmodes) WITH ORDINALITY AS a (type, name, mode, number)
+            WHERE a.mode IN ('o', 'b', 't')
+            UNION ALL
+            SELECT a.attname, a.atttypid, a.attnum
+            FROM pg_attribute AS a
+            WHERE a.attrelid = coalesce(nullif(b.typrelid, 0), t.typrelid) AND a.attrelid <> 0
+                AND a.attnum > 0 AND NOT a.attisdropped
+        ) AS o
+        JOIN pg_type AS ot ON ot.oid = o.type
+    )::text AS columns
+FROM pg_proc AS p
+JOIN pg_namespace AS n ON n.oid = p.pronamespace
+JOIN pg_type AS t ON t.oid = p.prorettype
+LEFT JOIN pg_type AS b ON b.oid = nullif(t.typbasetype, 0)
+WHERE n.nspname || '.' || p.proname = ANY ($1::text[])
+    AND p.prokind = 'f' AND t.typname NOT IN ('trigger', 'event_trigger')
+ORDER BY 1, 2, p.oid

@@ -14,7 +14,22 @@ Record: TypeAlias = asyncpg.Record
 Lost: TypeAlias = Unavailable | OutcomeUnknown
 Result = TypeVar("Result")
 
+SHARED_SESSIONS = 4
+"""Sessions for statements that share a trip, beside the ``pool_size`` others."""
+SHARED_STATEMENT_TIMEOUT = 1.0
+SHARED_LOCK_TIMEOUT = 0.1
+"""Seconds, for each statement of a shared trip."""
+
 _ATTEMPTS = 5
+_PINNED = {
+    "application_name": "fencing-gateway",
+    "timezone": "UTC",
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "iso_8601",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "default_transaction_isolation": "read committed",
+}
 
 # The session went away, or was never had. What a statement under way did is another question, answered by the caller.
 _LOST: tuple[type[BaseException], ...] = (
@@ -40,15 +55,15 @@ class Transaction:
         self._session = session
 
     async def fetch(self, sql: str, *arguments: object) -> list[Record]:
-        with _translated(Unavailable):
+        with translated(Unavailable):
             return await self._session.fetch(sql, *arguments)
 
     async def fetchrow(self, sql: str, *arguments: object) -> Record | None:
-        with _translated(Unavailable):
+        with translated(Unavailable):
             return await self._session.fetchrow(sql, *arguments)
 
     async def execute(self, sql: str, *arguments: object) -> None:
-        with _translated(Unavailable):
+        with translated(Unavailable):
             await self._session.execute(sql, *arguments)
 
 
@@ -70,34 +85,32 @@ class Database:
         connect_timeout: float = 5.0,
     ) -> None:
         """All time-outs are in seconds."""
-        self._sessions = Sessions(
-            partial(
-                _connect,
-                dsn,
-                timeout=connect_timeout,
-                command_timeout=statement_timeout + connect_timeout,
-                statement_cache_size=512,
-                server_settings={
-                    "application_name": "fencing-gateway",
-                    "timezone": "UTC",
-                    "datestyle": "ISO, YMD",
-                    "intervalstyle": "iso_8601",
-                    "bytea_output": "hex",
-                    "extra_float_digits": "1",
-                    "default_transaction_isolation": "read committed",
-                    "statement_timeout": _milliseconds(statement_timeout),
-                    "lock_timeout": _milliseconds(lock_timeout),
-                    "idle_in_transaction_session_timeout": _milliseconds(idle_timeout),
-                },
-            ),
-            pool_size,
-            connect_timeout,
+        connect = partial(
+            _connect,
+            dsn,
+            timeout=connect_timeout,
+            command_timeout=statement_timeout + connect_timeout,
+            statement_cache_size=512,
         )
+        settings = {
+            **_PINNED,
+            "statement_timeout": _milliseconds(statement_timeout),
+            "lock_timeout": _milliseconds(lock_timeout),
+            "idle_in_transaction_session_timeout": _milliseconds(idle_timeout),
+        }
+        # Whoever shares a trip shares the waiting: so there is little of it, and those whom it fails go by themselves.
+        hasty = settings | {
+            "statement_timeout": _milliseconds(min(statement_timeout, SHARED_STATEMENT_TIMEOUT)),
+            "lock_timeout": _milliseconds(min(lock_timeout, SHARED_LOCK_TIMEOUT)),
+        }
+        self._sessions = Sessions(partial(connect, server_settings=settings), pool_size, connect_timeout)
+        self._shared = Sessions(partial(connect, server_settings=hasty), SHARED_SESSIONS, connect_timeout)
 
     async def close(self) -> None:
         """Close all sessions. The database may be used again afterwards by nobody."""
-        with _translated(Unavailable):
+        with translated(Unavailable):
             await self._sessions.close()
+            await self._shared.close()
 
     async def now(self) -> datetime:
         """The database's clock, the only one that is trusted."""
@@ -126,7 +139,11 @@ class Database:
 
         Each statement has a snapshot of its own. Raises ``SqlError`` where one of them fails; all are undone then.
         """
-        return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,))
+        return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,), self._shared)
+
+    async def fetchmany(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+        """The rows of one reading statement for each of ``arguments``, in one trip."""
+        return await self._alone(asyncpg.Connection.fetchmany, Unavailable, sql, (arguments,), self._shared)
 
     async def run(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
         """Run ``work`` in a transaction and commit it. Whatever ``work`` raises rolls everything back.
@@ -143,39 +160,45 @@ class Database:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _alone(
-        self, fetch: Callable[..., Awaitable[Result]], lost: type[Lost], sql: str, arguments: tuple[object, ...]
+        self,
+        fetch: Callable[..., Awaitable[Result]],
+        lost: type[Lost],
+        sql: str,
+        arguments: tuple[object, ...],
+        sessions: Sessions | None = None,
     ) -> Result:
         """One statement by itself."""
-        with _translated(Unavailable):
-            session = await self._sessions.take()
+        sessions = sessions or self._sessions
+        with translated(Unavailable):
+            session = await sessions.take()
         try:
-            with _translated(lost):
+            with translated(lost):
                 result = await fetch(session, sql, *arguments)
-        except SqlError:
-            self._sessions.give(session)
+        except BaseException as error:
+            if isinstance(error.__cause__, asyncpg.PostgresError):
+                sessions.give(session)  # the server has answered: it is ready for the next
+            else:
+                sessions.drop(session)
             raise
-        except BaseException:
-            self._sessions.drop(session)
-            raise
-        self._sessions.give(session)
+        sessions.give(session)
         return result
 
     async def _run_once(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
-        with _translated(Unavailable):
+        with translated(Unavailable):
             session = await self._sessions.take()
         try:
             transaction = session.transaction(isolation="read_committed")
-            with _translated(Unavailable):
+            with translated(Unavailable):
                 await transaction.start()
             try:
                 result = await work(Transaction(session))
             except BaseException:
                 # A session that is gone has rolled back by itself.
                 if not session.is_closed():
-                    with _translated(Unavailable):
+                    with translated(Unavailable):
                         await transaction.rollback()
                 raise
-            with _translated(OutcomeUnknown):
+            with translated(OutcomeUnknown):
                 await transaction.commit()
         finally:
             # One whose transaction could be ended neither way is still in it, and is not reused.
@@ -196,7 +219,7 @@ async def _connect(dsn: str, **settings: Any) -> Session:
     return session
 
 
-class _translated:  # noqa: N801 - reads as a phrase at its call sites
+class translated:  # noqa: N801 - reads as a phrase at its call sites
     """Turns asyncpg's exceptions into ours. ``lost`` is what a lost connection means at this point."""
 
     def __init__(self, lost: type[Lost]) -> None:

@@ -19,6 +19,7 @@ _NEEDED = {
     "upload": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "tombstone": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "administration": ("INSERT",),
+    "idempotency": ("SELECT", "INSERT", "UPDATE", "DELETE"),
 }
 
 

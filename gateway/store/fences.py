@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from gateway.fencing.rules import Decision, Equal, Fence, Presented
+from gateway.fencing.rules import Decision, Equal, Fence, Tokens
 from gateway.fencing.token import Token
 from gateway.store.database import Database, Record, Transaction
 from gateway.store.queries import load
@@ -14,7 +14,7 @@ _SQL = load("fences")
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What the fence of one resource said to a write.
+    """What the fence of one resource said to a write that cannot simply go on.
 
     ``fence`` is the row after the claim; where the decision is a refusal, it is the one that refuses. ``pending``:
     S3 mutations with a lower token are still under way on this resource and must be settled before an answer.
@@ -27,21 +27,25 @@ class Claimed:
 
 
 async def claim(
-    transaction: Transaction, resources: Sequence[str], presented: Presented, equal: Equal, caller: str
+    transaction: Transaction, resources: Sequence[str], tokens: Tokens, equal: Equal, caller: str
 ) -> list[Claimed]:
     """Claim every resource for this write, in one order; the rows stay locked until the transaction ends.
 
-    Whoever gets a decision that does not pass must leave the transaction with an error, so that raises are undone.
+    Returns those claims that do not pass, or have something pending, in the order of names; the fences of all others
+    carry the tokens shown. ``resources`` are different from each other. Whoever gets a decision that does not pass must
+    leave the transaction with an error, so that raises are undone.
     """
+    # One token goes but once, for all of them.
+    shown = [tokens.token] if tokens.token else [tokens.pairs[resource] for resource in resources]
     rows = await transaction.fetch(
-        _SQL["claim_all"],
-        list(resources),
-        presented.token.epoch,
-        presented.token.value,
-        presented.holder,
+        _SQL["claim_many"],
+        ",".join(resources),
+        [token.epoch for token in shown],
+        [token.value for token in shown],
+        tokens.holder,
         caller,
         equal is Equal.STRICT,
-        presented.write_id or uuid4(),
+        tokens.write_id or uuid4(),
     )
     return [
         Claimed(row["fence"]["resource"], Decision(row["decision"]), fence_from_row(row["fence"]), row["pending"])

@@ -1,12 +1,13 @@
 """The record of refused writes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 from gateway.errors import NotFound
 from gateway.fencing.record import Attempt, Rejection
-from gateway.fencing.rules import Fence
+from gateway.fencing.rules import Decision, Fence
 from gateway.fencing.token import Token
 from gateway.store.database import Database, Record, Transaction
 from gateway.store.queries import load
@@ -67,6 +68,25 @@ async def record(
     return Rejection(row["id"], row["at"], resource, reason, enforced, attempt, fence)
 
 
+async def record_overtaken(
+    database: Database, attempts: Sequence[tuple[str, Attempt]]
+) -> list[Rejection | None]:
+    """Put those of many writes on record, in one trip and one commit, whose fence carries a higher token already.
+
+    ``attempts``: resource and write, each with a token. In the same order, each its rejection, or None where the fence
+    says otherwise by now. Raises what ``record`` raises.
+    """
+    rows = await database.fetchmany_write(
+        _SQL["record_overtaken"], [_overtaken(resource, attempt) for resource, attempt in attempts]
+    )
+    return [
+        None
+        if row["id"] is None
+        else Rejection(row["id"], row["at"], resource, Decision.STALE, True, attempt, _fence(resource, row))  # noqa: FBT003
+        for row, (resource, attempt) in zip(rows, attempts, strict=True)
+    ]
+
+
 async def listed(database: Database, filters: Filters, limit: int) -> list[Rejection]:
     """At most ``limit`` rejections, the newest first. Raises ``NotFound`` where ``before`` is no rejection."""
     position = None
@@ -88,16 +108,31 @@ async def listed(database: Database, filters: Filters, limit: int) -> list[Rejec
     return [_from_row(row) for row in rows]
 
 
+def _overtaken(resource: str, attempt: Attempt) -> tuple[object, ...]:
+    """The arguments of ``record_overtaken``."""
+    assert attempt.token is not None
+    return (
+        resource,
+        attempt.token.epoch,
+        attempt.token.value,
+        attempt.holder,
+        attempt.caller,
+        attempt.method,
+        attempt.target,
+        attempt.client,
+        attempt.request_id,
+        attempt.payload_size,
+        attempt.payload_sha256,
+    )
+
+
+def _fence(resource: str, row: Record) -> Fence:
+    token = Token(row["fence_epoch"], row["fence_value"])
+    return Fence(resource, token, row["fence_holder"], row["fence_caller"], row["fence_raised_at"])
+
+
 def _from_row(row: Record) -> Rejection:
-    fence = None
-    if row["fence_value"] is not None:
-        fence = Fence(
-            row["resource"],
-            Token(row["fence_epoch"], row["fence_value"]),
-            row["fence_holder"],
-            row["fence_caller"],
-            row["fence_raised_at"],
-        )
+    fence = None if row["fence_value"] is None else _fence(row["resource"], row)
     attempt = Attempt(
         token=None if row["value"] is None else Token(row["epoch"], row["value"]),
         holder=row["holder"],

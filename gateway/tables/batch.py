@@ -7,14 +7,22 @@ that fails is sent again by itself.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from gateway.errors import OutcomeUnknown
-from gateway.store.database import Database, Record
+from gateway.store.database import Record
+from gateway.tables.expressions import Statement
+from gateway.tables.shape import CHECKS
+
+SendOne: TypeAlias = Callable[..., Awaitable[Record | None]]
+SendMany: TypeAlias = Callable[[str, Sequence[Sequence[object]]], Awaitable[list[Record]]]
 
 MOST = 32
+# Trips of one statement under way at one time: while some wait for the disk, the next is put together.
+WAYS = 4
 # Seconds after which those who wait set out although the one before them is still under way: it may be waiting for a
 # lock, which is no concern of theirs.
 PATIENCE = 0.01
@@ -25,101 +33,150 @@ LARGEST = 1024
 
 @dataclass(slots=True)
 class _Member:
-    resource: str
-    arguments: Sequence[object]
+    resource: str | None
+    arguments: list[object]
     answer: "asyncio.Future[Record]"
 
 
 @dataclass(slots=True)
 class _Lane:
-    """The writes of one statement. ``alarm`` rings when those who wait have waited long enough."""
+    """Those who send one statement. ``alarm`` rings when those who wait have waited long enough.
 
+    ``checks``: the position of the value that tells the statement to check its table. What the first statement of a
+    transaction has found stays so until its end: the others need not look again.
+    """
+
+    sql: str
+    checks: int
     under_way: int = 0
+    called: bool = False
+    # Resources of those under way. Who comes for one of them waits: what is sent beside it might arrive before it.
+    occupied: set[str | None] = field(default_factory=set)
     waiting: deque[_Member] = field(default_factory=deque)
     alarm: asyncio.TimerHandle | None = None
 
+    def enter(self, resources: Sequence[str | None]) -> None:
+        """Somebody sets out for these."""
+        self.under_way += 1
+        self.occupied.update(resources)
+        self.occupied.discard(None)
+
+    def leave(self, resources: Sequence[str | None]) -> None:
+        """They are back."""
+        self.under_way -= 1
+        self.occupied.difference_update(resources)
+
+    def taken(self) -> list[_Member]:
+        """Those who can set out together now, out of those who wait."""
+        members: list[_Member] = []
+        held_back: list[_Member] = []
+        while self.waiting and len(members) < MOST:
+            member = self.waiting.popleft()
+            (held_back if member.resource in self.occupied else members).append(member)
+        self.waiting.extendleft(reversed(held_back))
+        if members:
+            self.enter([member.resource for member in members])
+        return members
+
 
 class Batches:
-    """Sends writes of the fast path, each a statement that answers with exactly one row."""
+    """Sends statements that answer with exactly one row each: by itself with ``one``, or ``many`` in one trip."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, one: SendOne, many: SendMany) -> None:
+        self._one, self._many = one, many
         self._lanes: dict[str, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def send(self, sql: str, arguments: Sequence[object], resource: str, size: int) -> Record:
-        """The row of one write. ``size``: bytes of its values. Raises what ``Database.fetchrow_write`` raises."""
-        if size > LARGEST:
-            return await self._alone(sql, arguments)
-        lane = self._lanes.setdefault(sql, _Lane())
-        if lane.under_way:
-            loop = asyncio.get_running_loop()
-            member = _Member(resource, arguments, loop.create_future())
-            lane.waiting.append(member)
-            lane.alarm = lane.alarm or loop.call_later(PATIENCE, self._overtake, sql, lane)
-            return await member.answer
-        lane.under_way += 1
-        try:
-            return await self._alone(sql, arguments)
-        finally:
-            self._leave(sql, lane)
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._lanes)
 
-    def _leave(self, sql: str, lane: _Lane) -> None:
+    async def send(self, statement: Statement, arguments: list[object], resource: str | None, size: int) -> Record:
+        """The row of one statement. ``size``: bytes of its values. Raises what sending it alone raises.
+
+        Statements for one ``resource`` are carried out in the order in which they come.
+        """
+        if size > LARGEST:
+            return await self._alone(statement.text, arguments)
+        lane = self._lanes.get(statement.text)
+        if lane is None:
+            lane = self._lanes[statement.text] = _Lane(statement.text, statement.names.index(CHECKS))
+        loop = asyncio.get_running_loop()
+        member = _Member(resource, arguments, loop.create_future())
+        lane.waiting.append(member)
+        if lane.under_way >= WAYS:
+            self._watch(lane)
+        elif not lane.called:
+            # Not at once, but as soon as the loop has looked at everything that has arrived by now.
+            lane.called = True
+            loop.call_soon(self._set_out, lane)
+        return await member.answer
+
+    def _leave(self, lane: _Lane, resources: Sequence[str | None]) -> None:
         """A place in the lane is free: those who wait take it, in a task of their own; nobody works for others."""
-        lane.under_way -= 1
+        lane.leave(resources)
         if lane.alarm is not None:
             lane.alarm.cancel()
             lane.alarm = None
         if lane.waiting:
-            self._set_out(sql, lane)
+            self._set_out(lane)
         elif not lane.under_way:
-            self._lanes.pop(sql, None)
+            self._lanes.pop(lane.sql, None)
 
-    def _overtake(self, sql: str, lane: _Lane) -> None:
+    def _overtake(self, lane: _Lane) -> None:
         lane.alarm = None
-        if lane.waiting:
-            self._set_out(sql, lane)
+        self._set_out(lane)
 
-    def _set_out(self, sql: str, lane: _Lane) -> None:
-        loop = asyncio.get_running_loop()
-        lane.under_way += 1
-        members = [lane.waiting.popleft() for _ in range(min(MOST, len(lane.waiting)))]
-        if lane.waiting:
-            lane.alarm = loop.call_later(PATIENCE, self._overtake, sql, lane)
-        task = loop.create_task(self._drain(sql, lane, members))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _set_out(self, lane: _Lane) -> None:
+        lane.called = False
+        members = lane.taken()
+        self._watch(lane)
+        if members:
+            task = asyncio.get_running_loop().create_task(self._drain(lane, members))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _drain(self, sql: str, lane: _Lane, members: list[_Member]) -> None:
+    def _watch(self, lane: _Lane) -> None:
+        """See to it that nobody waits for longer than ``PATIENCE``."""
+        if lane.waiting and lane.alarm is None:
+            lane.alarm = asyncio.get_running_loop().call_later(PATIENCE, self._overtake, lane)
+
+    async def _drain(self, lane: _Lane, members: list[_Member]) -> None:
         try:
             if present := [member for member in members if not member.answer.done()]:
-                await self._send_all(sql, present)
+                await self._send_all(lane, present)
         finally:
             # Only where this task itself was cancelled is anybody left without an answer.
             for member in members:
                 member.answer.cancel()
-            self._leave(sql, lane)
+            self._leave(lane, [member.resource for member in members])
 
-    async def _send_all(self, sql: str, members: list[_Member]) -> None:
+    async def _send_all(self, lane: _Lane, members: list[_Member]) -> None:
+        if len(members) == 1:
+            await self._send_one(lane, members[0])
+            return
         # One order everywhere: two batches that lock the same rows in opposite orders would deadlock.
-        members.sort(key=lambda member: member.resource)
+        members.sort(key=lambda member: member.resource or "")
+        for member in members[1:]:
+            member.arguments[lane.checks] = False
         try:
-            rows = await self._database.fetchmany_write(sql, [member.arguments for member in members])
+            rows = await self._many(lane.sql, [member.arguments for member in members])
         except OutcomeUnknown as error:
             for member in members:
                 _fail(member, copy(error))
         except Exception:  # noqa: BLE001 - whatever is wrong with one of them, the others must not suffer it
             # One of them, a lock it had waited for in vain, say, made the database undo all: each by itself, then, and
             # to each its own error.
-            await asyncio.gather(*(self._send_again(sql, member) for member in members))
+            await asyncio.gather(*(self._send_one(lane, member) for member in members))
         else:
             for member, row in zip(members, rows, strict=True):
                 if not member.answer.done():
                     member.answer.set_result(row)
 
-    async def _send_again(self, sql: str, member: _Member) -> None:
+    async def _send_one(self, lane: _Lane, member: _Member) -> None:
+        member.arguments[lane.checks] = True
         try:
-            row = await self._alone(sql, member.arguments)
+            row = await self._alone(lane.sql, member.arguments)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever sent this write
             _fail(member, error)
         else:
@@ -127,7 +184,7 @@ class Batches:
                 member.answer.set_result(row)
 
     async def _alone(self, sql: str, arguments: Sequence[object]) -> Record:
-        row = await self._database.fetchrow_write(sql, *arguments)
+        row = await self._one(sql, *arguments)
         assert row is not None
         return row
 

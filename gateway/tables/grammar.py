@@ -1,17 +1,27 @@
-"""The query-string grammar of the dialect: filters, logic trees, selected columns and orders, from text to values.
+"""What the dialect's query strings are made of: the terms as values, and the reading of names, paths and quoted texts.
 
-Names are letters, digits, ``_``, ``$``, spaces and inner hyphens; anything else stands in double quotes.
+Names are letters, digits, ``_``, ``$``, spaces and inner hyphens; anything else stands in double quotes. Everything is
+read in one pass from left to right, so a text costs time in proportion to its length; what could grow in depth or in
+the statement made of it has a limit here.
 """
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, NoReturn, TypeAlias
 
 from gateway.errors import DialectError
 
 MAX_DEPTH = 32
-MAX_NODES = 1000
+"""Levels of ``and=(or(…))`` inside each other."""
+MAX_TERMS = 500
+"""Terms in one query string: conditions, groups of them, selected columns, embedded tables, orders, JSON steps.
+
+Each is a piece of the statement, which takes the longest to make of all that is done for a request.
+"""
+MAX_VALUES = 10_000
+"""Values in one ``in.(…)``."""
+MAX_STEPS = 32
+"""Steps of one JSON path."""
 
 Step: TypeAlias = tuple[Literal["->", "->>"], str | int]
 
@@ -26,12 +36,17 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``field operator value``. ``value`` is text; a tuple of texts for ``in``; the word for ``is``."""
+    """``field operator value``. ``value`` is text; a tuple of texts for ``in``; the word for ``is``.
+
+    A quantified operator is an operator of its own, ``eq(any)``: whoever looks for ``eq`` must not find it.
+    ``language`` is the text search configuration of the ``fts`` family.
+    """
 
     field: Field
     operator: str
     value: str | tuple[str, ...]
     negated: bool = False
+    language: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,52 +71,70 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedded:
+    """Rows of a related table inside each row of the answer: ``alias:name!hint!inner(select)``.
+
+    ``name`` is a table, or the constraint or column of the foreign key that leads to it. ``inner``: rows without any
+    related row are left out. Without ``select`` the related rows are not shown; conditions on them hold all the same.
+    """
+
+    name: str
+    select: tuple[Selected, ...]
+    alias: str | None = None
+    hint: str | None = None
+    inner: bool = False
+
+    @property
+    def label(self) -> str:
+        """The key in the answer."""
+        return self.alias or self.name
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
-    """One term of an order; ``nulls`` is None where the database's default holds."""
+    """One term of an order; ``nulls`` is None where the database's default holds.
+
+    ``relation``: the field is one of the embedded row of that label.
+    """
 
     field: Field
     descending: bool = False
     nulls: Literal["first", "last"] | None = None
+    relation: str | None = None
 
 
-COMPARISONS = frozenset(("eq", "neq", "gt", "gte", "lt", "lte", "isdistinct"))
-PATTERNS = frozenset(("like", "ilike", "match", "imatch"))
-CONTAINMENTS = frozenset(("cs", "cd", "ov", "sl", "sr", "nxr", "nxl", "adj"))
-_VALUED = COMPARISONS | PATTERNS | CONTAINMENTS
-_NOT_YET = frozenset(("fts", "plfts", "phfts", "wfts"))
-IS_WORDS = {
-    "null": "NULL", "not_null": "NOT NULL", "true": "TRUE", "false": "FALSE", "unknown": "UNKNOWN",
-}  # fmt: skip
-
-_SIMPLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SIMPLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+EXPECTING_NAME = "expecting field name (* or [a..z0..9_$])"
+SPACES = re.compile(r"[ \t]*")
 _BARE_NAME = re.compile(r"[\w$ ]+(?:-(?!>)[\w$ ]+)*")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ARROW = re.compile(r"->>?")
 _INDEX = re.compile(r"-?[0-9]{1,9}(?=->|[:,.)]|$)")
-_JSON_KEY = re.compile(r"(?:[^\-:.,>()\"]|-(?!>))+")
-_OPERATOR = re.compile(r"[a-z]+")
-_BARE_VALUE = re.compile(r"[^,()]*")
-_ARRAY_LITERAL = re.compile(r"\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\")*\}")
-_TREE = re.compile(r"(not\.)?(and|or)(?=\()")
-_CAST = re.compile(r"[a-z_][a-z0-9_]*(?: [a-z]+){0,3}(?:\([0-9]{1,4}(?:,[0-9]{1,4})?\))?(?:\[\])?")
+_JSON_KEY = re.compile(r"(?:[^\-:.,>()]|-(?!>))+")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
-class _Cursor:
-    """A text and how far it has been read."""
+class Cursor:
+    """A text and how far it has been read. ``what`` it is goes into errors.
 
-    __slots__ = ("depth", "nodes", "position", "text", "what")
+    ``before``: characters that come before the text where PostgREST counts columns.
+    """
 
-    def __init__(self, text: str, what: str) -> None:
-        self.text, self.what, self.position, self.depth, self.nodes = text, what, 0, 0, 0
+    __slots__ = ("before", "depth", "position", "terms", "text", "what")
+
+    def __init__(self, text: str, what: str, before: int = 0) -> None:
+        self.text, self.what, self.before = text, what, before
+        self.position, self.depth, self.terms = 0, 0, 0
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """What the pattern matches here, if it does."""
         match = pattern.match(self.text, self.position)
         if match is not None:
             self.position = match.end()
         return match
 
     def literal(self, text: str) -> bool:
+        """Whether exactly this comes next; then it has been read."""
         if self.text.startswith(text, self.position):
             self.position += len(text)
             return True
@@ -111,13 +144,35 @@ class _Cursor:
         if not self.literal(text):
             self.fail(f'expecting "{text}"')
 
+    def finish(self, expecting: str = "expecting end of input") -> None:
+        if not self.at_end:
+            raise self._error(f"unexpected '{self.next}' {expecting}")
+
     @property
     def at_end(self) -> bool:
         return self.position >= len(self.text)
 
+    @property
+    def next(self) -> str:
+        """The next character; empty at the end."""
+        return self.text[self.position : self.position + 1]
+
     def fail(self, expecting: str) -> NoReturn:
-        found = "end of input" if self.at_end else f'"{self.text[self.position]}"'
-        raise parse_error(self.what, self.text, self.position, f"unexpected {found} {expecting}")
+        found = "end of input" if self.at_end else f'"{self.next}"'
+        raise self._error(f"unexpected {found} {expecting}")
+
+    def count(self) -> None:
+        """One term more has been read."""
+        self.terms += 1
+        if self.terms > MAX_TERMS:
+            self.refuse(f"{MAX_TERMS} terms")
+
+    def refuse(self, limit: str) -> NoReturn:
+        """Readable, but more than is taken."""
+        raise self._error(f"at most {limit} are taken")
+
+    def _error(self, details: str) -> DialectError:
+        return parse_error(self.what, self.text, self.before + self.position, details)
 
 
 def parse_error(what: str, text: str, position: int, details: str) -> DialectError:
@@ -133,218 +188,49 @@ def not_implemented(feature: str) -> DialectError:
     return DialectError("PGRST127", 400, "Feature not implemented", details=f"{feature} is not served by this gateway.")
 
 
-def parse_filter(key: str, text: str) -> Condition:
-    """A root filter: ``key`` names the column, ``text`` is ``[not.]operator.value``, the value read to the end."""
-    field = Field(key) if _SIMPLE_NAME.fullmatch(key) else parse_field(key)
-    operator, dot, value = text.partition(".")
-    negated = operator == "not"
-    if negated:
-        operator, dot, value = value.partition(".")
-    if dot and operator in _VALUED:
-        return Condition(field, operator, value, negated)
-    if dot and operator == "is":
-        return Condition(field, "is", _is_word(value, text), negated)
-    if dot and operator == "in":
-        cursor = _Cursor(value, "filter")
-        values = _list(cursor)
-        if not cursor.at_end:
-            cursor.fail("expecting end of input")
-        return Condition(field, "in", values, negated)
-    raise _unknown_operator(operator, text)
-
-
-def parse_tree(key: str, text: str) -> Logic:
-    """A root logic parameter: ``and``, ``or``, ``not.and`` or ``not.or`` with its parenthesised list."""
-    negated = key.startswith("not.")
-    cursor = _Cursor(text, "logic tree")
-    children = _children(cursor)
-    if not cursor.at_end:
-        cursor.fail("expecting end of input")
-    return Logic(key.removeprefix("not."), children, negated)
-
-
-@lru_cache(maxsize=512)
-def parse_field(text: str) -> Field:
-    """A column name with an optional JSON path, and nothing after it."""
-    cursor = _Cursor(text, "filter")
-    field = _field(cursor)
-    if cursor.literal(".") or cursor.literal("("):
-        raise not_implemented("Embedding")
-    if not cursor.at_end:
-        cursor.fail("expecting field name")
-    return field
-
-
-@lru_cache(maxsize=512)
-def parse_select(text: str) -> tuple[Selected, ...]:
-    """``alias:column->path::cast, …``. Empty for all columns."""
-    if text in ("", "*"):
-        return ()
-    cursor = _Cursor(text, "select parameter")
-    selected = [_selected(cursor)]
-    while cursor.literal(","):
-        selected.append(_selected(cursor))
-    if not cursor.at_end:
-        cursor.fail('expecting "," or end of input')
-    return tuple(selected)
-
-
-@lru_cache(maxsize=512)
-def parse_order(text: str) -> tuple[Order, ...]:
-    """``column.desc.nullslast, …``."""
-    cursor = _Cursor(text, "order")
-    terms = [_order(cursor)]
-    while cursor.literal(","):
-        terms.append(_order(cursor))
-    if not cursor.at_end:
-        cursor.fail('expecting "," or end of input')
-    return tuple(terms)
-
-
-@lru_cache(maxsize=512)
-def parse_names(text: str, what: str) -> tuple[str, ...]:
-    """A comma list of plain column names, sorted: clients send them in random order."""
-    cursor = _Cursor(text, what)
-    names = [_name(cursor)]
-    while cursor.literal(","):
-        names.append(_name(cursor))
-    if not cursor.at_end:
-        cursor.fail('expecting "," or end of input')
-    return tuple(sorted(set(names)))
-
-
-def _name(cursor: _Cursor) -> str:
+def read_quoted(cursor: Cursor) -> str | None:
+    """A text in double quotes, without its quotes and escapes; None where there is none."""
     quoted = cursor.take(_QUOTED)
-    if quoted is not None:
-        name = _ESCAPED.sub(r"\1", quoted[1])
-    else:
+    return None if quoted is None else _ESCAPED.sub(r"\1", quoted[1])
+
+
+def read_name(cursor: Cursor, expecting: str = EXPECTING_NAME) -> str:
+    """One name, spaces around it left out. ``expecting`` says in an error what else could stand there."""
+    start = cursor.position
+    name = read_quoted(cursor)
+    if name is None:
         bare = cursor.take(_BARE_NAME)
         name = bare[0].strip(" ") if bare else ""
     if not name or "\0" in name:
-        cursor.fail("expecting field name (* or [a..z0..9_$])")
+        cursor.position = start
+        cursor.fail(expecting)
     return name
 
 
-def _field(cursor: _Cursor) -> Field:
-    name = _name(cursor)
+def read_field(cursor: Cursor, expecting: str = EXPECTING_NAME) -> Field:
+    """A name and the JSON path behind it."""
+    cursor.take(SPACES)
+    name = read_name(cursor, expecting)
+    return Field(name, read_path(cursor))
+
+
+def read_path(cursor: Cursor) -> tuple[Step, ...]:
+    """``->key->0->>key``; empty where no arrow comes next."""
     path: list[Step] = []
     while (arrow := cursor.take(_ARROW)) is not None:
+        if len(path) == MAX_STEPS:
+            cursor.refuse(f"{MAX_STEPS} steps of a JSON path")
+        cursor.count()
         index = cursor.take(_INDEX)
         path.append(("->>" if arrow[0] == "->>" else "->", int(index[0]) if index else _json_key(cursor)))
-    return Field(name, tuple(path))
+    return tuple(path)
 
 
-def _json_key(cursor: _Cursor) -> str:
-    quoted = cursor.take(_QUOTED)
+def _json_key(cursor: Cursor) -> str:
+    quoted = read_quoted(cursor)
     if quoted is not None:
-        return _ESCAPED.sub(r"\1", quoted[1])
+        return quoted
     key = cursor.take(_JSON_KEY)
     if key is None:
         cursor.fail("expecting a JSON key or index")
-    return key[0]
-
-
-def _is_word(value: str, text: str) -> str:
-    word = value.lower()
-    if word not in IS_WORDS:
-        raise parse_error("filter", text, 0, "expecting null, not_null, true, false or unknown")
-    return word
-
-
-def _unknown_operator(operator: str, text: str) -> DialectError:
-    if operator.partition("(")[0] in _VALUED | _NOT_YET:
-        return not_implemented(f"The operator {operator.partition('(')[0]} in this form")
-    return parse_error("filter", text, 0, "expecting operator (eq, gt, ...)")
-
-
-def _list(cursor: _Cursor) -> tuple[str, ...]:
-    """``(a,"b,c",d)``; ``()`` is the empty list."""
-    cursor.expect("(")
-    if cursor.literal(")"):
-        return ()
-    values = [_value(cursor)]
-    while cursor.literal(","):
-        values.append(_value(cursor))
-    cursor.expect(")")
-    return tuple(values)
-
-
-def _value(cursor: _Cursor) -> str:
-    quoted = cursor.take(_QUOTED)
-    if quoted is not None:
-        return _ESCAPED.sub(r"\1", quoted[1])
-    literal = cursor.take(_ARRAY_LITERAL)
-    if literal is not None:
-        return literal[0]
-    bare = cursor.take(_BARE_VALUE)
-    return bare[0] if bare else ""
-
-
-def _children(cursor: _Cursor) -> tuple[Node, ...]:
-    cursor.depth += 1
-    if cursor.depth > MAX_DEPTH:
-        raise parse_error(cursor.what, cursor.text, cursor.position, f"at most {MAX_DEPTH} levels may be nested")
-    cursor.expect("(")
-    children = [_node(cursor)]
-    while cursor.literal(","):
-        children.append(_node(cursor))
-    cursor.expect(")")
-    cursor.depth -= 1
-    return tuple(children)
-
-
-def _node(cursor: _Cursor) -> Node:
-    cursor.nodes += 1
-    if cursor.nodes > MAX_NODES:
-        raise parse_error(cursor.what, cursor.text, cursor.position, f"at most {MAX_NODES} conditions are taken")
-    cursor.literal(" ")
-    tree = cursor.take(_TREE)
-    if tree is not None:
-        return Logic(tree[2], _children(cursor), negated=tree[1] is not None)
-    field = _field(cursor)
-    cursor.expect(".")
-    negated = cursor.literal("not.")
-    operator = cursor.take(_OPERATOR)
-    word = operator[0] if operator else ""
-    if word not in _VALUED and word not in ("is", "in"):
-        raise _unknown_operator(word, cursor.text)
-    cursor.expect(".")
-    if word == "in":
-        return Condition(field, word, _list(cursor), negated)
-    value = _value(cursor)
-    return Condition(field, word, _is_word(value, cursor.text) if word == "is" else value, negated)
-
-
-def _selected(cursor: _Cursor) -> Selected:
-    if cursor.literal("*"):
-        return Selected(None)
-    if cursor.literal("..."):
-        raise not_implemented("Spreading an embedded table")
-    field = _field(cursor)
-    alias = None
-    if not field.path and not cursor.text.startswith("::", cursor.position) and cursor.literal(":"):
-        alias, field = field.name, _field(cursor)
-    cast = cursor.take(_CAST) if cursor.literal("::") else None
-    if cast is None and cursor.text.endswith("::", 0, cursor.position):
-        cursor.fail("expecting a type name")
-    if cursor.literal("(") or cursor.literal("!"):
-        raise not_implemented("Embedding")
-    if cursor.literal("."):
-        raise not_implemented("An aggregate")
-    return Selected(field, alias, cast[0] if cast else None)
-
-
-def _order(cursor: _Cursor) -> Order:
-    field = _field(cursor)
-    if cursor.literal("("):
-        raise not_implemented("Ordering by an embedded table")
-    descending = False
-    if cursor.literal(".desc"):
-        descending = True
-    else:
-        cursor.literal(".asc")
-    if cursor.literal(".nullsfirst"):
-        return Order(field, descending, "first")
-    if cursor.literal(".nullslast"):
-        return Order(field, descending, "last")
-    return Order(field, descending)
+    return key[0].strip(" ")

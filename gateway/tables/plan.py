@@ -4,51 +4,39 @@ The plan only *claims* names. Whatever is claimed, every row the statement touch
 must be among the claimed ones, so a wrong guess here can refuse a write but never let one through.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeAlias
 
-from gateway.errors import ResourceMismatch, ResourceUnderivable
+from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
 from gateway.fencing.resource import Template, escape
 from gateway.fencing.rules import Equal, Mode
 from gateway.tables.body import Payload
+from gateway.tables.canonical import canonical_text, check_canonical
 from gateway.tables.catalog import Column, Table
-from gateway.tables.request import Request, pins
+from gateway.tables.pins import pins
+from gateway.tables.request import Request
 
 MAX_RESOURCES = 1000
-
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_ANY_TEXT = re.compile(r".*", re.DOTALL)
-
-# Types whose values are equal exactly if their texts are. The expression recognises a text that is canonical already;
-# None: only the database can tell.
-_TEXTUAL: dict[str, re.Pattern[str] | None] = {
-    "smallint": _INTEGER,
-    "integer": _INTEGER,
-    "bigint": _INTEGER,
-    "uuid": _UUID,
-    "text": _ANY_TEXT,
-    "character varying": _ANY_TEXT,
-    "boolean": None,
-    "date": None,
-    "time without time zone": None,
-    "timestamp without time zone": None,
-    "timestamp with time zone": None,
-}
+"""Resources that one write can claim."""
 
 Values: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the operator has decided for one table. ``template`` None: the primary key names the row."""
+    """What the operator has decided for one table. ``template`` None: the primary key names the row.
+
+    ``unfiltered``: updates and deletes without a filter are meant. Only where one resource is the whole table.
+    ``version``: the column that changes with every change of a row, which is its ETag then.
+    """
 
     template: Template | None = None
     mode: Mode = Mode.ENFORCE
     equal: Equal = Equal.ACCEPT
+    unfiltered: bool = False
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +51,30 @@ class Naming:
     def fields(self) -> tuple[str, ...]:
         return self.template.fields
 
-    @property
-    def moves_by_itself(self) -> bool:
-        """Whether a row can change its name although no column of the name is set: views and generated columns."""
-        return bool(self.columns) and (self.table.is_view or any(column.generated for column in self.columns))
+
+@dataclass(frozen=True, slots=True)
+class Explicit:
+    """The resources the caller names itself, if any: one for all it writes; or several, ``paired`` with tokens."""
+
+    names: tuple[str, ...] = ()
+    paired: bool = False
+
+
+NOTHING_NAMED = Explicit()
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The resources a write claims, before the values in their names are canonical.
 
-    ``rows`` holds the values of the template's fields, one tuple for each resource. ``explicit`` is the name the
-    caller gave; where both stand, all rows must turn out to have that name.
+    ``rows`` holds the values of the template's fields, one tuple for each resource. Where the caller names resources
+    itself, these are claimed, and all rows must turn out to have one of their names. ``guarded``: nothing has shown
+    which names the rows have that are about to change, so the statement must look before it changes them.
     """
 
-    explicit: str | None = None
+    explicit: Explicit = NOTHING_NAMED
     rows: tuple[Values, ...] = ()
+    guarded: bool = False
 
 
 def naming(table: Table, rule: Rule) -> Naming:
@@ -99,27 +95,25 @@ def table_resource(table: Table) -> str:
     return f"{escape(table.schema)}.{escape(table.name)}"
 
 
-def derive(request: Request, payload: Payload | None, named: Naming, explicit: str | None) -> Claim:
-    """Which resources the write claims.
-
-    Raises ``ResourceUnderivable`` where that cannot be told, ``ResourceMismatch`` for a write that would move rows
-    to another resource.
-    """
+def derive(request: Request, payload: Payload | None, named: Naming, explicit: Explicit = NOTHING_NAMED) -> Claim:
+    """Which resources the write claims. Raises ``ResourceUnderivable`` where that cannot be told."""
     if request.method in ("POST", "PUT"):
         assert payload is not None
         return _derive_insert(request, payload, named, explicit)
-    if request.method == "PATCH" and payload is not None and _may_move(payload, named):
-        return Claim(explicit, (_one_pinned_row(request, named),))
-    if explicit is not None:
-        return Claim(explicit)
-    return Claim(None, _pinned_rows(request, named))
+    moved = payload if request.method == "PATCH" else None
+    if not explicit.names:
+        return Claim(rows=_pinned_rows(request, named, moved))
+    if explicit.paired and _can_pin(request, named):
+        return Claim(explicit, _pinned_rows(request, named, moved))
+    # RETURNING shows the names that rows have after an update: a trigger, too, can set the columns of a name.
+    return Claim(explicit, guarded=request.method == "PATCH" and bool(named.fields))
 
 
 def questions(claim: Claim, named: Naming) -> dict[Column, set[str]]:
     """The values that only the database can bring into canonical form, by column. Usually none."""
     asked: dict[Column, set[str]] = {}
     for position, column in enumerate(named.columns if claim.rows else ()):
-        known = _TEXTUAL.get(column.base_type)
+        known = canonical_text(column)
         for row in claim.rows:
             if known is None or not known.fullmatch(row[position]):
                 asked.setdefault(column, set()).add(row[position])
@@ -129,20 +123,34 @@ def questions(claim: Claim, named: Naming) -> dict[Column, set[str]]:
 def resources(claim: Claim, named: Naming, answers: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
     """The claimed names, sorted. ``answers`` has the escaped canonical form of each value asked about, by column name.
 
-    Raises ``ResourceMalformed`` for a name that grows too long, ``ResourceMismatch`` where the explicit name differs.
+    Raises ``ResourceMalformed`` for a name that grows too long, and for one that the caller's names leave out
+    ``ResourceMismatch``, or ``TokenRequired`` where each has a token.
     """
-    names = {
-        named.template.join([
-            answers.get((column.name, value)) or escape(value)
-            for column, value in zip(named.columns, row, strict=True)
-        ])
-        for row in claim.rows
-    }  # fmt: skip
-    if claim.explicit is None:
+    if answers:
+        escaped = (_escaped(row, named.fields, answers) for row in claim.rows)
+    else:
+        escaped = ([escape(value) for value in row] for row in claim.rows)
+    names = set(map(named.template.join, escaped))
+    if not claim.explicit.names:
         return tuple(sorted(names))
-    for name in sorted(names - {claim.explicit}):
-        raise ResourceMismatch(f"The write touches {name}, which {claim.explicit} does not cover.")
-    return (claim.explicit,)
+    for name in sorted(names.difference(claim.explicit.names)):
+        raise _left_out(name, claim.explicit)
+    return tuple(sorted(claim.explicit.names))
+
+
+def _escaped(row: Values, fields: Values, answers: Mapping[tuple[str, str], str]) -> list[str]:
+    found = ((answers.get((field, value)), value) for field, value in zip(fields, row, strict=True))
+    return [escape(value) if answer is None else answer for answer, value in found]
+
+
+def _left_out(name: str, explicit: Explicit) -> GatewayError:
+    if explicit.paired:
+        return TokenRequired(
+            f"The write touches {name}, for which it carries no fencing token.",
+            advice=f"Add {name}= and the token of its lock to the list in Fencing-Token.",
+            facts={"resource": name},
+        )
+    return ResourceMismatch(f"The write touches {name}, which {explicit.names[0]} does not cover.")
 
 
 def _key_template(table: Table) -> Template:
@@ -157,18 +165,27 @@ def _key_template(table: Table) -> Template:
     return Template(text, literals, table.primary_key)
 
 
-def _derive_insert(request: Request, payload: Payload, named: Naming, explicit: str | None) -> Claim:
+def _derive_insert(request: Request, payload: Payload, named: Naming, explicit: Explicit) -> Claim:
     missing = [name for name in named.fields if payload.rows and name not in payload.columns]
     if upserts(request, named.table):
         # An upsert leaves the columns of the name as they are, so all of them must be known to stay what was sent.
         if missing:
             raise _not_in_body(missing[0], named)
-        return Claim(explicit, _body_rows(payload, named))
-    if explicit is not None:
+        return Claim(explicit, _body_rows(payload, named), guarded=_may_meet_another(request, named))
+    if explicit.names and (missing or not explicit.paired or not _is_canonical(named)):
         return Claim(explicit)
     if missing:
         raise _not_in_body(missing[0], named)
-    return Claim(None, _body_rows(payload, named))
+    return Claim(explicit, _body_rows(payload, named))
+
+
+def _may_meet_another(request: Request, named: Naming) -> bool:
+    """Whether an upsert could change a row of another name than it was sent with, and leave no trace of that.
+
+    The row in conflict has the values that were sent in the columns of the conflict, unless a trigger has set others.
+    """
+    target = conflict_target(request, named.table)
+    return bool(named.fields) and (named.table.has_row_triggers or not set(named.fields) <= set(target))
 
 
 def upserts(request: Request, table: Table) -> bool:
@@ -186,9 +203,24 @@ def conflict_target(request: Request, table: Table) -> tuple[str, ...]:
 
 
 def _body_rows(payload: Payload, named: Naming) -> tuple[Values, ...]:
-    _check_textual(named)
-    rows = {tuple(_text(row.get(name), name, named) for name in named.fields) for row in payload.rows}
-    return _bounded(rows)
+    check_canonical(named.columns)
+    if not named.fields:
+        return ((),) if payload.rows else ()
+    columns = [_texts(payload, name, named) for name in named.fields]
+    return _bounded(set(zip(*columns, strict=True)))
+
+
+def _texts(payload: Payload, name: str, named: Naming) -> list[str]:
+    """The values of one column of the body, with numbers as they were sent."""
+    values = [row.get(name) for row in payload.rows]
+    if any(map(_is_inexact, values)):
+        values = [row.get(name) for row in payload.exact_rows()]
+    return [_text(value, name, named) for value in values]
+
+
+def _is_inexact(value: Any) -> bool:
+    """Whether the text of a number may have been another one: the database reads the digits that were sent."""
+    return isinstance(value, float) or (type(value) is int and value == 0)
 
 
 def _text(value: Any, name: str, named: Naming) -> str:
@@ -202,24 +234,16 @@ def _text(value: Any, name: str, named: Naming) -> str:
     raise _not_in_body(name, named)
 
 
-def _may_move(payload: Payload, named: Naming) -> bool:
-    return named.moves_by_itself or any(name in payload.columns for name in named.fields)
+def _can_pin(request: Request, named: Naming) -> bool:
+    return _is_canonical(named) and set(named.fields) <= pins(request.query.filters).keys()
 
 
-def _one_pinned_row(request: Request, named: Naming) -> Values:
-    """The one name all matched rows have now; the touched-row check then shows that they have kept it."""
-    _check_textual(named)
-    pinned = pins(request.query.filters)
-    values = [pinned.get(name, ()) for name in named.fields]
-    if any(len(value) != 1 for value in values):
-        raise ResourceMismatch(
-            "The write sets columns that name the resource; moving a row to another resource is not supported yet.",
-            advice=f"Leave out {', '.join(named.fields)} from the body, or filter by 'eq' on each of them.",
-        )
-    return tuple(value[0] for value in values)
+def _is_canonical(named: Naming) -> bool:
+    return all(canonical_text(column) is not None for column in named.columns)
 
 
-def _pinned_rows(request: Request, named: Naming) -> tuple[Values, ...]:
+def _pinned_rows(request: Request, named: Naming, moved: Payload | None) -> tuple[Values, ...]:
+    """The names that the filters pin, and those that an update with this body gives to the same rows."""
     if not named.fields:
         return ((),)
     pinned = pins(request.query.filters)
@@ -229,10 +253,17 @@ def _pinned_rows(request: Request, named: Naming) -> tuple[Values, ...]:
             f"The filters do not pin {missing[0]!r}, which names the resource of rows of {named.table.name}.",
             advice=f"Filter by 'eq' or 'in' on {', '.join(named.fields)}, or name the resource in Fencing-Resource.",
         )
-    _check_textual(named)
-    lists = [pinned[name] for name in named.fields]
-    _check_count(lists)
-    return _bounded(set(product(*lists)))
+    check_canonical(named.columns)
+    before = [pinned[name] for name in named.fields]
+    _check_count(before)
+    rows = set(product(*before))
+    if moved is not None and moved.rows and any(name in moved.columns for name in named.fields):
+        after = [
+            _texts(moved, name, named) if name in moved.columns else values
+            for name, values in zip(named.fields, before, strict=True)
+        ]
+        rows.update(product(*after))
+    return _bounded(rows)
 
 
 def _check_count(lists: Sequence[Sequence[str]]) -> None:
@@ -264,21 +295,3 @@ def _not_in_body(name: str, named: Naming) -> ResourceUnderivable:
         "a value in every row.",
         advice=f"Send {', '.join(named.fields)} in every row, or name the resource in Fencing-Resource.",
     )
-
-
-def _check_textual(named: Naming) -> None:
-    for column in named.columns:
-        if not _is_textual(column):
-            raise ResourceUnderivable(
-                f"{column.name!r} is of type {column.exact_type}, where equal values can have different texts, "
-                "so no resource name can be derived from it.",
-                advice="Ask the operator for a rule over other columns, or name the resource in Fencing-Resource.",
-            )
-
-
-def _is_textual(column: Column) -> bool:
-    if not column.deterministic:
-        return False
-    if column.base_type == "numeric":
-        return column.has_modifier
-    return column.is_enum or column.base_type in _TEXTUAL

@@ -1,30 +1,29 @@
-"""What the caller gets: statuses, headers and bodies of the dialect, for successes and for every error."""
+"""What the caller gets where all is well: statuses, headers and bodies of the dialect."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import orjson
 
-from gateway.errors import DialectError, GatewayError, ResourceMismatch, SqlError
+from gateway.errors import DialectError
 from gateway.fencing.token import Token
 from gateway.tables.catalog import Table
-from gateway.tables.request import Preferences, Request, range_error
+from gateway.tables.overrides import Headers, Overrides, replaced
+from gateway.tables.preferences import Preferences
+from gateway.tables.query import range_error
+from gateway.tables.request import WRITES, Request
+from gateway.tables.versions import quoted, row_changed
 
-Headers: TypeAlias = list[tuple[bytes, bytes]]
+# These statuses go without a body: one would be taken for the beginning of the next answer.
+BODILESS = frozenset((204, 205, 304))
 
-_CONTENT_TYPE = (b"content-type", b"application/json; charset=utf-8")
-_OBJECT_TYPE = (b"content-type", b"application/vnd.pgrst.object+json; charset=utf-8")
 _MAX_RESOURCES_HEADER = 4096
 
-# PostgREST's statuses by SQLSTATE; the longest prefix wins, and whatever is not here is 400.
-_STATUS_OF_SQLSTATE = {
-    "23503": 409, "23505": 409, "42501": 403, "42P01": 404, "42883": 404, "25006": 405, "21000": 500,
-    "08": 503, "53": 503, "57P01": 503, "53400": 500,
-    "09": 500, "25": 500, "2D": 500, "38": 500, "39": 500, "3B": 500, "40": 500, "54": 500, "55": 500, "57": 500,
-    "58": 500, "F0": 500, "HV": 500, "XX": 500, "P0": 500, "P0001": 400, "42P17": 500, "0L": 403, "0P": 403, "28": 403,
-}  # fmt: skip
+# One path has one ETag, but an answer in several forms, and in several schemas.
+_VARY = (b"vary", b"Accept, Accept-Profile")
+_OF_NOTHING_NEW = frozenset((b"etag", b"vary", b"content-location"))
 
 
 class Row(Protocol):
@@ -44,39 +43,55 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a write did: rows touched, those of them that are new, and what was asked back, as JSON texts."""
+    """What a write did: rows touched, those of them that are new, and what was asked back, as texts.
+
+    ``said``: what code in the database has said about the answer. ``total``: of a call, how many rows there are
+    beyond this page, where they were counted. ``etag``: that of the one row written, if asked for.
+    """
 
     touched: int
     inserted: int = 0
     body: str | None = None
     location: str | None = None
+    said: Overrides | None = None
+    total: int | None = None
+    etag: str | None = None
 
     @classmethod
     def from_row(cls, row: Row) -> "Written":
-        return cls(row["touched"], row["inserted"], row["body"], row["location"])
+        return cls(row["touched"], row["inserted"], row["body"], row["location"], etag=row["etag"])
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Under which fence a write was accepted. Empty where nothing was claimed (observe mode)."""
+    """Under which fences a write was accepted. Empty where nothing was claimed (observe mode).
+
+    ``pairs``: the fence of each resource, where the caller showed a token for each.
+    """
 
     token: Token | None = None
     resources: Sequence[str] = ()
+    pairs: Sequence[tuple[str, Token]] = ()
 
 
 def read(request: Request, row: Row, path: str, query_string: bytes) -> Response:
     """The answer to GET and HEAD. Raises PGRST103 for an offset beyond the end, PGRST116 where not one row is there."""
     touched, total, offset = row["touched"], row["total"], request.query.offset
     if total is not None and offset > total:
-        raise range_error(f"An offset of {offset} was requested, but there are only {total} rows.")
+        raise beyond(offset, total)
     body: str = row["body"]
     headers: Headers = [
-        _OBJECT_TYPE if request.singular else _CONTENT_TYPE,
+        request.media.content_type,
         (b"content-range", _range(offset, touched, "*" if total is None else str(total))),
         (b"content-location", _content_location(path, query_string)),
     ]
     if request.singular:
         body = single(body, touched)
+    etag = row["etag"] if touched == 1 else None
+    if etag is not None:
+        headers += (etag_header(etag), _VARY)
+    if request.preconditions and not request.preconditions.met_by(etag):
+        return _not_as_expected(request, etag, headers)
     encoded = body.encode()
     headers.append((b"content-length", str(len(encoded)).encode()))
     _add_applied(headers, request)
@@ -84,34 +99,77 @@ def read(request: Request, row: Row, path: str, query_string: bytes) -> Response
     return Response(status, headers, b"" if request.method == "HEAD" else encoded)
 
 
-def write(request: Request, table: Table, written: Written, accepted: Accepted, path: str) -> Response:
-    """The answer to a write that is durable."""
+def _not_as_expected(request: Request, etag: str | None, headers: Headers) -> Response:
+    """The answer to a read whose condition is not met: nothing new, or (``If-Match``) another version."""
+    if request.preconditions.match is not None and not request.preconditions.match.match_strongly(etag):
+        raise row_changed(etag)
+    return Response(304, [pair for pair in headers if pair[0] in _OF_NOTHING_NEW])
+
+
+def call(request: Request, written: Written, accepted: Accepted, *, sets: bool, nothing: bool) -> Response:
+    """The answer to the call of a function. ``sets``: it returns rows, not one thing; ``nothing``: not even that.
+
+    Raises PGRST103 for an offset beyond the end, PGRST116 where not one row is there.
+    """
+    headers: Headers = _fences(accepted)
+    total, offset = written.total, request.query.offset
+    if total is not None and offset > total:
+        raise beyond(offset, total)
+    headers.append((b"content-range", _range(offset, written.touched, "*" if total is None else str(total))))
+    names = ", ".join(applied("RPC", request.preferences))
+    if names:
+        headers.append((b"preference-applied", names.encode()))
+    if nothing:
+        return overridden(Response(204, headers), written.said)
+    body = written.body or ""
+    encoded = (single(body, written.touched) if request.singular and sets else body).encode()
+    headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
+    status = 206 if total is not None and written.touched < total else 200
+    return overridden(Response(status, headers, b"" if request.method == "HEAD" else encoded), written.said)
+
+
+def beyond(offset: int, total: int) -> DialectError:
+    """PGRST103, with the number of rows there are."""
+    error = range_error(f"An offset of {offset} was requested, but there are only {total} rows.")
+    error.headers = ((b"content-range", f"*/{total}".encode()),)
+    return error
+
+
+def _fences(accepted: Accepted) -> Headers:
+    """The fences a write was accepted under."""
     headers: Headers = []
-    if accepted.token is not None:
+    if accepted.pairs:
+        headers.append((b"fencing-token", _bounded([f"{resource}={token}" for resource, token in accepted.pairs])))
+    elif accepted.token is not None:
         headers.append((b"fencing-token", str(accepted.token).encode()))
     if accepted.resources:
         headers.append((b"fencing-resource", _bounded(accepted.resources)))
+    return headers
+
+
+def write(request: Request, table: Table, written: Written, accepted: Accepted, path: str) -> Response:
+    """The answer to a write that is durable."""
+    headers = _fences(accepted)
     if request.method != "PUT":
         headers.append((b"content-range", _write_range(request, written.touched)))
-    if written.location is not None and written.touched == 1:
+    if written.location is not None and written.touched == 1 and table.primary_key:
         headers.append((b"location", location(path, table, orjson.loads(written.location))))
-    _add_applied(headers, request)
+    if written.etag is not None:
+        headers.append(etag_header(written.etag))
+    _add_applied(headers, _without_resolution(request, table))
     status = _status(request, written)
     if not request.wants_rows:
         if request.method == "POST":
             headers.append((b"content-length", b"0"))
-        return Response(status, headers)
-    body = written.body or "[]"
+        return overridden(Response(status, headers), written.said)
+    body = _empty(request) if written.body is None else written.body
     encoded = (single(body, written.touched) if request.singular else body).encode()
-    headers += (_OBJECT_TYPE if request.singular else _CONTENT_TYPE, (b"content-length", str(len(encoded)).encode()))
-    return Response(status, headers, encoded)
+    headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
+    return overridden(Response(status, headers, encoded), written.said)
 
 
-def options(table: Table) -> Response:
-    """What the table permits. PUT needs a primary key."""
-    writes = [] if table.kind in ("m", "f") else ["POST", *(["PUT"] if table.primary_key else []), "PATCH", "DELETE"]
-    allow = ",".join(["OPTIONS", "GET", "HEAD", *writes])
-    return Response(200, [(b"allow", allow.encode()), (b"content-length", b"0")])
+def etag_header(etag: str) -> tuple[bytes, bytes]:
+    return (b"etag", quoted(etag).encode("latin-1"))
 
 
 def single(body: str, touched: int) -> str:
@@ -131,6 +189,26 @@ def check_single(touched: int) -> None:
         )
 
 
+def overridden(response: Response, said: Overrides | None) -> Response:
+    """The answer with what was said about it."""
+    if said is None:
+        return response
+    headers = replaced(response.headers, said.headers)
+    status = said.status or response.status
+    if status in BODILESS:
+        headers = [pair for pair in headers if pair[0] not in (b"content-type", b"content-length")]
+        return Response(status, headers)
+    if not any(name == b"content-length" for name, _ in headers):
+        headers.append((b"content-length", str(len(response.body)).encode()))
+    return Response(status, headers, response.body)
+
+
+def check_put(request: Request, touched: int) -> None:
+    """PGRST115, where a PUT has found that its body is another row than its URL."""
+    if request.method == "PUT" and touched != 1:
+        raise DialectError("PGRST115", 400, "Payload values do not match URL in primary key column(s)")
+
+
 def location(path: str, table: Table, keys: Sequence[Any]) -> bytes:
     """Where the one new row is, as a path with filters on its primary key."""
     filters = (
@@ -138,62 +216,6 @@ def location(path: str, table: Table, keys: Sequence[Any]) -> bytes:
         for name, key in zip(table.primary_key, keys, strict=True)
     )
     return f"{quote(path)}?{'&'.join(filters)}".encode()
-
-
-def sql_error(error: SqlError) -> GatewayError:
-    """An error of the database as PostgREST answers it: the SQLSTATE is the code."""
-    if error.sqlstate == "FN422":
-        return mismatch(error.message or None)
-    return DialectError(
-        error.sqlstate, _sqlstate_status(error.sqlstate, error.message), error.message,
-        details=error.detail, hint=error.hint,
-    )  # fmt: skip
-
-
-def mismatch(touched: str | None) -> ResourceMismatch:
-    """A row was touched that no claimed resource covers. ``touched`` is its name; None where it has no name."""
-    if not touched:
-        return ResourceMismatch("The write touches a row whose columns do not make up a resource name.")
-    return ResourceMismatch(f"The write touches {touched}, which its token does not cover.", facts={"touched": touched})
-
-
-def error(failure: GatewayError) -> Response:
-    """Any error as the dialect's body: always four keys, each a string or null."""
-    headers: Headers = [_CONTENT_TYPE]
-    if failure.retry_after is not None:
-        headers.append((b"retry-after", str(failure.retry_after).encode()))
-    if failure.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    body = orjson.dumps({
-        "code": failure.code,
-        "message": failure.message,
-        "details": failure.details if isinstance(failure, DialectError) else _details(failure),
-        "hint": failure.hint if isinstance(failure, DialectError) else failure.advice or None,
-    })  # fmt: skip
-    headers.append((b"content-length", str(len(body)).encode()))
-    return Response(failure.status, headers, body)
-
-
-def _details(failure: GatewayError) -> str | None:
-    """The facts of an error as one sentence: postgrest clients show their users nothing but text."""
-    facts = failure.facts
-    if "rejection" not in facts:
-        return ", ".join(f"{name}: {value}" for name, value in facts.items()) or None
-    return (
-        f"Resource {facts['resource']}: the write presented token {facts['token']}, the fence is {facts['fence']}, "
-        f"raised by {facts['raised_by']} at {facts['raised_at']}; rejection {facts['rejection']}."
-    )
-
-
-def _sqlstate_status(sqlstate: str, message: str) -> int:
-    if sqlstate == "21000" and message.endswith("requires a WHERE clause"):
-        return 400
-    if sqlstate.startswith("PT") and sqlstate[2:].isdigit() and 200 <= int(sqlstate[2:]) <= 599:
-        return int(sqlstate[2:])
-    for prefix in (sqlstate, sqlstate[:2]):
-        if prefix in _STATUS_OF_SQLSTATE:
-            return _STATUS_OF_SQLSTATE[prefix]
-    return 400
 
 
 def _status(request: Request, written: Written) -> int:
@@ -205,8 +227,13 @@ def _status(request: Request, written: Written) -> int:
     return 201 if request.method == "PUT" and written.inserted else 200
 
 
+def _empty(request: Request) -> str:
+    """No rows, in the form the caller wants: PostgREST's CSV has a line of names that are not there."""
+    return "\n" if request.media.form == "csv" else "[]"
+
+
 def _write_range(request: Request, touched: int) -> bytes:
-    total = "*" if request.preferences.count is None else str(touched)
+    total = str(touched) if request.preferences.count in ("exact", "estimated") else "*"
     if request.method == "PATCH":
         return _range(0, touched, total)
     return f"*/{total}".encode()
@@ -218,26 +245,37 @@ def _range(offset: int, touched: int, total: str) -> bytes:
     return f"{offset}-{offset + touched - 1}/{total}".encode()
 
 
+def _without_resolution(request: Request, table: Table) -> Request:
+    """Where nothing can be in conflict, no resolution of conflicts was applied."""
+    if request.preferences.resolution is None or request.query.on_conflict or table.primary_key:
+        return request
+    return replace(request, preferences=replace(request.preferences, resolution=None))
+
+
 def _add_applied(headers: Headers, request: Request) -> None:
-    applied = ", ".join(_applied(request.method, request.preferences))
-    if applied:
-        headers.append((b"preference-applied", applied.encode()))
+    names = ", ".join(applied(request.method, request.preferences))
+    if names:
+        headers.append((b"preference-applied", names.encode()))
 
 
-def _applied(method: str, preferences: Preferences) -> Iterable[str]:
-    """The honoured preferences, in PostgREST's fixed order."""
-    writes = method not in ("GET", "HEAD")
+def applied(method: str, preferences: Preferences) -> Iterable[str]:
+    """The honoured preferences, in PostgREST's fixed order. ``method`` RPC: a call."""
+    writes = method in WRITES
     if preferences.resolution is not None and method == "POST":
         yield f"resolution={preferences.resolution}"
     if preferences.missing is not None and method in ("POST", "PATCH"):
         yield f"missing={preferences.missing}"
     if preferences.returns is not None and writes:
         yield f"return={preferences.returns}"
-    if preferences.count == "exact":
-        yield "count=exact"
+    if preferences.count is not None:
+        yield f"count={preferences.count}"
+    if preferences.tx is not None:
+        yield f"tx={preferences.tx}"
     if preferences.strict is not None:
         yield "handling=strict" if preferences.strict else "handling=lenient"
-    if preferences.max_affected is not None and method in ("PATCH", "DELETE"):
+    if preferences.timezone is not None:
+        yield f"timezone={preferences.timezone}"
+    if preferences.max_affected is not None and method in ("PATCH", "DELETE", "RPC"):
         yield f"max-affected={preferences.max_affected}"
 
 
@@ -250,6 +288,6 @@ def _bounded(resources: Sequence[str]) -> bytes:
 
 
 def _content_location(path: str, query_string: bytes) -> bytes:
-    if not query_string:
-        return quote(path).encode()
-    return quote(path).encode() + b"?" + b"&".join(sorted(query_string.split(b"&")))
+    """The same address whatever the order of its parameters, and without the key that some clients repeat there."""
+    parts = sorted(part for part in query_string.split(b"&") if part and not part.startswith(b"apikey="))
+    return b"?".join(filter(None, (quote(path).encode(), b"&".join(parts))))

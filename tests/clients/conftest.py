@@ -1,14 +1,15 @@
-"""One gateway for all clients. Each test has a lock of its own, and keeps to the objects that it covers."""
+"""One gateway for all clients. Each test has a lock of its own, and keeps to the objects and the row that it covers."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import asyncpg
 import pytest
 import trustme
 
-from gateway import embedded
+from gateway import demo, embedded
 from gateway.embedded import EmbeddedPostgres
 from tests.clients.gateway import Gateway, Lock, Login, serving
 from tests.integration.objects.stage import fresh_database
@@ -20,10 +21,21 @@ def _database(server: EmbeddedPostgres) -> Iterator[str]:
     with asyncio.Runner() as runner:
         opened = fresh_database(server)
         dsn = runner.run(opened.__aenter__())
+        runner.run(_make_table(dsn))
         try:
             yield dsn
         finally:
             runner.run(opened.__aexit__(None, None, None))
+
+
+async def _make_table(dsn: str) -> None:
+    """The table of the demo, which the page of clients shows."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        for statement in demo.SAMPLE:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
 
 
 @contextmanager

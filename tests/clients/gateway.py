@@ -1,5 +1,6 @@
 """A gateway in a process of its own, in front of a real store: what clients see, and what tests look at."""
 
+import asyncio
 import hashlib
 import ssl
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import boto3
 import httpx
 import trustme
@@ -27,6 +29,7 @@ TOKEN, NEWER = "33", "34"
 CONFIGURATION = """
 [server]
 listen = "127.0.0.1:{port}"
+rest_v1 = true
 {tls}
 
 [postgres]
@@ -60,18 +63,19 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """``origin`` is the gateway's; ``store`` speaks to the store behind it, past the gateway.
+    """``origin`` is the gateway's. Past it go ``store``, a client of the store, and ``dsn``, the database's address.
 
     ``authority``: the certificate that clients have to trust, where the gateway speaks TLS.
     """
 
     origin: str
     store: S3Client
+    dsn: str
     authority: Path | None = None
 
     def lock(self) -> "Lock":
-        """A lock nobody else has."""
-        return Lock(self, f"c{uuid4().hex[:12]}")
+        """A lock nobody else has. Its name is a number, so that there can be a row of it."""
+        return Lock(self, str(10**12 + uuid4().int % 10**12))
 
     def api(self) -> httpx.Client:
         trusted = ssl.create_default_context(cafile=self.authority) if self.authority else True
@@ -85,7 +89,7 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """One lock, and the objects that it covers: all those below ``prefix``."""
+    """One lock, and what it covers: all objects below ``prefix``, and the row ``number`` of ``accounts``."""
 
     gateway: Gateway
     name: str
@@ -97,6 +101,10 @@ class Lock:
     @property
     def prefix(self) -> str:
         return f"accounts/{self.name}/"
+
+    @property
+    def number(self) -> int:
+        return int(self.name)
 
     def key(self, name: str) -> str:
         return self.prefix + name
@@ -139,6 +147,11 @@ class Lock:
         names = [one["Key"].removeprefix(self.prefix) for page in pages for one in page.get("Contents", ())]
         return {name: hashlib.sha256(self.body(name) or b"").hexdigest() for name in names}
 
+    def rows(self) -> list[tuple[Any, ...]]:
+        """What stands in the table itself: owner, balance, note."""
+        query = "SELECT owner, balance, note FROM accounts WHERE id = $1"
+        return [tuple(row) for row in asyncio.run(_fetch(self.gateway.dsn, query, self.number))]
+
     def seed(self, **bodies: bytes) -> None:
         """Objects that the client under test has written while it still held the lock."""
         client = self.gateway.connect(self.session())
@@ -149,16 +162,24 @@ class Lock:
     @contextmanager
     def overtaken(self, refusals: int = 1) -> Iterator[None]:
         """The lock goes to somebody else; what is done inside must change nothing, and be on record so many times."""
-        before = self.objects()
+        before = self.objects(), self.rows()
         self.take_over()
         assert self.rejections() == []
         yield
-        assert self.objects() == before
+        assert (self.objects(), self.rows()) == before
         records = self.rejections()
         assert len(records) >= refusals
         for record in records:
             assert (record["token"], record["fence"], record["reason"]) == (TOKEN, NEWER, "token-stale")
             assert (record["caller"], record["raised_by"]) == ("demo", "successor")
+
+
+async def _fetch(dsn: str, query: str, *arguments: object) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return await connection.fetch(query, *arguments)
+    finally:
+        await connection.close()
 
 
 def connect(origin: str, login: Login, authority: Path | None = None, **settings: Any) -> S3Client:
@@ -189,7 +210,7 @@ def serving(dsn: str, endpoint: str, directory: Path, authority: trustme.CA | No
     store.create_bucket(Bucket=BUCKET)
     with started("serve", "--config", str(path)) as process:
         process.wait_for(lambda: "listening" in process.errors.read_text())
-        yield Gateway(f"{'https' if tls else 'http'}://127.0.0.1:{port}", store, trusted)
+        yield Gateway(f"{'https' if tls else 'http'}://127.0.0.1:{port}", store, dsn, trusted)
         assert process.stop() == 0
         assert "Traceback" not in process.said(), process.said()
     store.close()

@@ -21,12 +21,13 @@ SNIPPETS = {
     )
 }
 WITHOUT_AN_OBJECT = {"fenced-credentials"}
+OF_TABLES = {"postgrest", "postgrest-request", "postgrest-hook", "postgrest-js", "supabase-js", "curl-tables"}
 
 
 def test_every_snippet_of_code_is_run() -> None:
     blocks = re.findall(r"^```(\w+)$", PAGE.read_text(), re.MULTILINE)
     assert len(blocks) == len(SNIPPETS) + blocks.count("properties")
-    assert len(SNIPPETS) == 15
+    assert len(SNIPPETS) == 21
 
 
 def test_what_the_page_shows_can_be_pasted_where_the_demo_runs() -> None:
@@ -74,13 +75,14 @@ def test_a_snippet(name: str, lock: Lock, shell: Shell) -> None:
     language, code = SNIPPETS[name]
     for shown, here in (
         ("127.0.0.1:8080", lock.gateway.origin.removeprefix("http://")),
-        ("accounts/42", f"accounts/{lock.name}"),
+        ("42", lock.name) if name in OF_TABLES else ("accounts/42", f"accounts/{lock.name}"),
     ):
         assert shown in code
         code = code.replace(shown, here)
     done = LANGUAGES[language](shell, code)
     assert done.status == 0, done.error
-    assert len(lock.objects()) == (0 if name in WITHOUT_AN_OBJECT else 1)
+    assert len(lock.objects()) == (0 if name in WITHOUT_AN_OBJECT | OF_TABLES else 1)
+    assert lock.rows() == ([("dora", 120, None)] if name in OF_TABLES else [])
     with lock.overtaken():
         refused = LANGUAGES[language](shell, code)
     assert refused.status != 0

@@ -33,6 +33,8 @@ class Answer:
     code: str | None
     request_id: str | None
     body: bytes = field(repr=False)
+    replayed: bool = False
+    """The answer to the same request before, which had the same idempotency key."""
 
     @property
     def succeeded(self) -> bool:
@@ -119,6 +121,11 @@ class Client:
         """A write to a table: ``target`` is its name and the query."""
         return self._json(method, f"/v1/tables/{target}", rows, {"Fencing-Token": str(self.token), **headers})
 
+    def transaction(self, writes: Any, **headers: str) -> Answer:
+        """Several writes to tables, all or nothing."""
+        named = {"Fencing-Token": str(self.token), **headers}
+        return self._json("POST", "/v1/transaction", {"writes": writes}, named)
+
     def _s3(
         self, method: str, key: str, body: bytes = b"", headers: Mapping[str, str] | None = None, *, query: str = ""
     ) -> Answer:
@@ -143,7 +150,8 @@ class Client:
             connection.request(method, path, body, headers)
             response = connection.getresponse()
             content = response.read()
-            return Answer(response.status, _code(content), response.getheader("x-request-id"), content)
+            replayed = response.getheader("idempotency-replayed") is not None
+            return Answer(response.status, _code(content), response.getheader("x-request-id"), content, replayed)
         except http.client.HTTPException as error:
             raise ConnectionError(str(error)) from error
         finally:

@@ -97,6 +97,37 @@ def update(note: str) -> Deed:
     return Deed("update", lambda client, place: client.table("PATCH", _filtered(place), {"note": note}))
 
 
+def update_one(note: str) -> Deed:
+    """An update that may have to be undone, so that it cannot be a single statement."""
+    strictly = {"Prefer": "handling=strict,max-affected=1"}
+    return Deed(
+        "update of one", lambda client, place: client.table("PATCH", _filtered(place), {"note": note}, **strictly)
+    )
+
+
+def insert_once(note: str) -> Deed:
+    """A row, under a key: however often it is sent, it is inserted once."""
+
+    def perform(client: Client, place: Place) -> Answer:
+        rows = {"id": place.number, "note": note}
+        headers = {"Idempotency-Key": f"insert-{place.number}", "Prefer": "return=representation"}
+        return client.table("POST", "accounts", rows, **headers)
+
+    return Deed("insert under a key", perform)
+
+
+def write_two_once(note: str) -> Deed:
+    """A transaction under a key: the row is replaced, and another one inserted."""
+
+    def perform(client: Client, place: Place) -> Answer:
+        insert = {"method": "POST", "table": "accounts", "body": {"id": -place.number, "note": note}}
+        query = f"id=eq.{place.number}"
+        update = {"method": "PATCH", "table": "accounts", "query": query, "body": {"note": note}}
+        return client.transaction([insert, update], **{"Idempotency-Key": f"two-{place.number}"})
+
+    return Deed("transaction under a key", perform)
+
+
 def delete_row() -> Deed:
     return Deed("delete of a row", lambda client, place: client.table("DELETE", _filtered(place)))
 

@@ -22,13 +22,16 @@ from tests.crash.deeds import (
     delete_two,
     delete_version,
     insert,
+    insert_once,
     insert_two,
     put,
     put_in_two_parts,
     put_second,
     tag,
     update,
+    update_one,
     upsert,
+    write_two_once,
 )
 from tests.crash.story import Deed, Story
 
@@ -249,6 +252,11 @@ TABLES = (
     Kind("raising delete row", delete_row(), FAST + SLOW, a_row),
     Kind("insert of two", insert_two("zombie"), SLOW, nothing),
 )
+# What is sent again with the same key: see test_sent_again.py.
+KEYED = (
+    Kind("insert under a key", insert_once("zombie"), SLOW, nothing),
+    Kind("transaction under a key", write_two_once("zombie"), (*SLOW[:2], *SLOW[1:]), a_row),
+)
 TABLE_SETTLER = Kind(
     "row over overwrite",
     upsert("zombie"),
@@ -264,7 +272,8 @@ STALE = (
     Kind("stale completion", complete(ZOMBIE), _around("objects.reject"), an_overtaken_upload, BEFORE),
     Kind("stale tagging", tag("zombie"), _around("objects.reject"), an_overtaken_object, BEFORE),
     Kind("stale barrier", barrier(), _around("objects.raise", "api.reject"), an_overtaken_object, BEFORE),
-    Kind("stale update", update("zombie"), (*FAST, SLOW[0], *_around("tables.reject")), an_overtaken_row),
+    Kind("stale update", update("zombie"), (*FAST, *_around("tables.reject")), an_overtaken_row),
+    Kind("stale update of one at most", update_one("zombie"), _around("tables.reject"), an_overtaken_row),
 )
 
-EVERY = (*OBJECTS, *UPLOADS, *OTHERS, *AMENDMENTS, *SETTLERS, *TABLES, TABLE_SETTLER, *STALE)
+EVERY = (*OBJECTS, *UPLOADS, *OTHERS, *AMENDMENTS, *SETTLERS, *TABLES, *KEYED, TABLE_SETTLER, *STALE)

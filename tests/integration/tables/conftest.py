@@ -113,6 +113,14 @@ async def write(client: httpx.AsyncClient) -> Send:
 
 
 @pytest.fixture
+async def stranger(tables: Database, dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """A session of its own, to hold row locks that make a write wait in its middle."""
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
 async def origin(tables: Database, plane: TablePlane) -> AsyncIterator[str]:
     """The address of the plane, served over real HTTP."""
     listener = socket.create_server(("127.0.0.1", 0))

@@ -9,8 +9,8 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.errors import OutcomeUnknown
 from gateway.store.database import Database, Record
+from gateway.store.sessions import Session
 from gateway.tables import batch
 from tests.integration.tables.asking import Send, answered, row, rows
 
@@ -34,19 +34,20 @@ async def held(tables: Database, write: Send) -> Database:
 class Trips:
     """Counts the batches, and how many writes went in them."""
 
-    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
-        self._real = database.fetchmany_write
-        monkeypatch.setattr(database, "fetchmany_write", self._counted)
+        real = asyncpg.Connection.fetchmany
 
-    async def _counted(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
-        self.sizes.append(len(arguments))
-        return await self._real(sql, arguments)
+        async def counted(session: Session, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+            self.sizes.append(len(arguments))
+            return await real(session, sql, arguments)
+
+        monkeypatch.setattr(asyncpg.Connection, "fetchmany", counted)
 
 
 @pytest.fixture
 def trips(held: Database, monkeypatch: pytest.MonkeyPatch) -> Trips:
-    return Trips(held, monkeypatch)
+    return Trips(monkeypatch)
 
 
 async def test_writes_that_arrive_together_share_trips(write: Send, held: Database, trips: Trips) -> None:
@@ -202,10 +203,10 @@ async def test_a_fence_being_raised_does_not_hold_up_the_others(write: Send, hel
 async def test_a_lost_connection_leaves_everybody_in_doubt(
     write: Send, held: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def lose(sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
-        raise OutcomeUnknown("The database connection was lost.")
+    async def lose(session: Session, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+        raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
 
-    monkeypatch.setattr(held, "fetchmany_write", lose)
+    monkeypatch.setattr(asyncpg.Connection, "fetchmany", lose)
     answers = await asyncio.gather(
         *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 1}, token=5) for n in range(ACCOUNTS))
     )

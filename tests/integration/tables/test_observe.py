@@ -35,7 +35,8 @@ async def test_other_objections_are_noted(
 
 
 async def test_a_moved_row_is_noted(write: Send, tables: Database) -> None:
-    answered(await write("PATCH", "/watched?id=eq.1", {"id": 9}, token=5), 204)
+    answered(await write("PATCH", "/watched?id=eq.2", {"id": 8}, token=5), 204)  # both names are claimed
+    answered(await write("PATCH", "/watched?id=eq.1", {"id": 9}, token=5, resource="public.watched/1"), 204)
     assert await rows(tables, ON_RECORD) == [("public.watched/9", "resource-mismatch", False, None)]
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 
 import asyncpg
 import httpx
@@ -14,24 +13,9 @@ from gateway.fencing.rules import Presented
 from gateway.observe.events import Event
 from gateway.store.database import Database
 from gateway.tables.plane import Exposure, TablePlane
-from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
+from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send, waiting
 
 TARGET = "/accounts?id=eq.1"
-
-
-@pytest.fixture
-async def stranger(tables: Database, dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """A session of its own, to hold row locks that make a write wait in its middle."""
-    connection = await asyncpg.connect(dsn)
-    yield connection
-    await connection.close()
-
-
-async def waiting(tables: Database, sessions: int) -> None:
-    """Return once so many sessions wait for a lock."""
-    async with asyncio.timeout(10):
-        while (await row(tables, "SELECT count(*) FROM pg_locks WHERE NOT granted"))[0] < sessions:
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("fence", [None, 5], ids=["transaction", "fast path"])

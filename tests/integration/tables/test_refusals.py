@@ -79,14 +79,12 @@ class TestNothingIsWritten:
             ("PATCH", f"{TARGET}&nope=eq.1", {"note": "x"}, 400, "42703"),
             ("DELETE", "/accounts?id=huh.1", None, 400, "PGRST100"),
             ("DELETE", "/accounts?id=eq.1&or=(id.eq.1", None, 400, "PGRST100"),
-            ("DELETE", "/accounts?id=eq.1&films.id=eq.1", None, 400, "PGRST127"),
+            ("DELETE", "/accounts?id=eq.1&films.id=eq.1", None, 400, "PGRST108"),
             ("POST", "/accounts", [{"id": 10}, {"owner": "x"}], 400, "PGRST102"),
-            ("POST", "/accounts", 5, 400, "PGRST102"),
             ("POST", "/accounts", {"id": 1}, 409, "23505"),
             ("POST", "/accounts", {"id": 10, "balance": None}, 400, "23502"),
             ("POST", "/accounts", {"id": 10, "balance": "many"}, 400, "22P02"),
             ("POST", "/accounts", {"id": 10, "owner": "a\0b"}, 400, "22P05"),
-            ("PATCH", TARGET, [], 400, "PGRST102"),
             ("PATCH", TARGET, [{"note": "a"}, {"note": "b"}], 400, "PGRST102"),
             ("PATCH", "/accounts", {"note": "x"}, 400, "21000"),
             ("PATCH", "/accounts?id", {"note": "x"}, 400, "21000"),
@@ -103,9 +101,10 @@ class TestNothingIsWritten:
             ("POST", "/keyless", {"v": 1}, 422, "resource-underivable"),
             ("PATCH", "/rich?id=eq.2", {"note": "x"}, 422, "resource-underivable"),
             ("PATCH", "/floats?x=eq.1.5", {"v": 2}, 422, "resource-underivable"),
-            ("PATCH", TARGET, {"id": 20}, 422, "resource-mismatch"),
-            ("PATCH", "/accounts?owner=eq.ann", {"id": 2}, 422, "resource-mismatch"),
-            ("PATCH", "/shipments?order_id=eq.7", {"order_id": 8}, 422, "resource-mismatch"),
+            ("PATCH", TARGET, {"id": 2}, 409, "23505"),
+            ("PATCH", TARGET, {"id": None}, 422, "resource-underivable"),
+            ("PATCH", "/accounts?owner=eq.ann", {"id": 2}, 422, "resource-underivable"),
+            ("PATCH", "/shipments?order_id=eq.7", {"order_id": None}, 422, "resource-underivable"),
         ],
     )  # fmt: skip
     async def test_refused_writes(
@@ -142,10 +141,10 @@ class TestNothingIsWritten:
         answered(response, 422, "resource-mismatch")
 
     async def test_other_media_types(self, client: httpx.AsyncClient) -> None:
-        for content_type, code in (("text/csv", "PGRST127"), ("text/plain", "PGRST102")):
+        for content_type in ("text/plain", "application/octet-stream", "application/xml"):
             headers = {"fencing-token": "5", "content-type": content_type}
-            answered(await client.post("/accounts", headers=headers, content=b"id\n10"), 400, code)
-        headers = {"fencing-token": "5", "accept": "text/csv"}
+            answered(await client.post("/accounts", headers=headers, content=b"id\n10"), 400, "PGRST102")
+        headers = {"fencing-token": "5", "accept": "text/html"}
         answered(await client.post("/accounts", headers=headers, json={"id": 10}), 406, "PGRST107")
 
     async def test_a_body_over_the_limit(self, client: httpx.AsyncClient) -> None:

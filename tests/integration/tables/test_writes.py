@@ -230,4 +230,6 @@ async def test_the_steps_are_announced(write: Send, events: list[Event]) -> None
     slow = ["claim.after", "write.after", "commit.after"]
     assert await steps(5) == ["fast.before", "fast.after", *slow]
     assert await steps(5) == ["fast.before", "fast.after"]
-    assert await steps(4) == ["fast.before", "fast.after", "claim.after", "reject.before", "reject.after"]
+    assert await steps(4) == ["fast.before", "fast.after", "reject.before", "reject.after"]
+    assert await steps(4) == ["reject.before", "reject.after"], "it is known that the fence is higher"
+    assert await steps(6) == ["fast.before", "fast.after", *slow]

@@ -1,15 +1,8 @@
-"""Statuses, headers and bodies of the dialect."""
+"""Statuses, headers and bodies of successes."""
 
-from datetime import UTC, datetime
-from uuid import UUID
-
-import orjson
 import pytest
 
-from gateway.errors import DialectError, SqlError, TokenRequired, Unauthenticated, Unavailable
-from gateway.fencing.record import Attempt, Rejection
-from gateway.fencing.refusal import refusal
-from gateway.fencing.rules import Fence
+from gateway.errors import DialectError
 from gateway.fencing.token import Token
 from gateway.tables import response
 from gateway.tables.request import parse
@@ -80,18 +73,22 @@ def test_preferences_are_confirmed_in_a_fixed_order() -> None:
     ],
 )
 def test_reads(query: bytes, touched: int, total: int | None, status: int, content_range: str) -> None:
-    answer = response.read(parse("GET", query, {}), {"touched": touched, "total": total, "body": "[]"}, PATH, query)
+    answer = response.read(
+        parse("GET", query, {}), {"touched": touched, "total": total, "body": "[]", "etag": None}, PATH, query
+    )
     assert (answer.status, header(answer, b"content-range"), answer.body) == (status, content_range, b"[]")
 
 
 def test_head_is_get_without_its_body() -> None:
-    answer = response.read(parse("HEAD", b"", {}), {"touched": 1, "total": None, "body": "[1]"}, PATH, b"")
+    answer = response.read(
+        parse("HEAD", b"", {}), {"touched": 1, "total": None, "body": "[1]", "etag": None}, PATH, b""
+    )
     assert (answer.body, header(answer, b"content-length")) == (b"", "3")
 
 
 def test_an_offset_beyond_the_end() -> None:
     with pytest.raises(DialectError) as caught:
-        response.read(parse("GET", b"offset=4", {}), {"touched": 0, "total": 3, "body": "[]"}, PATH, b"")
+        response.read(parse("GET", b"offset=4", {}), {"touched": 0, "total": 3, "body": "[]", "etag": None}, PATH, b"")
     assert (caught.value.code, caught.value.status) == ("PGRST103", 416)
 
 
@@ -99,61 +96,17 @@ def test_an_offset_beyond_the_end() -> None:
 def test_one_object_is_one_row(touched: int) -> None:
     request = parse("GET", b"", {b"accept": "application/vnd.pgrst.object+json"})
     with pytest.raises(DialectError) as caught:
-        response.read(request, {"touched": touched, "total": None, "body": "[]"}, PATH, b"")
+        response.read(request, {"touched": touched, "total": None, "body": "[]", "etag": None}, PATH, b"")
     assert (caught.value.code, caught.value.status) == ("PGRST116", 406)
-    assert response.read(request, {"touched": 1, "total": None, "body": '[{"a":[1]}]'}, PATH, b"").body == b'{"a":[1]}'
+    assert (
+        response.read(request, {"touched": 1, "total": None, "body": '[{"a":[1]}]', "etag": None}, PATH, b"").body
+        == b'{"a":[1]}'
+    )
 
 
 def test_the_location_of_a_new_row() -> None:
     pair = table(column("a b"), column("c"), key=("a b", "c"))
     assert response.location("/v1/tables/t", pair, ["x&y/z", None]) == b"/v1/tables/t?a%20b=eq.x%26y%2Fz&c=is.null"
-
-
-@pytest.mark.parametrize(
-    ("sqlstate", "message", "status"),
-    [
-        ("23505", "", 409), ("23503", "", 409), ("23502", "", 400), ("22P02", "", 400), ("42501", "", 403),
-        ("42P01", "", 404), ("42883", "", 404), ("25006", "", 405), ("21000", "", 500),
-        ("21000", "UPDATE requires a WHERE clause", 400), ("P0001", "", 400), ("P0002", "", 500), ("57014", "", 500),
-        ("40001", "", 500), ("53300", "", 503), ("PT418", "", 418), ("PTABC", "", 400), ("42703", "", 400),
-    ],
-)  # fmt: skip
-def test_sqlstates(sqlstate: str, message: str, status: int) -> None:
-    answer = response.error(response.sql_error(SqlError(sqlstate, message, detail="d", hint="h")))
-    assert answer.status == status
-    assert orjson.loads(answer.body) == {"code": sqlstate, "message": message, "details": "d", "hint": "h"}
-
-
-def test_a_statement_that_found_a_stray_row() -> None:
-    for name in ("public.accounts/2", ""):
-        failure = response.sql_error(SqlError("FN422", name))
-        assert (failure.code, failure.status) == ("resource-mismatch", 422)
-
-
-@pytest.mark.parametrize(
-    "failure", [TokenRequired("x"), Unauthenticated("x"), Unavailable("x"), DialectError("P", 400, "x")]
-)
-def test_errors_have_four_keys_each_a_text_or_null(failure: Exception) -> None:
-    assert isinstance(failure, TokenRequired | Unauthenticated | Unavailable | DialectError)
-    answer = response.error(failure)
-    document = orjson.loads(answer.body)
-    assert list(document) == ["code", "message", "details", "hint"]
-    assert all(value is None or isinstance(value, str) for value in document.values())
-    assert (header(answer, b"retry-after") is not None) == isinstance(failure, Unavailable)
-    assert (header(answer, b"www-authenticate") is not None) == isinstance(failure, Unauthenticated)
-
-
-def test_a_refusal_says_all_there_is_to_know() -> None:
-    at = datetime(2026, 1, 2, tzinfo=UTC)
-    attempt = Attempt(Token(0, 33), None, "worker", "PATCH", PATH, None, "r")
-    fence = Fence("r/1", Token(0, 34), "ann", "worker", at)
-    rejection = Rejection(UUID(int=7), at, "r/1", "token-stale", enforced=True, attempt=attempt, fence=fence)
-    answer = response.error(refusal(rejection))
-    document = orjson.loads(answer.body)
-    assert (answer.status, document["code"]) == (412, "token-stale")
-    for fact in ("r/1", "33", "34", "ann", "2026-01-02", str(UUID(int=7))):
-        assert fact in document["details"]
-    assert "retrying cannot succeed" in document["hint"]
 
 
 def test_a_long_list_of_resources_stays_a_header() -> None:

@@ -1,0 +1,68 @@
+"""A zombie that hammers: how fast it is refused, whether every refusal is on record, and what other writers notice."""
+
+import asyncio
+from collections.abc import Iterator
+
+import asyncpg
+import httpx
+
+from bench.measure import Load, Row, in_turns
+from bench.services import Services
+from bench.table_loads import beside, http
+
+# Milliseconds between two writes of one connection, so that the writers alone do not keep the machine busy.
+REST = 10
+
+
+def rows(services: Services) -> Iterator[Row]:
+    """Refused against accepted; other writers beside a storm against the same without, at full speed and at their ease.
+
+    At full speed a storm takes a share of the machine as any load does: the last row has as many accepted writes as
+    its peer, and shows what it is that refusals take beyond that.
+    """
+    origin, pid = services.gateway, services.gateway_pid
+    _take_over(origin)
+    accepted = http(origin, "update")
+    answered: list[Load] = []
+    before = _recorded(services)
+    refused, peer, cost = in_turns(pid, lambda: _refused(origin, answered), accepted)
+    recorded, expected = _recorded(services) - before, sum(load.requests for load in answered)
+    assert recorded >= expected, f"{expected} writes were refused, {recorded} are on record"
+    yield Row(f"stale PATCH, refused; {recorded:,} on record", "accepted", refused, peer, cost, goal="≥ 1.0")
+    for work, alone in (
+        ("fenced PATCH beside a storm of stale ones", accepted),
+        (f"the same, each connection resting {REST} ms", http(origin, "update", rest=REST)),
+    ):
+        load, peer, cost = in_turns(pid, beside(alone, origin, "update-overtaken"), alone)
+        yield Row(work, "no storm", load, peer, cost, goal="≥ 0.8")
+    load, peer, cost = in_turns(
+        pid, beside(accepted, origin, "update-overtaken"), beside(accepted, origin, "update-shared")
+    )
+    yield Row("fenced PATCH beside a storm of stale ones", "beside as many accepted", load, peer, cost)
+
+
+def _take_over(origin: str) -> None:
+    """The zombie's row has a newer holder."""
+    answer = httpx.patch(
+        f"{origin}/v1/tables/accounts", params={"id": "eq.0"}, headers={"Fencing-Token": "2"}, json={"balance": 0}
+    )
+    answer.raise_for_status()
+
+
+def _refused(origin: str, answered: list[Load]) -> Load:
+    load = http(origin, "update-overtaken")()
+    assert load.errors == load.requests, "a stale write was accepted"
+    answered.append(load)
+    return Load(load.rate, load.p50, load.p99)
+
+
+def _recorded(services: Services) -> int:
+    async def count() -> int:
+        connection = await asyncpg.connect(services.dsn)
+        try:
+            found: int = await connection.fetchval("SELECT count(*) FROM fencing.rejection")
+        finally:
+            await connection.close()
+        return found
+
+    return asyncio.run(count())

@@ -1,0 +1,87 @@
+-- wrk: asks for one kind of work again and again. Arguments: the work, rows, rows of a bulk, milliseconds that a
+-- connection rests between two requests.
+local make, rows, count
+
+local function headers(token)
+    return {["Content-Type"] = "application/json", ["Fencing-Token"] = token or "1"}
+end
+
+local function update(path)
+    return function(id, token)
+        return wrk.format("PATCH", path .. id, headers(token), '{"balance": ' .. count .. '}')
+    end
+end
+
+local function entry(id, amount)
+    return '{"account_id": ' .. id .. ', "amount": ' .. amount .. ', "note": "an entry"}'
+end
+
+-- Building such a body takes longer than sending it: a few are made beforehand.
+local function bulks(size)
+    local bodies = {}
+    for id = 1, 16 do
+        local entries = {}
+        for amount = 1, size do
+            entries[amount] = entry(id, amount)
+        end
+        bodies[id] = '[' .. table.concat(entries, ",") .. ']'
+    end
+    return function(id)
+        return wrk.format("POST", "/v1/tables/entries", headers(), bodies[id % 16 + 1])
+    end
+end
+
+local works = {
+    update = function() return update("/v1/tables/accounts?id=eq.") end,
+    ["update-shared"] = function() return update("/v1/tables/shared?id=eq.") end,
+    ["update-handwritten"] = function() return update("/accounts/") end,
+    -- A new holder each time, and newer than those of a run before.
+    ["take-over"] = function()
+        local take_over, first = update("/v1/tables/handed?id=eq."), os.time() * 1000000
+        return function(id) return take_over(id, ("%.0f"):format(first + count)) end
+    end,
+    -- A zombie: it hammers the row 0, which a newer holder has, and none that other writers want.
+    ["update-overtaken"] = function()
+        local hammer = update("/v1/tables/accounts?id=eq.")
+        return function() return hammer(0) end
+    end,
+    select = function()
+        return function(id) return wrk.format("GET", "/v1/tables/accounts?id=eq." .. id) end
+    end,
+    insert = function()
+        return function(id) return wrk.format("POST", "/v1/tables/entries", headers(), entry(id, count)) end
+    end,
+    ["insert-many"] = bulks,
+    -- Rows that carry their own key: each is a new resource.
+    ["insert-keyed"] = function()
+        local first = os.time() * 1000000
+        return function()
+            local body = '{"id": %.0f, "balance": %d}'
+            return wrk.format("POST", "/v1/tables/fresh", headers(), body:format(first + count, count))
+        end
+    end,
+}
+
+function init(args)
+    math.randomseed(1)
+    rows, count = tonumber(args[2]), 0
+    make = works[args[1]](tonumber(args[3]))
+    local rest = tonumber(args[4])
+    if rest > 0 then
+        delay = function() return rest end
+    end
+end
+
+function request()
+    count = count + 1
+    return make(math.random(rows))
+end
+
+function done(summary, latency)
+    local errors = summary.errors
+    print(string.format(
+        "RESULT %d %d %f %f %d",
+        summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+        errors.status + errors.connect + errors.read + errors.write + errors.timeout
+    ))
+end

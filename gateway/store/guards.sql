@@ -1,0 +1,67 @@
+-- name: session
+-- Who a session of this address is, as the triggers see it, and whether it could switch them off.
+SELECT session_user::text AS role, (SELECT rolsuper FROM pg_roles WHERE rolname = session_user) AS superuser
+
+-- name: role
+-- A role by its name.
+SELECT rolname::text AS role, rolsuper AS superuser FROM pg_roles WHERE rolname = $1::text
+
+-- name: relation
+-- One table: whose it is, what it consists of, who may write it, which guard function is its own alone.
+SELECT
+    pg_get_userbyid(c.relowner)::text AS owner,
+    c.relispartition AS is_partition,
+    c.relkind <> 'p' AND EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhparent = c.oid) AS has_heirs,
+    -- The table first, then its partitions at every level.
+    ARRAY(
+        SELECT format('%I.%I', m.nspname, r.relname)
+        FROM (SELECT c.oid AS relid, 0 AS level UNION SELECT p.relid, p.level FROM pg_partition_tree(c.oid) AS p) AS tree
+        JOIN pg_class AS r ON r.oid = tree.relid
+        JOIN pg_namespace AS m ON m.oid = r.relnamespace
+        ORDER BY tree.level, 1
+    ) AS relations,
+    ARRAY(
+        SELECT DISTINCT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE pg_get_userbyid(a.grantee)::text END
+        FROM aclexplode(c.relacl) AS a
+        WHERE a.privilege_type IN ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE') AND a.grantee <> c.relowner
+        ORDER BY 1
+    ) AS writers,
+    ARRAY(
+        SELECT p.proname::text FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+        WHERE t.tgrelid = c.oid AND t.tgname = 'fencing_guard_row' AND p.pronamespace = 'fencing'::regnamespace
+          AND NOT EXISTS (
+              SELECT FROM pg_trigger AS o WHERE o.tgfoid = p.oid AND o.tgrelid <> c.oid AND o.tgparentid = 0)
+    ) AS functions,
+    EXISTS (
+        SELECT FROM pg_trigger AS t WHERE t.tgrelid = c.oid
+          AND t.tgname IN ('fencing_guard_statement', 'fencing_guard_row', 'fencing_guard_truncate')
+    ) AS guarded,
+    -- The functions behind the triggers run with the rights of whoever installs them.
+    has_table_privilege('fencing.fence', 'SELECT') AND has_table_privilege('fencing.fence', 'UPDATE')
+        AND has_table_privilege('fencing.intent', 'SELECT') AND has_table_privilege('fencing.rejection', 'SELECT')
+        AND has_table_privilege('fencing.rejection', 'INSERT') AS able
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = $1::text AND c.relname = $2::text
+
+-- name: installed
+-- Every guard on tables of these schemas: its function, the arguments of its triggers, and triggers that are missing or
+-- switched off, on the table or a partition of it.
+SELECT
+    n.nspname::text AS schema, c.relname::text AS name, p.proname::text AS function, p.prosrc AS body,
+    t.tgargs AS arguments,
+    ARRAY(
+        SELECT format('%s on %s', wanted.name, tree.relid::regclass)
+        FROM (SELECT c.oid AS relid UNION SELECT relid FROM pg_partition_tree(c.oid)) AS tree
+        CROSS JOIN unnest(ARRAY['fencing_guard_statement', 'fencing_guard_row', 'fencing_guard_truncate']) AS wanted (name)
+        WHERE NOT EXISTS (
+            SELECT FROM pg_trigger AS g
+            WHERE g.tgrelid = tree.relid AND g.tgname = wanted.name AND g.tgargs = t.tgargs AND g.tgenabled IN ('O', 'A'))
+        ORDER BY 1
+    ) AS missing
+FROM pg_trigger AS t
+JOIN pg_class AS c ON c.oid = t.tgrelid
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+JOIN pg_proc AS p ON p.oid = t.tgfoid
+WHERE t.tgname = 'fencing_guard_row' AND t.tgparentid = 0 AND n.nspname = ANY ($1::text[])
+ORDER BY 1, 2

@@ -1,0 +1,21 @@
+"""From the configuration to the rules of the table plane: which name the rows of each table go by, and how strictly."""
+
+from gateway.config import Config
+from gateway.fencing.resource import Template
+from gateway.tables.plan import Rule
+
+
+def table_rules(config: Config) -> tuple[dict[str, Rule], Rule]:
+    """The rules by ``schema.table``, and the one of all other tables."""
+    default = Rule(None, config.fencing.mode, config.fencing.equal)
+    rules = {
+        rule.name: Rule(
+            None if rule.resource is None else Template.parse(rule.resource),
+            rule.mode or default.mode,
+            rule.equal or default.equal,
+            rule.unfiltered,
+            rule.version,
+        )
+        for rule in config.tables
+    }
+    return rules, default

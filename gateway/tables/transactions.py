@@ -1,0 +1,142 @@
+"""Several writes in one transaction: all of them under their tokens, or none.
+
+Each is asked, planned and carried out as if it had come alone, so what is not allowed alone is not allowed in a list.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.auth.principal import Principal
+from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
+from gateway.fencing import headers as fencing_headers
+from gateway.store.idempotency import Key
+from gateway.tables import entries, replays, request, route
+from gateway.tables.entries import Entry, of_write
+from gateway.tables.intake import ClientGone, Receive, whole_body
+from gateway.tables.known import Known, KnownTables
+from gateway.tables.planning import Asked, Planner, ask
+from gateway.tables.response import Response
+from gateway.tables.route import Target
+from gateway.tables.sender import Sender
+from gateway.tables.slow import Order, SlowPath
+
+_NO_SUCH_TABLE = "PGRST205"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Where tables are served, by the default and by which schemas; and the most bytes a request may have."""
+
+    schemas: tuple[str, ...]
+    prefix: str
+    max_body: int
+
+
+class Transactions:
+    """Carries out lists of writes. ``of_database`` makes an answer of an error of the database."""
+
+    def __init__(
+        self,
+        tables: KnownTables,
+        planner: Planner,
+        slow_path: SlowPath,
+        terms: Terms,
+        of_database: Callable[[Mapping[str, Any], SqlError], GatewayError],
+    ) -> None:
+        self._tables, self._planner, self._slow_path = tables, planner, slow_path
+        self._terms, self._of_database = terms, of_database
+
+    async def execute(self, scope: Mapping[str, Any], receive: Receive, principal: Principal) -> Response:
+        """The answer to ``POST /v1/transaction``. Raises what refuses any of the writes, or all of them.
+
+        The facts of an error say which write it is about, if it is about one.
+        """
+        try:
+            return await self._execute(scope, receive, principal)
+        except SqlError as error:
+            told = self._of_database(scope, error)
+            told.facts.update(error.facts)
+            raise _with_details(told) from error
+        except DialectError as error:
+            raise _with_details(error) from error.__cause__
+        except ClientGone:
+            raise RequestMalformed("The request ended before its body was complete.") from None
+
+    async def _execute(self, scope: Mapping[str, Any], receive: Receive, principal: Principal) -> Response:
+        headers = request.headings(scope["headers"])
+        _check_head(headers)
+        shown = fencing_headers.read(scope["headers"], pairs=True)
+        name = replays.parse_key(headers)
+        content = await whole_body(receive, request.content_length(headers), self._terms.max_body)
+        listed = entries.parse(content, shown)
+        sender = Sender.of(scope, principal)
+        key = None if name is None else Key(sender.keyring, name, _fingerprint(listed))
+        if key is not None and (kept := await self._slow_path.replayed(key)):
+            return kept
+        asked, targets = [], []
+        for number, entry in enumerate(listed):
+            with of_write(number):
+                target = route.target(entry.table, entry.schema, self._terms.schemas)
+                asked.append(self._asked(entry, target, sender))
+            targets.append((target.schema, target.name))
+
+        async def work(known: Mapping[tuple[str, str], Known]) -> Response:
+            writes = []
+            for number, (one, where) in enumerate(zip(asked, targets, strict=True)):
+                with of_write(number):
+                    writes.append(await self._planner.plan(one, known[where]))
+            return await self._slow_path.carry_out(Order(writes, key, entries.combined))
+
+        return await self._with_tables(targets, work)
+
+    def _asked(self, entry: Entry, target: Target, sender: Sender) -> Asked:
+        """The write as if it had come alone."""
+        path = f"{self._terms.prefix}{target.name}"
+        alone = replace(sender, method=entry.method, path=path, query=entry.query.decode())
+        rule = self._tables.rule(target.schema, target.name)
+        asked = ask(entry.query, entry.headers, entry.shown, rule, alone, target.name).with_body(entry.body)
+        if asked.request.preferences.tx is not None:
+            raise RequestMalformed(
+                "One write of a list cannot be committed or rolled back by itself.", advice="Leave out 'tx'."
+            )
+        return asked
+
+    async def _with_tables(
+        self,
+        targets: Sequence[tuple[str, str]],
+        work: Callable[[Mapping[tuple[str, str], Known]], Awaitable[Response]],
+    ) -> Response:
+        """Run ``work`` with what is known of all tables; again where that was out of date for one of them."""
+        try:
+            return await self._tables.using_all(list(dict.fromkeys(targets)), work)
+        except DialectError as error:
+            if error.code == _NO_SUCH_TABLE:
+                for number, target in enumerate(targets):
+                    with of_write(number):
+                        await self._tables.table(*target)
+            raise
+
+
+def _check_head(headers: Mapping[bytes, str]) -> None:
+    """A page of another origin cannot send this type of body without having been asked whether it may."""
+    if headers.get(b"content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise RequestMalformed(
+            "The body of a transaction must be JSON.", advice="Send it with Content-Type: application/json."
+        )
+    if b"if-match" in headers or b"if-none-match" in headers:
+        raise RequestMalformed(
+            "A transaction has no ETag of its own.",
+            advice="Put the condition into the write it is about, as 'if_match' or 'if_none_match'.",
+        )
+
+
+def _fingerprint(listed: tuple[Entry, ...]) -> bytes:
+    return replays.digest([b"transaction", entries.fingerprint(listed)])
+
+
+def _with_details(error: GatewayError) -> GatewayError:
+    """What the dialect has a key for is a fact of a problem document."""
+    if isinstance(error, DialectError) and error.details is not None:
+        error.facts.setdefault("details", error.details)
+    return error

@@ -1,0 +1,134 @@
+"""Changes the database announces are known before anybody asks; what was announced to nobody is known all the same."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+
+from gateway.observe.events import CatalogWarning, Event, ServiceUnreachable
+from gateway.store.database import Database
+from gateway.store.notifications import listening
+from gateway.tables import following as module
+from gateway.tables.plane import TablePlane
+from tests.integration.tables.asking import answered, rows
+
+ROOT = Path(__file__).parents[3]
+LISTENS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencing-gateway listening' AND query ~ '^LISTEN'"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(module, "_LONGEST_PAUSE", 0.05)
+
+
+@pytest.fixture
+async def operator(tables: Database, dsn: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """Somebody beside the gateway."""
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def listener(tables: Database, *, other_than: int = 0) -> int:
+    """The session that listens, once there is one."""
+    async with asyncio.timeout(10):
+        while True:
+            for (pid,) in await rows(tables, LISTENS):
+                if pid != other_than:
+                    return int(pid)
+            await asyncio.sleep(0.01)
+
+
+def knows(plane: TablePlane, name: str) -> bool:
+    """Whether the gateway has read of this table already."""
+    snapshot = plane._tables._snapshot
+    return snapshot is not None and ("public", name) in snapshot.tables
+
+
+@pytest.mark.parametrize(
+    "announcement",
+    ["NOTIFY pgrst", "NOTIFY pgrst, 'reload schema'", "NOTIFY fencing_catalog", "NOTIFY fencing_catalog, 'x'"],
+)
+async def test_what_is_announced_is_known(
+    plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, announcement: str, tables: Database
+) -> None:
+    async with plane.following(partial(listening, dsn, 5.0)):
+        await until(lambda: knows(plane, "accounts"))
+        await listener(tables)
+        await operator.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
+        await operator.execute("NOTIFY pgrst, 'reload config'")
+        await operator.execute(announcement)
+        await until(lambda: knows(plane, "fresh"))
+        await operator.execute(f"DROP TABLE fresh; {announcement}")
+        await until(lambda: not knows(plane, "fresh"))
+
+
+async def test_the_snippet_of_the_documentation_announces_by_itself(
+    plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, tables: Database
+) -> None:
+    blocks = (ROOT / "docs" / "operations.md").read_text().split("```sql\n")[1:]
+    (snippet,) = (block.partition("```")[0] for block in blocks if "EVENT TRIGGER" in block)
+    await operator.execute(snippet)
+    async with plane.following(partial(listening, dsn, 5.0)):
+        await until(lambda: knows(plane, "accounts"))
+        await listener(tables)
+        await operator.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
+        await until(lambda: knows(plane, "fresh"))
+        await operator.execute("DROP TABLE fresh")
+        await until(lambda: not knows(plane, "fresh"))
+
+
+async def test_what_was_announced_while_nobody_listened_is_known(
+    plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, tables: Database, events: list[Event]
+) -> None:
+    async with plane.following(partial(listening, dsn, 5.0)):
+        pid = await listener(tables)
+        await until(lambda: knows(plane, "accounts"))
+        await operator.execute(f"CREATE TABLE fresh (id int PRIMARY KEY); SELECT pg_terminate_backend({pid})")
+        await until(lambda: knows(plane, "fresh"))
+        assert len([event for event in events if isinstance(event, ServiceUnreachable)]) == 1
+        await listener(tables, other_than=pid)
+        await operator.execute("CREATE TABLE fresher (id int PRIMARY KEY); NOTIFY fencing_catalog")
+        await until(lambda: knows(plane, "fresher"))
+
+
+async def test_a_database_that_is_away_is_waited_for(
+    plane: TablePlane, client: httpx.AsyncClient, dsn: str, events: list[Event]
+) -> None:
+    addresses = iter(["postgresql://postgres@127.0.0.1:1/nowhere"] * 3)
+    async with plane.following(lambda: listening(next(addresses, dsn), 1.0)):
+        answered(await client.get("/accounts?id=eq.1"), 200)
+        await until(lambda: knows(plane, "accounts") and next(addresses, None) is None)
+    unreachable = [event for event in events if isinstance(event, ServiceUnreachable)]
+    assert [event.service for event in unreachable] == ["postgres"]
+
+
+@pytest.mark.parametrize("listens", [True, False])
+async def test_what_is_to_be_warned_of_is_found_at_start(
+    plane: TablePlane,
+    operator: "asyncpg.Connection[asyncpg.Record]",
+    dsn: str,
+    events: list[Event],
+    listens: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    await operator.execute("CREATE TABLE items (id int PRIMARY KEY, a bigint REFERENCES accounts ON DELETE CASCADE)")
+
+    def warned() -> list[str]:
+        return [event.table for event in events if isinstance(event, CatalogWarning)]
+
+    async with plane.following(partial(listening, dsn, 5.0) if listens else None):
+        await until(lambda: warned() == ["public.accounts"])
+        if listens:
+            await operator.execute("ALTER TABLE items ADD b bigint REFERENCES users ON DELETE SET NULL; NOTIFY pgrst")
+            await until(lambda: warned() == ["public.accounts", "public.users"])

@@ -1,0 +1,147 @@
+"""Which requests are plain, and that a recipe puts their values where they belong."""
+
+from typing import Any
+
+import pytest
+
+from gateway.fencing.headers import FencingHeaders
+from gateway.fencing.token import Token
+from gateway.tables import body, recipes
+from gateway.tables.plan import Rule, naming
+from gateway.tables.recipes import Form, Forms, WriteRecipe
+from gateway.tables.request import parse
+from gateway.tables.shape import lower_write
+from gateway.tables.sql import Statements
+from tests.unit.tables.samples import ACCOUNTS
+
+Headers = list[tuple[bytes, bytes]]
+
+TOKEN: Headers = [(b"host", b"gateway"), (b"fencing-token", b"5"), (b"content-length", b"9")]
+
+
+def scope(method: str = "PATCH", query: str = "id=eq.1", headers: Headers = TOKEN) -> dict[str, Any]:
+    return {"method": method, "path": "/v1/tables/accounts", "query_string": query.encode(), "headers": headers}
+
+
+def test_requests_that_differ_in_values_have_one_form() -> None:
+    forms = Forms()
+    one, other = forms.read(scope(query="id=eq.1&owner=eq.ann")), forms.read(scope(query="id=eq.22&owner=eq.bob"))
+    assert one is not None
+    assert other is not None
+    assert one.form == other.form == Form("PATCH", "/v1/tables/accounts", (None,) * 5, ("id", "owner"))
+    assert (one.values, other.values) == (["1", "ann"], ["22", "bob"])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        scope("DELETE"),
+        scope() | {"path": "/v1/tables/others"},
+        scope(query="owner=eq.1"),
+        scope(query="id=eq.1&select=id"),
+        scope(query="id=eq.1&columns=id"),
+        *(
+            scope(headers=[*TOKEN, (name, b"x")])
+            for name in (b"prefer", b"accept", b"content-type", b"accept-profile", b"content-profile")
+        ),
+    ],
+)
+def test_whatever_is_no_value_makes_another_form(changed: dict[str, Any]) -> None:
+    forms = Forms()
+    plain, other = forms.read(scope()), forms.read(changed)
+    assert plain is not None
+    assert other is not None
+    assert plain.form != other.form
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "id=eq.%31", "id=eq.1+2", "id=eq.", "id=neq.1", "id=not.eq.1", "id=in.(1)", "id=eq(any).{1}", "or=(id.eq.1)",
+        "id", "a->b=eq.1", '"id"=eq.1', "ID=eq.1", "rel.id=eq.1", "apikey=x", "id=eq.1&&id=eq.2",
+        "id=eq.a b", "id=eq." + "1" * 201, "i\u00e4=eq.1",
+    ],
+)  # fmt: skip
+def test_other_filters_have_no_form(query: str) -> None:
+    assert Forms().read(scope(query=query)) is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"fencing-resource", b"x-fencing-token", b"fencing_token", b"Fencing-Token", b"x_fencing_token",
+        b"fencing_holder", b"range", b"if-match", b"if-none-match", b"idempotency-key", b"expect", b"fencing-anything",
+    ],
+)  # fmt: skip
+def test_a_request_that_asks_for_more_has_no_form(header: bytes) -> None:
+    forms = Forms()
+    for _ in range(2):
+        assert forms.read(scope(headers=[*TOKEN, (header, b"x")])) is None
+
+
+def test_a_header_that_stands_twice_has_no_form() -> None:
+    forms = Forms()
+    assert forms.read(scope()) is not None
+    assert forms.read(scope(headers=[*TOKEN, (b"fencing-token", b"6")])) is None
+
+
+def test_the_names_of_headers_are_remembered_within_bounds() -> None:
+    forms = Forms()
+    for number in range(3 * recipes.MOST_NAMES):
+        assert forms.read(scope(headers=[*TOKEN, (b"x-%d" % number, b"")])) is not None
+    assert len(forms._plain) <= recipes.MOST_NAMES
+
+
+def learnt(method: str, query: str, content: str, template_of: Rule | None = None) -> WriteRecipe | None:
+    plain = Forms().read(scope(method, query))
+    assert plain is not None
+    wanted = parse(method, query.encode(), {})
+    named = naming(ACCOUNTS, template_of or Rule())
+    columns = body.parse(content.encode(), None).columns if content else ()
+    shape, values = lower_write(wanted, ACCOUNTS, columns, default_row=False, fenced=True)
+    statement = Statements(ACCOUNTS, named).write(shape)
+    return recipes.write_recipe(plain, wanted, columns, named, statement, values)
+
+
+def test_the_values_of_the_next_request_take_their_places() -> None:
+    recipe = learnt("PATCH", "owner=eq.ann&id=eq.1", '{"note": "x"}')
+    assert recipe is not None
+    payload = body.parse(b'{"note": "y"}', None)
+    values = ["bob", "22"]
+    resource = recipe.resource(values, payload)
+    assert resource == "public.accounts/22"
+    shown = FencingHeaders(Token(2, 7), None, "me")
+    found = dict(zip(recipe.statement.names, recipe.arguments(resource, shown, values, payload), strict=True))
+    expected = {
+        "v0": "bob", "v1": "22", "resource": resource, "claimed": (resource,), "epoch": 2, "value": 7, "holder": "me",
+        "payload": payload.text,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("value", ["05", "-0", "x", "1.0", "+1"])
+def test_a_value_only_the_database_can_read_is_left_to_it(value: str) -> None:
+    recipe = learnt("PATCH", "id=eq.1", '{"note": "x"}')
+    assert recipe is not None
+    assert recipe.resource([value], None) is None
+
+
+@pytest.mark.parametrize(("text", "name"), [("5", "5"), ('"5"', "5"), ("true", None), ("5.0", None), ("null", None)])
+def test_the_name_of_a_new_row_comes_from_the_body(text: str, name: str | None) -> None:
+    recipe = learnt("POST", "", '{"id": 1}')
+    assert recipe is not None
+    payload = body.parse(f'{{"id": {text}}}'.encode(), None)
+    assert recipe.resource([], payload) == (name and f"public.accounts/{name}")
+
+
+def test_a_write_that_may_move_a_row_has_no_recipe() -> None:
+    assert learnt("PATCH", "id=eq.1", '{"id": 1}') is None
+
+
+def test_a_key_in_the_query_that_looks_like_a_filter_is_none() -> None:
+    """Supabase's clients repeat their key there, and it is dropped."""
+    assert learnt("PATCH", "apikey=eq.1&id=eq.1", '{"note": "x"}') is None
+
+
+def test_a_write_whose_name_is_not_in_its_filters_has_none() -> None:
+    assert learnt("PATCH", "owner=eq.ann", '{"note": "x"}') is None
