@@ -97,7 +97,7 @@ class Statements:
         )
 
     def _tag_of(self, where: list[ColumnElement[Any]]) -> ColumnElement[Any]:
-        """The ETag of the one row there is. Tables that inherit from this one may have more: then that of one of them."""
+        """The ETag of the one row there is; where tables that inherit from this one have more, that of one of them."""
         return sa.select(sa.func.min(self._tag)).select_from(self._target).where(*where).scalar_subquery()
 
     def _version_of(self, filters: tuple[FilterShape, ...]) -> Statement:
@@ -318,10 +318,9 @@ def _fence() -> CTE:
 
 def _overtaken() -> ColumnElement[Any]:
     """Whether the fence carries a higher token already."""
-    fence = sa.table("fence", *(sa.column(name) for name in ("resource", "epoch", "value")), schema="fencing")
-    presented = sa.tuple_(bound("epoch", sa.Integer()), bound("value", sa.BigInteger()))
-    higher = sa.tuple_(fence.c.epoch, fence.c.value) > presented
-    return sa.exists().where(fence.c.resource == bound("resource", sa.Text()), higher)
+    return sa.func.fencing.is_overtaken_v1(
+        bound("resource", sa.Text()), bound("epoch", sa.Integer()), bound("value", sa.BigInteger())
+    )
 
 
 def _if_asked(check: str) -> ColumnElement[Any]:
@@ -336,10 +335,11 @@ def _if_asked(check: str) -> ColumnElement[Any]:
 
 def _verification(resource: ColumnElement[Any], *, raises: bool) -> list[ColumnElement[Any]]:
     """How many touched rows belong to no claimed resource, and the name of one; or an error that undoes all."""
-    claimed = bound("claimed", postgresql.ARRAY(sa.Text()))
-    covered = resource.op("=", is_comparison=True)(sa.func.any(claimed))
-    if not raises:
+    if raises:
+        covered = resource == bound("resource", sa.Text())
+    else:
         # A subquery is hashed: a thousand rows are not compared with a thousand names each.
+        claimed = bound("claimed", postgresql.ARRAY(sa.Text()))
         covered = resource.in_(sa.select(sa.func.unnest(claimed)))
     stray = covered.is_not(sa.true())
     strays, name = sa.func.count().filter(stray), sa.func.min(resource).filter(stray)
