@@ -1,6 +1,7 @@
 """The log: one line of JSON on standard error for what an operator wants to know. Never a secret, never a payload."""
 
 import sys
+from time import monotonic
 
 import structlog
 
@@ -30,12 +31,38 @@ _logger = structlog.wrap_logger(
 )
 
 
+REFUSALS = 100
+"""Refused writes that are logged in one second. The record has every one; a storm of them must not be one of lines."""
+
+
+class _Refusals:
+    """Keeps count of the lines of a second."""
+
+    def __init__(self) -> None:
+        self._second, self._lines, self._left_out = 0, 0, 0
+
+    def fit(self, second: int) -> bool:
+        """Whether one more line fits into this second."""
+        if second != self._second:
+            if self._left_out:
+                _logger.warning("more writes refused, all on record", left_out=self._left_out)
+            self._second, self._lines, self._left_out = second, 0, 0
+        self._lines += 1
+        self._left_out += self._lines > REFUSALS
+        return self._lines <= REFUSALS
+
+
+_refusals = _Refusals()
+
+
 def log(event: Event) -> None:  # noqa: C901 - one arm an event
     """Write the event down, unless it is a step of an ordinary write."""
     match event:
         case StepReached():
             return
         case WriteRefused(plane, rejection):
+            if not _refusals.fit(int(monotonic())):
+                return
             _logger.warning(
                 "write refused" if rejection.enforced else "write would be refused",
                 plane=plane,

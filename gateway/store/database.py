@@ -31,6 +31,9 @@ _PINNED = {
     "default_transaction_isolation": "read committed",
 }
 
+# Those of them that the server tells about by itself whenever they change, under the names it uses then.
+_REPORTED = {"TimeZone": "UTC", "DateStyle": "ISO, YMD", "IntervalStyle": "iso_8601"}
+
 # The session went away, or was never had. What a statement under way did is another question, answered by the caller.
 _LOST: tuple[type[BaseException], ...] = (
     OSError,
@@ -103,8 +106,12 @@ class Database:
             "statement_timeout": _milliseconds(min(statement_timeout, SHARED_STATEMENT_TIMEOUT)),
             "lock_timeout": _milliseconds(min(lock_timeout, SHARED_LOCK_TIMEOUT)),
         }
-        self._sessions = Sessions(partial(connect, server_settings=settings), pool_size, connect_timeout)
-        self._shared = Sessions(partial(connect, server_settings=hasty), SHARED_SESSIONS, connect_timeout)
+        self._sessions = Sessions(
+            partial(connect, server_settings=settings), pool_size, connect_timeout, sound=_is_as_pinned
+        )
+        self._shared = Sessions(
+            partial(connect, server_settings=hasty), SHARED_SESSIONS, connect_timeout, sound=_is_as_pinned
+        )
 
     async def close(self) -> None:
         """Close all sessions. The database may be used again afterwards by nobody."""
@@ -217,6 +224,16 @@ async def _connect(dsn: str, **settings: Any) -> Session:
         "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
     )
     return session
+
+
+def _is_as_pinned(session: Session) -> bool:
+    """Whether no code in the database has set what names of resources are made in, as far as the server has told.
+
+    It tells before the statement is over, and costs nothing. What is known to run code is pinned again in any case
+    (``gateway.store.settings``); a default or a check may run some as well.
+    """
+    reported = session.get_settings()
+    return all(getattr(reported, name, value) == value for name, value in _REPORTED.items())
 
 
 class translated:  # noqa: N801 - reads as a phrase at its call sites

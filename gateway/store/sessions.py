@@ -1,7 +1,8 @@
 """Open sessions with Postgres, handed out one at a time.
 
 asyncpg's own pool costs more than a fenced write's statement does (docs/decisions/015), mostly for resetting sessions
-and for giving them back in a task of their own. Nothing is ever set in a session of ours, so neither is needed.
+and for giving them back in a task of their own. Nothing is ever set in a session of ours, so neither is needed; where
+somebody else's code in the database has set something that the server tells of, the session is not used again.
 """
 
 import asyncio
@@ -17,9 +18,16 @@ Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 class Sessions:
     """At most ``limit`` sessions, opened as they are needed. Whoever waits for one is served in turn."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Session]], limit: int, patience: float) -> None:
-        """``patience``: seconds to wait for a session before ``TimeoutError``."""
-        self._connect = connect
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Session]],
+        limit: int,
+        patience: float,
+        *,
+        sound: Callable[[Session], bool] = lambda _: True,
+    ) -> None:
+        """``patience``: seconds to wait for a session before ``TimeoutError``. ``sound``: whether it may be reused."""
+        self._connect, self._sound = connect, sound
         self._room = limit
         self._patience = patience
         self._idle: deque[Session] = deque()
@@ -40,7 +48,7 @@ class Sessions:
 
     def give(self, session: Session) -> None:
         """Give a session back whose last statement is over. One that is still inside a transaction is not reused."""
-        if self._closed or session.is_closed() or session.is_in_transaction():
+        if self._closed or session.is_closed() or session.is_in_transaction() or not self._sound(session):
             self.drop(session)
             return
         self._idle.append(session)

@@ -25,8 +25,11 @@ async def check_constraints(transaction: Transaction) -> None:
 
 
 async def pin_again(transaction: Transaction) -> None:
-    """The session is what it was opened as again, whatever code in this transaction has set for longer."""
-    await transaction.fetch(_SQL["pin_again"])
+    """The session is what it was opened as again, whatever code in this transaction has set, also for longer than it.
+
+    The answer that such code has set is gone then.
+    """
+    await transaction.execute(_SQL["pin_again"])
 
 
 async def read_only(transaction: Transaction) -> None:

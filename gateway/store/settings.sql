@@ -19,15 +19,8 @@ SELECT current_setting('response.headers', true) AS headers, current_setting('re
 SELECT name FROM pg_timezone_names
 
 -- name: pin_again
--- What a session is pinned to when it is opened, should code in this transaction have changed it beyond its end: names
--- of resources are made in these settings, and acknowledged commits rest on them.
-SELECT set_config(name, reset_val, false) FROM pg_settings
-WHERE name IN (
-    'TimeZone', 'DateStyle', 'IntervalStyle', 'bytea_output', 'extra_float_digits', 'search_path', 'row_security',
-    'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'session_replication_role',
-    'default_transaction_isolation', 'default_transaction_read_only', 'standard_conforming_strings', 'client_encoding'
-) AND setting IS DISTINCT FROM reset_val
-UNION ALL
+-- What a session is pinned to when it is opened, should code in this transaction have changed it, to its end or beyond:
+-- names of resources are made in these settings, and acknowledged commits rest on them.
+RESET ALL;
+RESET ROLE;
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local')
-UNION ALL
-SELECT set_config('role', 'none', false) WHERE current_user <> session_user

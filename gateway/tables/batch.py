@@ -1,8 +1,8 @@
 """Natural micro-batching: writes of one statement that arrive while it is under way go together in the next round trip.
 
-Nobody waits for a batch to fill: a write that finds its lane free goes at once, by itself. Those that come meanwhile go
-as one transaction of many statements: one trip, one commit. What a caller sees does not change: whoever shares a batch
-that fails is sent again by itself.
+Nobody waits for a batch to fill: a write that finds its lane free goes at once, with those that have arrived in the
+same moment. Those that come meanwhile go as one transaction of many statements: one trip, one commit. What a caller
+sees does not change: whoever shares a batch that fails is sent again by itself.
 """
 
 import asyncio
@@ -20,12 +20,10 @@ from gateway.tables.shape import CHECKS
 SendOne: TypeAlias = Callable[..., Awaitable[Record | None]]
 SendMany: TypeAlias = Callable[[str, Sequence[Sequence[object]]], Awaitable[list[Record]]]
 
-MOST = 32
-# Trips of one statement under way at one time: while some wait for the disk, the next is put together.
-WAYS = 4
-# Seconds after which those who wait set out although the one before them is still under way: it may be waiting for a
-# lock, which is no concern of theirs.
-PATIENCE = 0.01
+MOST = 64
+# Seconds after which those who wait set out although some are under way: these may be waiting for a lock, which is no
+# concern of theirs, or for a slow disk, which can be waited for side by side.
+PATIENCE = 0.004
 # Bytes of one write's values. A whole batch has to fit into the socket's buffer: a gateway that is paused half-way
 # through sending one would hold the locks of the half that has arrived.
 LARGEST = 1024
@@ -104,7 +102,7 @@ class Batches:
         loop = asyncio.get_running_loop()
         member = _Member(resource, arguments, loop.create_future())
         lane.waiting.append(member)
-        if lane.under_way >= WAYS:
+        if lane.under_way:
             self._watch(lane)
         elif not lane.called:
             # Not at once, but as soon as the loop has looked at everything that has arrived by now.

@@ -12,7 +12,7 @@ from typing import TypeVar
 from gateway.errors import DialectError, GatewayError, ResourceUnderivable, SqlError, TokenRequired
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.rules import Mode
-from gateway.store import catalog, settings
+from gateway.store import catalog
 from gateway.store.database import Database, Transaction
 from gateway.tables import abilities, arguments, invocation, media, replays, request, response
 from gateway.tables.arguments import Arguments
@@ -93,9 +93,7 @@ class _Planned:
     reader: Reader
 
     async def carry_out(self, transaction: Transaction) -> Written:
-        written = await self._called(transaction)
-        await settings.pin_again(transaction)
-        return written
+        return await self._called(transaction)
 
     async def _called(self, transaction: Transaction) -> Written:
         row = await transaction.fetchrow(self.text, *self.arguments)

@@ -35,6 +35,10 @@ class Column:
     nullable: bool = True
     description: str | None = None
 
+    @property
+    def is_domain(self) -> bool:
+        return self.type != self.base_type
+
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
@@ -121,8 +125,10 @@ class Table:
 
     @property
     def runs_code_when_written(self) -> bool:
-        """Whether a write of it carries out triggers, rules, or what is behind a view."""
-        return bool(self.kind == "function" or self.is_view or self.triggers or self.has_rules or self.has_children)
+        """Whether a write of it carries out triggers, rules, policies, or what is behind a view."""
+        return bool(
+            self.kind == "function" or self.runs_code_when_read or self.triggers or self.has_rules or self.has_children
+        )
 
     @property
     def has_statement_triggers(self) -> bool:

@@ -71,7 +71,7 @@ class Conditions:
         return sa.not_(condition) if shape[1] else condition
 
     def field(self, field: FieldShape, source: str, *, comparable: bool = True) -> tuple[ColumnElement[Any], str]:
-        """The expression of a field, and the type its values are cast to.
+        """The expression of a field, and the type its values are cast to: of a domain the one below it.
 
         ``comparable``: JSON comes as jsonb, which unlike json has an equality and an order.
         """
@@ -81,7 +81,7 @@ class Conditions:
             raise DialectError("42703", 400, f"column {self.table.name}.{name} does not exist")
         value: ColumnElement[Any] = sa.literal_column(reference(source, name))
         if not path:
-            return value, column.type
+            return value, column.base_type
         # What is jsonb already stays as it is: an index on the expression must match.
         if not column.is_json or (comparable and column.base_type == "json" and path[-1][0] == "->"):
             value = sa.func.to_jsonb(value)
@@ -110,6 +110,9 @@ class Conditions:
         value, type_name = self.field(field, source)
         if operator == "is":
             return value.op("IS", is_comparison=True)(sa.literal_column(IS_WORDS[slot]))
+        if self._is_domain(field):
+            # PostgreSQL does so by itself, but not for domains over an enum, which have no operators at all.
+            value = sa.cast(value, Type(type_name))
         if operator == "in":
             texts = self._bind(slot, postgresql.ARRAY(sa.Text()))
             return value.op("=", is_comparison=True)(sa.func.any(sa.cast(texts, Type(f"{type_name}[]"))))
@@ -125,6 +128,10 @@ class Conditions:
         if quantifier:
             operand = _QUANTIFIERS[quantifier](operand)
         return value.op(_OPERATORS[operator], is_comparison=True)(operand)
+
+    def _is_domain(self, field: FieldShape) -> bool:
+        name, path = field
+        return not path and self.table.columns[name].is_domain
 
     def _is_tsvector(self, field: FieldShape) -> bool:
         name, path = field

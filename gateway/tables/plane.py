@@ -91,7 +91,7 @@ class TablePlane:
         self._honouring = Honouring(database, tx_override=exposure.tx_override)
         self._planner = Planner(database, self._honouring)
         self._slow = SlowPath(database, observe, settle, overrides=exposure.overrides)
-        self._writer = Writer(self._fast, self._slow, overrides=exposure.overrides)
+        self._writer = Writer(self._fast, self._slow)
         self._functions = KnownFunctions(database, exposure.functions)
         self._caller = Caller(self._functions, self._honouring, self._reader, self._slow, exposure.default_rule)
         terms = Terms(exposure.schemas, exposure.prefixes[0], exposure.max_body)

@@ -154,6 +154,10 @@ class SlowPath:
                 answer, notes = await self._one(transaction, write, unenforced, alone=order.combine is None)
             answers.append(answer)
             noted += notes
+        if any(write.known.table.runs_code_when_written for write in order.writes):
+            # What is deferred would be carried out at the end, when nobody can take back what it sets.
+            await settings.check_constraints(transaction)
+            await settings.pin_again(transaction)
         answer = order.answer(answers)
         if order.key is not None:
             await _keep(transaction, order.key, answer)
@@ -166,12 +170,15 @@ class SlowPath:
         written, notes = await apply(transaction, write)
         self._observe(WRITE_AFTER)
         preferences, own = write.request.preferences, set(write.claimed or ())
-        if alone and self._overrides and write.known.table.runs_code_when_written and write.call is None:
+        runs_code = write.known.table.runs_code_when_written
+        if alone and self._overrides and runs_code and write.call is None:
             written = replace(written, said=overrides.read(*await settings.answer(transaction)))
         if preferences.tx == "rollback":
             await settings.check_constraints(transaction)
             raise _RolledBack(_answer(write, written, Accepted()))
-        if preferences.timezone is not None and not alone:
+        if runs_code:
+            await settings.pin_again(transaction)
+        elif preferences.timezone is not None and not alone:
             await settings.set_zone(transaction, "UTC")
         unenforced = [one for one in unenforced if one.resource in own]
         notes += [Note(one.resource, one.decision.value, one.fence) for one in unenforced]

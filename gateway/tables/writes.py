@@ -16,10 +16,10 @@ from gateway.tables.slow import Order, SlowPath, accepted
 
 
 class Writer:
-    """Executes writes. ``overrides``: code in the database may set parts of answers."""
+    """Executes writes."""
 
-    def __init__(self, fast_path: FastPath, slow_path: SlowPath, *, overrides: bool = False) -> None:
-        self._fast_path, self._slow_path, self._overrides = fast_path, slow_path, overrides
+    def __init__(self, fast_path: FastPath, slow_path: SlowPath) -> None:
+        self._fast_path, self._slow_path = fast_path, slow_path
 
     async def execute(self, write: Write, key: Key | None = None) -> Response:
         """Write, durably; the answer. With a ``key`` it is kept, and comes again with the next request of this key.
@@ -28,7 +28,7 @@ class Writer:
         After these nothing is written; after ``Unavailable`` neither; ``OutcomeUnknown`` says what it says.
         """
         columns, _ = written_columns(write)
-        if key is None and _may_be_fast(write, columns, overrides=self._overrides):
+        if key is None and _may_be_fast(write, columns):
             answer = await self._fast(write, columns)
             if answer is not None:
                 return answer
@@ -65,7 +65,7 @@ class Writer:
         return response.write(write.request, known.table, written, accepted(write, ()), write.sender.path)
 
 
-def _may_be_fast(write: Write, columns: tuple[str, ...], *, overrides: bool) -> bool:
+def _may_be_fast(write: Write, columns: tuple[str, ...]) -> bool:
     """Whether one statement can do it all: one resource, nothing to undo after the statement has committed."""
     request, rule = write.request, write.known.rule
     return (
@@ -77,8 +77,8 @@ def _may_be_fast(write: Write, columns: tuple[str, ...], *, overrides: bool) -> 
         and not request.singular
         and not request.preferences.need_a_transaction
         and not request.preconditions
-        and not (overrides and write.known.table.runs_code_when_written)
         and (bool(columns) or request.method == "DELETE")
-        # A statement that finds its fence overtaken commits all the same, and such triggers have fired by then.
-        and not write.known.table.has_statement_triggers
+        # Such code may change the settings in which the next write, of this trip or of this session, makes its names.
+        # And triggers for each statement fire also where the statement finds its fence overtaken.
+        and not write.known.table.runs_code_when_written
     )

@@ -147,7 +147,7 @@ class TestBarrier:
         await stage.barrier(job, "34", "bob")
         assert problem(await stage.barrier(job, "34", "ann")) == (412, "token-duplicate")
 
-    @pytest.mark.parametrize("token", ["", "-1", "033", "x", "1.2.3", "٣", " 1", "9" * 19, "9" * 41, str(2**63), "job/1=5"])
+    @pytest.mark.parametrize("token", ["", "-1", "033", "x", "1.2.3", "٣", " 1", "9" * 19, "9" * 41, str(2**63), "a=5"])
     async def test_a_malformed_token(self, stage: Stage, job: str, token: str) -> None:
         status, code = problem(await stage.barrier(job, token))
         assert (status, code) in [(400, "token-malformed"), (400, "request-malformed")]

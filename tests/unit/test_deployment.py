@@ -1,11 +1,14 @@
 """What the repository ships for running it elsewhere fits together. There is no container engine to try it with."""
 
 import os
+import re
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # comes with the AWS CLI; only this test reads YAML
+from pydantic import BaseModel
 
 from gateway.config import Config, load
 
@@ -63,6 +66,31 @@ def test_the_example_configuration_loads_and_fits_the_services(services: dict[st
     assert example.postgres.dsn.get_secret_value() == f"postgresql://{user}:{password}@postgres/{database}"
     assert services["gateway"]["ports"] == [f"127.0.0.1:8080:{example.server.port}"]
     assert {rule.resource for rule in (*example.tables, *example.objects)} == {"account/{id}"}
+
+
+@pytest.mark.parametrize("section", [name for name in Config.model_fields])
+def test_the_example_has_every_key_and_what_is_commented_out_is_its_default(section: str) -> None:
+    """Where a key has no default, or a rule takes that of ``[fencing]``, any value that loads is an example."""
+    text = (ROOT / "gateway.example.toml").read_text()
+    lines = re.findall(r"^(\[+\w+\]+|(?:# )?\w+ = .+)$", text, re.MULTILINE)
+    first = next(at for at, line in enumerate(lines) if line.strip("[]") == section)
+    last = next((at for at, line in enumerate(lines) if at > first and line.startswith("[")), len(lines))
+    commented = [line[2:] for line in lines[first + 1 : last] if line.startswith("# ")]
+    offered = tomllib.loads("\n".join(commented))
+    stated = tomllib.loads("\n".join(line for line in lines[first + 1 : last] if not line.startswith("# ")))
+    fields = keys_of(section).model_fields
+    assert not stated.keys() & offered.keys()
+    assert {*stated, *offered} == set(fields)
+    for name, value in offered.items():
+        default = fields[name].get_default()
+        assert default is None or value == (list(default) if isinstance(default, tuple) else default), name
+
+
+def keys_of(section: str) -> type[BaseModel]:
+    """The model behind a section, or behind each of a list of them."""
+    annotation = Config.model_fields[section].annotation
+    kinds = [annotation, *get_args(annotation)]
+    return next(kind for kind in kinds if get_origin(kind) is None and issubclass(kind, BaseModel))
 
 
 def test_the_gate_can_be_run() -> None:

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 RULES = "errors fencing"
 PURE_TABLES = (
-    "tables.abilities tables.arguments tables.body tables.canonical tables.catalog tables.checks tables.conditions tables.cors "
-    "tables.embedding tables.entries tables.expressions tables.failures tables.filters tables.functions "
+    "tables.abilities tables.arguments tables.body tables.canonical tables.catalog tables.checks tables.conditions "
+    "tables.cors tables.embedding tables.entries tables.expressions tables.failures tables.filters tables.functions "
     "tables.grammar tables.invocation tables.media tables.openapi tables.overrides tables.pins tables.plan "
     "tables.preferences tables.query tables.reach tables.relations tables.replays tables.request tables.response "
     "tables.route tables.selection tables.separated tables.shape tables.sql tables.tags tables.unchanged "

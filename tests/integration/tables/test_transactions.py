@@ -23,6 +23,11 @@ MORE = """
 CREATE TABLE exact (id bigint PRIMARY KEY, amount numeric, doc json);
 CREATE TABLE zoned (id bigint PRIMARY KEY, at timestamptz);
 INSERT INTO zoned VALUES (1, NULL);
+CREATE TABLE moments (at timestamptz PRIMARY KEY, v int);
+INSERT INTO moments VALUES ('2024-01-02 03:00:00+00', 0);
+CREATE TABLE careless (id bigint PRIMARY KEY);
+CREATE FUNCTION care() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN SET LOCAL TimeZone = 'Asia/Tokyo'; RETURN NEW; END$$;
+CREATE TRIGGER care AFTER INSERT ON careless FOR EACH ROW EXECUTE FUNCTION care();
 """
 
 
@@ -135,6 +140,14 @@ class TestAllOrNothing:
         again = {**moment, "prefer": "return=representation"}
         answer = await send(api, {**moment, "prefer": "timezone=Asia/Tokyo"}, again)
         assert answer.json()["results"][1]["body"][0]["at"] == "2024-01-02T03:00:00+00:00"
+
+    async def test_what_a_trigger_sets_is_that_of_one_write(self, api: httpx.AsyncClient) -> None:
+        """Else the name of the second row would be another one than it is claimed by."""
+        first = {"method": "POST", "table": "careless", "body": {"id": 1}}
+        second = {"method": "PATCH", "table": "moments", "query": "at=eq.2024-01-02 03:00:00%2B00", "body": {"v": 1}}
+        answer = await send(api, first, second)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["results"][1]["headers"]["fencing-resource"] == "public.moments/2024-01-02%2003:00:00+00"
 
 
 class TestTokens:

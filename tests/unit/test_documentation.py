@@ -1,0 +1,68 @@
+"""What the documents say of the code and of each other is there: modules on the map, links, decisions."""
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DECISIONS = ROOT / "docs/decisions"
+PAGES = sorted(chain(ROOT.glob("*.md"), ROOT.glob("docs/**/*.md")))
+
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def modules() -> set[str]:
+    """The files of the package, relative to it."""
+    package = ROOT / "gateway"
+    return {str(path.relative_to(package)) for path in package.rglob("*.py") if not path.stem.startswith("__")}
+
+
+def on_the_map(text: str) -> Iterator[str]:
+    """The files that are named: in ``gateway/`` itself, unless a folder stands before them.
+
+    A folder holds for what follows it in the same row or paragraph; that of a section's heading, for the section.
+    """
+    of_section = ""
+    for block in re.split(r"\n\n|\n(?=[|#])", text):
+        if block.lstrip().startswith("## "):
+            heading = re.search(r"`gateway/(\w+/)`", block)
+            of_section = heading[1] if heading else ""
+        folder = of_section
+        for name in re.findall(r"[\w/]+\.py\b", block):
+            if "/" in name:
+                folder = name[: name.rindex("/") + 1]
+            yield name if "/" in name else folder + name
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link can lead to within a page: its headings, in the form that forges give them."""
+    titles = _HEADING.findall(_FENCED.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_module_is_on_the_map_and_nothing_else() -> None:
+    named = {name for name in on_the_map((ROOT / "docs/architecture.md").read_text()) if not name.startswith("tests/")}
+    assert named == modules()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in _LINK.findall(_FENCED.sub("", page.read_text())):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page if not path else (page.parent / path).resolve()
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_decision_is_on_the_list() -> None:
+    listed = re.findall(r"^\| \[(\d+)\]\(([^)]+)\) \| .+ \|$", (DECISIONS / "README.md").read_text(), re.MULTILINE)
+    written = [path.name for path in sorted(DECISIONS.glob("*.md")) if path.name != "README.md"]
+    assert [name for _, name in listed] == written
+    assert all(name.startswith(f"{number}-") for number, name in listed)
