@@ -68,9 +68,7 @@ async def record(
     return Rejection(row["id"], row["at"], resource, reason, enforced, attempt, fence)
 
 
-async def record_overtaken(
-    database: Database, attempts: Sequence[tuple[str, Attempt]]
-) -> list[Rejection | None]:
+async def record_overtaken(database: Database, attempts: Sequence[tuple[str, Attempt]]) -> list[Rejection | None]:
     """Put those of many writes on record, in one trip and one commit, whose fence carries a higher token already.
 
     ``attempts``: resource and write, each with a token. In the same order, each its rejection, or None where the fence

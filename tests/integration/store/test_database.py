@@ -58,18 +58,22 @@ async def test_a_session_lost_under_a_write_leaves_its_outcome_unknown(database:
     await database.fetch("SELECT 1")
 
     async def lose() -> None:
-        await asyncio.sleep(0.2)
-        await administer(
-            dsn,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE application_name = 'fencing-gateway' AND state = 'active' AND datname = current_database()",
-        )
+        """End the session as soon as it is in the middle of the statement."""
+        connection = await asyncpg.connect(dsn)
+        ended = None
+        async with asyncio.timeout(10):
+            while ended is None:
+                ended = await connection.fetchval(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE wait_event = 'PgSleep' AND datname = current_database()"
+                )
+        await connection.close()
 
     for read, error in ((database.fetchrow, Unavailable), (database.fetchrow_write, OutcomeUnknown)):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(lose())
             with pytest.raises(error):
-                await read("SELECT pg_sleep(5)")
+                await read("SELECT pg_sleep(20)")
     assert await database.fetchrow("SELECT 1") is not None
 
 

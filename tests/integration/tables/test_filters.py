@@ -19,11 +19,15 @@ THINGS = """
 CREATE DOMAIN nick AS text;
 CREATE DOMAIN vector AS tsvector;
 CREATE TYPE mood AS ENUM ('sad', 'fine', 'happy');
+CREATE DOMAIN feeling AS mood;
+CREATE DOMAIN verdict AS feeling CHECK (VALUE::mood <> 'fine');
+CREATE DOMAIN labels AS text[];
 CREATE TYPE spot AS (x int, name text);
 CREATE TABLE things (
     id int PRIMARY KEY, name text, nick nick, code varchar(8), initial char(4), mood mood, done boolean,
     price numeric(10,2), day date, at timestamptz, tags text[], numbers int[], span int4range, spans int4multirange,
-    days daterange, words tsvector, domained vector, prose text, doc jsonb, old json, spot spot, spots spot[], u uuid
+    days daterange, words tsvector, domained vector, prose text, doc jsonb, old json, spot spot, spots spot[], u uuid,
+    feeling feeling, verdict verdict, labels labels
 );
 INSERT INTO things VALUES
     (1, 'Ann', 'an', 'A-1', 'ab', 'sad', true, 1.50, '2024-01-01', '2024-01-01 12:00+00', '{a,b}', '{1,2}', '[1,5)',
@@ -34,6 +38,7 @@ INSERT INTO things VALUES
      '[5,9)', '{[5,9)}', '[2024-02-01,2024-03-01)', to_tsvector('english', 'a dog barks'), 'dog:1', 'Un chien noir',
      '{"a": {"b": "z"}, "n": [3]}', '{"a": 2}', '(2,there)', '{}', '22222222-2222-2222-2222-222222222222');
 INSERT INTO things (id) VALUES (3);
+UPDATE things SET feeling = mood, labels = tags, verdict = nullif(mood, 'fine') WHERE id < 3;
 """
 
 
@@ -152,6 +157,15 @@ OPERATORS = [
     ("spot->x=gt.1", [2]),
     ("spots->1->>name=eq.there", [1]),
     ("numbers->>0=eq.2", [2]),
+    ("feeling=eq.fine", [2]),
+    ("feeling=gt.sad", [2]),
+    ("feeling=isdistinct.fine", [1, 3]),
+    ("feeling=in.(sad,happy)", [1]),
+    ("feeling=eq(any).{sad,fine}", [1, 2]),
+    ("feeling=is.null", [3]),
+    ("verdict=eq.sad", [1]),
+    ("verdict=neq.fine", [1]),
+    ("labels=cs.{b}", [1, 2]),
     ('"id"=eq.1', [1]),
 ]  # fmt: skip
 

@@ -205,14 +205,14 @@ class TestNamesThatChangeByThemselves:
     async def test_a_trigger_that_sets_the_columns_of_the_name(
         self, write: Send, tables: Database, renaming: None, named: dict[str, Any], target: str
     ) -> None:
-        for _ in range(2):  # the transaction, and the fast path
+        for _ in range(2):  # with the fence to be raised, and with it held
             answered(await write("PATCH", "/shipments?id=eq.1", {"state": "sent"}, **named), 204)
             response = await write("PATCH", target, {"state": "taken"}, **named)
             answered(response, 422, "resource-mismatch")
             assert "order/8" in response.json()["message"]
         assert (await row(tables, "SELECT order_id, state FROM shipments WHERE id = 3"))["state"] == "new"
 
-    @pytest.mark.parametrize("raised", [True, False], ids=["fast path", "transaction"])
+    @pytest.mark.parametrize("raised", [True, False], ids=["held", "to be raised"])
     async def test_a_row_that_is_moved_away_while_the_write_waits_for_it(
         self, write: Send, tables: Database, renaming: None, stranger: asyncpg.Connection, *, raised: bool
     ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.errors import DialectError
+from gateway.tables.catalog import Column
 from gateway.tables.conditions import Conditions
 from gateway.tables.expressions import compiled
 from gateway.tables.request import parse
@@ -25,6 +26,7 @@ THINGS = table(
     column("extra", "jsonb", is_json=True),
     column("old", "json", is_json=True),
     column("place", "point"),
+    Column("mood", "public.feeling", "public.feeling", "public.mood", is_enum=True),
     *(column(name) for name in HOSTILE),
     name="t",
 )
@@ -67,6 +69,9 @@ def condition(query: bytes) -> str:
         (b"owner=ilike(any).{a*}", '"t"."owner" ILIKE any(CAST($1::VARCHAR AS text[]))'),
         (b"id=in.(1,2)", '"t"."id" = any(CAST($1::TEXT[] AS bigint[]))'),
         (b"owner=is.null", '"t"."owner" IS NULL'),
+        (b"mood=eq.sad", 'CAST("t"."mood" AS public.mood) = CAST($1::VARCHAR AS public.mood)'),
+        (b"mood=in.(sad)", 'CAST("t"."mood" AS public.mood) = any(CAST($1::TEXT[] AS public.mood[]))'),
+        (b"mood=is.null", '"t"."mood" IS NULL'),
         (b"owner=is.not_null", '"t"."owner" IS NOT NULL'),
         (b"tags=cs.{a}", '"t"."tags" @> CAST($1::VARCHAR AS text[])'),
         (b"tags=cd.{a}", '"t"."tags" <@ CAST($1::VARCHAR AS text[])'),
