@@ -102,7 +102,7 @@ class Postgres(_Section):
     tx_override: bool = False
     """Let callers have a write rolled back in the end, with ``Prefer: tx=rollback``."""
     overrides: bool = False
-    """Let functions, triggers and views set status and headers of answers: ``response.status``, ``response.headers``."""
+    """Let functions, triggers, views set status and headers of answers: ``response.status``, ``response.headers``."""
     verbose_errors: bool = True
     """Repeat the database's details and hints, which may quote rows and name other parts of the schema, in errors."""
     openapi: bool = True

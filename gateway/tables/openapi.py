@@ -52,7 +52,35 @@ _PARAMETERS: Document = {
         "type": "string",
         "description": "The resource the lock is for, where the request itself does not tell",
     },
+    "fencing_holder": {
+        "name": "Fencing-Holder",
+        "in": "header",
+        "type": "string",
+        "description": "Who holds the lock: two holders with one token are told apart",
+    },
+    "idempotency_key": {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "type": "string",
+        "description": "Sent again with the same key, a write takes effect once, and its first answer comes again",
+    },
+    "if_match": {
+        "name": "If-Match",
+        "in": "header",
+        "type": "string",
+        "description": "Write only if this still is the ETag of the row, which the filters name by its whole key",
+    },
+    "if_none_match": {
+        "name": "If-None-Match",
+        "in": "header",
+        "type": "string",
+        "description": "Of a read: nothing new if this is the ETag; of a PUT, as *: only create",
+    },
 }
+
+
+_OF_WRITES = ("fencing_token", "fencing_resource", "fencing_holder", "idempotency_key")
+_CONDITIONS = {"PATCH": ("if_match",), "PUT": ("if_match", "if_none_match"), "DELETE": ("if_match",)}
 
 
 def document(tables: Sequence[Table], functions: Sequence[Function], prefix: str) -> Document:
@@ -101,13 +129,15 @@ def _operation(table: Table, method: str) -> Document:
     filters = [_reference(f"filter.{table.name}.{name}") for name in table.columns]
     parameters = [] if method == "POST" else filters
     if method == "GET":
-        parameters += map(_reference, ("select", "order", "limit", "offset", "range"))
+        parameters += map(_reference, ("select", "order", "limit", "offset", "range", "if_none_match"))
     else:
-        parameters += map(_reference, ("fencing_token", "fencing_resource", "select"))
+        parameters += map(_reference, (*_OF_WRITES, "select"))
     if method in ("POST", "PUT", "PATCH"):
         parameters.append(_reference(f"body.{table.name}"))
     if method == "POST":
         parameters.append(_reference("on_conflict"))
+    else:
+        parameters += map(_reference, _CONDITIONS.get(method, ()))
     responses = _ok(*_SUCCESS[method])
     if method == "GET":
         responses["200"]["schema"] = {"type": "array", "items": {"$ref": f"#/definitions/{_pointer(table.name)}"}}
@@ -199,7 +229,7 @@ def _call(function: Function, method: str) -> Document:
     responses = _ok("204" if function.returns_nothing else "200")
     if function.writes:
         resource = {**_PARAMETERS["fencing_resource"], "required": True}
-        parameters += [_reference("fencing_token"), resource]
+        parameters += [resource, *(_reference(name) for name in _OF_WRITES if name != "fencing_resource")]
         responses |= _refusals()
     operation: Document = {"tags": [f"(rpc) {function.name}"], "parameters": parameters, "responses": responses}
     return _described(operation, function.description)

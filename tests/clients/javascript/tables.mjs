@@ -59,7 +59,7 @@ const deeds = {
     const limited = await accounts().update({ note: "x" }).in("id", [id, other]).maxAffected(1);
     same([limited.error.code, limited.status], ["PGRST124", 400], "max affected");
     same((await accounts().select("nothing")).error.code, "42703", "a column there is not");
-    const gone = await done(accounts().delete().in("id", [other, id + 2]).select("id"));
+    const gone = await done(accounts().delete().in("id", [other, id + 2]).select("id").order("id"));
     same(gone.data.map((one) => one.id), [other, id + 2], "deleted");
   },
   insert: () => accounts().insert(account({ id: id + 1 })),

@@ -29,8 +29,8 @@ CREATE TABLE settings (name text PRIMARY KEY, value text);
 CREATE VIEW rich AS SELECT id, owner, balance FROM accounts WHERE balance > 15;
 CREATE FUNCTION twice(n int) RETURNS int LANGUAGE sql IMMUTABLE RETURN n * 2;
 
--- Everything a write does, by the name of the resource of the row, before and after. The function is in the gateway's own
--- schema: what is there is no code of somebody's, on account of which writes would not take the fast path.
+-- Everything a write does, by the name of the resource of the row, before and after. Its function is in the gateway's
+-- own schema: what is there is no code of somebody's, on account of which writes would not take the fast path.
 CREATE SCHEMA canary;
 CREATE TABLE canary.changes (resource text);
 CREATE FUNCTION fencing.sing() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
+import pytest
+
 from gateway.tables.catalog import ForeignKey, Table
 from gateway.tables.functions import Function, Parameter
 from gateway.tables.openapi import document
@@ -96,3 +98,19 @@ def test_every_reference_leads_somewhere() -> None:
             here: Any = found
             for part in ref.removeprefix("#/").split("/"):
                 here = here[unquote(part).replace("~1", "/").replace("~0", "~")]
+
+
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [
+        ("get", {"Range", "If-None-Match", "Prefer"}),
+        ("post", {"Fencing-Token", "Fencing-Resource", "Fencing-Holder", "Idempotency-Key", "Prefer"}),
+        ("patch", {"Fencing-Token", "Fencing-Resource", "Fencing-Holder", "Idempotency-Key", "If-Match", "Prefer"}),
+        ("delete", {"Fencing-Token", "Fencing-Resource", "Fencing-Holder", "Idempotency-Key", "If-Match", "Prefer"}),
+    ],
+)
+def test_the_headers_of_each_request_are_described(method: str, headers: set[str]) -> None:
+    found = described(USERS)
+    parameters = found["paths"]["/users"][method]["parameters"]
+    named = [found["parameters"][one["$ref"].rpartition("/")[2]] for one in parameters if "$ref" in one]
+    assert {one["name"] for one in named if one["in"] == "header"} == headers
