@@ -382,6 +382,7 @@ async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Data
                 $$ BEGIN INSERT INTO trace VALUES (1); RETURN true; END $$;
             ALTER TABLE secrets ENABLE ROW LEVEL SECURITY;
             CREATE POLICY look ON secrets USING (looked());
+            GRANT USAGE ON SCHEMA fencing TO looker;
             GRANT SELECT ON films, secrets TO looker;
             GRANT INSERT ON trace TO looker;
         """)
