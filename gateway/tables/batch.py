@@ -24,6 +24,8 @@ MOST = 64
 # Seconds after which those who wait set out although some are under way: these may be waiting for a lock, which is no
 # concern of theirs, or for a slow disk, which can be waited for side by side.
 PATIENCE = 0.004
+# Seconds without any trip after which nobody seems to write any more.
+LULL = 0.05
 # Bytes of one write's values. A whole batch has to fit into the socket's buffer: a gateway that is paused half-way
 # through sending one would hold the locks of the half that has arrived.
 LARGEST = 1024
@@ -84,10 +86,11 @@ class Batches:
         self._one, self._many = one, many
         self._lanes: dict[str, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._back = float("-inf")
 
     def busy(self) -> bool:
-        """Whether anything is under way."""
-        return bool(self._lanes)
+        """Whether anything is under way, or has been a moment ago: between two trips writers have not gone home."""
+        return bool(self._lanes) or asyncio.get_running_loop().time() - self._back < LULL
 
     async def send(self, statement: Statement, arguments: list[object], resource: str | None, size: int) -> Record:
         """The row of one statement. ``size``: bytes of its values. Raises what sending it alone raises.
@@ -113,6 +116,7 @@ class Batches:
     def _leave(self, lane: _Lane, resources: Sequence[str | None]) -> None:
         """A place in the lane is free: those who wait take it, in a task of their own; nobody works for others."""
         lane.leave(resources)
+        self._back = asyncio.get_running_loop().time()
         if lane.alarm is not None:
             lane.alarm.cancel()
             lane.alarm = None

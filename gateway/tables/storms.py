@@ -33,6 +33,7 @@ class Storms:
         self._audit, self._busy = audit, busy
         self._waiting: deque[_Member] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._last = float("-inf")
 
     async def record(self, resource: str, attempt: Attempt) -> Rejection | None:
         """Put a write on record whose fence carries a higher token; None where the fence does not.
@@ -47,13 +48,15 @@ class Storms:
         return await member.answer
 
     async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
         members: list[_Member] = []
         try:
             while self._waiting:
+                if self._busy():
+                    await asyncio.sleep(self._last + GIVING_WAY - loop.time())
                 members = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
                 await self._record_all(members)
-                if self._waiting and self._busy():
-                    await asyncio.sleep(GIVING_WAY)
+                self._last = loop.time()
         finally:
             self._task = None
             # Only where this task itself was cancelled is anybody left without an answer.

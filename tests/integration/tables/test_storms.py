@@ -9,6 +9,7 @@ import pytest
 
 from gateway.store.database import Database, Record
 from gateway.store.sessions import Session
+from gateway.tables import storms
 from tests.integration.tables.asking import Send, answered, row, rows
 
 BURST = 300
@@ -112,3 +113,25 @@ async def test_a_fence_that_was_seen_to_be_higher_lets_the_next_holder_through(
     answered(await write("PATCH", TARGET, {"note": "zombie"}, token=9), 412, "token-stale")
     response = await write("PATCH", TARGET, {"note": "zombie"}, token=8)
     assert "the fence is 10" in response.json()["details"]
+
+
+async def test_trips_for_zombies_keep_their_distance_while_others_write(
+    write: Send, overtaken: Database, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A zombie that sends one write after the other would make a trip with each, as fast as it is answered."""
+    monkeypatch.setattr(storms, "GIVING_WAY", 0.1)
+    writing = True
+
+    async def living() -> None:
+        while writing:
+            answered(await write("PATCH", "/accounts?id=eq.2", {"note": "alive"}, token=1), 204)
+
+    clock = asyncio.get_running_loop().time
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(living())
+        start = clock()
+        for _ in range(6):
+            answered(await write("PATCH", TARGET, {"note": "zombie"}, token=1), 412, "token-stale")
+        writing = False
+    assert recording.trips == [1] * 6
+    assert clock() - start >= 5 * storms.GIVING_WAY
