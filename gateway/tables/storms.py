@@ -15,7 +15,7 @@ from gateway.fencing.record import Attempt, Rejection
 
 MOST = 256
 # Seconds between two trips while somebody writes: what a storm may take of the gateway, and of the database.
-GIVING_WAY = 0.02
+GIVING_WAY = 0.05
 
 
 @dataclass(slots=True)
