@@ -50,14 +50,7 @@ async def record(
         enforced,
         token.epoch if token else None,
         token.value if token else None,
-        attempt.holder,
-        attempt.caller,
-        attempt.method,
-        attempt.target,
-        attempt.client,
-        attempt.request_id,
-        attempt.payload_size,
-        attempt.payload_sha256,
+        *_attempted(attempt),
         fence.token.epoch if fence else None,
         fence.token.value if fence else None,
         fence.holder if fence else None,
@@ -106,13 +99,9 @@ async def listed(database: Database, filters: Filters, limit: int) -> list[Rejec
     return [_from_row(row) for row in rows]
 
 
-def _overtaken(resource: str, attempt: Attempt) -> tuple[object, ...]:
-    """The arguments of ``record_overtaken``."""
-    assert attempt.token is not None
+def _attempted(attempt: Attempt) -> tuple[object, ...]:
+    """What is recorded of a write whatever refused it, from its holder on."""
     return (
-        resource,
-        attempt.token.epoch,
-        attempt.token.value,
         attempt.holder,
         attempt.caller,
         attempt.method,
@@ -121,6 +110,17 @@ def _overtaken(resource: str, attempt: Attempt) -> tuple[object, ...]:
         attempt.request_id,
         attempt.payload_size,
         attempt.payload_sha256,
+    )
+
+
+def _overtaken(resource: str, attempt: Attempt) -> tuple[object, ...]:
+    """The arguments of ``record_overtaken``."""
+    assert attempt.token is not None
+    return (
+        resource,
+        attempt.token.epoch,
+        attempt.token.value,
+        *_attempted(attempt),
     )
 
 

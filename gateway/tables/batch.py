@@ -26,15 +26,17 @@ MOST = 64
 PATIENCE = 0.004
 # Seconds without any trip after which nobody seems to write any more.
 LULL = 0.05
-# Bytes of one write's values. A whole batch has to fit into the socket's buffer: a gateway that is paused half-way
-# through sending one would hold the locks of the half that has arrived.
+# Bytes of the values of one write, and of a whole batch, which has to fit into the socket's buffer: a gateway that is
+# paused half-way through sending one would hold the locks of the half that has arrived.
 LARGEST = 1024
+ROOM = 32 * LARGEST
 
 
 @dataclass(slots=True)
 class _Member:
     resource: str | None
     arguments: list[object]
+    size: int
     answer: "asyncio.Future[Record]"
 
 
@@ -70,9 +72,14 @@ class _Lane:
         """Those who can set out together now, out of those who wait."""
         members: list[_Member] = []
         held_back: list[_Member] = []
-        while self.waiting and len(members) < MOST:
+        room = ROOM
+        while self.waiting and len(members) < MOST and room >= self.waiting[0].size:
             member = self.waiting.popleft()
-            (held_back if member.resource in self.occupied else members).append(member)
+            if member.resource in self.occupied:
+                held_back.append(member)
+            else:
+                members.append(member)
+                room -= member.size
         self.waiting.extendleft(reversed(held_back))
         if members:
             self.enter([member.resource for member in members])
@@ -103,7 +110,7 @@ class Batches:
         if lane is None:
             lane = self._lanes[statement.text] = _Lane(statement.text, statement.names.index(CHECKS))
         loop = asyncio.get_running_loop()
-        member = _Member(resource, arguments, loop.create_future())
+        member = _Member(resource, arguments, size, loop.create_future())
         lane.waiting.append(member)
         if lane.under_way:
             self._watch(lane)

@@ -8,11 +8,7 @@ from typing import Any, TypeAlias
 
 from gateway.audit import Audit
 from gateway.auth.principal import ANONYMOUS, Principal
-from gateway.errors import (
-    DialectError,
-    GatewayError,
-    SqlError,
-)
+from gateway.errors import DialectError, GatewayError, SqlError
 from gateway.fencing import headers as fencing_headers
 from gateway.observe.events import Observe
 from gateway.store.database import Database

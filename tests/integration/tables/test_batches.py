@@ -12,7 +12,7 @@ import pytest
 from gateway.store.database import Database, Record
 from gateway.store.sessions import Session
 from gateway.tables import batch
-from tests.integration.tables.asking import Send, answered, row, rows
+from tests.integration.tables.asking import Send, answered, row, rows, waiting
 
 ACCOUNTS = 40
 
@@ -213,6 +213,32 @@ async def test_a_lost_connection_leaves_everybody_in_doubt(
     codes = Counter(response.status_code for response in answers)
     assert codes[503] >= ACCOUNTS - 5
     assert set(codes) <= {503, 204}
+
+
+async def test_a_batch_fits_into_the_buffer_of_a_socket(write: Send, held: Database, trips: Trips) -> None:
+    note = "x" * (batch.LARGEST * 3 // 4)
+    answers = await asyncio.gather(
+        *(write("PATCH", f"/accounts?id=eq.{100 + n % ACCOUNTS}", {"note": note}, token=5) for n in range(3 * ACCOUNTS))
+    )
+    assert {response.status_code for response in answers} == {204}
+    assert trips.sizes
+    assert max(trips.sizes) * len(note) <= batch.ROOM
+
+
+async def test_a_locked_row_does_not_hold_up_writes_of_another_shape(
+    write: Send, held: Database, stranger: asyncpg.Connection
+) -> None:
+    async with asyncio.TaskGroup() as tasks, stranger.transaction():
+        await stranger.execute("UPDATE accounts SET note = 'locked' WHERE id BETWEEN 100 AND 109")
+        stuck = [
+            tasks.create_task(write("PATCH", f"/accounts?id=eq.{100 + n}", {"note": "x"}, token=5)) for n in range(10)
+        ]
+        await waiting(held, 1)
+        for number in range(20, 30):
+            answered(await write("PATCH", f"/accounts?id=eq.{100 + number}", {"balance": 1}, token=5), 204)
+        assert not any(call.done() for call in stuck)
+    for call in stuck:
+        answered(call.result(), 204)
 
 
 async def test_large_writes_go_by_themselves(write: Send, held: Database, trips: Trips) -> None:
