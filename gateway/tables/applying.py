@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from gateway.errors import ConditionUnsupported, DialectError
+from gateway.errors import ConditionUnsupported
 from gateway.fencing.rules import Fence, Mode
 from gateway.store import settings
 from gateway.store.database import Transaction
@@ -11,7 +11,7 @@ from gateway.tables.grammar import not_implemented
 from gateway.tables.plan import table_resource
 from gateway.tables.planning import Write
 from gateway.tables.request import Request
-from gateway.tables.response import Row, Written, check_put, check_single
+from gateway.tables.response import Row, Written, check_affected, check_put, check_single
 from gateway.tables.shape import lower_filters, lower_write
 from gateway.tables.unchanged import unchanged
 from gateway.tables.versions import row_changed
@@ -121,11 +121,5 @@ def _check_touched(request: Request, touched: int) -> None:
     check_put(request, touched)
     if request.singular:
         check_single(touched)
-    limit = request.preferences.max_affected
-    if limit is not None and request.method in ("PATCH", "DELETE") and touched > limit:
-        raise DialectError(
-            "PGRST124",
-            400,
-            "Query result exceeds max-affected preference constraint",
-            details=f"The query affects {touched} rows",
-        )
+    if request.method in ("PATCH", "DELETE"):
+        check_affected(request, touched)

@@ -25,7 +25,7 @@ from gateway.tables.plan import Rule
 from gateway.tables.planning import Write, explicit_of, key_of, tokens_of
 from gateway.tables.reads import Reader
 from gateway.tables.request import Request
-from gateway.tables.response import Accepted, Response, Written, check_single
+from gateway.tables.response import Accepted, Response, Written, check_affected, check_single
 from gateway.tables.route import Target
 from gateway.tables.sender import Sender
 from gateway.tables.shape import lower_read
@@ -93,25 +93,17 @@ class _Planned:
     reader: Reader
 
     async def carry_out(self, transaction: Transaction) -> Written:
-        return await self._called(transaction)
-
-    async def _called(self, transaction: Transaction) -> Written:
         row = await transaction.fetchrow(self.text, *self.arguments)
         assert row is not None
         function, touched = self.choice.function, row["touched"]
         if self.wanted.singular and function.returns_set:
             check_single(touched)
-        limit = self.wanted.preferences.max_affected
-        if limit is not None and touched > limit:
-            raise DialectError(
-                "PGRST124", 400, "Query result exceeds max-affected preference constraint",
-                details=f"The query affects {touched} rows",
-            )  # fmt: skip
+        check_affected(self.wanted, touched)
         said = await self.reader.said(transaction)
         return Written(touched, body=row["body"], total=row["total"], said=said)
 
     async def only_read(self, transaction: Transaction) -> Response:
-        return self.answer(await self._called(transaction), Accepted())
+        return self.answer(await self.carry_out(transaction), Accepted())
 
     def answer(self, written: Written, under: Accepted) -> Response:
         function = self.choice.function

@@ -203,6 +203,18 @@ def overridden(response: Response, said: Overrides | None) -> Response:
     return Response(status, headers, response.body)
 
 
+def check_affected(request: Request, touched: int) -> None:
+    """PGRST124, where more rows are affected than the caller allows."""
+    limit = request.preferences.max_affected
+    if limit is not None and touched > limit:
+        raise DialectError(
+            "PGRST124",
+            400,
+            "Query result exceeds max-affected preference constraint",
+            details=f"The query affects {touched} rows",
+        )
+
+
 def check_put(request: Request, touched: int) -> None:
     """PGRST115, where a PUT has found that its body is another row than its URL."""
     if request.method == "PUT" and touched != 1:
