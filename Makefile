@@ -7,6 +7,8 @@ JAVASCRIPT := tests/clients/javascript
 # Settings of the caller's shell must not reach into .venv.
 unexport PYTHONPATH
 unexport PYTHONHOME
+# Or each of the processes that are started compiles all of the gateway anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo story test clients stores conformance check format bench lock clean
 
@@ -25,17 +27,17 @@ $(STAMP): pyproject.toml requirements/demo.txt requirements/dev.txt
 demo: setup  ## run the gateway with an embedded Postgres and S3, and play the paused-writer story
 	$(BIN)/gateway demo --story
 
-test: setup  ## run every test that needs nothing but Python
-	$(BIN)/python -m pytest --ignore=tests/stores --ignore=tests/conformance
+test: setup  ## run every test that needs nothing but Python, on two cores
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/stores --ignore=tests/conformance
 
 stores: setup  ## find out what real stores do, those that are installed (docs/stores.md)
-	$(BIN)/python -m pytest tests/stores
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup tests/stores
 
 conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS
 	$(BIN)/python -m tests.conformance.upstream $(S3TESTS) $(if $(S3TESTS_PYTHON),--python $(S3TESTS_PYTHON))
 else
-	$(BIN)/python -m pytest -q tests/conformance
+	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup tests/conformance
 endif
 
 clients: setup $(JAVASCRIPT)/node_modules  ## run the tests of real clients, rclone and Node included
@@ -56,7 +58,7 @@ format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## measure, and print the table the README shows
+bench: setup  ## measure, and print the tables of docs/performance.md
 	$(BIN)/python -m bench
 
 lock: setup  ## pin every dependency again

@@ -1,7 +1,8 @@
-"""Prints the tables the README shows. Needs wrk, nginx and curl beside what ``make setup`` installs.
+"""Prints the tables of docs/performance.md. Needs wrk, nginx and curl beside what ``make setup`` installs.
 
-``python -m bench [tables] [writes] [reads] [transfers] [memory]``: only these. Stores that are missing are left out.
+``python -m bench [tables] [locks] [record] [writes] [reads] [transfers] [held] [memory] [page] [search]``: only these.
 ``python -m bench tables patch get``: only these rows of the tables; ``bench/tables.py`` has their names in ``WORKS``.
+Stores that are missing are left out.
 """
 
 import platform
@@ -13,7 +14,7 @@ from typing import TypeAlias
 
 import psutil
 
-from bench import memory, objects, tables
+from bench import locks, memory, objects, page, record, search, tables
 from bench.measure import CONNECTIONS, HEADER, SECONDS, TURN, TURNS, Row
 from tests.stores import ceph, minio, moto
 from tests.stores.store import Store, StoreMissing
@@ -26,17 +27,18 @@ def main() -> None:
         if shutil.which(name) is None:
             raise SystemExit(f"bench needs {name}; on Debian: apt-get install {name}")
     named = sys.argv[1:]
-    unknown = sorted(set(named) - {*SUBJECTS, *tables.WORKS, "memory"})
+    unknown = sorted(set(named) - {*SUBJECTS, *tables.WORKS, *TABLES})
     if unknown:
-        raise SystemExit(f"nothing is called {unknown[0]}; there are {', '.join((*SUBJECTS, 'memory', *tables.WORKS))}")
+        raise SystemExit(f"nothing is called {unknown[0]}; there are {', '.join((*SUBJECTS, *TABLES, *tables.WORKS))}")
     rows = [row for name, measure in SUBJECTS.items() if not named or name in named for row in measure(named)]
     print(f"\n{CONNECTIONS} connections unless it says otherwise, 1 worker; {_machine()}")
     print(f"{SECONDS} s each; of tables the middle one of {TURNS} turns of {TURN} s\n")
     print(HEADER)
     for row in rows:
         print(row.line())
-    if not named or "memory" in named:
-        print("\n" + "\n".join(memory.table()))
+    for name, lines in TABLES.items():
+        if not named or name in named:
+            print("\n" + "\n".join(lines()))
 
 
 def _on_stores(measure: Callable[[Store], Iterator[Row]], *kinds: Kind) -> Iterator[Row]:
@@ -51,10 +53,20 @@ def _on_stores(measure: Callable[[Store], Iterator[Row]], *kinds: Kind) -> Itera
 
 SUBJECTS: dict[str, Callable[[Collection[str]], Iterator[Row]]] = {
     "tables": lambda named: tables.rows(tables.WORKS.keys() & named),
+    "locks": lambda _: locks.rows(),
+    "record": lambda _: record.rows(),
     "writes": lambda _: _on_stores(objects.small_writes, moto.running, ceph.running, minio.running),
     "reads": lambda _: _on_stores(objects.small_reads, ceph.running, minio.running),
     "transfers": lambda _: _on_stores(objects.large_transfers, ceph.running, minio.running),
 }
+
+TABLES: dict[str, Callable[[], Iterator[str]]] = {
+    "held": locks.table,
+    "memory": memory.table,
+    "page": page.table,
+    "search": search.table,
+}
+"""What has tables of its own."""
 
 
 def _machine() -> str:

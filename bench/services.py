@@ -14,7 +14,7 @@ import asyncpg
 import httpx
 import orjson
 
-from gateway.embedded import postgres
+from gateway.demo.embedded import postgres
 from gateway.store import schema
 from tests.processes import free_port
 from tests.stores.store import Store
@@ -121,11 +121,11 @@ async def _fill(dsn: str) -> None:
     await connection.close()
 
 
-def answers(url: str) -> bool:
-    """Whether a server answers 204 there, within ten seconds."""
+def answers(url: str, status: int = 204) -> bool:
+    """Whether a server answers so there, within ten seconds."""
     for _ in range(200):
         try:
-            if httpx.get(url).status_code == 204:
+            if httpx.get(url).status_code == status:
                 return True
         except httpx.TransportError:
             pass

@@ -21,7 +21,7 @@ def rows(services: Services) -> Iterator[Row]:
     its peer, and shows what it is that refusals take beyond that.
     """
     origin, pid = services.gateway, services.gateway_pid
-    _take_over(origin)
+    take_over(origin)
     accepted = http(origin, "update")
     answered: list[Load] = []
     before = _recorded(services)
@@ -41,7 +41,7 @@ def rows(services: Services) -> Iterator[Row]:
     yield Row("fenced PATCH beside a storm of stale ones", "beside as many accepted", load, peer, cost)
 
 
-def _take_over(origin: str) -> None:
+def take_over(origin: str) -> None:
     """The zombie's row has a newer holder."""
     answer = httpx.patch(
         f"{origin}/v1/tables/accounts", params={"id": "eq.0"}, headers={"Fencing-Token": "2"}, json={"balance": 0}

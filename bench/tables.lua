@@ -35,9 +35,9 @@ local works = {
     update = function() return update("/v1/tables/accounts?id=eq.") end,
     ["update-shared"] = function() return update("/v1/tables/shared?id=eq.") end,
     ["update-handwritten"] = function() return update("/accounts/") end,
-    -- A new holder each time, and newer than those of a run before.
+    -- A new holder each time, and newer than those of a run before; within the largest jump from nothing, 2^48.
     ["take-over"] = function()
-        local take_over, first = update("/v1/tables/handed?id=eq."), os.time() * 1000000
+        local take_over, first = update("/v1/tables/handed?id=eq."), os.time() * 100000
         return function(id) return take_over(id, ("%.0f"):format(first + count)) end
     end,
     -- A zombie: it hammers the row 0, which a newer holder has, and none that other writers want.

@@ -2,38 +2,58 @@
 
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Literal
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import api
+from gateway import api, configured, web
+from gateway.admission import Admission
+from gateway.api.leases import without_id
+from gateway.api.metrics import Metrics
 from gateway.api.operations import BucketView
-from gateway.audit import Audit
 from gateway.auth.keys import Keys
 from gateway.config import Config
-from gateway.errors import ConfigurationError, GatewayError, Unavailable
+from gateway.connection import Connection
+from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.rules import Decision, Fence, Presented
+from gateway.guard.watching import Watching
+from gateway.leases.service import LeaseService
 from gateway.middleware import Middleware
 from gateway.objects.addressing import bucket_of_host
 from gateway.objects.intake import Limits
+from gateway.objects.patrol import Patrol
 from gateway.objects.plane import ObjectPlane, Settings
 from gateway.objects.probe import Profiles
 from gateway.objects.profile import Profile
-from gateway.objects.resources import Resources
-from gateway.objects.resources import Rule as ObjectRule
 from gateway.objects.runner import Runner
 from gateway.objects.sweeper import Sweeper, Swept
 from gateway.objects.upstream import Upstream
-from gateway.observe.events import Observe, ServiceUnreachable
+from gateway.observe.events import Observe, ServiceUnreachable, Sinks
 from gateway.observe.logs import log
+from gateway.observe.standing import Standing
+from gateway.observe.telemetry import Telemetry
+from gateway.observe.vitals import Vitals
+from gateway.record.audit import Audit
+from gateway.record.capture import Capture
+from gateway.record.following import Follower
+from gateway.record.sealing import Sealing
+from gateway.record.traffic import Traffic, flushing
 from gateway.store import intents
-from gateway.store.database import Database
-from gateway.store.notifications import Listen, listening
-from gateway.table_rules import table_rules
+from gateway.store.notifications import CATALOG, LEASES, RECORD
 from gateway.tables.forgetting import forgetting
-from gateway.tables.plane import Exposure, TablePlane
+from gateway.tables.plane import TablePlane
+from gateway.web import documentation, report
+from gateway.web.report import Report
+from gateway.web.site import Site
+from gateway.webhooks.alarms import Watch
+from gateway.webhooks.configured import alarms, webhooks
+from gateway.webhooks.outbox import Outbox
+
+_OF_LEASES = ("/v1/leases", "/v1/withdrawals")
 
 
 class Gateway:
@@ -41,45 +61,85 @@ class Gateway:
     host that names a bucket.
     """
 
-    def __init__(self, config: Config, observe: Observe) -> None:
-        self._database = _database(config)
-        self._listen = _listening(config)
-        self._upstream = None if config.s3 is None else Upstream(config.s3)
+    def __init__(self, config: Config, telemetry: Telemetry) -> None:
+        self._database = configured.database(config)
+        self._listen = configured.listening(config, CATALOG)
+        self._upstream = None if config.s3 is None else Upstream(config.s3, telemetry.observe)
         self._profiles = self._build_profiles(config)
         self._retention = config.postgres.idempotency_retention
         self._sweep_interval = 0.0 if config.s3 is None else config.s3.sweep_interval
-        self._observe = observe
+        self._traffic = Traffic()
+        self._telemetry = telemetry
+        self._observe = observe = Sinks(telemetry.observe, self._traffic)
+        self._capture = Capture(config.audit.capture, config.audit.redact)
         keys = Keys(config.callers, anonymous=config.auth.anonymous)
+        policies, signer, self._issuer = (
+            configured.policies(config),
+            configured.signer(config),
+            configured.issuer(config, observe),
+        )
+        self._admission = Admission(self._database, policies, signer, self._issuer)
         self._objects = self._build_objects(config, keys)
         self._tables = self._build_tables(config, keys)
+        self._leases = LeaseService(self._database, observe, listen=configured.listening(config, LEASES))
+        self._sealing = Sealing(self._database, observe, config.audit.retention)
+        self._follower = Follower(self._database, observe, configured.listening(config, RECORD))
+        self._outbox = Outbox(self._database, webhooks(config), observe)
+        self._watch = Watch(self._database, alarms(config), observe)
         self._api = api.build(
             database=self._database,
             keys=keys,
             barrier=self._barrier,
+            admission=self._admission,
+            signer=signer,
             audit=Audit(self._database, observe, "api"),
             health=self._health,
             buckets=self._buckets,
             transact=self._tables.transact,
+            follower=self._follower,
+            make_report=self._report,
+            outbox=self._outbox,
+            holding=configured.locks(config, self._leases, signer, policies, observe),
+            metrics=Metrics(self._scrape, config.telemetry.public_metrics),
+            documentation=self._document,
         )
-        self._table_prefixes = _table_prefixes(config)
+        self._vitals = Vitals(
+            telemetry.standing,
+            self._database,
+            now=self._stand,
+            services=self._probes,
+            webhooks=[webhook.name for webhook in config.webhooks],
+            alarms=[alarm.name for alarm in config.alarms],
+        )
+        self._site = Site(self._database, self._follower, config, self._health, self._buckets, self._api)
+        self._web = web.build(self._site, keys, _clock)
+        self._table_prefixes = configured.table_prefixes(config)
         self._domains = config.server.domains
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._plane(scope)(scope, receive, send)
+            scope["state"]["area"], serve = self._area(scope)
+            await serve(scope, receive, send)
 
-    def _plane(self, scope: Scope) -> ASGIApp:
+    def _area(self, scope: Scope) -> tuple[str, ASGIApp]:
+        """What is asked for, as it is called in metrics, and whoever serves that."""
         path: str = scope["path"]
         if self._objects is not None and bucket_of_host(scope["headers"], self._domains) is not None:
-            return self._objects
+            return "objects", self._objects
         if path.startswith(self._table_prefixes):
-            return self._tables
+            return "tables", self._tables
         first = path[1:].partition("/")[0]
+        streams = path.endswith("/stream")
+        if first == web.SEGMENT:
+            return "streams" if streams else "page", self._web
         if self._objects is None or 1 <= len(first) <= 2:
-            return self._api
-        return self._objects
+            if path.startswith(_OF_LEASES):
+                scope["state"]["path"] = without_id(scope["method"], path)
+                return "leases", self._api
+            return "streams" if streams else "api", self._api
+        return "objects", self._objects
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -92,8 +152,17 @@ class Gateway:
     async def _opened(self) -> AsyncIterator[None]:
         """What works in the background waits by itself: neither Postgres nor the store needs to be there yet."""
         try:
-            forgets = forgetting(self._database, self._retention, self._observe)
-            async with self._tables.following(self._listen), forgets:
+            async with (
+                self._sealing.at_work(),
+                self._follower.at_work(),
+                flushing(self._database, self._traffic, self._observe),
+                self._tables.following(self._listen),
+                forgetting(self._database, self._retention, self._observe),
+                self._leases.at_work(),
+                Watching(self._database, self._observe).at_work(),
+                self._outbox.at_work(),
+                self._watch.at_work(),
+            ):
                 if self._upstream is None or self._objects is None:
                     yield
                 else:
@@ -101,6 +170,9 @@ class Gateway:
                         yield
         finally:
             await self._database.close()
+            if self._issuer is not None:
+                await self._issuer.close()
+            await self._telemetry.close()
 
     async def _barrier(self, resource: str, presented: Presented, caller: str) -> tuple[Decision, Fence]:
         if self._objects is not None:
@@ -118,10 +190,40 @@ class Gateway:
         await self._barrier(resource, presented, caller)
 
     async def _health(self) -> dict[str, str]:
-        services = {"postgres": await self._state("postgres", self._database.now())}
+        return {service: await state for service, state in self._probes().items()}
+
+    def _probes(self) -> dict[str, Awaitable[str]]:
+        probes: dict[str, Awaitable[str]] = {"postgres": self._state("postgres", self._database.now())}
         if self._upstream is not None:
-            services["s3"] = await self._state("s3", self._reach_store(self._upstream))
-        return services
+            probes["s3"] = self._state("s3", self._reach_store(self._upstream))
+        return probes
+
+    async def _report(self, resource: str, since: datetime | None, until: datetime | None) -> Report:
+        return await report.make(self._site, resource, since, until)
+
+    async def _document(self, request: Request) -> Response:
+        return documentation.answer(self._site, request)
+
+    async def _scrape(self, accept: str) -> tuple[bytes, str]:
+        await self._vitals.refresh()
+        return self._telemetry.metrics.render(accept)
+
+    def _stand(self, standing: Standing) -> None:
+        """What there is to tell of this process."""
+        use = self._database.use()
+        standing.connections.set(Connection.open)
+        standing.sessions.values = {
+            (pool, state): count
+            for pool, one in use.items()
+            for state, count in (("in_use", one.in_use), ("idle", one.idle))
+        }
+        standing.sessions_limit.values = {(pool,): one.limit for pool, one in use.items()}
+        standing.sessions_waiting.values = {(pool,): one.waiting for pool, one in use.items()}
+        standing.lock_waits.set(self._leases.waiting())
+        standing.streams.set(self._follower.followers)
+        if self._objects is not None:
+            standing.memory.set(self._objects.memory.used)
+            standing.memory_limit.set(self._objects.memory.size)
 
     def _buckets(self) -> dict[str, BucketView]:
         known = {} if self._profiles is None else self._profiles.known
@@ -143,13 +245,13 @@ class Gateway:
     def _build_objects(self, config: Config, keys: Keys) -> ObjectPlane | None:
         if config.s3 is None or self._upstream is None or self._profiles is None:
             return None
-        rules = [ObjectRule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in config.objects]
         return ObjectPlane(
             database=self._database,
             upstream=self._upstream,
             profiles=self._profiles,
-            resources=Resources(rules, mode=config.fencing.mode, equal=config.fencing.equal),
+            resources=configured.resources(config),
             secret_of=keys.secret_of,
+            admission=self._admission,
             observe=self._observe,
             clock=_clock,
             settings=Settings(
@@ -159,6 +261,7 @@ class Gateway:
                 memory=config.server.memory,
                 pending_wait=config.s3.pending_wait,
                 limits=Limits(idle=config.server.body_timeout, grace=config.server.body_timeout),
+                capture=self._capture,
             ),
         )
 
@@ -168,42 +271,37 @@ class Gateway:
         return Profiles(self._upstream, self._database.now, config.s3.distrust)
 
     def _build_tables(self, config: Config, keys: Keys) -> TablePlane:
-        rules, default = table_rules(config)
-        postgres = config.postgres
-        exposure = Exposure(
-            postgres.schemas,
-            rules,
-            default,
-            _table_prefixes(config),
-            postgres.max_body,
-            max_rows=postgres.max_rows,
-            functions=frozenset(postgres.functions),
-            tx_override=postgres.tx_override,
-            overrides=postgres.overrides,
-            verbose_errors=postgres.verbose_errors,
-            openapi=postgres.openapi,
-            origins=config.server.cors_origins,
-        )
         return TablePlane(
-            self._database, exposure, authenticate=keys.by_bearer, observe=self._observe, settle=self._settle
+            self._database,
+            configured.exposure(config),
+            authenticate=keys.by_bearer,
+            observe=self._observe,
+            settle=self._settle,
+            admission=self._admission,
+            capture=self._capture,
         )
 
 
 def build(config: Config, observe: Observe = log) -> ASGIApp:
     """The whole gateway as an ASGI app. Its lifespan opens and closes what it needs."""
-    return Middleware(Gateway(config, observe), observe)
+    telemetry = Telemetry(config, observe)
+    return Middleware(telemetry.around(Gateway(config, telemetry)), telemetry.observe)
 
 
 async def sweep(config: Config, observe: Observe = log) -> Swept:
-    """One round of the sweeper, as each gateway makes them. Raises ``ConfigurationError`` without an object store."""
-    if config.s3 is None:
-        raise ConfigurationError("there is nothing to sweep: no object store is configured", advice="Configure [s3].")
-    database = _database(config)
+    """One round of the sweeper, as each gateway makes them, and a pass over all rows that guards watch."""
+    database = configured.database(config)
     try:
-        async with Upstream(config.s3) as upstream:
+        rows = await Watching(database, observe).sweep()
+        if config.s3 is None:
+            return Swept(bypasses=rows)
+        resources = configured.resources(config)
+        async with Upstream(config.s3, observe) as upstream:
             profiles = Profiles(upstream, database.now, config.s3.distrust)
-            runner = Runner(database, upstream, profiles, observe, config.s3.pending_wait)
-            return await Sweeper(database, upstream, profiles, runner, observe).sweep()
+            runner = Runner(database, upstream, profiles, observe, config.s3.pending_wait, resources)
+            patrol = Patrol(database, upstream, resources, observe)
+            swept = await Sweeper(database, upstream, profiles, runner, observe, patrol).sweep()
+            return replace(swept, bypasses=swept.bypasses + rows)
     finally:
         await database.close()
 
@@ -213,27 +311,6 @@ def _bucket_view(profile: Profile) -> BucketView:
     return BucketView(writable=profile.writable, missing=missing)
 
 
-def _database(config: Config) -> Database:
-    postgres = config.postgres
-    return Database(
-        postgres.dsn.get_secret_value(),
-        pool_size=postgres.pool_size,
-        statement_timeout=postgres.statement_timeout,
-        lock_timeout=postgres.lock_timeout,
-        idle_timeout=postgres.idle_timeout,
-        connect_timeout=postgres.connect_timeout,
-    )
-
-
-def _listening(config: Config) -> Listen | None:
-    postgres = config.postgres
-    return partial(listening, postgres.dsn.get_secret_value(), postgres.connect_timeout) if postgres.listen else None
-
-
-def _table_prefixes(config: Config) -> tuple[str, ...]:
-    return ("/v1/tables/", "/rest/v1/") if config.server.rest_v1 else ("/v1/tables/",)
-
-
 def _clock() -> datetime:
-    """Judges the age of inbound signatures, which only ends them; no write is decided by it."""
+    """Judges the age of inbound signatures and sessions, which only ends them; no write is decided by it."""
     return datetime.now(UTC)  # noqa: TID251

@@ -1,25 +1,25 @@
-"""The command line: serve, migrate, doctor, sweep, guard, credentials, demo.
+"""The command line: serve, migrate, doctor, sweep, guard, audit, credentials, epoch, run, demo.
 
 Every problem its user can solve is one line on standard error, and exit code 2.
 """
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from gateway import serving
-from gateway.config import Config, Server, api_key, load
+from gateway.commands.audit import audit
+from gateway.commands.guard import guard
+from gateway.commands.saying import ConfigPath, say, show
+from gateway.config import Config, api_key, environment, load
+from gateway.config.server import Server
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
-from gateway.findings import Report, Section, render
-from gateway.store import schema
 
 PROBLEM = 2
-STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 application = typer.Typer(
     help="Fencing tokens in front of Postgres tables and S3 buckets.",
@@ -28,30 +28,17 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-guard = typer.Typer(
-    help="Make sessions that write tables without the gateway hold fencing tokens too (docs/guard.md).",
-    no_args_is_help=True,
-)
 application.add_typer(guard, name="guard")
-
-ConfigPath = Annotated[
-    Path | None, typer.Option("--config", help="gateway.toml. Without it, everything comes from GATEWAY_… variables.")
-]
-
-GuardedTable = Annotated[str, typer.Argument(metavar="TABLE", help="schema.table, or a table of the first schema.")]
-InstallingDsn = Annotated[
-    str | None, typer.Option("--dsn", help="Do it as this role, which owns the table and the schema fencing.")
-]
-Granted = Annotated[list[str] | None, typer.Option("--grants", metavar="ROLE", help="Let this role claim tokens.")]
+application.add_typer(audit, name="audit")
 
 
-def main() -> None:
-    """The entry point of the command ``gateway``."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of the command ``gateway``. Without ``arguments``, those of the process."""
     try:
-        application()
+        application(arguments)
     except GatewayError as error:
         advice = "" if error.advice == error.default_advice else error.advice
-        _say(f"gateway: {error.message} {advice}".rstrip())
+        say(f"gateway: {error.message} {advice}".rstrip())
         sys.exit(PROBLEM)
 
 
@@ -78,12 +65,17 @@ def serve(
 ) -> None:
     """Run the gateway."""
     settings = _listening(load(config), listen)
+    from gateway import serving  # noqa: PLC0415 - few commands serve
     from gateway.app import build  # noqa: PLC0415 - all the libraries of both planes hang on it
 
     with serving.Signals(), serving.bind(settings.server.host, settings.server.port) as listener:
         server = serving.server(build(settings), settings.server)
-        _check_schema(settings)
-        _say(f"gateway: listening on {_url(settings.server, listener.getsockname()[1])}")
+        serving.collect_rarely()
+        try:
+            asyncio.run(serving.check_schema(settings.postgres.dsn.get_secret_value()))
+        except Unavailable as error:
+            say(f"gateway: {error.message} Answering with 503 until it is back.")
+        say(f"gateway: listening on {_url(settings.server, listener.getsockname()[1])}")
         server.run(sockets=[listener])
 
 
@@ -93,81 +85,40 @@ def migrate(
     dsn: Annotated[
         str | None, typer.Option(help="Migrate as this role instead of the gateway's own, which then needs no DDL.")
     ] = None,
+    grant_to: Annotated[
+        str | None, typer.Option(help="The gateway's role: grant it what it needs on the schema, and nothing more.")
+    ] = None,
 ) -> None:
     """Install the fencing schema, or bring it to this version."""
+    from gateway import serving  # noqa: PLC0415 - few commands need the database
+    from gateway.store import rights, schema  # noqa: PLC0415 - the same
+
     target = dsn or load(config).postgres.dsn.get_secret_value()
     before = asyncio.run(serving.revision(target))
     schema.upgrade(target)
     after = asyncio.run(serving.revision(target))
     typer.echo(f"fencing schema: {before or 'not installed'} -> {after}")
+    if grant_to is not None:
+        asyncio.run(rights.grant(target, grant_to))
+        typer.echo(f"granted to {grant_to}: what a gateway needs, and nothing more")
 
 
 @application.command()
 def doctor(config: ConfigPath = None) -> None:
     """Examine configuration, database and object store, and say what follows. Exit code 1: something is wrong."""
-    from gateway.doctor import examine  # noqa: PLC0415 - all the libraries of the object plane hang on it
+    from gateway.doctor.examination import examine  # noqa: PLC0415 - all the libraries of the object plane hang on it
 
-    _show(asyncio.run(examine(load(config))))
+    show(asyncio.run(examine(load(config))))
 
 
 @application.command()
 def sweep(config: ConfigPath = None) -> None:
-    """Clear away now what a running gateway clears away by and by: tombstones, uploads and writes left behind."""
+    """Clear away now what a running gateway clears away by and by, and look for what went round it."""
     from gateway import app  # noqa: PLC0415 - all the libraries of both planes hang on it
 
     swept = asyncio.run(app.sweep(load(config)))
     typer.echo(f"swept: {swept.tombstones} tombstones, {swept.uploads} uploads, {swept.intents} pending writes")
-
-
-@guard.command("install")
-def install_guard(
-    table: GuardedTable,
-    config: ConfigPath = None,
-    dsn: InstallingDsn = None,
-    gateway_role: Annotated[
-        str | None, typer.Option(help="Whose sessions are let through, instead of the role of postgres.dsn.")
-    ] = None,
-    grants: Granted = None,
-    *,
-    observe: Annotated[bool, typer.Option("--observe", help="Let everything pass, and put it on record.")] = False,
-    print_only: Annotated[bool, typer.Option("--print", help="Print the SQL instead.")] = False,
-) -> None:
-    """Put the guard on a table, or in the place of an older one: after each change of its rule or its columns."""
-    from gateway import guard as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
-
-    wanted = guards.Wanted(table, observe, gateway_role, dsn, tuple(grants or ()))
-    prepared = asyncio.run((guards.prepare if print_only else guards.install)(load(config), wanted))
-    if print_only:
-        typer.echo(f"BEGIN;\n{prepared.script}\nCOMMIT;")
-    else:
-        typer.echo(prepared.summary)
-    for note in prepared.notes:
-        _say(note)
-
-
-@guard.command("remove")
-def remove_guard(table: GuardedTable, config: ConfigPath = None, dsn: InstallingDsn = None) -> None:
-    """Take the guard off a table."""
-    from gateway import guard as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
-
-    removed = asyncio.run(guards.remove(load(config), table, dsn))
-    typer.echo(f"{table}: {'the guard is off' if removed else 'there is no guard'}")
-
-
-@guard.command("show")
-def show_guards(config: ConfigPath = None) -> None:
-    """Say which tables have a guard, and whether it fits their rules. Exit code 1: one does not."""
-    from gateway import guard as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
-
-    _show(Report((Section("guards", tuple(asyncio.run(guards.show(load(config))))),)))
-
-
-@guard.command("pack")
-def print_pack(grants: Granted = None) -> None:
-    """Print SQL that has a stock PostgREST, or Supabase, claim what the headers of a request name."""
-    from gateway.guard_pack import pack  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
-
-    typer.echo(pack(tuple(grants or ())))
+    typer.echo(f"found: {swept.bypasses} changes that went round the gateway")
 
 
 @application.command()
@@ -182,10 +133,100 @@ def credentials(
     ] = None,
 ) -> None:
     """Print temporary S3 keys that write with a fencing token, for credential_process in ~/.aws/config."""
-    from gateway.credential_process import Wanted, fetch  # noqa: PLC0415 - serving needs no HTTP client
+    from gateway.commands.credentials import Wanted, fetch  # noqa: PLC0415 - serving needs no HTTP client
 
     key = api_key(api_key_file).get_secret_value()
     typer.echo(fetch(url, key, Wanted(resource, token, holder, ttl)))
+
+
+@application.command("epoch")
+def start_epoch(
+    url: Annotated[str, typer.Option(help="Where the gateway is, e.g. https://gateway.example.com.")],
+    reason: Annotated[str, typer.Option(help="Goes on record.")],
+    resource: Annotated[str | None, typer.Argument(help="Whose fence it is.")] = None,
+    expected: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="The token it carries, as you have seen.")
+    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="Instead: every fence whose name starts so, one by one.")] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="Holds an administrator's API key. Without it, GATEWAY_API_KEY does.")
+    ] = None,
+) -> None:
+    """Start a new epoch of a fence whose issuer has lost its counter (docs/policies.md). All tokens before it end.
+
+    Exit code 1: some of the fences under --prefix have not got one.
+    """
+    from gateway.commands import epochs  # noqa: PLC0415 - serving needs no HTTP client
+    from gateway.commands.calling import Gateway  # noqa: PLC0415 - the same
+
+    gateway = Gateway(url, api_key(api_key_file).get_secret_value())
+    if resource is not None and expected is not None and prefix is None:
+        typer.echo(f"{resource}: {expected} -> {epochs.start(gateway, epochs.Carried(resource, expected), reason)}")
+        return
+    if not prefix or resource is not None or expected is not None:
+        raise ConfigurationError("name a RESOURCE and the --expected token, or a --prefix that is not empty", advice="")
+    failed = False
+    for fence in epochs.under(gateway, prefix):
+        try:
+            typer.echo(f"{fence.resource}: {fence.token} -> {epochs.start(gateway, fence, reason)}")
+        except GatewayError as error:
+            failed = True
+            say(f"gateway: {fence.resource}: {error.message} {error.advice}".rstrip())
+    if failed:
+        raise typer.Exit(1)
+
+
+@application.command(context_settings={"allow_interspersed_args": False})
+def run(  # noqa: PLR0913 - an option is an argument
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to run, after --.")],
+    lock: Annotated[str, typer.Option(metavar="RESOURCE", help="The lock to hold, e.g. job/42.")],
+    url: Annotated[str, typer.Option(envvar="GATEWAY_URL", help="Where the gateway is.")],
+    wait: Annotated[
+        float | None, typer.Option(min=0, help="Seconds to wait for the lock. Without it, as long as it takes.")
+    ] = None,
+    ttl: Annotated[float, typer.Option(min=0.1, help="Seconds the lease lasts when it is not renewed any more.")] = 30,
+    source: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            envvar="GATEWAY_SOURCE",
+            help="Another lock service, e.g. etcd://host:2379 (docs/run.md).",
+        ),
+    ] = "gateway",
+    holder: Annotated[
+        str | None, typer.Option(help="How the name of the holder begins. Host and process, without it.")
+    ] = None,
+    credentials: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="What the S3 credentials are for, instead of the lock's own resource."),
+    ] = None,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds between SIGTERM and SIGKILL, the lock lost.")] = 10,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="Holds the API key. Without it, GATEWAY_API_KEY does.")
+    ] = None,
+    *,
+    shared: Annotated[bool, typer.Option("--shared", help="Share the lock with others that want it shared.")] = False,
+    pass_api_key: Annotated[bool, typer.Option("--pass-api-key", help="Let the command have the API key.")] = False,
+) -> None:
+    """Run a command while a lock is held, with its token in the environment; stop it when the lock is lost."""
+    from gateway.commands.run import Wanted  # noqa: PLC0415 - the client library hangs on it
+    from gateway.commands.run import run as run_command  # noqa: PLC0415
+
+    wanted = Wanted(
+        command=tuple(command),
+        url=url,
+        resource=lock,
+        ttl=ttl,
+        wait=wait,
+        mode="shared" if shared else "exclusive",
+        source=source,
+        holder=holder,
+        credentials=credentials,
+        grace=grace,
+        pass_api_key=pass_api_key,
+    )
+    key = api_key(api_key_file).get_secret_value()
+    raise typer.Exit(run_command(wanted, key, environment(), lambda line: say(f"gateway run: {line}")))
 
 
 @application.command()
@@ -199,20 +240,12 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="With --story: stay for trying things out.")] = False,
 ) -> None:
     """Try the gateway out, with an embedded Postgres and S3."""
-    from gateway import demo as demonstration  # noqa: PLC0415 - optional packages hang on it
+    from gateway import serving  # noqa: PLC0415 - few commands serve
+    from gateway.demo import demonstration  # noqa: PLC0415 - optional packages hang on it
 
     with serving.Signals() as signals:
         told = demonstration.run(port, data, signals, with_story=story, keep=keep)
     if not told:
-        raise typer.Exit(1)
-
-
-def _show(report: Report) -> None:
-    """Print what was found; leave with 1 if something is wrong."""
-    console = Console(soft_wrap=True, markup=False, highlight=False)
-    for line in render(report):
-        console.print(line, style=STYLES.get(line.strip().partition(" ")[0]))
-    if report.problems:
         raise typer.Exit(1)
 
 
@@ -226,17 +259,6 @@ def _listening(config: Config, listen: str | None) -> Config:
     return config.model_copy(update={"server": server})
 
 
-def _check_schema(config: Config) -> None:
-    try:
-        asyncio.run(serving.check_schema(config.postgres.dsn.get_secret_value()))
-    except Unavailable as error:
-        _say(f"gateway: {error.message} Answering with 503 until it is back.")
-
-
 def _url(server: Server, port: int) -> str:
     host = f"[{server.host}]" if ":" in server.host else server.host
     return f"{'https' if server.tls_certificate else 'http'}://{host}:{port}"
-
-
-def _say(line: str) -> None:
-    Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(line)

@@ -4,7 +4,7 @@ Its parser collects heads of any size, and its only clock stops at the first byt
 would hold the server for ever. What a body may cost is the business of whoever takes it in.
 """
 
-from asyncio import TimerHandle, Transport
+from asyncio import Event, TimerHandle, Transport
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -24,6 +24,9 @@ _WRITE_AHEAD = 256 * 1024
 class Connection(HttpToolsProtocol):
     """One connection. The deadline runs as long as nothing that was asked for is being done."""
 
+    open = 0
+    """Connections of this process."""
+
     _deadline: TimerHandle | None = None
     _stall: TimerHandle | None = None
     _in_head = False
@@ -33,10 +36,13 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        Connection.open += 1
         transport.set_write_buffer_limits(high=_WRITE_AHEAD)
+        self._stopping = Event()
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        Connection.open -= 1
         self._clear_deadline()
         self._clear_stall()
         super().connection_lost(exc)
@@ -57,6 +63,13 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         # uvicorn drops what is sent to a client that is gone, and says nothing. Who sends much can ask.
         self.scope["state"]["gone"] = self.transport.is_closing
+        self.scope["state"]["abort"] = self.transport.abort
+        self.scope["state"]["stopping"] = self._stopping
+
+    def shutdown(self) -> None:
+        """The server is being stopped. It waits for requests under way; those that only wait had better end."""
+        self._stopping.set()
+        super().shutdown()
 
     def on_url(self, url: bytes) -> None:
         if self._fits(len(url)):

@@ -20,12 +20,18 @@ S3's XML on buckets. A code is never reused for something else.
     ├── IdempotencyMismatch      422  idempotency-mismatch
     ├── AnswerTooLarge           422  answer-too-large
     ├── TokenImplausible         403  token-implausible
+    ├── SequencerMalformed       400  sequencer-malformed
+    ├── LockHeld                 409  lock-held
+    ├── LeaseLost                410  lease-lost
+    ├── ExpectedMismatch         409  expected-mismatch
+    ├── TokensExhausted          409  tokens-exhausted
     ├── Unauthenticated          401  unauthenticated
     ├── Forbidden                403  forbidden
     ├── NotFound                 404  not-found
     ├── BodyTooLarge             413  body-too-large
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
+    ├── TooManyReaders           503  too-many-readers
     ├── StoreUnfit               501  store-unfit
     ├── SqlError                 500  sql-error; the table plane answers with PostgREST's status for the SQLSTATE
     ├── DialectError             any  PostgREST's own codes (PGRST…) and SQLSTATEs, on tables
@@ -35,7 +41,7 @@ S3's XML on buckets. A code is never reused for something else.
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
-Fact: TypeAlias = str | int | bool | None
+Fact: TypeAlias = str | int | float | bool | None
 
 
 class GatewayError(Exception):
@@ -190,6 +196,56 @@ class TokenImplausible(GatewayError):
     default_advice = "Use the token your lock service gave you; ask the operator if its counter was reset."
 
 
+class SequencerMalformed(GatewayError):
+    code = "sequencer-malformed"
+    status = 400
+    s3_code = "FencingSequencerMalformed"
+    title = "The sequencer cannot be read"
+    default_advice = "Send the sequencer exactly as the lease service gave it: resource:mode:token:signature."
+
+
+class LockHeld(GatewayError):
+    """Somebody else has the lock, or is before this one in its queue. ``retry_after`` is in seconds."""
+
+    code = "lock-held"
+    status = 409
+    s3_code = "OperationAborted"
+    title = "The lock is held by somebody else"
+    default_advice = 'Ask again later, or wait in the queue with "wait".'
+
+    def __init__(self, message: str, *, retry_after: int = 1, facts: Mapping[str, Fact] | None = None) -> None:
+        super().__init__(message, facts=facts)
+        self.retry_after = retry_after
+
+
+class LeaseLost(GatewayError):
+    """The lease has lapsed, was released, or was broken. A lease that is lost never comes back."""
+
+    code = "lease-lost"
+    status = 410
+    s3_code = "InvalidRequest"
+    title = "The lease is lost"
+    default_advice = "Stop working under its token, and acquire the lock again."
+
+
+class ExpectedMismatch(GatewayError):
+    """A compare-and-set of an administrator met another token than the expected one."""
+
+    code = "expected-mismatch"
+    status = 409
+    s3_code = "OperationAborted"
+    title = "The token is another one than expected"
+    default_advice = "Nothing was changed. Look at the current token, and decide again."
+
+
+class TokensExhausted(GatewayError):
+    code = "tokens-exhausted"
+    status = 409
+    s3_code = "OperationAborted"
+    title = "There is no higher token in this epoch"
+    default_advice = "Ask an administrator to start a new epoch: POST /v1/fences/{resource}/epoch."
+
+
 class Unauthenticated(GatewayError):
     code = "unauthenticated"
     status = 401
@@ -234,14 +290,25 @@ class OutcomeUnknown(GatewayError):
 
 
 class Unavailable(GatewayError):
-    """A service behind the gateway cannot be reached. Nothing was written."""
+    """Something that passes stands in the way: a service out of reach, an older write. Nothing was written."""
 
     code = "unavailable"
     status = 503
     s3_code = "ServiceUnavailable"
-    title = "A service behind the gateway cannot be reached"
+    title = "The request cannot be carried out at the moment"
     default_advice = "Nothing was written. Send the request again."
     retry_after = 1
+
+
+class TooManyReaders(GatewayError):
+    """As many exports, or followers, of the record are served by this process as it serves at one time."""
+
+    code = "too-many-readers"
+    status = 503
+    s3_code = "SlowDown"
+    title = "Too many read the record at this time"
+    default_advice = "Ask again later, or another gateway."
+    retry_after = 5
 
 
 class StoreUnfit(GatewayError):

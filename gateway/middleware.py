@@ -1,23 +1,33 @@
 """Around everything: a request id, the client's address, and an answer even where the gateway itself has failed."""
 
+import re
 from collections.abc import Iterable
 from itertools import count
 from secrets import token_hex
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import GatewayError
-from gateway.observe.events import Observe, RequestFailed
+from gateway.observe import context
+from gateway.observe.events import Observe, RequestAnswered, RequestFailed
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 REQUEST_ID = b"x-request-id"
 
+# What a client may call its request. Nothing is done with it but to write it down.
+_SANE = re.compile(rb"[!-~]{1,128}")
+
 
 class Middleware:
-    """Plain ASGI. Puts ``request_id`` and ``client`` into ``scope["state"]``; answers carry ``X-Request-Id``."""
+    """Plain ASGI. Puts ``request_id`` and ``client`` into ``scope["state"]``; answers carry ``X-Request-Id``.
+
+    Whoever serves the request puts in there what it has found out for those who watch: ``area``, ``caller``, ``code``,
+    and ``path`` where the real one is nobody's business.
+    """
 
     def __init__(self, app: ASGIApp, observe: Observe) -> None:
         self._app = app
@@ -30,30 +40,57 @@ class Middleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        began = perf_counter()
         request_id = f"{self._prefix}{next(self._count):016x}"
+        context.REQUEST_ID.set(request_id)
         identity = (REQUEST_ID, request_id.encode())
         client = scope.get("client")
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         state["client"] = client[0] if client else None
-        started = False
+        expects, theirs = False, None
+        for name, value in scope["headers"]:
+            if name == b"expect":
+                expects = True
+            elif name == REQUEST_ID:
+                theirs = value
+        status = sent = 0
 
         async def identified(message: Message) -> None:
-            nonlocal started
+            nonlocal status, sent
             if message["type"] == "http.response.start":
-                started = True
+                status = message["status"]
                 message["headers"] = [*message.get("headers", ()), identity]
+            else:
+                sent += len(message.get("body", b""))
             await send(message)
 
         try:
-            if any(name == b"expect" for name, _ in scope["headers"]):
+            if expects:
                 receive, send = _unless_held_back(scope["headers"], receive, send)
             await self._app(scope, receive, identified)
         except Exception as error:
-            self._observe(RequestFailed(request_id, scope["method"], scope["path"], error))
-            if started:
+            self._observe(RequestFailed(request_id, scope["method"], state.get("path", scope["path"]), error))
+            state["code"] = GatewayError.code
+            if status:
                 raise
             await answer_problem(GatewayError("Something went wrong inside the gateway."), identified)
+        finally:
+            self._observe(
+                RequestAnswered(
+                    request_id,
+                    state.get("area", "api"),
+                    scope["method"],
+                    state.get("path", scope["path"]),
+                    status,
+                    state.get("code"),
+                    perf_counter() - began,
+                    sent,
+                    state.get("caller"),
+                    state["client"],
+                    theirs.decode() if theirs is not None and _SANE.fullmatch(theirs) else None,
+                )
+            )
 
 
 def _unless_held_back(headers: Headers, receive: Receive, send: Send) -> tuple[Receive, Send]:

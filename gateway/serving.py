@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any, Self, TypeAlias
 
 import uvicorn
 
-from gateway.config import Server
+from gateway.config.server import Server
 from gateway.connection import KEEP_ALIVE, Connection
 from gateway.errors import ConfigurationError, SqlError
 from gateway.store import schema
@@ -23,6 +24,9 @@ GRACE = 30
 
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
+_AGAIN = signal.SIGALRM
+_SOON = 0.01
+"""Seconds after which a stop that Python dropped is asked for again."""
 
 
 class StopRequested(SystemExit):
@@ -38,13 +42,16 @@ class Signals:
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
         self._deaf = False
+        self._unraisable = sys.unraisablehook
 
     def __enter__(self) -> Self:
-        for number in _STOPPING:
+        for number in (*_STOPPING, _AGAIN):
             self._before[number] = signal.signal(number, self._arrived)
+        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._lost
         return self
 
     def __exit__(self, *_: object) -> None:
+        sys.unraisablehook = self._unraisable
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -69,6 +76,14 @@ class Signals:
             self._deaf = True
             raise StopRequested
 
+    def _lost(self, unraisable: "sys.UnraisableHookArgs") -> None:
+        """An exception that Python drops, in a callback of a collected object: where it was ours, raise it again."""
+        if isinstance(unraisable.exc_value, StopRequested):
+            self._deaf = False
+            signal.setitimer(signal.ITIMER_REAL, _SOON)
+        else:
+            self._unraisable(unraisable)
+
 
 def bind(host: str, port: int) -> socket.socket:
     """Listen on the address; port 0 is any free one. Raises ``ConfigurationError`` where that cannot be."""
@@ -80,18 +95,22 @@ def bind(host: str, port: int) -> socket.socket:
         raise ConfigurationError(f"Cannot listen on {host}:{port}: {reason}.", advice="") from error
 
 
-def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) -> uvicorn.Server:
-    """A uvicorn server for ``app``, not running yet. ``grace`` is in seconds.
-
-    The client's address is the peer's: a header could be forged, and the address goes on record.
-    """
-    settings = settings or Server()
+def collect_rarely() -> None:
+    """Look for garbage less often, in this whole process: for one that is nothing but a gateway, once it is built."""
     # What has been imported and built by now stays. A full collection that walks it all would stop every request for
     # tens of milliseconds, every few seconds.
     gc.collect()
     gc.freeze()
     # What a request makes it gives back by itself. Looking for what does not, every 700 objects, costs a tenth of it.
     gc.set_threshold(50_000, 20, 20)
+
+
+def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) -> uvicorn.Server:
+    """A uvicorn server for ``app``, not running yet. ``grace`` is in seconds.
+
+    The client's address is the peer's: a header could be forged, and the address goes on record.
+    """
+    settings = settings or Server()
     return uvicorn.Server(
         uvicorn.Config(
             app,

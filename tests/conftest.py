@@ -1,75 +1,52 @@
-"""Real PostgreSQL for every test that wants one: one server a session, one fresh database a test.
+"""What every test has: a server of PostgreSQL that lasts a session, and a fresh database."""
 
-The server is the embedded one, or, to test with another release, that of ``TEST_POSTGRES``: the address of a superuser
-without a database, such as ``postgresql://postgres@127.0.0.1:5432``.
-"""
-
-import asyncio
 import os
-import tempfile
-import uuid
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import asyncpg
+import hypothesis
 import pytest
+from fastapi.dependencies import models
 
-from gateway.embedded import EmbeddedPostgres, postgres
-from gateway.store import schema
 from gateway.store.database import Database
+from tests.databases import Server, a_server, fresh
+from tests.waiting import PATIENCE
 
-TEMPLATE = "fencing_template"
+# Hypothesis' own profile for gates. How long an example takes says more of the machine, and of what else it is at, than
+# of what is tested; and with examples that are the same each time, nobody's change is refused for what chance brings.
+hypothesis.settings.load_profile("ci")
 
-
-@dataclass(frozen=True)
-class OwnPostgres:
-    """A server that is there already."""
-
-    address: str
-
-    def dsn(self, database: str = "postgres") -> str:
-        return f"{self.address}/{database}"
+# Whoever makes a client of httpx, or a gateway, has all the authorities of the world read, 20 ms each time, though none
+# of them vouches for anybody here. This one vouches for nobody: its key is gone.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("nobody.pem"))
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[EmbeddedPostgres | OwnPostgres]:
-    if address := os.environ.get("TEST_POSTGRES"):
-        own = OwnPostgres(address)
-        asyncio.run(_execute(own.dsn(), f"DROP DATABASE IF EXISTS {TEMPLATE}"))
-        make_template(own)
-        yield own
-        return
-    with tempfile.TemporaryDirectory(prefix="pg") as directory, postgres(Path(directory) / "data") as server:
-        make_template(server)
+def postgres_server() -> Iterator[Server]:
+    with a_server() as server:
         yield server
 
 
-def make_template(server: EmbeddedPostgres | OwnPostgres) -> None:
-    """Put the database there that fresh ones are copies of."""
-    asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {TEMPLATE}"))
-    schema.upgrade(server.dsn(TEMPLATE))
+@pytest.fixture(scope="module", autouse=True)
+def _gateways_are_let_go() -> Iterator[None]:
+    """FastAPI remembers what it found out of thousands of functions: of methods too, and so what these belong to."""
+    yield
+    for remembered in vars(models).values():
+        if hasattr(remembered, "cache_clear"):
+            remembered.cache_clear()
 
 
 @pytest.fixture
-def dsn(postgres_server: EmbeddedPostgres | OwnPostgres) -> Iterator[str]:
+def dsn(postgres_server: Server) -> Iterator[str]:
     """A fresh database with the fencing schema."""
-    name = f"test_{uuid.uuid4().hex}"
-    asyncio.run(_execute(postgres_server.dsn("postgres"), f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}"))
-    yield postgres_server.dsn(name)
-    asyncio.run(_execute(postgres_server.dsn("postgres"), f"DROP DATABASE {name} WITH (FORCE)"))
+    with fresh(postgres_server) as dsn:
+        yield dsn
 
 
 @pytest.fixture
 async def database(dsn: str) -> AsyncIterator[Database]:
-    opened = Database(dsn)
+    # Longer than a test waits for anything. Tests of the time-outs have databases of their own.
+    long = 2 * PATIENCE
+    opened = Database(dsn, statement_timeout=long, lock_timeout=long, idle_timeout=long, connect_timeout=long)
     yield opened
     await opened.close()
-
-
-async def _execute(dsn: str, statement: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()

@@ -1,5 +1,6 @@
-"""The command ``gateway`` as a process of its own."""
+"""The command ``gateway`` as a process of its own, and without one."""
 
+import io
 import os
 import signal
 import socket
@@ -7,12 +8,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
+from random import shuffle
 
 import psutil
+
+from gateway import cli
 
 COMMAND = (sys.executable, "-m", "gateway")
 PATIENCE = 60.0
@@ -44,9 +49,14 @@ class Running:
 
 
 @contextmanager
-def started(*arguments: str, cwd: Path | None = None, temporary: Path | None = None) -> Iterator[Running]:
-    """Start the command; killed on exit if it still runs. ``temporary`` is where it makes its temporary directories."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+def started(
+    *arguments: str, cwd: Path | None = None, temporary: Path | None = None, more: Mapping[str, str] | None = None
+) -> Iterator[Running]:
+    """Start the command; killed on exit if it still runs. ``temporary`` is where it makes its temporary directories.
+
+    ``more``: what its environment has beside ours.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(more or {})}
     if temporary is not None:
         environment["TMPDIR"] = str(temporary)
     with tempfile.TemporaryDirectory() as name:
@@ -73,9 +83,48 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
+def called(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The same without a process of its own, which takes longer to start than most commands take.
+
+    From a thread where a loop is running: commands have loops of their own.
+    """
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
+        try:
+            cli.main(arguments)
+        except SystemExit as left:
+            code = left.code
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+
+
+_WORKERS = 8
+
+
+def _shuffled() -> Iterator[int]:
+    """Not the ports that the kernel gives to whoever asks for any, or connects; and none of another worker's."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    ports = list(range(10_000 + worker % _WORKERS, 30_000, _WORKERS))
+    shuffle(ports)
+    return cycle(ports)
+
+
+_PORTS = _shuffled()
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """A port for a server that has to be told one, also for one that goes and comes back: nobody gets it meanwhile."""
+    while True:
+        port = next(_PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port at which nobody listens, for as long as this lasts: it is taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield int(taken.getsockname()[1])
 
 
 def alive(fragment: str) -> list[str]:

@@ -14,15 +14,24 @@ from gateway import app
 from gateway.config import Config
 from gateway.connection import Connection
 from gateway.observe.events import Event, Observe
+from tests.waiting import PATIENCE
 
 ACCESS_KEY, SECRET_KEY, API_KEY = "AKIAWRITER", "writer-secret", "writer-api-key"
 
 
 def config(dsn: str, endpoint: str | None = None, **sections: Any) -> Config:
-    """A configuration with one caller, ``writer``. ``endpoint`` is that of an S3 double."""
-    store = {"endpoint": endpoint, "access_key_id": "AKIADOUBLE", "secret_access_key": "double-secret", "timeout": 5}
-    caller = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
-    given = {"postgres": {"dsn": dsn}, "s3": store if endpoint else None, "callers": [caller]}
+    """A configuration with one caller, ``writer``. ``endpoint`` is that of an S3 double, which is not swept."""
+    store = {
+        "endpoint": endpoint,
+        "access_key_id": "AKIADOUBLE",
+        "secret_access_key": "double-secret",
+        "timeout": PATIENCE,
+        "sweep_interval": 0,
+    }
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
+    caller = {"name": "writer", "audit": True, **keys}
+    database = {"dsn": dsn, "connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
+    given = {"postgres": database, "s3": store if endpoint else None, "callers": [caller]}
     return Config.model_validate({**given, **sections})
 
 
@@ -31,6 +40,22 @@ class Events(list[Event]):
 
     def __call__(self, event: Event) -> None:
         self.append(event)
+
+
+class Server(uvicorn.Server):
+    """One that stops when it is told to, and not a tenth of a second later, when it looks next."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._told = asyncio.Event()
+
+    def stop(self) -> None:
+        self._told.set()
+
+    async def main_loop(self) -> None:
+        ticking = asyncio.create_task(super().main_loop())
+        await self._told.wait()
+        ticking.cancel()
 
 
 @asynccontextmanager
@@ -42,7 +67,7 @@ async def running(
         # asyncio does this by itself only for sockets that name their protocol; without it answers wait for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         certificate, key = tls or (None, None)
-        server = uvicorn.Server(
+        server = Server(
             uvicorn.Config(
                 app.build(config, Events() if observe is None else observe),
                 log_config=None,
@@ -57,10 +82,11 @@ async def running(
         )
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(server.serve(sockets=[listener]))
+            serving = tasks.create_task(server.serve(sockets=[listener]))
             while not server.started:
+                assert not serving.done(), "the gateway did not start"
                 await asyncio.sleep(0.01)
             try:
                 yield f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
             finally:
-                server.should_exit = True
+                server.stop()

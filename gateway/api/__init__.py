@@ -1,49 +1,109 @@
-"""The fencing API: fences, barriers, transactions, the record of rejections, fenced credentials, health.
+"""The fencing API: locks, fences, barriers, transactions, the record of rejections, fenced credentials, health.
 
 JSON, described by OpenAPI at ``/v1/docs``. One module a subject.
 """
 
-from fastapi import FastAPI, Request
+from collections.abc import Awaitable, Callable
 
-from gateway.api import credentials, fences, operations, problems, rejections, transactions
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from gateway.admission import Admission
+from gateway.api import (
+    credentials,
+    epochs,
+    events,
+    exports,
+    fences,
+    leases,
+    locks,
+    operations,
+    problems,
+    rejections,
+    reports,
+    sequencers,
+    streams,
+    transactions,
+    webhooks,
+)
+from gateway.api import metrics as measured
 from gateway.api.fences import Barrier
+from gateway.api.leases import Locks
+from gateway.api.metrics import Metrics
 from gateway.api.operations import Buckets, Health
-from gateway.api.problems import Problem
+from gateway.api.reports import MakeReport
 from gateway.api.transactions import Transact
-from gateway.audit import Audit
 from gateway.auth.keys import Keys
 from gateway.auth.principal import Principal
+from gateway.fencing.sequencer import Signer
+from gateway.record.audit import Audit
+from gateway.record.following import Follower
 from gateway.store.database import Database
+from gateway.webhooks.outbox import Outbox
 
 
-def build(
+def build(  # noqa: PLR0913 - all that its subjects are about, by name
     *,
     database: Database,
     keys: Keys,
     barrier: Barrier,
+    admission: Admission,
+    signer: Signer,
     audit: Audit,
     health: Health,
     buckets: Buckets,
     transact: Transact,
+    holding: Locks,
+    follower: Follower,
+    make_report: MakeReport,
+    outbox: Outbox,
+    metrics: Metrics,
+    documentation: Callable[[Request], Awaitable[Response]],
 ) -> FastAPI:
-    """The API as a FastAPI app. ``transact`` is the table plane's."""
+    """The API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
     app = FastAPI(
         title="Fencing gateway",
         description="Fencing tokens in front of Postgres tables and S3 buckets: fences, barriers, refused writes.",
         version="1",
-        docs_url="/v1/docs",
+        docs_url=None,  # FastAPI's own loads scripts from another host
         redoc_url=None,
         openapi_url="/v1/openapi.json",
-        responses={status: {"model": Problem} for status in (400, 401, 404, 503)},
     )
     problems.install(app)
 
     def caller(request: Request) -> Principal:
-        return keys.by_bearer(request.scope["headers"])
+        # The page has let its viewer in already, and asks for what it links to.
+        principal: Principal = request.scope["state"].get("viewer") or keys.by_bearer(request.scope["headers"])
+        request.scope["state"]["caller"] = principal.name
+        return principal
 
-    app.include_router(fences.routes(database, barrier, audit, caller))
-    app.include_router(rejections.routes(database, caller))
-    app.include_router(credentials.routes(database, keys, audit, caller))
-    app.include_router(transactions.routes(transact, caller))
-    app.include_router(operations.routes(health, buckets, caller))
+    # The first are the first to be looked at.
+    for router in (
+        leases.routes(holding, barrier, audit, caller),
+        locks.routes(holding, caller),
+        fences.routes(database, barrier, admission, audit, caller),
+        epochs.routes(database, barrier, caller),
+        streams.routes(follower, caller),
+        exports.routes(database, caller),
+        rejections.routes(database, caller),
+        events.routes(database, caller),
+        reports.routes(make_report, caller),
+        credentials.routes(database, keys, admission, audit, caller),
+        sequencers.routes(database, signer, caller),
+        transactions.routes(transact, caller),
+        webhooks.routes(outbox, caller),
+        operations.routes(health, buckets, caller),
+        measured.routes(metrics, caller),
+    ):
+        _add(app, router)
+    app.router.add_route("/v1/docs", documentation, include_in_schema=False)
     return app
+
+
+def _add(app: FastAPI, router: APIRouter) -> None:
+    """Take over its routes as they are: those of a router that is included are built again at the first request."""
+    for route in router.routes:
+        if isinstance(route, APIRoute):
+            route.responses = {**problems.EVERYWHERE, **route.responses}
+        app.router.routes.append(route)

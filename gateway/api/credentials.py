@@ -6,15 +6,18 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.admission import Admission
 from gateway.api.problems import Problem
 from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
-from gateway.audit import Audit
+from gateway.api.sequencers import SequencerText
 from gateway.auth.keys import Keys
 from gateway.auth.principal import Grant, Principal
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.rules import Presented, decide
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
-from gateway.store import fences
+from gateway.record.audit import Audit
+from gateway.store import administration, fences
 from gateway.store.database import Database
 
 
@@ -28,6 +31,7 @@ class CredentialsRequest(BaseModel):
     )
     token: TokenText
     holder: HolderName | None = None
+    sequencer: SequencerText | None = None
     ttl: Annotated[int, Field(ge=60, le=43200, description="Seconds until they expire.")] = 3600
 
 
@@ -43,7 +47,7 @@ class CredentialsView(BaseModel):
     holder: str | None
 
 
-def routes(database: Database, keys: Keys, audit: Audit, caller: Authenticate) -> APIRouter:
+def routes(database: Database, keys: Keys, admission: Admission, audit: Audit, caller: Authenticate) -> APIRouter:
     """``/v1/credentials``."""
     router = APIRouter()
 
@@ -54,7 +58,7 @@ def routes(database: Database, keys: Keys, audit: Audit, caller: Authenticate) -
         "They expire by themselves, and are useless as soon as a newer holder has taken over.",
         status_code=201,
         responses={
-            403: {"model": Problem, "description": "The caller has no S3 keys itself."},
+            403: {"model": Problem, "description": "The caller has no S3 keys itself, or the token is not taken."},
             412: {"model": Problem, "description": "The token has been overtaken already. On record."},
         },
     )
@@ -66,13 +70,27 @@ def routes(database: Database, keys: Keys, audit: Audit, caller: Authenticate) -
     ) -> CredentialsView:
         lifetime = timedelta(seconds=wanted.ttl)
         expires = (await database.now()).replace(microsecond=0) + lifetime
-        grant = Grant(wanted.resource, Token.parse(wanted.token), wanted.holder, expires)
+        sequencer = None if wanted.sequencer is None else Sequencer.parse(wanted.sequencer)
+        grant = Grant(wanted.resource, Token.parse(wanted.token), wanted.holder, expires, sequencer)
         issued = keys.issue(principal, grant)
+        shown = FencingHeaders(grant.token, grant.pattern, grant.holder)
+        presented = Presented(grant.token, grant.holder, sequencer=sequencer)
+        # Where it is about many resources, each write is looked at when it comes. So it is here too; this spares some.
+        if grant.plain and (refused := await admission.admit([(grant.pattern, presented)])):
+            raise await audit.implausible(refused, attempt(request, principal, shown))
         fence = await fences.read(database, grant.pattern) if grant.plain else None
-        decision = decide(fence, Presented(grant.token, grant.holder))
+        decision = decide(fence, presented)
         if fence is not None and not decision.passes:
-            shown = FencingHeaders(grant.token, grant.pattern, grant.holder)
             raise await audit.refused([(decision, fence)], attempt(request, principal, shown))
+        await administration.record(
+            database,
+            attempt(request, principal, shown),
+            "IssueCredentials",
+            grant.pattern if grant.plain else None,
+            pattern=grant.pattern,
+            access_key_id=issued.access_key_id,
+            expiration=expires.isoformat(),
+        )
         response.headers["Cache-Control"] = "no-store"
         return CredentialsView(
             access_key_id=issued.access_key_id,

@@ -6,14 +6,25 @@ from typing import Annotated, Protocol
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.admission import Admission
 from gateway.api.problems import Problem
-from gateway.api.requests import MAX_PAGE, Authenticate, HolderName, TokenText, attempt, storable
-from gateway.audit import Audit
+from gateway.api.requests import (
+    MAX_PAGE,
+    Authenticate,
+    HolderName,
+    TokenText,
+    attempt,
+    storable,
+)
+from gateway.api.sequencers import SequencerText
 from gateway.auth.principal import Principal
+from gateway.fencing import headers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Decision, Fence, Presented
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
+from gateway.record.audit import Audit
 from gateway.store import fences
 from gateway.store.database import Database
 
@@ -46,9 +57,10 @@ class BarrierRequest(BaseModel):
 
     token: TokenText
     holder: HolderName | None = None
+    sequencer: SequencerText | None = None
 
 
-def routes(database: Database, barrier: Barrier, audit: Audit, caller: Authenticate) -> APIRouter:
+def routes(database: Database, barrier: Barrier, admission: Admission, audit: Audit, caller: Authenticate) -> APIRouter:
     """``/v1/fences``."""
     router = APIRouter()
 
@@ -60,36 +72,47 @@ def routes(database: Database, barrier: Barrier, audit: Audit, caller: Authentic
     ) -> FenceList:
         found = await fences.listed(database, storable(prefix) or "", storable(after) or "", limit)
         return FenceList(
-            fences=[_fence_view(one.resource, one) for one in found],
+            fences=[fence_view(one.resource, one) for one in found],
             after=found[-1].resource if len(found) == limit else None,
         )
 
     @router.get("/v1/fences/{resource:path}", summary="Read a fence", dependencies=[Depends(caller)])
     async def read_fence(resource: str) -> FenceView:
         name = canonical(resource)
-        return _fence_view(name, await fences.read(database, name))
+        return fence_view(name, await fences.read(database, name))
 
     @router.post(
         "/v1/fences/{resource:path}/barrier",
         summary="Raise the fence before reading",
         description="Once this has returned, no write with a lower token takes effect any more, on tables or objects.",
-        responses={412: {"model": Problem, "description": "The token has been overtaken itself. On record."}},
+        responses={
+            403: {
+                "model": Problem,
+                "description": "The token is not taken: see the policy of its resource. On record.",
+            },
+            412: {"model": Problem, "description": "The token has been overtaken itself. On record."},
+        },
     )
     async def raise_barrier(
         resource: str, wanted: BarrierRequest, request: Request, principal: Annotated[Principal, Depends(caller)]
     ) -> FenceView:
         name = canonical(resource)
-        presented = Presented(Token.parse(wanted.token), wanted.holder)
+        sequencer = None if wanted.sequencer is None else Sequencer.parse(wanted.sequencer)
+        said = FencingHeaders(Token.parse(wanted.token), name, wanted.holder)
+        shown = said if sequencer is None else headers.proven(said, (sequencer,))
+        presented = Presented(Token.parse(wanted.token), wanted.holder, sequencer=sequencer)
+        if refused := await admission.admit([(name, presented)]):
+            raise await audit.implausible(refused, attempt(request, principal, shown))
         decision, fence = await barrier(name, presented, principal.name)
         if not decision.passes:
-            shown = FencingHeaders(presented.token, name, presented.holder)
             raise await audit.refused([(decision, fence)], attempt(request, principal, shown))
-        return _fence_view(name, fence)
+        return fence_view(name, fence)
 
     return router
 
 
-def _fence_view(resource: str, fence: Fence | None) -> FenceView:
+def fence_view(resource: str, fence: Fence | None) -> FenceView:
+    """A fence as it is shown; None: no token of the resource has been seen yet."""
     if fence is None:
         return FenceView(resource=resource, token=None, raised_by=None, caller=None, raised_at=None)
     return FenceView(

@@ -1,5 +1,6 @@
 """Errors of the fencing API, as RFC 9457 problem documents."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -29,6 +30,12 @@ class ProblemResponse(JSONResponse):
     media_type = "application/problem+json"
 
 
+_DESCRIBED = {"content": {ProblemResponse.media_type: {"schema": {"$ref": _REFERENCE.format(Problem.__name__)}}}}
+
+EVERYWHERE: Mapping[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 404, 503), _DESCRIBED)
+"""What any path may answer. Not with the model itself, which FastAPI would compile for each status of each path."""
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of ``app`` with a problem document."""
     app.add_exception_handler(GatewayError, _answer_error)
@@ -41,8 +48,11 @@ def install(app: FastAPI) -> None:
 def _described(document: dict[str, Any]) -> dict[str, Any]:
     """The OpenAPI document with errors as they are answered, which FastAPI takes for ordinary JSON.
 
-    Nor is there its own 422: a request that cannot be read gets 400.
+    Nor is there its own 422: a request that cannot be read gets 400. And callers show an API key, of which it is told
+    here.
     """
+    document["components"]["securitySchemes"] = {"api_key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"api_key": []}, {}]  # {}: what anybody may ask, and gateways that let anonymous callers in
     for path in document["paths"].values():
         for operation in path.values():
             answers = operation["responses"]
@@ -55,24 +65,31 @@ def _described(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-async def _answer_error(_: Request, error: Exception) -> ProblemResponse:
+async def _answer_error(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, GatewayError)
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return ProblemResponse(problem(error), error.status, headers)
+    return _problem(request, error, error.status, headers)
 
 
-async def _answer_invalid(_: Request, error: Exception) -> ProblemResponse:
+async def _answer_invalid(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, RequestValidationError)
     said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-    return ProblemResponse(problem(RequestMalformed(f"{said}.")), RequestMalformed.status)
+    return _problem(request, RequestMalformed(f"{said}."), RequestMalformed.status)
 
 
-async def _answer_http(_: Request, error: Exception) -> ProblemResponse:
+async def _answer_http(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return ProblemResponse(problem(NotFound("There is nothing at this path.")), 404)
+        return _problem(request, NotFound("There is nothing at this path."), 404)
     refused = RequestMalformed(f"{error.detail}.")
     refused.status = error.status_code
-    return ProblemResponse(problem(refused), error.status_code, dict(error.headers or {}))
+    return _problem(request, refused, error.status_code, error.headers or {})
+
+
+def _problem(
+    request: Request, error: GatewayError, status: int, headers: Mapping[str, str] | None = None
+) -> ProblemResponse:
+    request.scope.setdefault("state", {})["code"] = error.code
+    return ProblemResponse(problem(error), status, headers)

@@ -1,108 +1,56 @@
-"""The record of refused writes."""
+"""The refused writes on record: pages of them, and all about one of them."""
 
-from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from gateway.api.problems import Problem
-from gateway.api.requests import MAX_PAGE, Authenticate, storable
-from gateway.fencing.record import Rejection
-from gateway.store import rejections
+from gateway.api.record_filters import RejectionQuery
+from gateway.api.record_pages import RESPONSES, page
+from gateway.api.record_views import RejectionList, RejectionPage, entry_view, rejection_view
+from gateway.api.requests import Authenticate
+from gateway.auth.principal import Principal
+from gateway.auth.viewing import shown_to
+from gateway.errors import NotFound
+from gateway.fencing.filters import Filters
+from gateway.fencing.record import Kind
+from gateway.store import search
 from gateway.store.database import Database
 
-
-class RejectionView(BaseModel):
-    """A refused write, or, where ``enforced`` is false, one that passed and would have been refused."""
-
-    id: UUID
-    at: datetime
-    resource: str
-    reason: str
-    enforced: bool
-    token: str | None
-    fence: str | None
-    raised_by: str | None
-    raised_at: datetime | None
-    holder: str | None
-    caller: str
-    method: str
-    target: str
-    payload_size: int | None = Field(description="Bytes; null where the body was not read.")
-    payload_sha256: str | None
-    client: str | None
-    request_id: str
-
-
-class RejectionList(BaseModel):
-    rejections: list[RejectionView]
-    before: UUID | None = Field(description="Pass as ``before`` for the next page; null on the last one.")
-
-
-class RejectionFilters(BaseModel):
-    """Which rejections; all that are given must hold."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    resource: Annotated[str | None, Field(max_length=512)] = None
-    holder: Annotated[str | None, Field(max_length=200)] = None
-    caller: Annotated[str | None, Field(max_length=200)] = None
-    reason: Annotated[str | None, Field(max_length=64, examples=["token-stale"])] = None
-    since: AwareDatetime | None = None
-    before: Annotated[UUID | None, Field(description="The id of the last rejection of the page before.")] = None
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
-
-    def to_store(self) -> rejections.Filters:
-        return rejections.Filters(
-            storable(self.resource),
-            storable(self.holder),
-            storable(self.caller),
-            storable(self.reason),
-            self.since,
-            self.before,
-        )
+_OTHERS = 20
 
 
 def routes(database: Database, caller: Authenticate) -> APIRouter:
-    """``/v1/rejections``."""
+    """``/v1/rejections``. Those who may not audit are shown their own."""
     router = APIRouter()
 
     @router.get(
         "/v1/rejections",
         summary="The record of refused writes, newest first",
-        dependencies=[Depends(caller)],
-        responses={404: {"model": Problem, "description": "There is no rejection of the id in ``before``."}},
+        responses=RESPONSES,
     )
     async def list_rejections(
-        filters: Annotated[RejectionFilters, Query()],
+        query: Annotated[RejectionQuery, Query()], principal: Annotated[Principal, Depends(caller)]
     ) -> RejectionList:
-        found = await rejections.listed(database, filters.to_store(), filters.limit)
-        last = found[-1].id if len(found) == filters.limit else None
-        return RejectionList(rejections=[_rejection_view(one) for one in found], before=last)
+        found = await page(database, query, principal)
+        return RejectionList(rejections=[rejection_view(one) for one in found.entries], **found.leads)
+
+    @router.get(
+        "/v1/rejections/{id}",
+        summary="All about one refused write: what overtook its writer, and what else that caller was refused",
+    )
+    async def read_rejection(id: UUID, principal: Annotated[Principal, Depends(caller)]) -> RejectionPage:  # noqa: A002 - as in the path
+        rejection = await search.entry(database, id, shown_to(principal))
+        if rejection.kind is not Kind.REJECTION:
+            raise NotFound(f"The entry {id} is no rejection.", advice=f"Ask for /v1/events/{id}.")
+        takeover = await search.takeover(database, rejection)
+        same = Filters(kinds=(Kind.REJECTION,), caller=rejection.caller)
+        others = await search.page(database, same, _OTHERS + 1) if rejection.caller is not None else []
+        is_shown = takeover is not None and shown_to(principal) in (None, takeover.caller)
+        return RejectionPage(
+            rejection=rejection_view(rejection, takeover),
+            takeover=entry_view(takeover) if takeover is not None and is_shown else None,
+            others=[rejection_view(one) for one in others if one.id != id][:_OTHERS],
+        )
 
     return router
-
-
-def _rejection_view(rejection: Rejection) -> RejectionView:
-    attempt, fence = rejection.attempt, rejection.fence
-    return RejectionView(
-        id=rejection.id,
-        at=rejection.at,
-        resource=rejection.resource,
-        reason=rejection.reason,
-        enforced=rejection.enforced,
-        token=None if attempt.token is None else str(attempt.token),
-        fence=None if fence is None else str(fence.token),
-        raised_by=None if fence is None else fence.raised_by,
-        raised_at=None if fence is None else fence.raised_at,
-        holder=attempt.holder,
-        caller=attempt.caller,
-        method=attempt.method,
-        target=attempt.target,
-        payload_size=attempt.payload_size,
-        payload_sha256=attempt.payload_sha256,
-        client=attempt.client,
-        request_id=attempt.request_id,
-    )

@@ -7,7 +7,7 @@ from fastapi import Request
 from pydantic import Field
 
 from gateway.auth.principal import Principal
-from gateway.errors import RequestMalformed
+from gateway.errors import Forbidden, RequestMalformed
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt
 
@@ -17,6 +17,12 @@ Authenticate: TypeAlias = Callable[[Request], Principal]
 
 TokenText: TypeAlias = Annotated[str, Field(max_length=40, examples=["34", "2.34"])]
 HolderName: TypeAlias = Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
+
+
+def check_administrator(principal: Principal, advice: str | None = None) -> None:
+    """Raise ``Forbidden`` for who may not administer."""
+    if not principal.admin:
+        raise Forbidden(f"The caller {principal.name} is no administrator.", advice=advice)
 
 
 def attempt(request: Request, principal: Principal, shown: FencingHeaders) -> Attempt:
@@ -30,6 +36,7 @@ def attempt(request: Request, principal: Principal, shown: FencingHeaders) -> At
         target=request.url.path,
         client=state["client"],
         request_id=state["request_id"],
+        plane="api",
     )
 
 

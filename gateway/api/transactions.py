@@ -42,6 +42,7 @@ class TransactionWrite(BaseModel):
     query: str | None = Field(None, examples=["id=eq.1"])
     body: Any = Field(None, examples=[{"balance": 120}])
     token: str | None = Field(None, description="Instead of the header Fencing-Token.", examples=["34"])
+    sequencer: str | None = Field(None, description="Instead of the header Fencing-Sequencer.")
     resource: str | None = Field(None, description="Instead of the header Fencing-Resource.")
     holder: str | None = Field(None, description="Instead of the header Fencing-Holder.")
     prefer: str | None = Field(None, examples=["return=representation"])
@@ -99,6 +100,7 @@ def routes(transact: Transact, caller: Authenticate) -> APIRouter:
         # Read by the table plane, from the request itself: named here for whoever reads the description.
         _token: Annotated[str | None, Header(alias="Fencing-Token")] = None,
         _holder: Annotated[str | None, Header(alias="Fencing-Holder")] = None,
+        _sequencer: Annotated[str | None, Header(alias="Fencing-Sequencer")] = None,
         _key: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
     ) -> Response:
         answer = await transact(request.scope, request.receive, principal)

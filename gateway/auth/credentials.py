@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.auth.principal import Grant
 from gateway.errors import GatewayError, StoreError
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 
 PREFIX = "FENCE"
@@ -59,6 +60,8 @@ def issue(caller: str, caller_secret: str, grant: Grant, unique: str) -> FencedC
         "holder": grant.holder,
         "expires": int(grant.expires.timestamp()),
     }
+    if grant.sequencer is not None:
+        content["sequencer"] = grant.sequencer.text
     claims = _encoded(json.dumps(content, separators=(",", ":")).encode())
     key = _key(caller_secret)
     session_token = f"{_VERSION}.{claims}.{_mac(key, 'proof', access_key_id, claims)}"
@@ -80,7 +83,8 @@ def read(session_token: str) -> Presented:
         padded = claims.encode() + b"=" * (-len(claims) % 4)
         content: Any = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
         expires = datetime.fromtimestamp(content["expires"], UTC)
-        grant = Grant(content["resource"], Token.parse(content["token"]), content["holder"], expires)
+        sequencer = Sequencer.parse(str(content["sequencer"])) if "sequencer" in content else None
+        grant = Grant(content["resource"], Token.parse(content["token"]), content["holder"], expires, sequencer)
         return Presented(str(content["caller"]), grant, claims, proof)
     except (GatewayError, ArithmeticError, LookupError, TypeError, ValueError, OSError, RecursionError) as error:
         raise _invalid() from error

@@ -4,11 +4,12 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
+from datetime import datetime
 
-from gateway.auth import credentials
+from gateway.auth import credentials, sessions
 from gateway.auth.credentials import FencedCredentials
 from gateway.auth.principal import ANONYMOUS, Grant, Principal
-from gateway.config import CallerKeys
+from gateway.config.server import CallerKeys
 from gateway.errors import Forbidden, StoreError, Unauthenticated
 
 
@@ -20,10 +21,13 @@ class Keys:
         self._digests: list[tuple[bytes, Principal]] = []
         self._secrets: dict[str, tuple[Principal, str]] = {}
         self._secrets_by_name: dict[str, tuple[Principal, str]] = {}
+        self._sessions: dict[str, tuple[Principal, bytes]] = {}
         for caller in callers:
-            principal = Principal(caller.name, caller.admin)
+            principal = Principal(caller.name, caller.admin, audit=caller.audit or caller.admin)
             if caller.api_key is not None:
-                self._digests.append((_digest(caller.api_key.get_secret_value().encode()), principal))
+                api_key = caller.api_key.get_secret_value()
+                self._digests.append((_digest(api_key.encode()), principal))
+                self._sessions[caller.name] = principal, sessions.key(api_key)
             if caller.access_key_id is not None and caller.secret_access_key is not None:
                 owned = principal, caller.secret_access_key.get_secret_value()
                 self._secrets[caller.access_key_id] = self._secrets_by_name[caller.name] = owned
@@ -43,6 +47,24 @@ class Keys:
         if len(proven) != 1:
             raise Unauthenticated("The headers Authorization and apikey belong to two callers.")
         return proven.pop()
+
+    def log_in(self, api_key: str, now: datetime) -> tuple[Principal, str]:
+        """Whose API key it is, and a session of the page for it. Raises ``Unauthenticated`` for a key nobody has."""
+        principal = self._owner(api_key.encode())
+        return principal, sessions.issue(principal.name, self._sessions[principal.name][1], now)
+
+    def by_session(self, session: str | None, now: datetime) -> Principal:
+        """Whose session of the page it is; without one that is good, whoever shows no credentials.
+
+        Raises ``Unauthenticated`` where anonymous callers are not let in.
+        """
+
+        def key_of(caller: str) -> bytes | None:
+            known = self._sessions.get(caller)
+            return known and known[1]
+
+        caller = sessions.caller_of(session or "", key_of, now)
+        return self.by_bearer(()) if caller is None else self._sessions[caller][0]
 
     def secret_of(self, access_key_id: str, session_token: str | None) -> tuple[Principal, str] | None:
         """The owner of an access key id and its secret, to check a signature with; a ``SecretOf``.

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from gateway.errors import ResourceMalformed, StoreError
-from gateway.fencing.resource import canonical
+from gateway.errors import RequestMalformed, StoreError
+from gateway.fencing.pattern import check_pattern, covers
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 
 
@@ -16,22 +17,22 @@ class Grant:
 
     ``pattern`` is a resource name in canonical form, in which a segment ``*`` stands for any one segment and a last
     ``**`` for all the rest; ``ResourceMalformed`` for anything else. ``expires`` is aware; None where nothing ends it.
+    ``sequencer`` proves the token, for the one resource that it names.
     """
 
     pattern: str
     token: Token
     holder: str | None = None
     expires: datetime | None = None
+    sequencer: Sequencer | None = None
 
     def __post_init__(self) -> None:
-        segments = canonical(self.pattern).split("/")
-        for position, segment in enumerate(segments):
-            last = position == len(segments) - 1
-            if "*" in segment and segment != "*" and not (segment == "**" and last):
-                raise ResourceMalformed(
-                    f"The segment {segment!r} of the resource pattern must be a name, * or a last **.",
-                    advice="Write * in place of a whole segment, or ** in place of everything after a slash.",
-                )
+        check_pattern(self.pattern)
+        if self.sequencer is not None and self.sequencer.token != self.token:
+            raise RequestMalformed(
+                "The sequencer is for another token than the credentials are.",
+                advice="Ask with the token that the sequencer names.",
+            )
 
     @property
     def plain(self) -> bool:
@@ -40,15 +41,7 @@ class Grant:
 
     def covers(self, resource: str) -> bool:
         """Whether the grant is about a resource, named in canonical form."""
-        wanted, given = self.pattern.split("/"), resource.split("/")
-        if wanted[-1] == "**":
-            wanted.pop()
-            # All the rest may be empty, but it comes after a slash: job/** is not about job itself.
-            if len(given) <= len(wanted):
-                return False
-        elif len(given) != len(wanted):
-            return False
-        return all(segment in ("*", name) for segment, name in zip(wanted, given, strict=False))
+        return covers(self.pattern, resource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +49,16 @@ class Principal:
     """A proven caller. ``name`` is the configured name, ``anonymous`` where anyone is let in.
 
     ``admin``: may administer buckets. ``grant``: what its writes are bound to; None where it presents tokens itself.
+    ``audit``: may read the whole record; others are shown what they have done themselves.
     """
 
     name: str
     admin: bool = False
     grant: Grant | None = None
+    audit: bool = False
 
 
-ANONYMOUS = Principal("anonymous")
+ANONYMOUS = Principal("anonymous", audit=True)
 
 SecretOf: TypeAlias = Callable[[str, str | None], tuple[Principal, str] | None]
 """From an access key id and the session token beside it, if any, to their owner and the secret; None where the id is

@@ -107,7 +107,8 @@ class Begun:
     ``decision`` and ``fence`` are None where no token was presented (observe mode). ``signed_at`` is the database's
     clock at the announcement, None where the mutation must not be sent: it was refused, or ``pending`` names the
     intents that must be gone first. ``forbidden``: ETags (``ABSENCE`` for absence) that must not come back on the key.
-    ``key``: what the mutation is conditioned on.
+    ``key``: what the mutation is conditioned on. ``differs``: that was looked up, and is not what the last write
+    through the gateway has left there; decides nothing.
     """
 
     decision: Decision | None
@@ -116,6 +117,7 @@ class Begun:
     signed_at: datetime | None = None
     forbidden: frozenset[str] = frozenset()
     key: KnownObject = KnownObject(None)
+    differs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

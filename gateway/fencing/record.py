@@ -1,11 +1,59 @@
-"""What is on record of a refused write: who tried what, and what overtook it."""
+"""The record: refused writes, and whatever else has happened to fences, locks and what they protect."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from uuid import UUID
 
 from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
+
+
+class Kind(StrEnum):
+    """What an entry of the record is about."""
+
+    REJECTION = "rejection"
+    """A write was refused or, where its rule observes, passed and would have been."""
+    RAISED = "raised"
+    """A write of a newer holder has taken a resource over."""
+    BARRIER = "barrier"
+    """A newer holder has taken a resource over by a barrier, before it reads."""
+    EPOCH = "epoch"
+    """A fence, or the lock service, has begun a new epoch."""
+    SETTLED = "settled"
+    """An object write of an older holder that was under way is settled: if it has not taken effect, it never will."""
+    LEASE_GRANTED = "lease-granted"
+    LEASE_RELEASED = "lease-released"
+    LEASE_EXPIRED = "lease-expired"
+    LEASE_BROKEN = "lease-broken"
+    GUARD_REFUSED = "guard-refused"
+    """The guard of a table has refused writes of sessions that came without the gateway."""
+    BYPASS = "bypass"
+    """An object or a guarded row was changed without passing the gateway."""
+    ADMINISTRATION = "administration"
+    """Somebody has changed a bucket or its settings, or taken out credentials."""
+    RETENTION = "retention"
+    """Days of the record have been dropped since they were older than it is to be kept."""
+    ALARM_RAISED = "alarm-raised"
+    """More writes were refused within a time than an alarm allows for."""
+    ALARM_CLEARED = "alarm-cleared"
+    """They have become few again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What is kept of a payload, where it is to be kept: its beginning, without the values of redacted columns.
+
+    ``truncated``: there was more of it. ``redacted``: values were taken out. ``left_out`` says why nothing is kept at
+    all, None where something is.
+    """
+
+    media_type: str
+    body: bytes = b""
+    truncated: bool = False
+    redacted: bool = False
+    left_out: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +62,9 @@ class Attempt:
 
     ``token`` and ``holder`` are what the writer presented; ``caller`` is who it proved to be; ``client`` its network
     address; ``target`` the path and query of the request; ``payload_size`` is in bytes. The payload's size and
-    SHA-256 (hex) are None where the write was refused before its body was read.
+    SHA-256 (hex) are None where the write was refused before its body was read. ``plane`` is ``tables``, ``objects`` or
+    ``api``; ``rule`` the table or the pattern of keys whose rule it came under. ``captured`` is None where nothing is
+    to be kept of payloads, or there was none.
     """
 
     token: Token | None
@@ -26,6 +76,20 @@ class Attempt:
     request_id: str
     payload_size: int | None = None
     payload_sha256: str | None = None
+    plane: str | None = None
+    rule: str | None = None
+    captured: Captured | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What is to go on record about one resource of a write. ``enforced`` False: the write passes all the same."""
+
+    resource: str
+    reason: str
+    attempt: Attempt
+    fence: Fence | None
+    enforced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +103,51 @@ class Rejection:
     enforced: bool
     attempt: Attempt
     fence: Fence | None
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What is to go on record that is no refusal. The fields are those of an ``Entry``."""
+
+    kind: Kind
+    plane: str | None = None
+    rule: str | None = None
+    resource: str | None = None
+    reason: str | None = None
+    token: Token | None = None
+    holder: str | None = None
+    caller: str | None = None
+    request_id: str | None = None
+    fence: Fence | None = None
+    details: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the record, sealed: it has a position, and a hash over itself and the hash before (hex).
+
+    ``token`` and ``holder`` are those of who acted: the refused writer, the holder that took over. ``fence`` is what it
+    met: what refused it, whom it took over from; None where there was none. ``details`` depend on the kind.
+    """
+
+    position: int
+    hash: str
+    id: UUID
+    at: datetime
+    kind: Kind
+    plane: str | None
+    rule: str | None
+    resource: str | None
+    reason: str | None
+    enforced: bool | None
+    token: Token | None
+    holder: str | None
+    caller: str | None
+    method: str | None
+    target: str | None
+    client: str | None
+    request_id: str | None
+    payload_size: int | None
+    payload_sha256: str | None
+    fence: Fence | None
+    details: Mapping[str, object] | None

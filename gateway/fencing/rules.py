@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 
 
@@ -63,11 +64,15 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """What a writer shows: its token, the name it gives itself, if any, and the id of this one write."""
+    """What a writer shows: its token, the name it gives itself, if any, and the id of this one write.
+
+    ``sequencer``: what proves the token, where that is shown. No fence looks at it, and nothing differs by it alone.
+    """
 
     token: Token
     holder: str | None = None
     write_id: UUID | None = None
+    sequencer: Sequencer | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +80,14 @@ class Tokens:
     """What a request shows that may write to several resources, and whose it is.
 
     Either one ``token`` for whatever the request writes, or ``pairs``: a token for each resource it names, and none for
-    any other.
+    any other. ``sequencers`` prove them, by resource.
     """
 
     token: Token | None = None
     pairs: Mapping[str, Token] = field(default_factory=dict)
     holder: str | None = None
     write_id: UUID | None = None
+    sequencers: Mapping[str, Sequencer] = field(default_factory=dict)
 
     def of(self, resource: str) -> Token:
         """The token for this resource, which must be one of the pairs if there are any."""
@@ -89,7 +95,7 @@ class Tokens:
 
     def presented(self, resource: str) -> Presented:
         """What is shown to the fence of this resource."""
-        return Presented(self.of(resource), self.holder, self.write_id)
+        return Presented(self.of(resource), self.holder, self.write_id, self.sequencers.get(resource))
 
 
 def decide(fence: Fence | None, presented: Presented, equal: Equal = Equal.ACCEPT) -> Decision:

@@ -10,6 +10,9 @@ from gateway.errors import StoreError
 MAX_KEY_BYTES = 1024
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+# No bucket has a name that ends like this: AWS makes such names for access points, each of them another name of a
+# bucket and so of every object in it.
+_ALIASES = ("-s3alias", "--op-s3", "--ol-s3", "--xa-s3", ".mrap")
 _PORT = re.compile(r":[0-9]*\Z")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
@@ -52,6 +55,13 @@ def read(raw_path: bytes, bucket_of_host: str | None = None) -> tuple[str, str]:
 
 def check(bucket: str, key: str) -> None:
     """Raise ``StoreError`` 400 where the bucket's name is none by S3's rules, or the key is too long."""
+    if bucket.endswith(_ALIASES):
+        raise StoreError(
+            "InvalidBucketName",
+            400,
+            "The specified bucket is not valid: it is the alias of an access point. Objects are fenced by the name of "
+            "their bucket, so use that.",
+        )
     if not _is_bucket(bucket):
         raise StoreError("InvalidBucketName", 400, "The specified bucket is not valid.")
     if len(key.encode()) > MAX_KEY_BYTES:

@@ -11,7 +11,7 @@ from gateway.objects.sweeper import Sweeper
 from gateway.objects.upstream import Upstream
 from gateway.objects.writes import refusal_of_store
 from gateway.observe.events import BucketAdministered, Observe
-from gateway.store import administration, tombstones
+from gateway.store import administration, bypasses, tombstones
 from gateway.store.database import Database
 
 MAX_DOCUMENT = 1024 * 1024
@@ -58,12 +58,14 @@ class Administration:
                 "admin = true for it.",
             )
         body = await call.intake(MAX_DOCUMENT).whole() if call.scope["method"] in ("PUT", "POST") else None
-        await administration.record(self._database, call.attempt(), request.operation, request.bucket)
+        await administration.record(self._database, call.attempt(), request.operation, bucket=request.bucket)
         headers = [*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())]
         content = body.content if body else b""
         reply = await self.send(call.scope["method"], request.raw_path, request.query, headers, content)
         if request.operation is Operation.DELETE_BUCKET and await self._clear(request.bucket, reply):
             reply = await self.send(call.scope["method"], request.raw_path, request.query, headers, content)
+        if request.operation is Operation.DELETE_BUCKET and reply.status < 300:
+            await bypasses.forget_bucket(self._database, request.bucket)
         if request.operation in _CHANGES_THE_PROFILE:
             self._profiles.forget(request.bucket)
         self._observe(BucketAdministered(call.principal.name, request.operation, request.bucket, reply.status))

@@ -36,7 +36,7 @@ class Amendments:
     async def amend(self, call: Call) -> None:
         """Do what a request says that names its operation and, perhaps, a version."""
         request = call.request
-        write = self._writes.write(call)
+        write = await self._writes.write(call)
         await self._writes.admit(write)
         for part in request.operation.markers & _PARTS_OF_AN_OBJECT:
             await self._check_understood(request, part)
@@ -82,8 +82,8 @@ class Amendments:
         return await self._run(write, amendment, on_version=True, uncovers=True)
 
     async def _run(self, write: Write, amendment: Amendment, *, on_version: bool, uncovers: bool) -> Stored:
-        await self._writes.fit(write.bucket)
-        steps = protocol.amend(write.announcement(), on_version=on_version, uncovers=uncovers)
+        profile = await self._writes.fit(write)
+        steps = protocol.amend(write.announcement(), on_version=on_version, uncovers=uncovers, bumps=profile.can_bump)
         stored = await self._writes.run(write, steps, Payload(amendment=amendment))
         assert isinstance(stored, Stored)
         return stored

@@ -33,6 +33,9 @@ _HOP_BY_HOP = frozenset(
     }
 )
 _OF_THE_BODY = frozenset({b"content-length", b"content-type"})
+# What a browser shows of a bucket that stands in the path lies on the origin of the page at /ui/, where people are
+# logged in: no script in it runs.
+_APART = (b"content-security-policy", b"sandbox")
 _OF_A_DELETE = frozenset({b"x-amz-delete-marker", b"x-amz-version-id"})
 # The fence's marks in the metadata come back under the names they are sent with, so that a client that copies an
 # object's metadata does not present an old token with it.
@@ -48,14 +51,16 @@ class Answer:
     def __init__(self, scope: Scope, send: Send) -> None:
         self._method: str = scope["method"]
         self._path: str = scope["raw_path"].decode("latin-1")
-        self._request_id: str = scope["state"]["request_id"]
+        self._told = scope["state"]
+        self._request_id: str = self._told["request_id"]
         # Nobody is told that the client has hung up: without asking, the rest of a large object would be read for it.
-        self._gone: Callable[[], bool] = scope["state"].get("gone", lambda: False)
+        self._gone: Callable[[], bool] = self._told.get("gone", lambda: False)
         self._send = send
         self._started = False
 
     async def error(self, error: GatewayError) -> None:
         """The error as S3 would put it. Once an answer has begun, all there is left is to break it off."""
+        self._told["code"] = error.code
         if self._started:
             raise error
         status, headers, body = xml.answer(error, method=self._method, path=self._path, request_id=self._request_id)
@@ -93,8 +98,11 @@ class Answer:
         """See Other: where a browser goes after a form upload has taken effect. ``address`` is ASCII."""
         await self._whole(303, [(b"location", address.encode("ascii")), *_fencing(resource, fence)], b"")
 
-    async def stream(self, request: S3Request, response: Response) -> None:
-        """The store's answer to a read, as it comes. A tombstone is absence. Raises ``ClientGone``."""
+    async def stream(self, request: S3Request, response: Response, *, hosted: bool = False) -> None:
+        """The store's answer to a read, as it comes. A tombstone is absence. Raises ``ClientGone``.
+
+        ``hosted``: its bucket stands in the host, so that browsers take it for another origin.
+        """
         async with response:
             if request.operation in (Operation.GET_OBJECT, Operation.HEAD_OBJECT) and _is_tombstone(response):
                 await self._absent(response, of_version=request.parameter("versionId") is not None)
@@ -102,7 +110,9 @@ class Answer:
             if response.status >= 400 and self._method != "HEAD":
                 await self.passed(response.status, response.headers, await response.read())
                 return
-            await self._start(response.status, _own(response.headers))
+            kept = _own(response.headers)
+            apart = request.operation is Operation.GET_OBJECT and not hosted and not _is_pdf(response)
+            await self._start(response.status, [*kept, _APART] if apart else kept)
             if self._method != "HEAD":
                 async with aclosing(response.chunks()) as chunks:
                     async for chunk in chunks:
@@ -157,6 +167,14 @@ def _own(headers: Headers) -> list[tuple[bytes, bytes]]:
 def _fencing(resource: str, fence: Fence | None) -> list[tuple[bytes, bytes]]:
     token = [] if fence is None else [(b"fencing-token", str(fence.token).encode())]
     return [*token, (b"fencing-resource", resource.encode())]
+
+
+def _is_pdf(response: Response) -> bool:
+    """What browsers show by a program of their own, which has no part in any origin and refuses to work apart.
+
+    To the letter: of ``application/pdf;,text/html`` a browser takes the end.
+    """
+    return (response.header("content-type") or "").lower() == "application/pdf"
 
 
 def _is_tombstone(response: Response) -> bool:

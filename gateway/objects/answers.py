@@ -73,6 +73,8 @@ class Found:
     size: int = 0
     date: datetime | None = None
     """The store's own clock, from its Date header."""
+    last_modified: datetime | None = None
+    """By the store's clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,30 @@
 """One request to the object plane, once it is known who sent it and what it asks for."""
 
 from dataclasses import dataclass
+from urllib.parse import unquote_plus
 
 from starlette.types import Receive, Scope
 
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import VerifiedSignature
-from gateway.fencing.record import Attempt
+from gateway.errors import GatewayError
+from gateway.fencing.record import Attempt, Captured
 from gateway.objects.answering import Answer
-from gateway.objects.intake import Intake, Limits
+from gateway.objects.intake import Intake, Limits, media_type_of
 from gateway.objects.request import S3Request
+from gateway.record.capture import NOTHING, Capture
 
 MAX_TARGET = 2048
+
+_PROOFS = frozenset({"fencing-sequencer", "x-amz-security-token"})
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A request that is proven and classified.
 
-    ``max_body`` is in bytes, decoded. ``hosted``: its bucket stands in the host, not in the path.
+    ``max_body`` is in bytes, decoded. ``hosted``: its bucket stands in the host, not in the path. ``capture``: what is
+    to be kept of its body, should it be refused.
     """
 
     scope: Scope
@@ -29,6 +35,7 @@ class Call:
     max_body: int
     limits: Limits
     hosted: bool = False
+    capture: Capture = NOTHING
 
     @property
     def principal(self) -> Principal:
@@ -50,13 +57,26 @@ class Call:
         """The body, not asked for yet. Raises ``BodyTooLarge``, or ``StoreError`` for a head that cannot be right."""
         size = self.max_body if max_size is None else min(max_size, self.max_body)
         headers = [*self.scope["headers"], *((name.encode(), value.encode()) for name, value in self.request.hoisted)]
-        return Intake(self.receive, headers, self.signature, size, self.limits)
+        return Intake(self.receive, headers, self.signature, size, self.limits, self.capture)
+
+    async def beginning(self) -> Captured | None:
+        """What is kept of a body that has not been asked for, and is not going to be."""
+        if not self.capture.most:
+            return None
+        if self.body_is_held_back:
+            return Captured(media_type_of(self.scope["headers"]), left_out="the client was not asked for it")
+        try:
+            intake = self.intake()
+        except GatewayError:
+            return None  # its head cannot be right
+        return await intake.beginning()
 
     def attempt(self) -> Attempt:
         """How the request goes on record."""
-        target = self.scope["raw_path"].decode("latin-1")
-        if self.scope["query_string"]:
-            target += "?" + self.scope["query_string"].decode("latin-1")
+        path, query = (self.scope[part].decode("latin-1") for part in ("raw_path", "query_string"))
+        # What proves a token is as good as the token for whoever reads the record, and a session token may hold it.
+        kept = [part for part in query.split("&") if unquote_plus(part.partition("=")[0]).lower() not in _PROOFS]
+        target = "?".join(filter(None, (path, "&".join(kept))))
         state = self.scope["state"]
         return Attempt(
             token=self.request.fencing.token,
@@ -66,4 +86,5 @@ class Call:
             target=target[:MAX_TARGET],
             client=state["client"],
             request_id=state["request_id"],
+            plane="objects",
         )

@@ -8,17 +8,25 @@ from gateway.fencing import headers as fencing
 from gateway.fencing.headers import FencingHeaders
 from gateway.objects.operations import Operation
 
-QUERY = frozenset({"fencing-token", "fencing-holder", "fencing-resource"})
+QUERY = frozenset({"fencing-token", "fencing-holder", "fencing-resource", "fencing-sequencer"})
 """The names in the query of a presigned request."""
 
 FENCED_CREDENTIALS = "fc1."
 """How the session tokens begin that the gateway issues itself: what they say is the authentication's to read."""
 
-_METADATA = {b"x-amz-meta-fencing-token": fencing.TOKEN, b"x-amz-meta-fencing-holder": fencing.HOLDER}
+_METADATA = {
+    b"x-amz-meta-fencing-token": fencing.TOKEN,
+    b"x-amz-meta-fencing-holder": fencing.HOLDER,
+    b"x-amz-meta-fencing-sequencer": fencing.SEQUENCER,
+}
 _WITH_METADATA = frozenset(
     {Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD, Operation.POST_OBJECT}
 )
-_SESSION = {"fencing-token": fencing.TOKEN, "fencing-holder": fencing.HOLDER}
+_SESSION = {
+    "fencing-token": fencing.TOKEN,
+    "fencing-holder": fencing.HOLDER,
+    "fencing-sequencer": fencing.SEQUENCER,
+}
 
 
 def read(
@@ -46,7 +54,11 @@ def read(
         raise ResourceMalformed("The request names two fencing resources.")
     sources = (own, metadata, signed, _of_session(session))
     first = next((one for one in sources if one.token is not None), FencingHeaders())
-    return FencingHeaders(first.token, own.resource or signed.resource, own.holder or first.holder)
+    resource = own.resource or signed.resource or first.resource
+    said = FencingHeaders(first.token, resource, own.holder or first.holder)
+    # What proves the token may have come another way than the token itself. It must be about the same.
+    sequencers = next((one.sequencers for one in sources if one.sequencers), ())
+    return fencing.proven(said, sequencers) if sequencers else said
 
 
 def refuse_unsigned(query: Iterable[tuple[str, str]]) -> None:
@@ -67,11 +79,13 @@ def _of_session(token: str | None) -> FencingHeaders:
     if token is None or token.startswith(FENCED_CREDENTIALS):
         return FencingHeaders()
     try:
-        pairs = parse_qsl(token, keep_blank_values=True, strict_parsing=True, max_num_fields=2)
+        pairs = parse_qsl(token, keep_blank_values=True, strict_parsing=True, max_num_fields=3)
     except ValueError:
         pairs = []
     if not pairs or any(name not in _SESSION for name, _ in pairs):
         raise StoreError(
-            "InvalidToken", 400, "A session token must read fencing-token=N, and maybe &fencing-holder=NAME."
+            "InvalidToken",
+            400,
+            "A session token must read fencing-token=N, and maybe &fencing-holder=NAME or &fencing-sequencer=….",
         )
     return fencing.read((_SESSION[name], value.encode()) for name, value in pairs)

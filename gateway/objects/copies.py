@@ -51,10 +51,10 @@ class Copies:
         request = call.request
         source = request.source
         assert source is not None
-        write = self._writes.write(call)
+        write = await self._writes.write(call)
         _refuse_in_place(request, source)
         await self._writes.admit(write)
-        profile = await self._writes.fit(write.bucket)
+        profile = await self._writes.fit(write)
         found = await self._sources.find(source)
         headers = await self._headers(request, source, found)
         if found.size <= self._threshold:

@@ -31,7 +31,7 @@ class Deletes:
         if call.request.parameter("versionId") is not None:
             await self._amendments.amend(call)
             return
-        write = self._writes.write(call)
+        write = await self._writes.write(call)
         deleted = await self._delete(write, call.request.headers, call.request.condition)
         await call.answer.deleted(deleted, write.target.resource)
 
@@ -40,7 +40,7 @@ class Deletes:
         intake = call.intake(documents.MAX_DOCUMENT)
         _require_digest(call)
         wanted = documents.deletion((await intake.whole()).content)
-        await self._writes.fit(call.request.bucket)  # there may be no such bucket: that is no error of each key
+        await self._writes.writable(call.request.bucket)  # there may be no such bucket: that is no error of each key
         gate = asyncio.Semaphore(_AT_A_TIME)
 
         async def one(doomed: Doomed, write_id: UUID) -> GatewayError | DeletedObject:
@@ -56,7 +56,7 @@ class Deletes:
         await call.answer.document(documents.deleted(listed, quiet=wanted.quiet))
 
     async def _one(self, call: Call, doomed: Doomed, write_id: UUID) -> DeletedObject:
-        write = self._writes.write(call, doomed.key, write_id=write_id)
+        write = await self._writes.write(call, doomed.key, write_id=write_id)
         if doomed.version_id is not None:
             stored = await self._amendments.remove_version(write, doomed.version_id, call.request.headers)
             return _said(dict(stored.applied.headers))
@@ -65,7 +65,7 @@ class Deletes:
         return _said(dict(left_by(deleted)))
 
     async def _delete(self, write: Write, headers: TextHeaders, condition: Condition | None) -> Deleted:
-        profile = await self._writes.fit(write.bucket)
+        profile = await self._writes.fit(write)
         steps = protocol.delete(write.announcement(profile), condition, conditional_delete=profile.conditional_delete)
         deleted = await self._writes.run(write, steps, Payload(headers=headers))
         assert isinstance(deleted, Deleted)

@@ -140,9 +140,13 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """The mutation can have no effect any more: forget the intent. Answer: None. Durable."""
+    """The mutation can have no effect any more: forget the intent. Answer: None. Durable.
+
+    ``seen``: whether it has been seen to have had one before, for the record.
+    """
 
     intent: Announcement | Intent
+    seen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,11 +241,23 @@ class Uncertain:
     reason: str
 
 
+class Obstacle(StrEnum):
+    """What stood in the way of what was not done, and how long it may stay there."""
+
+    PASSING = "passing"
+    """Another writer, or a service that does not answer."""
+    UNSETTLED = "unsettled"
+    """An older holder's mutation that may still arrive: at most until ``dead_after``, by the store's clock."""
+    FORBIDDEN = "forbidden"
+    """An ETag that must not come back on the key: until prohibitions are forgotten."""
+
+
 @dataclass(frozen=True, slots=True)
 class NotDone:
     """Nothing was written, and trying again can help."""
 
     reason: str
+    obstacle: Obstacle = Obstacle.PASSING
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import quote
 
-from gateway.config import ObjectStore
+from gateway.config.stores import ObjectStore
 from gateway.errors import OutcomeUnknown, Unavailable
 from gateway.objects.answers import Headers, NotApplied, NotSent, Rejected, Unknown, WriteAnswer, of_write
 from gateway.objects.hop import BodyStream, Hop, TextHeaders
+from gateway.observe.events import Observe, ignore
 
 _ACCEPTED = 202
 
@@ -25,8 +26,8 @@ class Reply:
 class Exchange(Hop):
     """One object store. ``quoted_conditions`` False sends ``If-Match`` without quotation marks."""
 
-    def __init__(self, config: ObjectStore, *, quoted_conditions: bool = True) -> None:
-        super().__init__(config)
+    def __init__(self, config: ObjectStore, observe: Observe = ignore, *, quoted_conditions: bool = True) -> None:
+        super().__init__(config, observe)
         self._quoted = quoted_conditions
         self._unquoted: set[str] = set()
 

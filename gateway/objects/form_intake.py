@@ -1,15 +1,18 @@
 """Taking a form upload in from its client: first its fields, then its file, which is proven where the form ends."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from starlette.types import Receive
 
-from gateway.errors import BodyTooLarge, StoreError
+from gateway.errors import BodyTooLarge, GatewayError, StoreError
+from gateway.fencing.record import Captured
 from gateway.objects.body import VerifiedBody, whole
 from gateway.objects.checksums import Declared, Proof, Verification
 from gateway.objects.form_parser import MAX_FIELD_BYTES, FormParser, is_form, malformed
-from gateway.objects.intake import Arrivals, Limits
+from gateway.objects.intake import BEGINNING_PATIENCE, Arrivals, Beginning, ClientGone, Limits
+from gateway.record.capture import NOTHING, Capture
 
 # Of boundaries and the like, beside the fields themselves.
 _MOST_AROUND_THE_FILE = 4 * MAX_FIELD_BYTES
@@ -22,8 +25,16 @@ class FormIntake:
     ``StoreError`` for a head that cannot be right, before any of the form is asked for.
     """
 
-    def __init__(self, receive: Receive, headers: Iterable[tuple[bytes, bytes]], max_size: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        headers: Iterable[tuple[bytes, bytes]],
+        max_size: int,
+        limits: Limits,
+        capture: Capture = NOTHING,
+    ) -> None:
         received = tuple(headers)
+        self._kept = Beginning(capture, "")
         self._arrivals = Arrivals(receive, limits)
         self._parser = FormParser(_one(received, b"content-type") or "")
         self._left = _length(_one(received, b"content-length"))
@@ -47,9 +58,10 @@ class FormIntake:
             self._parser.finish()
         return self._parser.fields, self._parser.filename
 
-    def expect(self, declared: Declared, shortest: int = 0, longest: int | None = None) -> None:
-        """What the file has to be: its checksums, and its size in bytes. Before it is taken in."""
+    def expect(self, declared: Declared, shortest: int = 0, longest: int | None = None, media_type: str = "") -> None:
+        """What the file has to be: its checksums, its size in bytes, its type. Before it is taken in."""
         self._verification = Verification(declared)
+        self._kept.media_type = media_type
         self._shortest = shortest
         if longest is not None:
             self._longest = min(longest, self._max_size)
@@ -71,6 +83,18 @@ class FormIntake:
             content = [piece async for piece in pieces]
         return whole(content, self.proof)
 
+    def captured(self) -> Captured | None:
+        """What is kept of a file that has been taken in."""
+        return self._kept.captured(self.proof.size)
+
+    async def beginning(self) -> Captured | None:
+        """What is kept of a file that nobody wants any more: as much of that as comes in a moment."""
+        with suppress(GatewayError, ClientGone, TimeoutError):
+            async with asyncio.timeout(BEGINNING_PATIENCE), aclosing(self.chunks()) as pieces:
+                while not self._kept.is_full and await anext(pieces, None) is not None:
+                    pass
+        return self._kept.captured(self._kept.seen + self._left)
+
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The file as it comes. It ends with the whole form: well-formed, of the right size, its checksums true.
 
@@ -82,6 +106,7 @@ class FormIntake:
             self._check_longest(size)
             self._verification.update(piece)
             if piece:
+                self._kept.add(piece)
                 yield piece
             if not self._more:
                 break

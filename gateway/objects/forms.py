@@ -19,6 +19,7 @@ from gateway.objects.form_intake import FormIntake, is_form_upload
 from gateway.objects.intake import Limits
 from gateway.objects.puts import Puts
 from gateway.objects.writes import Write, Writes
+from gateway.record.capture import NOTHING, Capture
 
 _UNPROVEN = ("x-amz-", "x-fencing-", "fencing-", "if-")
 
@@ -40,6 +41,7 @@ class Forms:
         domains: tuple[str, ...],
         max_body: int,
         limits: Limits,
+        capture: Capture = NOTHING,
     ) -> None:
         self._writes = writes
         self._puts = puts
@@ -48,6 +50,7 @@ class Forms:
         self._domains = domains
         self._max_body = max_body
         self._limits = limits
+        self._capture = capture
 
     def bucket(self, head: RequestHead) -> str | None:
         """The bucket that a form is posted to; None for every other request."""
@@ -59,16 +62,18 @@ class Forms:
     async def post(self, bucket: str, scope: Scope, receive: Receive, answer: Answer) -> None:
         """PostObject. Raises ``GatewayError``, ``ClientGone``."""
         _check_headers(scope["headers"])
-        intake = FormIntake(receive, scope["headers"], self._max_body, self._limits)
+        intake = FormIntake(receive, scope["headers"], self._max_body, self._limits, self._capture)
         fields, filename = await intake.fields()
         named = form_fields.named(fields, filename, bucket)
         policy = post_policy.verify(named, self._secret_of, self._clock())
+        scope["state"]["caller"] = policy.principal.name
         form = form_fields.read(named)
-        intake.expect(form.declared, policy.min_length, policy.max_length)
+        media_type = dict(form.request.headers).get("content-type", "")
+        intake.expect(form.declared, policy.min_length, policy.max_length, media_type)
         signature = VerifiedSignature(policy.principal, PayloadMode.UNSIGNED)
         hosted = addressing.bucket_of_host(scope["headers"], self._domains) is not None
         call = Call(scope, receive, answer, form.request, signature, self._max_body, self._limits, hosted)
-        write = self._write(call)
+        write = await self._write(call, intake)
         await _tell(call, form, write, await self._puts.store_form(write, intake, form.request.headers))
 
     async def refuse(self, call: Call) -> None:
@@ -80,9 +85,9 @@ class Forms:
             facts={"condition": "Bucket POST must be of the enclosure-type multipart/form-data"},
         )
 
-    def _write(self, call: Call) -> Write:
+    async def _write(self, call: Call, intake: FormIntake) -> Write:
         try:
-            return self._writes.write(call)
+            return await self._writes.write(call, beginning=intake.beginning)
         except TokenRequired as error:
             advice = "Give the form a field x-amz-meta-fencing-token with a condition for it in its policy."
             raise TokenRequired(error.message, advice=advice, facts=error.facts) from error

@@ -19,10 +19,13 @@ import aiohttp
 from yarl import URL
 
 from gateway.auth import sigv4
-from gateway.config import ObjectStore
+from gateway.config.stores import ObjectStore
 from gateway.errors import GatewayError, OutcomeUnknown, Unavailable
 from gateway.objects.answers import Headers
 from gateway.objects.outflow import BodyStream, Outflow
+from gateway.observe.context import SENT_ALONG
+from gateway.observe.events import Observe, ignore
+from gateway.observe.stages import asking
 
 __all__ = ["BodyStream", "Hop", "Response", "TextHeaders", "clock_of"]
 
@@ -99,7 +102,8 @@ class Response:
 class Hop:
     """A pool of connections to one store. Open and close it inside a running event loop."""
 
-    def __init__(self, config: ObjectStore) -> None:
+    def __init__(self, config: ObjectStore, observe: Observe = ignore) -> None:
+        self._observe = observe
         self._endpoint = config.endpoint
         self._host = urlsplit(config.endpoint).netloc.rpartition("@")[2]
         self._timeout = config.timeout
@@ -167,13 +171,27 @@ class Hop:
             digest = _UNSIGNED if isinstance(body, BodyStream) else await _sha256(body)
             signed = self._signed(method, raw_path, query, headers, digest, signed_at)
         url = URL(f"{self._endpoint}{raw_path}{'?' if query else ''}{query}", encoded=True)
+        with asking(self._observe, "s3", method, raw_path) as asked:
+            # What goes along is not signed: on the way it may be changed.
+            response = await self._sent(self._session, method, url, [*signed, *SENT_ALONG.get()], body)
+            asked.status = response.status
+        return response
+
+    async def _sent(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: URL,
+        headers: TextHeaders,
+        body: bytes | BodyStream,
+    ) -> Response:
         if isinstance(body, BodyStream):
-            return await self._stream(self._session, method, url, signed, body)
+            return await self._stream(session, method, url, headers, body)
         try:
-            response = await self._session.request(
+            response = await session.request(
                 method,
                 url,
-                headers=signed,
+                headers=headers,
                 data=_payload(body),
                 allow_redirects=False,
                 timeout=_timeout(method, self._timeout),

@@ -5,15 +5,20 @@ A client that says nothing for too long, or next to nothing, is cut off: it woul
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from starlette.types import Receive
 
 from gateway.auth.sigv4 import VerifiedSignature
 from gateway.errors import StoreError
+from gateway.fencing.record import Captured
 from gateway.objects.body import Inspection, VerifiedBody, whole
 from gateway.objects.checksums import Proof
+from gateway.record.capture import NOTHING, Capture
+
+BEGINNING_PATIENCE = 1.0
+"""Seconds for the beginning of a body that is kept of a write which is refused already."""
 
 
 class ClientGone(Exception):
@@ -60,6 +65,35 @@ class Arrivals:
         return data, message.get("more_body", False)
 
 
+class Beginning:
+    """The beginning of a body, as much as is to be kept of it, and no more."""
+
+    def __init__(self, capture: Capture, media_type: str) -> None:
+        self._capture, self.media_type = capture, media_type
+        self._bytes = b""
+        self.seen = 0
+        """Bytes of the body that have gone by."""
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._bytes) >= self._capture.most
+
+    def add(self, piece: bytes) -> None:
+        self.seen += len(piece)
+        if not self.is_full:
+            self._bytes += piece[: self._capture.most - len(self._bytes)]
+
+    def captured(self, size: int, content: bytes | None = None) -> Captured | None:
+        """Of a body of so many bytes. ``content``: the whole of it, in place of what has been added."""
+        kept = self._bytes if content is None else content
+        return self._capture.of_object(kept, self.media_type, more=len(kept) < size)
+
+
+def media_type_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """What the client says that its body is."""
+    return next((value.decode("latin-1") for name, value in headers if name == b"content-type"), "")
+
+
 class Intake:
     """The body of one request.
 
@@ -74,7 +108,11 @@ class Intake:
         signature: VerifiedSignature,
         max_size: int,
         limits: Limits | None = None,
+        capture: Capture = NOTHING,
     ) -> None:
+        """``capture``: what is to be kept of the body, should its write be refused."""
+        headers = tuple(headers)
+        self._kept = Beginning(capture, media_type_of(headers) if capture.most else "")
         self._arrivals = Arrivals(receive, limits or Limits())
         self._inspection = Inspection(headers, sha256=signature.sha256, signatures=signature.chunks, max_size=max_size)
         self._proof: Proof | None = None
@@ -117,11 +155,24 @@ class Intake:
         held = b""
         async with aclosing(self._decoded()) as pieces:
             async for piece in pieces:
+                self._kept.add(piece)
                 if held:
                     yield held
                 held = piece
         if held:
             yield held
+
+    def captured(self, content: bytes | None = None) -> Captured | None:
+        """What is kept of a body that has been taken in. ``content``: the whole of it, where it is in memory."""
+        return self._kept.captured(self.length, content)
+
+    async def beginning(self) -> Captured | None:
+        """What is kept of a body that nobody has asked for, and nobody will: as much of that as comes in a moment."""
+        with suppress(StoreError, ClientGone, TimeoutError):
+            async with asyncio.timeout(BEGINNING_PATIENCE), aclosing(self._decoded()) as pieces:
+                while not self._kept.is_full and (piece := await anext(pieces, None)) is not None:
+                    self._kept.add(piece)
+        return self._kept.captured(self.length)
 
     async def _decoded(self) -> AsyncGenerator[bytes, None]:
         """Each decoded piece; proven when it ends."""

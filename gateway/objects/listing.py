@@ -38,6 +38,13 @@ _ENCODED = frozenset({"Delimiter", "Key", "KeyMarker", "Marker", "NextKeyMarker"
 _OF_A_DELETE_MARKER = ("Key", "VersionId", "IsLatest", "LastModified", "Owner")
 # XML 1.0 has no way to say these. S3 writes them as character references all the same.
 _UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+# What takes their place while the document is parsed: as many characters of a private plane.
+_PLANE = 0xF0000
+_STANDING_IN = re.compile("[\U000f0000-\U000fffff]")
+_SAID = re.compile(
+    rb"([\x00-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]|\xf3[\xb0-\xbf][\x80-\xbf]{2})"
+    rb"|&#(?:x([0-9A-Fa-f]{1,6})|([0-9]{1,7}));"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,9 +74,14 @@ class Page:
     entries: tuple[Entry, ...]
     encoded: bool
 
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the store has more."""
+        return self._field("IsTruncated").strip().lower() == "true"
+
     def following(self, operation: Operation) -> Mapping[str, str] | None:
         """The query parameters that lead to the next page; None on the last one."""
-        if self._field("IsTruncated").strip().lower() != "true":
+        if not self.is_truncated:
             return None
         if operation is Operation.LIST_OBJECTS_V2:
             token = self._field("NextContinuationToken")
@@ -102,9 +114,11 @@ Hidden: TypeAlias = Callable[[Sequence[Entry]], Awaitable[Collection[Entry]]]
 def read(document: bytes) -> Page | None:
     """A page of a listing; None where the document is something else, or no XML."""
     root = xml.parse(document, len(document))
+    if root is None:
+        root = _parsed_all_the_same(document)
     if root is None or xml.local(root) not in _ROOTS:
         return None
-    encoded = (_text(root, "EncodingType") or "").strip() == "url"
+    encoded = _is_encoded(root)
     entries = []
     for element in root:
         kind = xml.local(element)
@@ -167,6 +181,31 @@ def written(operation: Operation, first: Page, entries: Sequence[Entry], last: P
         out += _written(entry.element, _namespace(root), decode)
     out.append(f"</{xml.local(root)}>")
     return "".join(out).encode("utf-8", "surrogateescape")
+
+
+def _parsed_all_the_same(document: bytes) -> Element | None:
+    """A document with characters that no XML can say. Where names were to be encoded some stores write them all the
+    same: where they repeat what they were asked for, or say where to go on. None where names are not encoded.
+    """
+    speakable = _SAID.sub(_stand_in, document)
+    root = xml.parse(speakable, len(speakable))
+    if root is None or not _is_encoded(root):
+        return None
+    for element in root.iter():
+        element.text = _STANDING_IN.sub(lambda found: chr(ord(found[0]) - _PLANE), element.text or "")
+    return root
+
+
+def _is_encoded(root: Element) -> bool:
+    return (_text(root, "EncodingType") or "").strip() == "url"
+
+
+def _stand_in(found: re.Match[bytes]) -> bytes:
+    raw, hexadecimal, decimal = found.groups()
+    code = ord(raw.decode()) if raw else int(hexadecimal, 16) if hexadecimal else int(decimal)
+    if code >> 16 == _PLANE >> 16:
+        return b"\0"  # nobody could tell it from a stand-in: then it is no document
+    return chr(_PLANE + code).encode() if code < _PLANE and _UNSPEAKABLE.fullmatch(chr(code)) else found[0]
 
 
 def _written(element: Element, namespace: str, decode: bool) -> Iterator[str]:  # noqa: FBT001 - it goes through

@@ -14,6 +14,16 @@ class Memory:
         self._free = size
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    @property
+    def size(self) -> int:
+        """All there is."""
+        return self._size
+
+    @property
+    def used(self) -> int:
+        """How much of it is given out."""
+        return self._size - self._free
+
     @asynccontextmanager
     async def reserved(self, size: int) -> AsyncGenerator[None, None]:
         """Room for a body of so many bytes, until the block is left."""

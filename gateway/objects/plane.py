@@ -6,11 +6,11 @@ from datetime import datetime
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.audit import Audit
+from gateway.admission import Admission
 from gateway.auth import sigv4
 from gateway.auth.principal import SecretOf
 from gateway.auth.sigv4 import RequestHead
-from gateway.errors import GatewayError, Unavailable
+from gateway.errors import GatewayError
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.objects import addressing, protocol
 from gateway.objects.addressing import bucket_of_host
@@ -26,6 +26,7 @@ from gateway.objects.intake import ClientGone, Limits
 from gateway.objects.listings import Listings
 from gateway.objects.memory import Memory
 from gateway.objects.operations import Kind, Operation
+from gateway.objects.patrol import Patrol
 from gateway.objects.probe import Profiles
 from gateway.objects.puts import Puts
 from gateway.objects.reads import Reads
@@ -36,8 +37,10 @@ from gateway.objects.sources import Sources
 from gateway.objects.sweeper import Sweeper
 from gateway.objects.uploads import Uploads
 from gateway.objects.upstream import Upstream
-from gateway.objects.writes import Writes
+from gateway.objects.writes import Writes, unavailable
 from gateway.observe.events import Observe
+from gateway.record.audit import Audit
+from gateway.record.capture import NOTHING, Capture
 from gateway.store.database import Database
 
 
@@ -47,7 +50,7 @@ class Settings:
 
     ``domains``: hosts under which a bucket may be a label of its own. In bytes: ``max_body`` of one request,
     ``threshold`` up to which a body is put from memory, ``memory`` for all of those together. ``pending_wait`` in
-    seconds.
+    seconds. ``capture``: what is kept of the payloads of refused writes.
     """
 
     domains: tuple[str, ...]
@@ -56,6 +59,7 @@ class Settings:
     memory: int
     pending_wait: float
     limits: Limits
+    capture: Capture = NOTHING
 
 
 class ObjectPlane:
@@ -69,6 +73,7 @@ class ObjectPlane:
         profiles: Profiles,
         resources: Resources,
         secret_of: SecretOf,
+        admission: Admission,
         observe: Observe,
         clock: Callable[[], datetime],
         settings: Settings,
@@ -77,9 +82,11 @@ class ObjectPlane:
         self._secret_of = secret_of
         self._clock = clock
         self._settings = settings
-        self._runner = Runner(database, upstream, profiles, observe, settings.pending_wait)
-        memory, threshold = Memory(settings.memory), settings.threshold
-        writes = Writes(database, profiles, resources, self._runner, Audit(database, observe, "objects"))
+        self._runner = Runner(database, upstream, profiles, observe, settings.pending_wait, resources)
+        self.memory = memory = Memory(settings.memory)
+        threshold = settings.threshold
+        audit = Audit(database, observe, "objects")
+        writes = Writes(database, profiles, resources, self._runner, audit, admission, observe)
         sources = Sources(upstream)
         puts = Puts(database, upstream, writes, memory, threshold)
         uploads = Uploads(database, upstream, writes, sources, memory, threshold)
@@ -94,9 +101,11 @@ class ObjectPlane:
             domains=settings.domains,
             max_body=settings.max_body,
             limits=settings.limits,
+            capture=settings.capture,
         )
         self._reads = Reads(upstream)
-        self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe)
+        patrol = Patrol(database, upstream, resources, observe)
+        self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe, patrol)
         listings = Listings(database, upstream)
         self._administration = Administration(database, upstream, profiles, listings, self.sweeper, observe)
         self._handlers: Mapping[Operation, Callable[[Call], Awaitable[None]]] = {
@@ -139,9 +148,12 @@ class ObjectPlane:
     async def _serve(self, head: RequestHead, scope: Scope, receive: Receive, answer: Answer) -> None:
         """A request that is signed in its head."""
         signature = sigv4.verify(head, self._secret_of, self._clock())
+        scope["state"]["caller"] = signature.principal.name
         request = classify(head.method, head.raw_path, head.query_string, head.headers, self._settings.domains)
         settings, hosted = self._settings, bucket_of_host(head.headers, self._settings.domains) is not None
-        call = Call(scope, receive, answer, request, signature, settings.max_body, settings.limits, hosted)
+        call = Call(
+            scope, receive, answer, request, signature, settings.max_body, settings.limits, hosted, settings.capture
+        )
         await self._handler(request.operation)(call)
 
     async def barrier(self, resource: str, presented: Presented, caller: str) -> tuple[Decision, Fence]:
@@ -153,7 +165,7 @@ class ObjectPlane:
         if isinstance(outcome, Barred | Refused):
             return outcome.decision, outcome.fence
         assert isinstance(outcome, NotDone)
-        raise Unavailable(f"The barrier does not stand yet: {outcome.reason}.", advice="Call the barrier again.")
+        raise unavailable(outcome, f"The barrier does not stand yet: {outcome.reason}.")
 
     def _handler(self, operation: Operation) -> Callable[[Call], Awaitable[None]]:
         """Whoever is in charge. Only what is known to change nothing may pass without one of its own."""

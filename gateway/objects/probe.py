@@ -1,4 +1,4 @@
-"""Finds out what a bucket does with conditions, before the first fenced write to it. Writes under its own prefix only.
+"""Finds out what a bucket does with conditions and keys, before the first fenced write to it. Writes to its own keys.
 
 One by one and concurrently: a store that checks first and writes later honours every condition as long as requests come
 one at a time. A success proves little, so races are run several times; one failure is enough.
@@ -6,16 +6,17 @@ one at a time. A success proves little, so races are run several times; one fail
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.objects import profile
-from gateway.objects.answers import Found, NotApplied, Rejected, WriteAnswer
+from gateway.objects.answers import Applied, Found, NotApplied, Rejected, WriteAnswer
 from gateway.objects.profile import COMPLETE_CONDITIONS, DELETE_CONDITION, Contender, Etags, Probe, Profile, Seen
 from gateway.objects.scratch import PREFIX, Scratch, Upload, Written, conclusive
+from gateway.objects.spelling import SPELLINGS
 from gateway.objects.upstream import Upstream
 
 __all__ = ["PREFIX", "Profiles", "SignedAt", "probe"]
@@ -40,7 +41,7 @@ Entry: TypeAlias = Callable[[], Coroutine[Any, Any, Contender]]
 
 
 async def probe(upstream: Upstream, bucket: str, signed_at: SignedAt) -> Profile:
-    """Try the bucket out, which takes about a hundred small requests, and remove everything again.
+    """Try the bucket out, which takes about 150 small requests, and remove everything again.
 
     Raises ``StoreError`` where the store does not let the gateway write there (NoSuchBucket, AccessDenied), and
     ``Unavailable`` where it does not answer clearly: then nothing is known, and it must be tried again.
@@ -124,6 +125,7 @@ class _Examination:
         if self._good(profile.PUT_CONDITIONS):
             await self._try_completions()
             await self._try_deletes()
+            await self._try_spellings()
         return profile.conclude(self._seen, self._etags())
 
     async def _try_puts(self) -> None:
@@ -220,6 +222,40 @@ class _Examination:
             return self._scratch.contend(name, _unique(), expected=etag)
 
         await self._race(Probe.DELETE_RACE, name, etag, [delete, put] * _DELETES)
+
+    async def _try_spellings(self) -> None:
+        """Once more where an answer leaves it open, lest a store that stumbles be taken for one that cannot do it."""
+        first, open_ended = await self._spelled("first")
+        self._seen += (await self._spelled("second"))[0] if open_ended else first
+
+    async def _spelled(self, folder: str) -> tuple[list[Seen], bool]:
+        """Keys in each spelling; whether something was answered that says nothing about them.
+
+        Raises ``Unavailable`` where the store does not take writes at present.
+        """
+        await self._scratch.put(f"{folder}/control", _BODY, expected=None)
+        plain = await self._occupied((each.plain for each in SPELLINGS.values()), folder)
+        others = await self._occupied((other for each in SPELLINGS.values() for other in each.others), folder)
+        undisturbed = {key for key in plain if await self._stands(key.format(f"{folder}/"), plain[key])}
+        seen: list[Seen] = []
+        for kind, each in SPELLINGS.items():
+            answers = {other: others[other].answer for other in each.others}
+            standing = plain[each.plain].answer
+            seen += profile.of_spelling(kind, each.plain, standing, answers, undisturbed=each.plain in undisturbed)
+        answered = [each.answer for each in (*plain.values(), *others.values())]
+        return seen, any(profile.says_nothing(each) for each in answered)
+
+    async def _stands(self, name: str, put: Contender) -> bool:
+        """Whether what was put at a key is still there."""
+        if not isinstance(put.answer, Applied):
+            return False
+        after = await self._scratch.head(name)
+        return isinstance(after, Found) and after.write_id == put.write_id
+
+    async def _occupied(self, templates: Iterable[str], folder: str) -> dict[str, Contender]:
+        async with asyncio.TaskGroup() as group:
+            tasks = {each: group.create_task(self._scratch.occupy(each, folder)) for each in dict.fromkeys(templates)}
+        return {each: task.result() for each, task in tasks.items()}
 
     async def _put(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True

@@ -1,14 +1,24 @@
-"""What one bucket was seen to do with conditions and ETags, and what follows for fenced writes to it.
+"""What one bucket was seen to do with conditions, ETags and keys, and what follows for fenced writes to it.
 
 A store that ignores a condition answers exactly like one that honours it, until it loses data. So nothing is taken on
 trust: ``probe.py`` tries, and this module judges what came of it.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gateway.objects.answers import Applied, Found, HeadAnswer, Missing, NotApplied, Rejected, Unknown, WriteAnswer
+from gateway.objects.answers import (
+    Applied,
+    Found,
+    HeadAnswer,
+    Missing,
+    NotApplied,
+    NotSent,
+    Rejected,
+    Unknown,
+    WriteAnswer,
+)
 
 # How some stores answer a conditional write that lost a race inside them: Ceph says 500 UnknownError. What became of
 # it, the object itself tells.
@@ -36,6 +46,12 @@ class Probe(StrEnum):
     DELETE_IF_MATCH = "delete-if-match"
     DELETE_RACE = "delete-race"
     QUOTED_CONDITIONS = "quoted-conditions"
+    KEYS_ODD_SEGMENTS = "keys-odd-segments"
+    KEYS_TRAILING_SLASH = "keys-trailing-slash"
+    KEYS_MARKER = "keys-marker"
+    KEYS_CASE = "keys-case"
+    KEYS_UNICODE = "keys-unicode"
+    KEYS_WINDOWS = "keys-windows"
 
 
 PUT_CONDITIONS = frozenset(
@@ -44,6 +60,16 @@ PUT_CONDITIONS = frozenset(
 COMPLETE_CONDITIONS = frozenset({Probe.COMPLETE_IF_NONE_MATCH, Probe.COMPLETE_IF_MATCH, Probe.COMPLETE_RACE})
 DELETE_CONDITION = frozenset({Probe.DELETE_IF_MATCH, Probe.DELETE_RACE})
 REQUIRED = PUT_CONDITIONS | {Probe.READ_BACK, Probe.ETAG_OF_PUT}
+
+KEYS = {
+    Probe.KEYS_ODD_SEGMENTS: "Keys with a slash in front, or with an empty, . or .. segment, are refused.",
+    Probe.KEYS_TRAILING_SLASH: "Keys that end in a slash are refused.",
+    Probe.KEYS_MARKER: "Keys that end in __XLDIR__, in whatever case, are refused.",
+    Probe.KEYS_CASE: "Keys with capital letters, or with characters outside ASCII, are refused.",
+    Probe.KEYS_UNICODE: "Keys with characters outside ASCII are refused.",
+    Probe.KEYS_WINDOWS: "Keys with a backslash, or with a segment that ends in a dot or a space, are refused.",
+}
+"""Spellings that stores may take for one another, and what follows where they are not kept apart."""
 
 _NO_FENCED_WRITES = "Fenced writes to this bucket are refused."
 _NO_MULTIPART = (
@@ -60,6 +86,7 @@ _CONSEQUENCES = (
         Probe.ETAG_OF_MULTIPART: _NO_OTHER_FORM,
         Probe.QUOTED_CONDITIONS: "If-Match is sent to this bucket without quotation marks.",
     }
+    | KEYS
 )
 
 
@@ -95,6 +122,8 @@ class Profile:
     """The same bytes in one part have another ETag than in a PutObject."""
     quoted_conditions: bool = True
     """If-Match is understood in quotation marks, as RFC 9110 writes it. Otherwise without only."""
+    confused: frozenset[Probe] = frozenset(KEYS)
+    """Spellings of keys that were not seen to be kept apart: no key of these is written."""
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -206,6 +235,44 @@ def of_state(probe: Probe, state: HeadAnswer, write_id: str | None) -> Seen:
     return Seen(probe, None if undisturbed else "a write that was refused took effect")
 
 
+def says_nothing(answer: WriteAnswer) -> bool:
+    """Whether a write was answered with something that may have to do with the moment alone."""
+    return isinstance(answer, Unknown | NotSent) or (isinstance(answer, Rejected) and answer.status == 429)
+
+
+def of_spelling(
+    probe: Probe, plain: str, standing: WriteAnswer, others: Mapping[str, WriteAnswer], *, undisturbed: bool
+) -> Iterable[Seen]:
+    """Judge writes of the key ``plain`` and then of ``others``, each on the condition that there is no object.
+
+    Kept apart, all of them take effect, and what stands at the plain key afterwards is ``undisturbed``. The keys are
+    templates, as of ``spelling.py``.
+    """
+    shown = ascii(plain.format(""))
+    if not isinstance(standing, Applied):
+        yield Seen(probe, f"cannot be tried: {shown} is answered with {_said(standing)}")
+        return
+    for template, answer in others.items():
+        key = ascii(template.format(""))
+        match answer:
+            case Applied():
+                yield Seen(probe, None if undisturbed else f"a write of {key} was one of {shown}")
+            case NotApplied(status, _) if status != 404:
+                yield Seen(probe, f"{key} is taken for {shown}")
+            case _:
+                yield Seen(probe, f"cannot be told: {key} is answered with {_said(answer)}")
+
+
+def _said(answer: WriteAnswer) -> str:
+    match answer:
+        case Rejected(status, code, _) | NotApplied(status, code):
+            return f"{status} {code}"
+        case Unknown(reason) | NotSent(reason):
+            return reason
+        case Applied():
+            return "success"
+
+
 def of_reading(state: HeadAnswer, etag: str | None, write_id: str) -> Seen:
     """Judge what HEAD says right after an accepted write."""
     if not isinstance(state, Found):
@@ -230,6 +297,7 @@ def conclude(seen: Iterable[Seen], etags: Etags) -> Profile:
         multipart_etags_predicted=etags.multipart_right,
         multipart_changes_etag=bool(etags.multipart) and not set(etags.multipart) & set(etags.plain),
         quoted_conditions=Probe.QUOTED_CONDITIONS in passed,
+        confused=frozenset(KEYS) - passed,
         findings=findings,
     )
 
@@ -259,4 +327,4 @@ def _praise(probe: Probe, etags: Etags) -> str:
         return "unique for each write: no ETag ever comes back" if etags.unique else "a hash of the bytes, as predicted"
     if probe in (Probe.READ_BACK, Probe.QUOTED_CONDITIONS):
         return "as expected"
-    return "honoured"
+    return "kept apart" if probe in KEYS else "honoured"

@@ -58,6 +58,7 @@ from gateway.objects.effects import (
     Form,
     Head,
     NotDone,
+    Obstacle,
     Outcome,
     Put,
     RaiseFence,
@@ -74,6 +75,7 @@ __all__ = ["ATTEMPTS", "Steps", "amend", "barrier", "complete", "delete", "put",
 Mutate: TypeAlias = Callable[[Announcement, Begun, datetime], Steps[Outcome | None]]
 
 NO_SUCH_UPLOAD = "NoSuchUpload"
+UNSETTLED = "an earlier write to this resource may still be under way, and could not be settled yet"
 
 
 def put(write: Announcement, candidates: tuple[Candidate, ...], condition: Condition | None = None) -> Steps[Outcome]:
@@ -83,7 +85,7 @@ def put(write: Announcement, candidates: tuple[Candidate, ...], condition: Condi
         form = choose(candidates, begun.forbidden)
         if form is None:
             yield Abandon(write)
-            return NotDone("every form of these bytes has an ETag that a late request may be waiting for")
+            return NotDone("a late request may be waiting for every ETag that these bytes can have", Obstacle.FORBIDDEN)
         answer = cast(WriteAnswer, (yield Put(write, form, begun.key.etag, begun.fence, signed_at)))
         return (yield from _conclude(write, begun, answer))
 
@@ -105,7 +107,7 @@ def complete(
         nonlocal older_than_the_object
         if etag in begun.forbidden:
             yield Abandon(write)
-            return NotDone("the object would have an ETag that a late request may be waiting for")
+            return NotDone("a late request may be waiting for the ETag that the object would have", Obstacle.FORBIDDEN)
         if condition is not None and write.kind is Kind.UPLOAD and (failed := (yield from _judge(write, condition))):
             return failed
         answer = cast(WriteAnswer, (yield Complete(write, upload_id, begun.key.etag, signed_at)))
@@ -142,34 +144,49 @@ def delete(
     return (yield from _fenced(replace(write, entombs=not conditional_delete), condition, mutate))
 
 
-def amend(write: Announcement, *, on_version: bool = False, uncovers: bool = False) -> Steps[Outcome]:
+def amend(
+    write: Announcement, *, on_version: bool = False, uncovers: bool = False, bumps: bool = True
+) -> Steps[Outcome]:
     """Change what goes with an object: its tags, its ACL, its retention. S3 has no condition for any of it.
 
     ``on_version``: of the version that the request names, and not of what stands at the key. ``uncovers``: remove that
     version, which may bring back the ETag of the one before; not while a late request may be waiting for any ETag.
+    ``bumps``: whether objects of this store are bumped. A bump puts back what went with the object when it was read,
+    and can be late when what it was to settle is over. It waits for a forbidden ETag, which has to go away first.
     """
 
     def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
         if uncovers and begun.forbidden:
             yield Abandon(write)
-            return NotDone("an older version may have an ETag that a late request may be waiting for")
+            return NotDone("a late request may be waiting for the ETag of an older version", Obstacle.FORBIDDEN)
         if not on_version and begun.key.tombstone:
             yield Abandon(write)
             return StoreRefused(Rejected(404, "NoSuchKey", "The specified key does not exist."))
+        etag = begun.key.etag
+        if bumps and etag is not None and etag in begun.forbidden:
+            bumped = cast(WriteAnswer, (yield Bump(write.bucket, write.key, etag, begun.forbidden, signed_at)))
+            if not isinstance(bumped, Applied):
+                yield Abandon(write)
+                return None if isinstance(bumped, NotApplied) else NotDone("a late request may wait for its ETag")
+            etag = bumped.etag
         answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
         if isinstance(answer, Unknown):
             return Uncertain(answer.reason)
         if isinstance(answer, Applied) and not on_version:
-            yield Finish(write, begun.key.etag, tombstone=False)
+            yield Finish(write, etag, tombstone=False)
         else:
             yield Abandon(write)
         return _amended(begun, answer)
 
-    return (yield from _fenced(_without_condition(write), None, mutate, look=not on_version))
+    return (yield from _fenced(_without_condition(write), None, mutate, look=not uncovers))
 
 
 def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[Outcome]:
-    """Remove the tombstone at a key, if one stands there and absence may come back. ``write`` presents no token."""
+    """Remove the tombstone at a key, if one stands there and absence may come back. ``write`` presents no token.
+
+    A delete without a condition would remove whatever has been written since the key was looked at. Our intent keeps
+    others from announcing, so that what is seen once it is pending is still there when the delete arrives.
+    """
 
     def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
         if not begun.key.tombstone or begun.key.etag is None:
@@ -180,8 +197,12 @@ def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[Outcome]:
             return NotDone("a late request may be waiting for absence")
         if conditional_delete:
             answer = cast(WriteAnswer, (yield Delete(write, begun.key.etag, signed_at)))
-        else:
-            answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
+            return (yield from _conclude(write, begun, answer))
+        still = yield from _look(write)
+        if still != begun.key:
+            yield Abandon(write)
+            return still if isinstance(still, NotDone | StoreRefused) else None
+        answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
         return (yield from _conclude(write, begun, answer))
 
     announced = write if conditional_delete else _without_condition(write)
@@ -213,7 +234,7 @@ def barrier(resource: str, presented: Presented, caller: str) -> Steps[Outcome]:
         return Refused(raised.decision, raised.fence)
     for intent in raised.pending:
         if not (yield from settle(intent)):
-            return NotDone("a write that is under way on this resource could not be settled")
+            return NotDone(UNSETTLED, Obstacle.UNSETTLED)
     return Barred(raised.decision, raised.fence)
 
 
@@ -247,7 +268,7 @@ def _fenced(write: Announcement, condition: Condition | None, mutate: Mutate, *,
         elif begun.decision is not None and begun.fence is not None and not begun.pending and not begun.decision.passes:
             return Refused(begun.decision, begun.fence)
         elif not (yield from _clear(begun)):
-            return NotDone("a write that is under way on this resource could not be settled")
+            return NotDone(UNSETTLED, Obstacle.UNSETTLED)
     return NotDone("the object keeps changing")
 
 

@@ -5,13 +5,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.fencing.intent import Announcement
 from gateway.objects import bump, protocol
 from gateway.objects.answers import Applied, NotApplied, Rejected, Started
 from gateway.objects.body import VerifiedBody
 from gateway.objects.call import Call
 from gateway.objects.conditions import Condition
-from gateway.objects.effects import Candidate, Deleted, Form, Stored
+from gateway.objects.effects import Candidate, Deleted, Stored
 from gateway.objects.form_intake import FormIntake
 from gateway.objects.intake import Intake
 from gateway.objects.memory import Memory
@@ -40,7 +39,7 @@ class Puts:
 
     async def put(self, call: Call) -> None:
         """PutObject."""
-        write = self._writes.write(call)
+        write = await self._writes.write(call, beginning=call.beginning)
         intake = call.intake()
         # Refused before the body where that spares somebody the body; else the write itself finds out.
         if call.body_is_held_back or intake.length > self._threshold:
@@ -52,19 +51,21 @@ class Puts:
         self, write: Write, intake: Intake, headers: TextHeaders, condition: Condition | None = None
     ) -> Stored:
         """Take a body in and write it. ``headers`` are those of the object it will be."""
-        profile = await self._writes.fit(write.bucket)
+        profile = await self._writes.fit(write)
         if intake.length > self._threshold:
             return await self._in_parts(write, profile, intake, headers, condition)
         async with self._memory.reserved(intake.length):
-            return await self.at_once(write, profile, await intake.whole(), headers, condition)
+            body = await intake.whole()
+            return await self.at_once(write.keeping(intake.captured(body.content)), profile, body, headers, condition)
 
     async def store_form(self, write: Write, intake: FormIntake, headers: TextHeaders) -> Stored:
         """Take the file of a form in and write it: only its end tells how long it is. ``headers`` are the object's."""
-        profile = await self._writes.fit(write.bucket)
+        profile = await self._writes.fit(write)
         most = intake.most
         if most <= self._threshold:
             async with self._memory.reserved(most):
-                return await self.at_once(write, profile, await intake.whole(), headers)
+                body = await intake.whole()
+                return await self.at_once(write.keeping(intake.captured()), profile, body, headers)
         await self._writes.admit(write)
         # One part at a time is put together in memory, so it must not grow with the body.
         size = part_size(min(most, _SMALL_PARTS), write.write_id)
@@ -80,7 +81,8 @@ class Puts:
             )
         if isinstance(staged, Rejected):
             raise refusal_of_store(staged)
-        return await self.complete(write.with_payload(intake.proof.size, intake.proof.sha256), profile, staged, None)
+        write = write.with_payload(intake.proof.size, intake.proof.sha256).keeping(intake.captured())
+        return await self.complete(write, profile, staged, None)
 
     async def at_once(
         self,
@@ -92,8 +94,7 @@ class Puts:
     ) -> Stored:
         """Write a body that is in memory."""
         write = write.with_payload(body.digests.size, body.digests.sha256)
-        announcement = write.announcement(profile)
-        steps = protocol.put(announcement, _forms(profile, body, announcement), condition)
+        steps = protocol.put(write.announcement(profile), _forms(profile, body), condition)
         payload = Payload(body.content, [*headers, *body.digests.headers])
         return stored(await self._writes.run(write, steps, payload))
 
@@ -112,7 +113,7 @@ class Puts:
         )
         if isinstance(staged, Rejected):
             raise refusal_of_store(staged)
-        write = write.with_payload(intake.length, intake.proof.sha256)
+        write = write.with_payload(intake.length, intake.proof.sha256).keeping(intake.captured())
         return await self.complete(write, profile, staged, condition)
 
     async def staged_by(
@@ -145,7 +146,7 @@ class Puts:
         steps = protocol.complete(
             write.announcement(),
             staged.upload_id,
-            None if profile.unique_etags else staged.etag,
+            staged.etag,
             condition,
             conditional=profile.complete_conditions,
         )
@@ -203,9 +204,11 @@ def stored(done: Stored | Deleted) -> Stored:
     return done
 
 
-def _forms(profile: Profile, body: VerifiedBody, write: Announcement) -> tuple[Candidate, ...]:
-    """The forms this body can be sent in to this store."""
-    if profile.unique_etags:
-        return (Candidate(Form.PLAIN, f"unlike any other: {write.write_id}"),)
+def _forms(profile: Profile, body: VerifiedBody) -> tuple[Candidate, ...]:
+    """The forms this body can be sent in to this store, with the ETags they have where ETags are hashes.
+
+    Where the probe has seen unique ones, an object's may be a hash all the same: it can be encrypted otherwise than its
+    bucket is by default, and that default may have changed since.
+    """
     forms = bump.candidates(body.digests.md5)
     return forms if profile.can_bump else forms[:1]

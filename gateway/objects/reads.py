@@ -43,7 +43,7 @@ class Reads:
         method = "HEAD" if request.operation in (Operation.HEAD_BUCKET, Operation.HEAD_OBJECT) else "GET"
         response = await self._upstream.send(method, request.raw_path, request.query, request.headers)
         await refuse_what_is_about_us(response)
-        await call.answer.stream(request, response)
+        await call.answer.stream(request, response, hosted=call.hosted)
 
     async def preflight(self, head: RequestHead, bucket: str, key: str, answer: Answer) -> None:
         """What a browser asks ahead of a page's request: whether the bucket's CORS rules allow that. Never signed."""

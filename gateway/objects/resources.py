@@ -10,17 +10,20 @@ from gateway.fencing.resource import MAX_BYTES, Template, escape, escape_path
 from gateway.fencing.rules import Equal, Mode
 
 DEFAULT_TEMPLATE = "s3/{bucket}/{key}"
+DEFAULT_RULE = "s3"
+"""What stands on record for a rule, where none is about the key. A pattern always has a slash."""
 
 _FIELD = re.compile(r"\{([^{}/]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a write to one key is fenced by."""
+    """What a write to one key is fenced by. ``rule``: the pattern of the rule that says so."""
 
     resource: str
     mode: Mode
     equal: Equal
+    rule: str = DEFAULT_RULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class Rule:
     template: Template
     mode: Mode | None
     equal: Equal | None
+    match: str
 
     @classmethod
     def compile(
@@ -47,7 +51,7 @@ class Rule:
             raise ConfigurationError(f"object rule {match!r}: {{{min(unbound)}}} is not a field of the pattern")
         if "key" in template.fields[:-1]:
             raise ConfigurationError(f"object rule {match!r}: {{key}} must be the last field of the resource")
-        return cls(pattern, fields, template, mode, equal)
+        return cls(pattern, fields, template, mode, equal, match)
 
     def resource(self, bucket: str, key: str) -> str | None:
         """The resource of a key, None where the rule is not about it. ``ResourceMalformed`` if its name is too long."""
@@ -118,5 +122,5 @@ class Resources:
         for rule in self._rules:
             resource = rule.resource(bucket, key)
             if resource is not None:
-                return Target(resource, rule.mode or self._mode, rule.equal or self._equal)
+                return Target(resource, rule.mode or self._mode, rule.equal or self._equal, rule.match)
         return Target(_name(self._default, bucket, key, {}), self._mode, self._equal)

@@ -42,9 +42,12 @@ from gateway.objects.effects import (
 )
 from gateway.objects.multipart import WITHOUT_ETAG, Part
 from gateway.objects.probe import Profiles
+from gateway.objects.resources import Resources
 from gateway.objects.tombstone import tombstone_body
 from gateway.objects.upstream import TextHeaders, Upstream
+from gateway.objects.witness import Witness
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
+from gateway.observe.stages import staged
 from gateway.store import intents
 from gateway.store.database import Database
 
@@ -68,6 +71,8 @@ _STEPS: dict[type, str] = {
     Forbid: "forbid",
     RaiseFence: "raise",
 }
+# What makes nothing durable, and may take its time all the same.
+_LOOKS: dict[type, str] = {Head: "head", AwaitTurn: "turn"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +104,27 @@ class Runner:
     """Runs operations of the protocol, each with its own generator."""
 
     def __init__(
-        self, database: Database, upstream: Upstream, profiles: Profiles, observe: Observe, pending_wait: float
+        self,
+        database: Database,
+        upstream: Upstream,
+        profiles: Profiles,
+        observe: Observe,
+        pending_wait: float,
+        resources: Resources | None = None,
     ) -> None:
-        """``pending_wait``: seconds to wait for another write of the same holder."""
+        """``pending_wait``: seconds to wait for another write of the same holder. ``resources``: the rules of keys."""
         self._database = database
         self._upstream = upstream
         self._profiles = profiles
         self._observe = observe
         self._pending_wait = pending_wait
+        self._resources = resources or Resources()
 
     async def run(self, steps: Steps[Result], payload: Payload = NOTHING) -> Result:
         """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres was lost after S3 was asked."""
         answer: Answer = None
         asked = False
+        witness = Witness(self._database, self._upstream, self._observe, self._resources)
         try:
             while True:
                 try:
@@ -120,7 +133,8 @@ class Runner:
                     result: Result = end.value
                     return result
                 asked = asked or _is_the_write(effect)
-                answer = await self._stepped(effect, payload)
+                answer = await self._stepped(effect, payload, witness)
+                await witness.after(effect, answer)
         except (Unavailable, OutcomeUnknown) as error:
             if asked:
                 raise OutcomeUnknown("The database was lost while the write was under way.") from error
@@ -128,16 +142,20 @@ class Runner:
         finally:
             steps.close()
 
-    async def _stepped(self, effect: Effect, payload: Payload) -> Answer:
+    async def _stepped(self, effect: Effect, payload: Payload, witness: Witness) -> Answer:
         name = _STEPS.get(type(effect))
         if name is None:
-            return await self._perform(effect, payload)
-        self._observe(StepReached(f"objects.{name}.before"))
-        answer = await self._perform(effect, payload)
-        self._observe(StepReached(f"objects.{name}.after"))
+            with staged(self._observe, "objects", _LOOKS[type(effect)]):
+                return await self._perform(effect, payload, witness)
+        with staged(self._observe, "objects", name):
+            self._observe(StepReached(f"objects.{name}.before"))
+            answer = await self._perform(effect, payload, witness)
+            self._observe(StepReached(f"objects.{name}.after"))
         return answer
 
-    async def _perform(self, effect: Effect, payload: Payload) -> Answer:  # noqa: C901, PLR0912 - one arm an effect
+    async def _perform(  # noqa: C901, PLR0912 - one arm an effect
+        self, effect: Effect, payload: Payload, witness: Witness
+    ) -> Answer:
         match effect:
             case Head(bucket, key):
                 return await self._upstream.head(bucket, path_of(key))
@@ -167,10 +185,13 @@ class Runner:
             case Bump():
                 return await self._bump(effect)
             case Finish(write, etag, tombstone):
-                return await intents.finish(self._database, write, etag, tombstone=tombstone)
-            case Abandon(intent):
-                await intents.abandon(self._database, intent)
-                if isinstance(intent, Intent):
+                certain = witness.is_certain(effect)
+                return await intents.finish(self._database, write, etag, tombstone=tombstone, certain=certain)
+            case Abandon(intent, seen):
+                if isinstance(intent, Announcement):
+                    await intents.abandon(self._database, intent)
+                else:
+                    await intents.settle(self._database, intent, seen=seen)
                     self._observe(IntentSettled(intent.resource, intent.bucket, intent.key, str(intent.write_id)))
                 return None
             case Forbid(intent):

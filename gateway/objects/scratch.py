@@ -1,9 +1,10 @@
-"""The keys a probe may write to: its own, under one random prefix, removed again whatever happens."""
+"""The keys a probe may write to: its own, under one random prefix or a slash and that, removed again in the end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import quote
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
@@ -80,6 +81,13 @@ class Scratch:
         written = await self._put(name, body, expected)
         return Contender(written.write_id, written.answer)
 
+    async def occupy(self, template: str, folder: str) -> Contender:
+        """Put an empty object where there is none, at the key that ``template`` makes of the folder's name in place of
+        ``{}``; the answer may be anything. The key may be outside of ``PREFIX``, if by no more than a slash in front.
+        """
+        written = await self._put_at(_raw(template.format(f"{self._prefix}{folder}/")), b"", None)
+        return Contender(written.write_id, written.answer)
+
     async def start(self, name: str, body: bytes) -> Upload | Rejected:
         """An upload with its part in place. Raises ``Unavailable``."""
         key, write_id = self._key(name), uuid4().hex
@@ -145,15 +153,19 @@ class Scratch:
 
     async def _clear_versions(self) -> None:
         """In a versioned bucket all of it is still there, under a delete marker each."""
-        query = query_of({"versions": "", "prefix": self._prefix})
-        async with await self._upstream.send("GET", f"/{self._bucket}", query) as response:
-            listed = xml.read_versions(await response.read(_MAX_LISTING))
-        async with asyncio.TaskGroup() as group:
-            for key, version_id in listed:
-                group.create_task(self._remove(key, query_of({"versionId": version_id})))
+        for prefix in (self._prefix, f"/{self._prefix}"):
+            query = query_of({"versions": "", "prefix": prefix})
+            async with await self._upstream.send("GET", f"/{self._bucket}", query) as response:
+                listed = xml.read_versions(await response.read(_MAX_LISTING))
+            async with asyncio.TaskGroup() as group:
+                for key, version_id in listed:
+                    group.create_task(self._remove(_raw(key), query_of({"versionId": version_id})))
 
     async def _put(self, name: str, body: bytes, expected: str | None) -> Written:
-        key, write_id = self._key(name), uuid4().hex
+        return await self._put_at(self._key(name), body, expected)
+
+    async def _put_at(self, key: str, body: bytes, expected: str | None) -> Written:
+        write_id = uuid4().hex
         self._written.add(key)
         answer = await self._upstream.put(
             self._bucket, key, body, _metadata(write_id), expected=expected, signed_at=self._signed_at
@@ -186,7 +198,12 @@ class Scratch:
         return response.status in (200, 204)
 
     def _key(self, name: str) -> str:
-        return self._prefix + name
+        return _raw(self._prefix + name)
+
+
+def _raw(key: str) -> str:
+    """A key as it stands in a path."""
+    return quote(key, safe="/")
 
 
 def conclusive(answer: WriteAnswer) -> WriteAnswer:

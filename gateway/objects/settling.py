@@ -30,7 +30,7 @@ def _settle_conditional(intent: Intent) -> Steps[bool]:
         if isinstance(state, Unknown):
             continue
         if _etag(state) != intent.expected:
-            yield Abandon(intent)
+            yield Abandon(intent, seen=isinstance(state, Found) and state.write_id == str(intent.write_id))
             return True
         answer = cast(WriteAnswer, (yield _displace(intent, forbidden)))
         if isinstance(answer, NotSent | Rejected) and _is_dead(intent, state):

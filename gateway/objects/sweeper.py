@@ -1,4 +1,5 @@
 """Clears away what is left behind: tombstones nobody needs any more, uploads of gateways that are gone, old intents.
+And has the patrol make its round (``patrol.py``).
 
 Nothing depends on it but room, and listings that need no second look. Each gateway sweeps; that several do at once does
 no harm, because each tombstone is a fenced delete of its own and the rest can be done twice.
@@ -17,6 +18,7 @@ from gateway.fencing.intent import Announcement, Intent
 from gateway.fencing.rules import Mode
 from gateway.objects import protocol, settling
 from gateway.objects.effects import Deleted, NotDone, StoreRefused, Uncertain
+from gateway.objects.patrol import Patrol
 from gateway.objects.probe import Profiles
 from gateway.objects.runner import Amendment, Payload, Runner, path_of
 from gateway.objects.upstream import Upstream
@@ -44,24 +46,32 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one round has cleared away."""
+    """What one round has cleared away, and how many bypasses it has found."""
 
     tombstones: int = 0
     uploads: int = 0
     intents: int = 0
+    bypasses: int = 0
 
 
 class Sweeper:
     """Sweeps all buckets of one store, or one."""
 
     def __init__(
-        self, database: Database, upstream: Upstream, profiles: Profiles, runner: Runner, observe: Observe
+        self,
+        database: Database,
+        upstream: Upstream,
+        profiles: Profiles,
+        runner: Runner,
+        observe: Observe,
+        patrol: Patrol | None = None,
     ) -> None:
         self._database = database
         self._upstream = upstream
         self._profiles = profiles
         self._runner = runner
         self._observe = observe
+        self._patrol = patrol
         self._stopping = asyncio.Event()
 
     @asynccontextmanager
@@ -102,6 +112,7 @@ class Sweeper:
             await self._counted("tombstones", self.sweep_tombstones()),
             await self._counted("uploads", self._sweep_uploads()),
             await self._counted("intents", self._sweep_intents()),
+            0 if self._patrol is None else await self._counted("bypasses", self._patrol.round()),
         )
 
     async def sweep_tombstones(self, bucket: str | None = None) -> int:

@@ -12,7 +12,7 @@ from gateway.objects.runner import Payload, path_of
 from gateway.objects.sources import Sources
 from gateway.objects.staging import forward_part
 from gateway.objects.upstream import Upstream
-from gateway.objects.writes import Write, Writes, refusal_of_store
+from gateway.objects.writes import Beginning, Write, Writes, refusal_of_store
 from gateway.store import uploads
 from gateway.store.database import Database
 from gateway.store.uploads import Place, Upload
@@ -34,9 +34,9 @@ class Uploads:
 
     async def create(self, call: Call) -> None:
         """Open an upload, and remember what was presented with it: that is valid for its parts and its completion."""
-        write = self._writes.write(call)
+        write = await self._writes.write(call)
         await self._writes.admit(write)
-        await self._writes.fit(write.bucket)
+        await self._writes.fit(write)
         started = await self._upstream.create_multipart(
             write.bucket,
             path_of(write.key),
@@ -45,9 +45,16 @@ class Uploads:
         )
         if not isinstance(started, Started):
             raise _failure(started)
-        token = write.presented.token if write.presented else None
+        shown = write.presented
         place = _place(write, started.upload_id)
-        upload = Upload(place, write.write_id, token, write.attempt.holder, write.attempt.caller)
+        upload = Upload(
+            place,
+            write.write_id,
+            shown.token if shown else None,
+            write.attempt.holder,
+            write.attempt.caller,
+            sequencer=shown.sequencer if shown else None,
+        )
         await uploads.opened(self._database, upload)
         document = documents.initiated(write.bucket, write.key, started.upload_id)
         await call.answer.stored(Applied(None, started.headers), write.target.resource, None, document=document)
@@ -55,7 +62,7 @@ class Uploads:
     async def part(self, call: Call) -> None:
         """Pass a part on. Nothing takes effect by it."""
         upload_id, number = _addressed(call)
-        write = await self._belonging(call, upload_id)
+        write = await self._belonging(call, upload_id, call.beginning)
         intake = call.intake()
         async with self._memory.reserved(min(intake.length, self._threshold) if intake.trailing else 0):
             uploaded = await forward_part(
@@ -116,14 +123,17 @@ class Uploads:
         write, upload = await self._opened(call, upload_id)
         body = await call.intake(documents.MAX_DOCUMENT).whole()
         listed = documents.completion(body.content)
-        profile = await self._writes.fit(write.bucket)
-        if upload.completed and (done := await self._completed_before(write)) is not None:
-            await self._answer(call, write, done, None)
-            return
+        profile = await self._writes.fit(write)
+        if upload.completed:
+            # A new holder is acknowledged by this, too, although it writes nothing.
+            fence = await self._writes.bar(write)
+            if (done := await self._completed_before(write)) is not None:
+                await self._answer(call, write, done, fence)
+                return
         steps = protocol.complete(
             write.announcement(),
             upload_id,
-            None if profile.unique_etags else etag_of_parts(part.etag for part in listed),
+            etag_of_parts(part.etag for part in listed),
             call.request.condition,
             conditional=profile.complete_conditions,
         )
@@ -144,13 +154,13 @@ class Uploads:
             return Applied(state.etag)
         return None
 
-    async def _belonging(self, call: Call, upload_id: str) -> Write:
-        write, upload = await self._opened(call, upload_id)
+    async def _belonging(self, call: Call, upload_id: str, beginning: Beginning | None = None) -> Write:
+        write, upload = await self._opened(call, upload_id, beginning)
         if upload.completed:
             raise _no_such_upload()
         return write
 
-    async def _opened(self, call: Call, upload_id: str) -> tuple[Write, Upload]:
+    async def _opened(self, call: Call, upload_id: str, beginning: Beginning | None = None) -> tuple[Write, Upload]:
         """The write that an upload is for. Only those that were opened through the gateway carry its marks."""
         request = call.request
         target = self._writes.target(request.bucket, request.key, request.fencing.resource)
@@ -158,7 +168,7 @@ class Uploads:
         fence, upload = await uploads.peek(self._database, place)
         if upload is None or upload.staged:
             raise _no_such_upload()
-        write = self._writes.write(call, opened=upload)
+        write = await self._writes.write(call, opened=upload, beginning=beginning)
         if fence is not None:
             await self._writes.admit(write, fence)
         return write, upload

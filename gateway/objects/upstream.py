@@ -173,6 +173,7 @@ def _head_answer(response: Response) -> HeadAnswer:
         token=response.header(forwarding.TOKEN),
         size=int(size) if size and size.isdecimal() else 0,
         date=date,
+        last_modified=clock_of(response.header("last-modified")),
     )
 
 

@@ -1,25 +1,38 @@
 """What all fenced writes have in common: the resource and the token of a key, early refusal, the end of the story."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 from uuid import UUID, uuid4
 
-from gateway.audit import Audit
-from gateway.errors import GatewayError, OutcomeUnknown, SqlError, StoreError, StoreUnfit, TokenRequired, Unavailable
+from gateway.admission import Admission
+from gateway.errors import (
+    GatewayError,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnfit,
+    TokenImplausible,
+    TokenRequired,
+    Unavailable,
+)
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.intent import (
     DEAD_AFTER_HEADER_SIGNED,
     DEAD_AFTER_QUERY_SIGNED,
     Announcement,
 )
-from gateway.fencing.record import Attempt
+from gateway.fencing.policy import Implausible
+from gateway.fencing.record import Attempt, Captured, Refusal
 from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
-from gateway.objects import forwarding
+from gateway.objects import forwarding, protocol, spelling
 from gateway.objects.answers import Rejected
 from gateway.objects.call import Call
 from gateway.objects.effects import (
+    Barred,
     ConditionFailed,
     Deleted,
     NotDone,
+    Obstacle,
     Outcome,
     Refused,
     Steps,
@@ -28,10 +41,12 @@ from gateway.objects.effects import (
     Uncertain,
 )
 from gateway.objects.probe import Profiles
-from gateway.objects.profile import Profile
+from gateway.objects.profile import KEYS, Profile
 from gateway.objects.resources import Resources, Target
 from gateway.objects.runner import NOTHING, Payload, Runner
 from gateway.objects.upstream import TextHeaders
+from gateway.observe.events import Observe, WriteAccepted
+from gateway.record.audit import Audit
 from gateway.store import fences
 from gateway.store.database import Database
 from gateway.store.uploads import Upload
@@ -48,6 +63,10 @@ _ABOUT_US = frozenset(
 )
 
 
+Beginning: TypeAlias = Callable[[], Awaitable[Captured | None]]
+"""What is kept of a body that has not been read, when its write is refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class Write:
     """A fenced write of one key on its way: what fences it, what its sender presents, how it goes on record."""
@@ -60,6 +79,10 @@ class Write:
     write_id: UUID
     mark: UUID
     """What says in the object's metadata whose write it is; all that belong to one upload have the upload's."""
+    implausible: Implausible | None = None
+    """Observe mode: why the token that was shown counts as none."""
+    beginning: Beginning | None = None
+    """For as long as its body has not been read; None where it has none, or none that is worth keeping."""
 
     def announcement(self, profile: Profile | None = None) -> Announcement:
         """What the protocol is to announce. A store where nothing can be bumped gets signatures that die early."""
@@ -84,16 +107,36 @@ class Write:
 
     def with_payload(self, size: int, sha256: str | None) -> "Write":
         """The same write, now that its body is known: ``size`` in bytes, SHA-256 in hex."""
-        return replace(self, attempt=replace(self.attempt, payload_size=size, payload_sha256=sha256))
+        attempt = replace(self.attempt, payload_size=size, payload_sha256=sha256)
+        return replace(self, attempt=attempt, beginning=None)
+
+    def keeping(self, captured: Captured | None) -> "Write":
+        """The same write, with what is kept of its body, should it be refused."""
+        return replace(self, attempt=replace(self.attempt, captured=captured))
+
+    async def on_record(self) -> Attempt:
+        """How it goes on record that it was refused."""
+        if self.beginning is None:
+            return self.attempt
+        return replace(self.attempt, captured=await self.beginning())
 
 
 class Writes:
     """Fenced writes, whatever their form."""
 
     def __init__(
-        self, database: Database, profiles: Profiles, resources: Resources, runner: Runner, audit: Audit
+        self,
+        database: Database,
+        profiles: Profiles,
+        resources: Resources,
+        runner: Runner,
+        audit: Audit,
+        admission: Admission,
+        observe: Observe,
     ) -> None:
         self._database = database
+        self._observe = observe
+        self._admission = admission
         self._profiles = profiles
         self._resources = resources
         self._runner = runner
@@ -103,14 +146,20 @@ class Writes:
         """What fences a key. ``named``: what the request says that it is, which can only be the same."""
         return self._resources.target(bucket, key, named)
 
-    def write(
-        self, call: Call, key: str | None = None, opened: Upload | None = None, write_id: UUID | None = None
+    async def write(
+        self,
+        call: Call,
+        key: str | None = None,
+        opened: Upload | None = None,
+        write_id: UUID | None = None,
+        beginning: Beginning | None = None,
     ) -> Write:
         """The write that a call asks for, of the key in its path or of another one of the same bucket.
 
         ``opened``: the upload it belongs to; what was presented when that was opened holds for what presents nothing.
         ``write_id``: that of a request with several keys, so that a token that may write once may write them all.
-        Raises ``TokenRequired``, ``ResourceMismatch``, or ``StoreError`` AccessDenied for what goes beyond a grant.
+        Raises ``TokenRequired``, ``TokenImplausible`` (recorded), ``ResourceMismatch``, or ``StoreError`` AccessDenied
+        for what goes beyond a grant.
         """
         request = call.request
         target = self.target(request.bucket, request.key if key is None else key, request.fencing.resource)
@@ -118,10 +167,28 @@ class Writes:
         if said.token is None and target.mode is Mode.ENFORCE:
             raise TokenRequired(f"{request.operation} on {target.resource} carries no fencing token.")
         write_id = write_id or uuid4()
-        presented = None if said.token is None else Presented(said.token, said.holder, write_id)
-        attempt = replace(call.attempt(), token=said.token, holder=said.holder)
+        presented = None
+        if said.token is not None:
+            presented = Presented(said.token, said.holder, write_id, next(iter(said.sequencers), None))
+        attempt = replace(call.attempt(), token=said.token, holder=said.holder, rule=target.rule)
         mark = opened.write_id if opened else write_id
-        return Write(request.bucket, request.key if key is None else key, target, presented, attempt, write_id, mark)
+        name = request.key if key is None else key
+        return await self._admitted(
+            Write(request.bucket, name, target, presented, attempt, write_id, mark, beginning=beginning)
+        )
+
+    async def _admitted(self, write: Write) -> Write:
+        """The write, if its policy takes its token. In observe mode it goes on as one that shows none, so that nothing
+        is raised by it. Raises ``TokenImplausible`` (recorded).
+        """
+        if write.presented is None:
+            return write
+        refused = await self._admission.admit([(write.target.resource, write.presented)])
+        if not refused:
+            return write
+        if write.target.mode is Mode.ENFORCE:
+            raise await self._audit.implausible(refused, await write.on_record())
+        return replace(write, presented=None, implausible=refused[0])
 
     async def admit(self, write: Write, fence: Fence | None = None) -> None:
         """Refuse a token that is stale already, before the body is asked for or anything is staged.
@@ -139,9 +206,45 @@ class Writes:
 
     async def refused(self, write: Write, decision: Decision, fence: Fence) -> GatewayError:
         """Put a refusal on record; the error to answer with."""
-        return await self._audit.refused([(decision, fence)], write.attempt)
+        return await self._audit.refused([(decision, fence)], await write.on_record())
 
-    async def fit(self, bucket: str) -> Profile:
+    async def bar(self, write: Write) -> Fence | None:
+        """Before a write is acknowledged that has been done already: raise the fence to its token, so that what its
+        sender is told stays true. The fence, None where it is not obeyed.
+
+        Raises the refusal (recorded), and ``Unavailable`` where an older holder's write cannot be settled.
+        """
+        if write.presented is None or write.target.mode is Mode.OBSERVE:
+            return None
+        steps = protocol.barrier(write.target.resource, write.presented, write.attempt.caller)
+        outcome = await self._runner.run(steps)
+        match outcome:
+            case Barred(_, fence):
+                return fence
+            case Refused(decision, fence):
+                raise await self.refused(write, decision, fence)
+            case NotDone(reason):
+                raise unavailable(outcome, f"This request has written nothing: {reason}.")
+            case _:
+                raise AssertionError(outcome)
+
+    async def fit(self, write: Write) -> Profile:
+        """What the bucket of a write was seen to do. A key that its store may take for another is not written.
+
+        Raises what ``writable`` raises, and ``StoreError`` InvalidArgument.
+        """
+        profile = await self.writable(write.bucket)
+        kind = spelling.mistakable(write.key, profile.confused)
+        if kind is not None:
+            raise StoreError(
+                "InvalidArgument",
+                400,
+                f"The store of bucket {write.bucket} may take the key {write.key[:200]!a} for another one, so it "
+                f"cannot be fenced ({kind}). {KEYS[kind]} Nothing was written: use a key in another spelling.",
+            )
+        return profile
+
+    async def writable(self, bucket: str) -> Profile:
         """What the bucket was seen to do; a store that ignores conditions is not written to."""
         try:
             profile = await self._profiles.of(bucket)
@@ -153,6 +256,8 @@ class Writes:
 
     async def run(self, write: Write, steps: Steps[Outcome], payload: Payload = NOTHING) -> Stored | Deleted:
         """Do a write, and put on record what has to be. Raises the error to answer with if it is not done."""
+        if write.target.mode is Mode.ENFORCE and self._admission.asks_again(write.target.resource):
+            await self._admitted(write)  # its body may have been long in coming
         outcome = await self._runner.run(steps, payload)
         match outcome:
             case Stored(_, decision, fence) | Deleted(decision, fence):
@@ -169,19 +274,20 @@ class Writes:
             case Uncertain(reason):
                 raise OutcomeUnknown(f"The write may have taken effect: {reason}.")
             case NotDone(reason):
-                raise Unavailable(f"Nothing was written: {reason}.")
+                raise unavailable(outcome, f"Nothing was written: {reason}.")
             case _:
                 raise AssertionError(outcome)
 
     async def _note(self, write: Write, decision: Decision | None, fence: Fence | None) -> None:
         """Observe mode: the write has passed; say on record that it would not have."""
-        if decision is None or not decision.passes:
-            reason = TokenRequired.code if decision is None else decision
+        if decision is not None and decision.passes:
+            self._observe(WriteAccepted("objects", write.attempt.rule, "store"))
+        else:
+            reason = str(decision) if decision else TokenImplausible.code if write.implausible else TokenRequired.code
             try:
-                noted = await self._audit.noted(self._database, write.target.resource, reason, fence, write.attempt)
-            except (Unavailable, SqlError) as error:
+                await self._audit.passed(Refusal(write.target.resource, reason, write.attempt, fence, enforced=False))
+            except Unavailable as error:
                 raise OutcomeUnknown("The write has taken effect, but could not be put on record.") from error
-            self._audit.tell([noted])
 
 
 def _presented(call: Call, resource: str, opened: Upload | None) -> FencingHeaders:
@@ -192,14 +298,37 @@ def _presented(call: Call, resource: str, opened: Upload | None) -> FencingHeade
             raise _denied(f"These fenced credentials are for {grant.pattern}, not for {resource}.")
         if said.token not in (None, grant.token) or said.holder not in (None, grant.holder):
             raise _denied("The request presents another token or holder than its fenced credentials do.")
-        return FencingHeaders(grant.token, said.resource, grant.holder)
+        sequencers = said.sequencers if grant.sequencer is None else (grant.sequencer,)
+        return FencingHeaders(grant.token, said.resource, grant.holder, sequencers=sequencers)
     if said.token is None and opened is not None and opened.caller == call.principal.name:
-        return FencingHeaders(opened.token, said.resource, said.holder or opened.holder)
+        sequencers = () if opened.sequencer is None else (opened.sequencer,)
+        return FencingHeaders(opened.token, said.resource, said.holder or opened.holder, sequencers=sequencers)
     return said
 
 
 def _denied(message: str) -> StoreError:
     return StoreError("AccessDenied", 403, message)
+
+
+_ADVICE = {
+    Obstacle.PASSING: (Unavailable.default_advice, Unavailable.retry_after),
+    Obstacle.UNSETTLED: (
+        "Send the request again: after half an hour the earlier write cannot arrive. `gateway doctor` lists it.",
+        5,
+    ),
+    Obstacle.FORBIDDEN: (
+        "Wait for a day, until nothing can be late any more, or write other bytes, or to another key.",
+        600,
+    ),
+}
+
+
+def unavailable(outcome: NotDone, message: str) -> Unavailable:
+    """The error to answer with for what was not done: what to do depends on how long the obstacle may stay."""
+    advice, retry_after = _ADVICE[outcome.obstacle]
+    error = Unavailable(message, advice=advice)
+    error.retry_after = retry_after
+    return error
 
 
 def refusal_of_store(rejected: Rejected) -> GatewayError:

@@ -1,34 +1,59 @@
 """The log: one line of JSON on standard error for what an operator wants to know. Never a secret, never a payload."""
 
 import sys
+from collections.abc import MutableMapping
 from time import monotonic
+from typing import Any, get_args
 
 import structlog
 
+from gateway.observe.context import REQUEST_ID, TRACE_IDS
 from gateway.observe.events import (
+    AlarmCleared,
+    AlarmRaised,
     BucketAdministered,
+    BypassFound,
     CatalogWarning,
     Event,
+    GuardRefused,
+    HeadNoted,
     IntentSettled,
     OutcomeLost,
+    PartitionDropped,
+    RequestAnswered,
     RequestFailed,
     ServiceUnreachable,
     StepReached,
     SweepFailed,
     TombstoneSwept,
     UploadSwept,
+    WebhookDelivered,
+    WebhookFailed,
     WriteRefused,
 )
 
-_logger = structlog.wrap_logger(
-    structlog.PrintLogger(sys.stderr),
-    processors=[
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.dict_tracebacks,
-        structlog.processors.JSONRenderer(),
-    ],
+
+def _of_the_request(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Which request a line is about, where it is about one, and in which trace that is."""
+    request_id = line.setdefault("request_id", REQUEST_ID.get())
+    if request_id is None:
+        del line["request_id"]
+    elif request_id in TRACE_IDS:
+        line["trace_id"] = TRACE_IDS[request_id]
+    return line
+
+
+PROCESSORS = (
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    _of_the_request,
+    # Without local variables: among them are headers and bodies.
+    structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
+    structlog.processors.JSONRenderer(),
 )
+"""What makes a line of an event."""
+
+_logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors=PROCESSORS)
 
 
 REFUSALS = 100
@@ -54,12 +79,15 @@ class _Refusals:
 
 _refusals = _Refusals()
 
+# What happens with each request, or all the time, is a named tuple.
+_QUIET = (tuple, StepReached)
 
-def log(event: Event) -> None:  # noqa: C901 - one arm an event
+
+def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an event
     """Write the event down, unless it is a step of an ordinary write."""
+    if isinstance(event, _QUIET):
+        return
     match event:
-        case StepReached():
-            return
         case WriteRefused(plane, rejection):
             if not _refusals.fit(int(monotonic())):
                 return
@@ -85,11 +113,64 @@ def log(event: Event) -> None:  # noqa: C901 - one arm an event
             _logger.info("upload swept", bucket=bucket, key=key, upload_id=upload_id)
         case SweepFailed(what, error):
             _logger.warning("sweep failed", what=what, error=error)
+        case HeadNoted(position, noted):
+            _logger.info("record ends", position=position, hash=noted)
+        case PartitionDropped(last_day):
+            _logger.info("partition of the record dropped", last_day=last_day.isoformat())
+        case BypassFound(plane, reason, resource, target, found_by, count):
+            _logger.warning(
+                "bypass found",
+                plane=plane,
+                reason=reason,
+                resource=resource,
+                target=target,
+                found_by=found_by,
+                count=count,
+            )
+        case GuardRefused(target, reason, count):
+            _logger.warning("guard refused", target=target, reason=reason, count=count)
         case ServiceUnreachable(service, error):
             _logger.error("service unreachable", service=service, error=error)
         case BucketAdministered(caller, operation, bucket, status):
             _logger.info("bucket administered", caller=caller, operation=operation, bucket=bucket, status=status)
+        case WebhookDelivered(webhook, _, position, failures):
+            if failures:
+                _logger.info("webhook delivers again", webhook=webhook, position=position, failures=failures)
+        case WebhookFailed(webhook, error, failures, None):
+            _logger.error("webhook paused: its receiver is gone", webhook=webhook, error=error, failures=failures)
+        case WebhookFailed(webhook, error, failures, wait):
+            _logger.warning("webhook failed", webhook=webhook, error=error, failures=failures, wait=wait)
+        case AlarmRaised(alarm, count, minutes):
+            _logger.warning("alarm raised", alarm=alarm, count=count, minutes=minutes)
+        case AlarmCleared(alarm, count):
+            _logger.info("alarm cleared", alarm=alarm, count=count)
         case CatalogWarning(table, warning):
             _logger.warning("catalog warning", table=table, warning=warning)
         case RequestFailed(request_id, method, path, error):
             _logger.error("request failed", request_id=request_id, method=method, path=path, exc_info=error)
+
+
+# So that it is not even asked about what happens with each request: see ``Sinks``.
+log.handlers = {kind: log for kind in get_args(Event) if not issubclass(kind, _QUIET)}  # type: ignore[attr-defined]
+
+
+def log_requests(event: Event) -> None:
+    """Write down each request that is over. The query is left out: it may be what proves the request."""
+    if isinstance(event, RequestAnswered):
+        _logger.info(
+            "request",
+            method=event.method,
+            path=event.path,
+            status=event.status or None,
+            code=event.code,
+            duration=round(event.seconds, 6),
+            bytes=event.sent,
+            plane=event.area,
+            caller=event.caller,
+            client=event.client,
+            request_id=event.request_id,
+            client_request_id=event.client_request_id,
+        )
+
+
+log_requests.handlers = {RequestAnswered: log_requests}  # type: ignore[attr-defined]

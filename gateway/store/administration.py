@@ -1,4 +1,6 @@
-"""The record of who changed a bucket or its settings."""
+"""The record of what callers do that only some may: change a bucket or its settings, take out credentials."""
+
+import json
 
 from gateway.fencing.record import Attempt
 from gateway.store.database import Database
@@ -7,14 +9,25 @@ from gateway.store.queries import load
 _SQL = load("administration")
 
 
-async def record(database: Database, attempt: Attempt, operation: str, bucket: str) -> None:
-    """Put on record, durably, what a caller is about to do to a bucket."""
+async def record(
+    database: Database, attempt: Attempt, operation: str, resource: str | None = None, **details: object
+) -> None:
+    """Put on record, durably, what a caller is about to do. ``details`` are JSON, and no secrets.
+
+    Raises ``Unavailable``, ``OutcomeUnknown`` or ``SqlError``: then it must not be done.
+    """
+    token = attempt.token
     await database.fetchrow_write(
         _SQL["record"],
+        attempt.plane,
+        resource,
+        token.epoch if token else None,
+        token.value if token else None,
+        attempt.holder,
         attempt.caller,
-        operation,
-        bucket,
-        f"{attempt.method} {attempt.target}",
+        attempt.method,
+        attempt.target,
         attempt.client,
         attempt.request_id,
+        json.dumps({"operation": operation, **details}),
     )

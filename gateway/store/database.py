@@ -1,6 +1,7 @@
 """Statements and transactions: the one door to Postgres, where asyncpg's exceptions become ours."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -8,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import asyncpg
 
 from gateway.errors import OutcomeUnknown, SqlError, Unavailable
-from gateway.store.sessions import Session, Sessions
+from gateway.store.sessions import Session, Sessions, Use
 
 Record: TypeAlias = asyncpg.Record
 Lost: TypeAlias = Unavailable | OutcomeUnknown
@@ -19,6 +20,8 @@ SHARED_SESSIONS = 4
 SHARED_STATEMENT_TIMEOUT = 1.0
 SHARED_LOCK_TIMEOUT = 0.1
 """Seconds, for each statement of a shared trip."""
+SEARCHING_SESSIONS = 4
+"""Sessions for searches of the record. Each comes to know hundreds of partitions, which takes its time and memory."""
 
 _ATTEMPTS = 5
 _PINNED = {
@@ -30,6 +33,10 @@ _PINNED = {
     "extra_float_digits": "1",
     "default_transaction_isolation": "read committed",
 }
+
+# Each search is planned for what it asks for. To compile a plan of many days takes longer than it saves, and what goes
+# through days one after the other must not have workers share them out.
+_SEARCHING = {"plan_cache_mode": "force_custom_plan", "jit": "off", "max_parallel_workers_per_gather": "0"}
 
 # Those of them that the server tells about by itself whenever they change, under the names it uses then.
 _REPORTED = {"TimeZone": "UTC", "DateStyle": "ISO, YMD", "IntervalStyle": "iso_8601"}
@@ -95,6 +102,12 @@ class Database:
             command_timeout=statement_timeout + connect_timeout,
             statement_cache_size=512,
         )
+        self._connect_apart = partial(
+            _connect,
+            dsn,
+            timeout=connect_timeout,
+            server_settings={**_PINNED, **_SEARCHING, "statement_timeout": "0"},
+        )
         settings = {
             **_PINNED,
             "statement_timeout": _milliseconds(statement_timeout),
@@ -112,12 +125,20 @@ class Database:
         self._shared = Sessions(
             partial(connect, server_settings=hasty), SHARED_SESSIONS, connect_timeout, sound=_is_as_pinned
         )
+        self._searching = Sessions(
+            partial(connect, server_settings=settings | _SEARCHING), SEARCHING_SESSIONS, connect_timeout
+        )
+
+    def use(self) -> dict[str, Use]:
+        """How sessions are used: those for statements that share a trip, and all others."""
+        return {"own": self._sessions.use, "shared": self._shared.use}
 
     async def close(self) -> None:
         """Close all sessions. The database may be used again afterwards by nobody."""
         with translated(Unavailable):
             await self._sessions.close()
             await self._shared.close()
+            await self._searching.close()
 
     async def now(self) -> datetime:
         """The database's clock, the only one that is trusted."""
@@ -134,12 +155,31 @@ class Database:
         """The first row of one statement that reads."""
         return await self._alone(asyncpg.Connection.fetchrow, Unavailable, sql, arguments)
 
+    async def search(self, sql: str, *arguments: object) -> list[Record]:
+        """All rows of one statement that looks into the record, on one of the few sessions for that."""
+        return await self._alone(asyncpg.Connection.fetch, Unavailable, sql, arguments, self._searching)
+
+    @asynccontextmanager
+    async def apart(self) -> AsyncIterator[Session]:
+        """A session beside all others, whose statements may take as long as they like: for reading much."""
+        with translated(Unavailable):
+            session = await self._connect_apart()
+        try:
+            yield session
+        finally:
+            # The server gives up what is under way on it.
+            session.terminate()
+
     async def fetchrow_write(self, sql: str, *arguments: object) -> Record | None:
         """The first row of one autocommitted statement that writes.
 
         Raises ``OutcomeUnknown`` where the connection was lost under way: the server may have committed it.
         """
         return await self._alone(asyncpg.Connection.fetchrow, OutcomeUnknown, sql, arguments)
+
+    async def fetch_write(self, sql: str, *arguments: object) -> list[Record]:
+        """All rows of one autocommitted statement that writes. Raises what ``fetchrow_write`` raises."""
+        return await self._alone(asyncpg.Connection.fetch, OutcomeUnknown, sql, arguments)
 
     async def fetchmany_write(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
         """The rows of one writing statement for each of ``arguments``, in one trip and one transaction.
@@ -219,10 +259,14 @@ async def _connect(dsn: str, **settings: Any) -> Session:
     A stronger setting of ``synchronous_commit`` (``remote_apply``, say) is left alone.
     """
     session: Session = await asyncpg.connect(dsn, **settings)
-    await session.execute(
-        "SELECT set_config('synchronous_commit', 'on', false) "
-        "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
-    )
+    try:
+        await session.execute(
+            "SELECT set_config('synchronous_commit', 'on', false) "
+            "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+        )
+    except BaseException:
+        session.terminate()
+        raise
     return session
 
 

@@ -1,4 +1,4 @@
-"""What ``gateway doctor`` asks the database: what it is, and what the gateway's role may do in it."""
+"""What ``gateway doctor`` asks the database: what it is, and what the gateway's role may do to the exposed tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,20 +7,6 @@ from gateway.store.database import Database
 from gateway.store.queries import load
 
 _SQL = load("diagnosis")
-
-# What the gateway's statements need, table by table.
-_NEEDED = {
-    "migration": ("SELECT",),
-    "fence": ("SELECT", "INSERT", "UPDATE"),
-    "intent": ("SELECT", "INSERT", "UPDATE", "DELETE"),
-    "forbidden": ("SELECT", "INSERT", "DELETE"),
-    "object": ("SELECT", "INSERT", "UPDATE", "DELETE"),
-    "rejection": ("SELECT", "INSERT"),
-    "upload": ("SELECT", "INSERT", "UPDATE", "DELETE"),
-    "tombstone": ("SELECT", "INSERT", "UPDATE", "DELETE"),
-    "administration": ("INSERT",),
-    "idempotency": ("SELECT", "INSERT", "UPDATE", "DELETE"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +41,6 @@ async def server(database: Database) -> Server:
     row = await database.fetchrow(_SQL["server"])
     assert row is not None
     return Server(**dict(row))
-
-
-async def missing_on_fencing(database: Database) -> list[str]:
-    """The privileges the gateway needs on its own schema and lacks, such as "INSERT on fencing.fence"."""
-    pairs = [(table, privilege) for table, privileges in _NEEDED.items() for privilege in privileges]
-    rows = await database.fetch(
-        _SQL["missing_on_fencing"], [table for table, _ in pairs], [privilege for _, privilege in pairs]
-    )
-    return [row["privilege"] for row in rows]
 
 
 async def exposed(database: Database, schemas: Sequence[str]) -> list[Exposed]:

@@ -13,23 +13,6 @@ SELECT
     current_setting('fsync')::boolean AS fsync,
     current_setting('synchronous_commit') <> 'off' AS synchronous_commit
 
--- name: missing_on_fencing
--- What the gateway's role lacks on the fencing schema, given tables and the privilege needed on each.
-SELECT 'USAGE on the schema fencing' AS privilege
-FROM pg_namespace WHERE nspname = 'fencing' AND NOT has_schema_privilege(oid, 'USAGE')
-UNION ALL
-SELECT format('%s on fencing.%s', wanted.privilege, wanted.relation)
-FROM unnest($1::text[], $2::text[]) AS wanted (relation, privilege)
-JOIN pg_namespace AS n ON n.nspname = 'fencing'
-JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = wanted.relation
-WHERE NOT has_table_privilege(c.oid, wanted.privilege)
-UNION ALL
-SELECT format('EXECUTE on fencing.%s', p.proname)
-FROM pg_proc AS p
-JOIN pg_namespace AS n ON n.oid = p.pronamespace
--- Those that run with their owner's rights are for others to call: triggers, and writers beside the gateway.
-WHERE n.nspname = 'fencing' AND NOT p.prosecdef AND NOT has_function_privilege(p.oid, 'EXECUTE')
-
 -- name: exposed
 -- Each exposed schema: whether it is there and usable, and its tables and views.
 SELECT wanted.schema, n.oid IS NOT NULL AS present, coalesce(has_schema_privilege(n.oid, 'USAGE'), false) AS usable,

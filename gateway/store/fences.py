@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from gateway.fencing.rules import Decision, Equal, Fence, Tokens
 from gateway.fencing.token import Token
@@ -35,6 +35,30 @@ async def claim(
     carry the tokens shown. ``resources`` are different from each other. Whoever gets a decision that does not pass must
     leave the transaction with an error, so that raises are undone.
     """
+    return await _claim(transaction, resources, tokens, equal, caller, tokens.write_id or uuid4())
+
+
+async def raise_all(transaction: Transaction, resources: Sequence[str], tokens: Tokens, caller: str) -> list[Claimed]:
+    """The same for a request that writes nothing: where resources are strict, its token is not used up by it.
+
+    A decision that does not pass has raised nothing, and undoes nothing.
+    """
+    return await _claim(transaction, resources, tokens, Equal.ACCEPT, caller, None)
+
+
+async def lock(transaction: Transaction, resources: Sequence[str]) -> None:
+    """Lock every fence there is of these for this transaction alone, in the order in which they are claimed."""
+    await transaction.fetch(_SQL["lock"], resources)
+
+
+async def _claim(
+    transaction: Transaction,
+    resources: Sequence[str],
+    tokens: Tokens,
+    equal: Equal,
+    caller: str,
+    write_id: UUID | None,
+) -> list[Claimed]:
     # One token goes but once, for all of them.
     shown = [tokens.token] if tokens.token else [tokens.pairs[resource] for resource in resources]
     rows = await transaction.fetch(
@@ -45,7 +69,7 @@ async def claim(
         tokens.holder,
         caller,
         equal is Equal.STRICT,
-        tokens.write_id or uuid4(),
+        write_id,
     )
     return [
         Claimed(row["fence"]["resource"], Decision(row["decision"]), fence_from_row(row["fence"]), row["pending"])

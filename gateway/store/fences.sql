@@ -3,6 +3,10 @@
 -- Names contain no comma: one text of them is a tenth of the work of an array.
 SELECT decision, fence, pending FROM fencing.claim_many_v2(string_to_array($1, ','), $2, $3, $4, $5, $6, $7)
 
+-- name: lock
+-- Lock the fences there are of these resources, in the order in which a claim locks them, and against other claims.
+SELECT FROM fencing.fence WHERE resource = ANY($1) ORDER BY resource COLLATE "C" FOR UPDATE
+
 -- name: raise
 -- Raise without writing, and say which mutations are still under way with a lower token.
 SELECT decision, fence, pending FROM fencing.raise_v2($1, $2, $3, $4, $5)

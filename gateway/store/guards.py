@@ -24,7 +24,7 @@ class Relation:
     ``relations`` are the table and its partitions, quoted, the table first; ``heirs``: it has children by inheritance;
     ``writers`` may write it beside its owner; ``functions`` are guard functions, in the schema fencing, that only this
     table uses; ``guarded``: there is a guard, or a part of one; ``able``: who asks has the rights that the functions of
-    a guard need.
+    a guard need; ``watchable``: its primary key is of built-in types, None where it has none.
     """
 
     owner: str
@@ -35,6 +35,7 @@ class Relation:
     functions: tuple[str, ...]
     guarded: bool
     able: bool
+    watchable: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ async def relation(database: Database, schema: str, name: str) -> Relation | Non
         tuple(row["functions"]),
         row["guarded"],
         row["able"],
+        row["watchable"],
     )
 
 

@@ -38,8 +38,18 @@ SELECT
     ) AS guarded,
     -- The functions behind the triggers run with the rights of whoever installs them.
     has_table_privilege('fencing.fence', 'SELECT') AND has_table_privilege('fencing.fence', 'UPDATE')
-        AND has_table_privilege('fencing.intent', 'SELECT') AND has_table_privilege('fencing.rejection', 'SELECT')
-        AND has_table_privilege('fencing.rejection', 'INSERT') AS able
+        AND has_table_privilege('fencing.intent', 'SELECT') AND has_table_privilege('fencing.intake', 'SELECT')
+        AND has_table_privilege('fencing.intake', 'INSERT') AND has_table_privilege('fencing.guarded', 'INSERT')
+        AND has_table_privilege('fencing.stamp', 'INSERT') AND has_table_privilege('fencing.stamp', 'UPDATE') AS able,
+    -- Null without a primary key.
+    (
+        SELECT bool_and(b.typnamespace = 'pg_catalog'::regnamespace)
+        FROM pg_index AS i CROSS JOIN unnest(i.indkey::smallint[]) AS k (number)
+        JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
+        JOIN pg_type AS t ON t.oid = a.atttypid
+        JOIN pg_type AS b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
+        WHERE i.indrelid = c.oid AND i.indisprimary
+    ) AS watchable
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = $1::text AND c.relname = $2::text

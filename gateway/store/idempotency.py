@@ -20,12 +20,16 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was asked for with a key, by its fingerprint, and what was answered."""
+    """What was asked for with a key, by its fingerprint, and what was answered.
+
+    ``claimed``: the resources of the fences it was written under, each with the number of the write that claimed it.
+    """
 
     fingerprint: bytes
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
+    claimed: list[tuple[str, int]]
 
 
 async def take(transaction: Transaction, key: Key) -> Kept | None:
@@ -49,15 +53,15 @@ async def kept(executor: Database | Transaction, key: Key) -> Kept | None:
     if row is None:
         return None
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in json.loads(row["headers"])]
-    return Kept(row["fingerprint"], row["status"], headers, row["body"])
+    claimed = [(resource, number) for resource, number in json.loads(row["claimed"])]
+    return Kept(row["fingerprint"], row["status"], headers, row["body"], claimed)
 
 
-async def keep(
-    transaction: Transaction, key: Key, status: int, headers: list[tuple[bytes, bytes]], body: bytes
-) -> None:
+async def keep(transaction: Transaction, key: Key, kept: Kept) -> None:
     """The answer to the write under way, for whoever comes with the key again."""
-    written = json.dumps([(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers])
-    await transaction.execute(_SQL["keep"], key.caller, key.text, status, written, body)
+    headers = json.dumps([(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept.headers])
+    claimed = json.dumps(kept.claimed)
+    await transaction.execute(_SQL["keep"], key.caller, key.text, kept.status, headers, kept.body, claimed)
 
 
 async def forget(database: Database, retention: float, limit: int) -> int:

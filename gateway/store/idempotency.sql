@@ -6,11 +6,11 @@ RETURNING true AS taken
 
 -- name: kept
 -- What was asked for with this key, and what was answered.
-SELECT fingerprint, status, headers, body FROM fencing.idempotency WHERE caller = $1 AND key = $2
+SELECT fingerprint, status, headers, body, claimed FROM fencing.idempotency WHERE caller = $1 AND key = $2
 
 -- name: keep
 -- The answer to the write under way.
-UPDATE fencing.idempotency SET status = $3, headers = $4, body = $5 WHERE caller = $1 AND key = $2
+UPDATE fencing.idempotency SET status = $3, headers = $4, body = $5, claimed = $6 WHERE caller = $1 AND key = $2
 
 -- name: forget
 -- Some of the answers that are older than so many seconds; other gateways may be at it too.

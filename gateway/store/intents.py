@@ -32,7 +32,7 @@ async def begin(
     """
     presented = write.presented
     row = await database.fetchrow_write(
-        _SQL["begin"],
+        _SQL["begin" if looked is None else "begin_looked"],
         write.resource,
         presented.token.epoch if presented else None,
         presented.token.value if presented else None,
@@ -61,22 +61,38 @@ async def begin(
         signed_at=row["signed_at"],
         forbidden=frozenset(row["forbidden"] or ()),
         key=KnownObject(row["etag"], bool(row["tombstone"])),
+        differs=looked is not None and bool(row["differs"]),
     )
 
 
-async def finish(database: Database, write: Announcement, etag: str | None, *, tombstone: bool) -> bool:
-    """The mutation has taken effect. False: somebody settles it, or has done so and its intent was gone."""
+async def finish(
+    database: Database, write: Announcement, etag: str | None, *, tombstone: bool, certain: bool = True
+) -> bool:
+    """The mutation has taken effect. False: somebody settles it, or has done so and its intent was gone.
+
+    ``certain`` False where the ETag is what was seen at the key before the announcement.
+    """
     row = await database.fetchrow_write(
-        _SQL["finish"], write.resource, write.bucket, write.key, write.write_id, write.attempt, etag, tombstone
+        _SQL["finish"], write.resource, write.bucket, write.key, write.write_id, write.attempt, etag, tombstone, certain
     )
     assert row is not None
     return bool(row["undisturbed"])
 
 
-async def abandon(database: Database, intent: Announcement | Intent) -> None:
-    """The mutation can have no effect any more: forget it."""
+async def abandon(database: Database, write: Announcement) -> None:
+    """One's own mutation can have no effect any more: forget it."""
     await database.fetchrow_write(
-        _SQL["abandon"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt
+        _SQL["abandon"], write.resource, write.bucket, write.key, write.write_id, write.attempt
+    )
+
+
+async def settle(database: Database, intent: Intent, *, seen: bool) -> None:
+    """The mutation can have no effect any more that it has not had: forget it. An older holder's goes on record.
+
+    ``seen``: it has been seen to have taken effect.
+    """
+    await database.fetchrow_write(
+        _SQL["settle"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt, seen
     )
 
 

@@ -6,15 +6,22 @@ FROM fencing.begin_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $1
 -- name: finish
 -- The mutation has taken effect: forget its intent and remember the ETag, unless somebody settles or has settled it.
 -- Nobody needs to wait for the disk: were this lost, the intent would be back, and settled by the next writer.
+-- $8: whether the ETag is certain. One that was looked up before the announcement is not, nor is anything while somebody
+-- settles: then what is remembered is good for a guess and no witness.
 WITH hurried AS (
     SELECT set_config('synchronous_commit', 'off', true)
 ), finished AS (
     DELETE FROM fencing.intent
     WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING settling
 ), remembered AS (
-    INSERT INTO fencing.object (resource, bucket, key, etag, tombstone)
-    SELECT $1, $2, $3, $6, $7 FROM finished WHERE NOT settling
-    ON CONFLICT (resource, bucket, key) DO UPDATE SET etag = excluded.etag, tombstone = excluded.tombstone
+    INSERT INTO fencing.object (resource, bucket, key, etag, tombstone, witnessed)
+    SELECT $1, $2, $3, $6, $7, $8 FROM finished WHERE NOT settling
+    ON CONFLICT (resource, bucket, key) DO UPDATE
+    SET etag = excluded.etag, tombstone = excluded.tombstone, witnessed = excluded.witnessed
+    WHERE excluded.witnessed OR NOT object.witnessed
+), doubted AS (
+    UPDATE fencing.object SET witnessed = false
+    WHERE resource = $1 AND bucket = $2 AND key = $3 AND EXISTS (SELECT FROM finished WHERE settling)
 ), exhumed AS (
     -- Nothing else is under way on this key, and nothing late can entomb it while absence is not forbidden.
     DELETE FROM fencing.tombstone t
@@ -26,12 +33,37 @@ WITH hurried AS (
 )
 SELECT EXISTS (SELECT FROM finished WHERE NOT settling) AS undisturbed FROM hurried
 
+-- name: begin_looked
+-- The same by somebody who has looked at the key; and whether what is remembered of it is a witness to something else.
+SELECT b.decision, b.fence, b.pending, b.signed_at, b.forbidden, b.etag, b.tombstone,
+    o.witnessed AND o.etag IS DISTINCT FROM b.etag AS differs
+FROM fencing.begin_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) AS b
+LEFT JOIN fencing.object AS o ON o.resource = $1 AND o.bucket = $8 AND o.key = $9
+
 -- name: abandon
 -- The mutation can have no effect any more: forget its intent, and what was remembered of the key.
 WITH forgotten AS (
     DELETE FROM fencing.object WHERE resource = $1 AND bucket = $2 AND key = $3
 )
 DELETE FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING 1
+
+-- name: settle
+-- The same of a mutation that somebody else had announced. An older holder's goes on record, with the fence that its
+-- successor has raised; of several who settle it at once, by the one who takes the intent away.
+WITH forgotten AS (
+    DELETE FROM fencing.object WHERE resource = $1 AND bucket = $2 AND key = $3
+), gone AS (
+    DELETE FROM fencing.intent
+    WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5
+    RETURNING *
+)
+INSERT INTO fencing.intake (
+    kind, plane, resource, epoch, value, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, details)
+SELECT 'settled', 'objects', gone.resource, gone.epoch, gone.value, f.epoch, f.value, f.holder, f.caller, f.raised_at,
+       jsonb_build_object('bucket', gone.bucket, 'key', gone.key, 'write_id', gone.write_id, 'mutation', gone.kind,
+                          'announced_at', gone.signed_at, 'seen', $6::boolean)
+FROM gone JOIN fencing.fence AS f ON f.resource = gone.resource AND (f.epoch, f.value) > (gone.epoch, gone.value)
+RETURNING 1
 
 -- name: forbid
 -- From now on this ETag (or absence) must not come back on the key, and the intent is being settled.

@@ -1,145 +1,111 @@
-"""The record of refused writes."""
+"""Refused writes on their way into the record. What reads them there is ``gateway.store.search``."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from uuid import UUID
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from uuid import UUID, uuid4
 
-from gateway.errors import NotFound
-from gateway.fencing.record import Attempt, Rejection
-from gateway.fencing.rules import Decision, Fence
-from gateway.fencing.token import Token
-from gateway.store.database import Database, Record, Transaction
+from gateway.fencing.record import Attempt, Captured, Refusal, Rejection
+from gateway.fencing.rules import Decision
+from gateway.store.database import Database, Transaction
 from gateway.store.queries import load
+from gateway.store.record import fence_from_row
 
 _SQL = load("rejections")
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Which rejections to list. None means any; ``before`` is the id of the last rejection of the page before."""
+async def record(executor: Database | Transaction, refusals: Sequence[Refusal]) -> list[Rejection]:
+    """Put refusals on record, in one statement; each gets its time from the database.
 
-    resource: str | None = None
-    holder: str | None = None
-    caller: str | None = None
-    reason: str | None = None
-    since: datetime | None = None
-    before: UUID | None = None
-
-
-async def record(
-    executor: Database | Transaction,
-    *,
-    resource: str,
-    reason: str,
-    enforced: bool,
-    attempt: Attempt,
-    fence: Fence | None,
-) -> Rejection:
-    """Put one refusal on record; it gets its id and its time from the database.
-
-    With a ``Database`` it is durable when this returns; with a ``Transaction`` it becomes so with its commit. Raises
-    ``Unavailable`` or ``OutcomeUnknown`` where it is not: then the refusal must not be answered as one.
+    With a ``Database`` they are durable when this returns; with a ``Transaction`` they become so with its commit.
+    Raises ``Unavailable``, ``OutcomeUnknown`` or ``SqlError`` where they are not: then none may be answered as one.
     """
-    token = attempt.token
-    execute = executor.fetchrow_write if isinstance(executor, Database) else executor.fetchrow
-    row = await execute(
-        _SQL["record"],
-        resource,
-        reason,
-        enforced,
-        token.epoch if token else None,
-        token.value if token else None,
-        *_attempted(attempt),
-        fence.token.epoch if fence else None,
-        fence.token.value if fence else None,
-        fence.holder if fence else None,
-        fence.caller if fence else None,
-        fence.raised_at if fence else None,
+    ids = [uuid4() for _ in refusals]
+    attempts = [(one.resource, one.attempt) for one in refusals]
+    execute = executor.fetch_write if isinstance(executor, Database) else executor.fetch
+    rows = await execute(
+        _SQL["record"], *_attempted(ids, attempts), *_columns(map(_met, refusals), 7), *_payloads(ids, attempts)
     )
-    assert row is not None
-    return Rejection(row["id"], row["at"], resource, reason, enforced, attempt, fence)
+    at = {row["id"]: row["at"] for row in rows}
+    return [
+        Rejection(entry, at[entry], one.resource, one.reason, one.enforced, one.attempt, one.fence)
+        for entry, one in zip(ids, refusals, strict=True)
+    ]
 
 
 async def record_overtaken(database: Database, attempts: Sequence[tuple[str, Attempt]]) -> list[Rejection | None]:
-    """Put those of many writes on record, in one trip and one commit, whose fence carries a higher token already.
+    """Put those of many writes on record, in one statement, whose fence carries a higher token already.
 
     ``attempts``: resource and write, each with a token. In the same order, each its rejection, or None where the fence
     says otherwise by now. Raises what ``record`` raises.
     """
-    rows = await database.fetchmany_write(
-        _SQL["record_overtaken"], [_overtaken(resource, attempt) for resource, attempt in attempts]
-    )
+    ids = [uuid4() for _ in attempts]
+    arguments = (*_attempted(ids, attempts), *_payloads(ids, attempts))
+    rows = {row["id"]: row for row in await database.fetchmany_write(_SQL["record_overtaken"], [arguments])}
     return [
-        None
-        if row["id"] is None
-        else Rejection(row["id"], row["at"], resource, Decision.STALE, True, attempt, _fence(resource, row))  # noqa: FBT003
-        for row, (resource, attempt) in zip(rows, attempts, strict=True)
+        Rejection(entry, row["at"], resource, Decision.STALE, True, attempt, fence_from_row(resource, row))  # noqa: FBT003
+        if (row := rows.get(entry))
+        else None
+        for entry, (resource, attempt) in zip(ids, attempts, strict=True)
     ]
 
 
-async def listed(database: Database, filters: Filters, limit: int) -> list[Rejection]:
-    """At most ``limit`` rejections, the newest first. Raises ``NotFound`` where ``before`` is no rejection."""
-    position = None
-    if filters.before is not None:
-        position = await database.fetchrow(_SQL["position"], filters.before)
-        if position is None:
-            raise NotFound(f"There is no rejection {filters.before}.", advice="Start again from the first page.")
-    rows = await database.fetch(
-        _SQL["list"],
-        filters.resource,
-        filters.holder,
-        filters.caller,
-        filters.reason,
-        filters.since,
-        position["at"] if position else None,
-        position["id"] if position else None,
-        limit,
+def _attempted(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> list[Sequence[object]]:
+    """What is recorded of writes whatever refused them, a sequence for each column."""
+    rows = (
+        (
+            entry,
+            resource,
+            attempt.token.epoch if attempt.token else None,
+            attempt.token.value if attempt.token else None,
+            attempt.holder,
+            attempt.caller,
+            attempt.method,
+            attempt.target,
+            attempt.client,
+            attempt.request_id,
+            attempt.payload_size,
+            attempt.payload_sha256,
+            attempt.plane,
+            attempt.rule,
+            _details(attempt.captured),
+        )
+        for entry, (resource, attempt) in zip(ids, attempts, strict=True)
     )
-    return [_from_row(row) for row in rows]
+    return _columns(rows, 15)
 
 
-def _attempted(attempt: Attempt) -> tuple[object, ...]:
-    """What is recorded of a write whatever refused it, from its holder on."""
-    return (
-        attempt.holder,
-        attempt.caller,
-        attempt.method,
-        attempt.target,
-        attempt.client,
-        attempt.request_id,
-        attempt.payload_size,
-        attempt.payload_sha256,
+def _met(refusal: Refusal) -> tuple[object, ...]:
+    """What refused it."""
+    fence = refusal.fence
+    if fence is None:
+        return refusal.reason, refusal.enforced, None, None, None, None, None
+    token = fence.token
+    return refusal.reason, refusal.enforced, token.epoch, token.value, fence.holder, fence.caller, fence.raised_at
+
+
+def _details(captured: Captured | None) -> str | None:
+    """The payload itself can be erased one day. What it was stays proven by its hash."""
+    if captured is None:
+        return None
+    payload: dict[str, object] = {"media_type": captured.media_type, "kept": len(captured.body)}
+    if captured.left_out is not None:
+        payload["left_out"] = captured.left_out
+    else:
+        payload["sha256"] = hashlib.sha256(captured.body).hexdigest()
+        payload["truncated"], payload["redacted"] = captured.truncated, captured.redacted
+    return json.dumps({"payload": payload})
+
+
+def _payloads(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> list[Sequence[object]]:
+    rows = (
+        (entry, captured.media_type, captured.body, captured.truncated)
+        for entry, (_, attempt) in zip(ids, attempts, strict=True)
+        if (captured := attempt.captured) and captured.left_out is None
     )
+    return _columns(rows, 4)
 
 
-def _overtaken(resource: str, attempt: Attempt) -> tuple[object, ...]:
-    """The arguments of ``record_overtaken``."""
-    assert attempt.token is not None
-    return (
-        resource,
-        attempt.token.epoch,
-        attempt.token.value,
-        *_attempted(attempt),
-    )
-
-
-def _fence(resource: str, row: Record) -> Fence:
-    token = Token(row["fence_epoch"], row["fence_value"])
-    return Fence(resource, token, row["fence_holder"], row["fence_caller"], row["fence_raised_at"])
-
-
-def _from_row(row: Record) -> Rejection:
-    fence = None if row["fence_value"] is None else _fence(row["resource"], row)
-    attempt = Attempt(
-        token=None if row["value"] is None else Token(row["epoch"], row["value"]),
-        holder=row["holder"],
-        caller=row["caller"],
-        method=row["method"],
-        target=row["target"],
-        client=row["client"],
-        request_id=row["request_id"],
-        payload_size=row["payload_size"],
-        payload_sha256=row["payload_sha256"],
-    )
-    return Rejection(row["id"], row["at"], row["resource"], row["reason"], row["enforced"], attempt, fence)
+def _columns(rows: Iterable[Sequence[object]], number: int) -> list[Sequence[object]]:
+    """The same rows by their columns, of which there are so many even if there are no rows."""
+    return list(zip(*rows, strict=True)) or [()] * number

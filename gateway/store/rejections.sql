@@ -1,40 +1,49 @@
 -- name: record
--- One refused (or, in observe mode, noted) write.
-INSERT INTO fencing.rejection (
-    resource, reason, enforced, epoch, value, holder, caller, method, target, client, request_id,
-    payload_size, payload_sha256, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at
-) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+-- Refused writes (or, in observe mode, noted ones), and what is kept of their payloads.
+WITH shown AS (
+    SELECT * FROM unnest(
+        $1::uuid[], $2::text[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+        $10::text[], $11::bigint[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::boolean[],
+        $18::integer[], $19::bigint[], $20::text[], $21::text[], $22::timestamptz[]
+    ) AS one (
+        id, resource, epoch, value, holder, caller, method, target, client, request_id, payload_size, payload_sha256,
+        plane, rule, details, reason, enforced, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
+), kept AS (
+    INSERT INTO fencing.payload (entry, media_type, body, truncated)
+    SELECT * FROM unnest($23::uuid[], $24::text[], $25::bytea[], $26::boolean[])
+)
+INSERT INTO fencing.intake (
+    kind, id, resource, epoch, value, holder, caller, method, target, client, request_id, payload_size, payload_sha256,
+    plane, rule, details, reason, enforced, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
+SELECT 'rejection', id, resource, epoch, value, holder, caller, method, target, client, request_id, payload_size,
+       payload_sha256, plane, rule, details::jsonb, reason, enforced, fence_epoch, fence_value, fence_holder,
+       fence_caller, fence_raised_at
+FROM shown
 RETURNING id, at
 
 -- name: record_overtaken
--- A write whose fence carries a higher token already; one row, of nulls where it does not. A fence never goes down, so
--- no lock is needed to be sure.
-WITH fence AS (
-    SELECT * FROM fencing.fence AS f WHERE f.resource = $1 AND (f.epoch, f.value) > ($2::integer, $3::bigint)
+-- Those of many writes whose fence carries a higher token already, and what is kept of their payloads. A fence never
+-- goes down, so no lock is needed to be sure.
+WITH shown AS (
+    SELECT * FROM unnest(
+        $1::uuid[], $2::text[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+        $10::text[], $11::bigint[], $12::text[], $13::text[], $14::text[], $15::text[]
+    ) AS one (
+        id, resource, epoch, value, holder, caller, method, target, client, request_id, payload_size, payload_sha256,
+        plane, rule, details)
 ), recorded AS (
-    INSERT INTO fencing.rejection (
-        resource, reason, enforced, epoch, value, holder, caller, method, target, client, request_id,
-        payload_size, payload_sha256, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at
-    )
-    SELECT resource, 'token-stale', true, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
-           epoch, value, holder, caller, raised_at
-    FROM fence
+    INSERT INTO fencing.intake (
+        kind, reason, enforced, id, resource, epoch, value, holder, caller, method, target, client, request_id,
+        payload_size, payload_sha256, plane, rule, details,
+        fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
+    SELECT 'rejection', 'token-stale', true, s.id, s.resource, s.epoch, s.value, s.holder, s.caller, s.method, s.target,
+           s.client, s.request_id, s.payload_size, s.payload_sha256, s.plane, s.rule, s.details::jsonb,
+           f.epoch, f.value, f.holder, f.caller, f.raised_at
+    FROM shown AS s JOIN fencing.fence AS f ON f.resource = s.resource AND (f.epoch, f.value) > (s.epoch, s.value)
     RETURNING id, at, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at
+), kept AS (
+    INSERT INTO fencing.payload (entry, media_type, body, truncated)
+    SELECT one.* FROM unnest($16::uuid[], $17::text[], $18::bytea[], $19::boolean[]) AS one (entry, media, body, cut)
+    JOIN recorded ON recorded.id = one.entry
 )
-SELECT recorded.* FROM (SELECT) AS one_row LEFT JOIN recorded ON true
-
--- name: list
--- The newest first, by any of the filters; pages go on after the last row seen.
-SELECT * FROM fencing.rejection
-WHERE ($1::text IS NULL OR resource = $1)
-  AND ($2::text IS NULL OR holder = $2)
-  AND ($3::text IS NULL OR caller = $3)
-  AND ($4::text IS NULL OR reason = $4)
-  AND ($5::timestamptz IS NULL OR at >= $5)
-  AND ($6::timestamptz IS NULL OR (at, id) < ($6, $7::uuid))
-ORDER BY at DESC, id DESC
-LIMIT $8
-
--- name: position
--- Where a page that ended with this rejection goes on.
-SELECT at, id FROM fencing.rejection WHERE id = $1
+SELECT * FROM recorded

@@ -1,14 +1,15 @@
 """Installs and upgrades the ``fencing`` schema with the migrations that come with the package."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncpg
-from alembic import command
-from alembic.config import Config as Alembic
-from alembic.script import ScriptDirectory
 
 from gateway.errors import SqlError
 from gateway.store.database import Database
+
+if TYPE_CHECKING:
+    from alembic.config import Config as Alembic
 
 UNDEFINED_TABLE = "42P01"
 
@@ -21,6 +22,8 @@ def upgrade(dsn: str) -> None:
 
     Raises ``SqlError`` where the database refuses, for example for want of privileges.
     """
+    from alembic import command  # noqa: PLC0415 - half of what starting any command takes, and few migrate
+
     try:
         command.upgrade(_alembic(dsn), "head")
     except Exception as error:
@@ -35,6 +38,8 @@ def upgrade(dsn: str) -> None:
 
 def newest() -> str:
     """The revision this package needs."""
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - as above
+
     head = ScriptDirectory.from_config(_alembic("")).get_current_head()
     assert head is not None
     return head
@@ -57,7 +62,9 @@ async def installed(dsn: str) -> str | None:
     return None if row is None else str(row["version_num"])
 
 
-def _alembic(dsn: str) -> Alembic:
+def _alembic(dsn: str) -> "Alembic":
+    from alembic.config import Config as Alembic  # noqa: PLC0415 - as above
+
     config = Alembic()
     config.set_main_option("script_location", str(_PACKAGED if _PACKAGED.is_dir() else _CHECKOUT))
     config.attributes["dsn"] = dsn

@@ -8,11 +8,22 @@ somebody else's code in the database has set something that the server tells of,
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import asyncpg
 
 Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Sessions in use and idle, out of ``limit``, and how many wait for one."""
+
+    limit: int
+    in_use: int
+    idle: int
+    waiting: int
 
 
 class Sessions:
@@ -28,11 +39,16 @@ class Sessions:
     ) -> None:
         """``patience``: seconds to wait for a session before ``TimeoutError``. ``sound``: whether it may be reused."""
         self._connect, self._sound = connect, sound
-        self._room = limit
+        self._limit = self._room = limit
         self._patience = patience
         self._idle: deque[Session] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
+
+    @property
+    def use(self) -> "Use":
+        """How they are used at the moment."""
+        return Use(self._limit, self._limit - self._room - len(self._idle), len(self._idle), len(self._waiting))
 
     async def take(self) -> Session:
         """A session for the caller alone, until it is given back or dropped. Raises what connecting raises."""

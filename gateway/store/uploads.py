@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from gateway.fencing.rules import Fence
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 from gateway.store.database import Database, Record
 from gateway.store.fences import fence_from_row
@@ -25,7 +26,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An upload, and what was presented when it was opened. ``token`` is None where the rule only observes.
+    """An upload, and what was presented when it was opened. ``token`` is None where the rule only observes, and the
+    sequencer where none was shown with it.
 
     ``write_id`` stands in the metadata of the object it will be. ``staged``: the gateway opened it for itself.
     """
@@ -37,6 +39,7 @@ class Upload:
     caller: str
     staged: bool = False
     completed: bool = False
+    sequencer: Sequencer | None = None
 
 
 async def opened(database: Database, upload: Upload) -> None:
@@ -51,6 +54,7 @@ async def opened(database: Database, upload: Upload) -> None:
         upload.holder,
         upload.caller,
         upload.staged,
+        upload.sequencer.text if upload.sequencer else None,
     )
 
 
@@ -121,4 +125,5 @@ def _upload(row: Record) -> Upload:
         row["caller"],
         row["staged"],
         row["completed_at"] is not None,
+        None if row["sequencer"] is None else Sequencer.parse(row["sequencer"]),
     )

@@ -1,7 +1,7 @@
 -- name: opened
 -- A multipart upload has been opened; what was presented then holds for its parts and its completion.
-INSERT INTO fencing.upload (resource, bucket, key, upload_id, write_id, epoch, value, holder, caller, staged)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+INSERT INTO fencing.upload (resource, bucket, key, upload_id, write_id, epoch, value, holder, caller, staged, sequencer)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 RETURNING 1
 
 -- name: peek

@@ -8,11 +8,15 @@ sees does not change: whoever shares a batch that fails is sent again by itself.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from copy import copy
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TypeAlias
 
 from gateway.errors import OutcomeUnknown
+from gateway.observe.context import ORIGIN
+from gateway.observe.events import Observe, TripBegun, TripMade, ignore
 from gateway.store.database import Record
 from gateway.tables.expressions import Statement
 from gateway.tables.shape import CHECKS
@@ -38,6 +42,8 @@ class _Member:
     arguments: list[object]
     size: int
     answer: "asyncio.Future[Record]"
+    since: float
+    origin: object | None
 
 
 @dataclass(slots=True)
@@ -89,8 +95,10 @@ class _Lane:
 class Batches:
     """Sends statements that answer with exactly one row each: by itself with ``one``, or ``many`` in one trip."""
 
-    def __init__(self, one: SendOne, many: SendMany) -> None:
+    def __init__(self, one: SendOne, many: SendMany, *, writes: bool = True, observe: Observe = ignore) -> None:
+        """``writes``: what they are, for ``observe``."""
         self._one, self._many = one, many
+        self._writes, self._observe = writes, observe
         self._lanes: dict[str, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._back = float("-inf")
@@ -105,12 +113,16 @@ class Batches:
         Statements for one ``resource`` are carried out in the order in which they come.
         """
         if size > LARGEST:
-            return await self._alone(statement.text, arguments)
+            began = perf_counter()
+            try:
+                return await self._alone(statement.text, arguments)
+            finally:
+                self._observe(TripMade(self._writes, 1, 0.0, perf_counter() - began))
         lane = self._lanes.get(statement.text)
         if lane is None:
             lane = self._lanes[statement.text] = _Lane(statement.text, statement.names.index(CHECKS))
         loop = asyncio.get_running_loop()
-        member = _Member(resource, arguments, size, loop.create_future())
+        member = _Member(resource, arguments, size, loop.create_future(), perf_counter(), ORIGIN.get())
         lane.waiting.append(member)
         if lane.under_way:
             self._watch(lane)
@@ -141,7 +153,8 @@ class Batches:
         members = lane.taken()
         self._watch(lane)
         if members:
-            task = asyncio.get_running_loop().create_task(self._drain(lane, members))
+            # In nobody's context: it is not the work of whoever has come first.
+            task = asyncio.get_running_loop().create_task(self._drain(lane, members), context=Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -153,12 +166,21 @@ class Batches:
     async def _drain(self, lane: _Lane, members: list[_Member]) -> None:
         try:
             if present := [member for member in members if not member.answer.done()]:
-                await self._send_all(lane, present)
+                await self._travel(lane, present)
         finally:
             # Only where this task itself was cancelled is anybody left without an answer.
             for member in members:
                 member.answer.cancel()
             self._leave(lane, [member.resource for member in members])
+
+    async def _travel(self, lane: _Lane, members: list[_Member]) -> None:
+        began = perf_counter()
+        self._observe(TripBegun(self._writes, tuple(member.origin for member in members)))
+        waited = began - members[0].since
+        try:
+            await self._send_all(lane, members)
+        finally:
+            self._observe(TripMade(self._writes, len(members), waited, perf_counter() - began))
 
     async def _send_all(self, lane: _Lane, members: list[_Member]) -> None:
         if len(members) == 1:

@@ -1,7 +1,8 @@
 """Claims the resources of all writes of a transaction, in one order, before the first of them is carried out."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from gateway.errors import RequestMalformed
@@ -55,6 +56,21 @@ class Claims:
         """What is shown to the fence of a resource that is claimed."""
         return next(run.tokens.presented(resource) for run in self.runs if resource in run.resources)
 
+    def shown(self) -> Iterator[tuple[str, Presented]]:
+        """Every resource that is claimed, and what is shown to its fence."""
+        return ((resource, run.tokens.presented(resource)) for run in self.runs for resource in run.resources)
+
+    def without(self, resources: AbstractSet[str]) -> "Claims":
+        """All but these: nothing is raised there, and nothing waited for."""
+        kept = (
+            replace(run, resources=tuple(name for name in run.resources if name not in resources)) for run in self.runs
+        )
+        return replace(self, runs=tuple(run for run in kept if run.resources))
+
+    async def lock(self, transaction: Transaction) -> None:
+        """Wait until nobody else has claimed any of it, and keep the others from it until the transaction ends."""
+        await fences.lock(transaction, [resource for run in self.runs for resource in run.resources])
+
     async def claim(self, transaction: Transaction, caller: str) -> list[Claimed]:
         """Claim everything; the fences stay locked until the transaction ends. Returns what needs attention.
 
@@ -67,6 +83,14 @@ class Claims:
         if any(one.resource in self.enforced for one in refused):
             raise Refused([one for one in refused if one.resource in self.enforced])
         return claims
+
+    async def raise_fences(self, transaction: Transaction, caller: str) -> list[str]:
+        """Raise the fences that are lower, for a request that writes nothing; a token that is too old is not refused.
+
+        Returns the resources on which something of a holder older than the one that asks is under way.
+        """
+        claims = [await fences.raise_all(transaction, run.resources, run.tokens, caller) for run in self.runs]
+        return [one.resource for run in claims for one in run if one.pending]
 
 
 def passed(claims: Sequence[Claimed]) -> list[Claimed]:
@@ -102,7 +126,8 @@ def _runs(writes: Sequence[Write]) -> Iterator[Run]:
     for (_, strict), group in groupby(sorted(demands), key=alike):
         resources = tuple(group)
         pairs = {resource: demands[resource].shown.token for resource in resources}
-        tokens = Tokens(None, pairs, demands[resources[0]].shown.holder, write_id)
+        proofs = {name: one for name in resources if (one := demands[name].shown.sequencer) is not None}
+        tokens = Tokens(None, pairs, demands[resources[0]].shown.holder, write_id, proofs)
         yield Run(resources, tokens, Equal.STRICT if strict else Equal.ACCEPT)
 
 
@@ -113,7 +138,8 @@ def _demands(writes: Sequence[Write]) -> dict[str, _Demand]:
             continue
         strict = write.known.rule.equal is Equal.STRICT
         for resource in write.claimed or ():
-            shown = Presented(write.tokens.of(resource), write.tokens.holder)
+            proof = write.tokens.sequencers.get(resource)
+            shown = Presented(write.tokens.of(resource), write.tokens.holder, sequencer=proof)
             before = demands.setdefault(resource, _Demand(shown, strict))
             if before.shown != shown:
                 raise RequestMalformed(
@@ -121,6 +147,7 @@ def _demands(writes: Sequence[Write]) -> dict[str, _Demand]:
                     advice="A holder has one token for a resource: send the same with all writes that belong to it.",
                     facts={"resource": resource, "write": number},
                 )
-            if strict and not before.strict:
-                demands[resource] = _Demand(shown, strict)
+            if (strict and not before.strict) or (proof is not None and before.shown.sequencer is None):
+                proof = before.shown.sequencer or proof
+                demands[resource] = _Demand(replace(shown, sequencer=proof), strict or before.strict)
     return demands

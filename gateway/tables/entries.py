@@ -26,11 +26,14 @@ MOST_WRITES = 100
 # The longest text of each field, in characters.
 _TEXTS = {
     "method": 10, "table": 255, "schema": 255, "query": 65536, "token": 65536, "resource": 1024, "holder": 1024,
-    "prefer": 4096, "if_match": 16384, "if_none_match": 16384,
+    "prefer": 4096, "sequencer": 65536, "if_match": 16384, "if_none_match": 16384,
 }  # fmt: skip
 _FIELDS = frozenset((*_TEXTS, "body"))
 _REQUIRED = ("method", "table")
-_OF_THE_LOCK = {"token": fencing_headers.TOKEN, "resource": fencing_headers.RESOURCE, "holder": fencing_headers.HOLDER}
+_OF_THE_LOCK = {
+    "token": fencing_headers.TOKEN, "resource": fencing_headers.RESOURCE, "holder": fencing_headers.HOLDER,
+    "sequencer": fencing_headers.SEQUENCER,
+}  # fmt: skip
 _OF_THE_DIALECT = {"prefer": b"prefer", "if_match": b"if-match", "if_none_match": b"if-none-match"}
 # They tell how a body is framed, which in a list it is not.
 _OF_A_MESSAGE = frozenset((b"content-length", b"content-type"))
@@ -159,7 +162,7 @@ def _shown(texts: Mapping[str, str], default: FencingHeaders) -> FencingHeaders:
     own = fencing_headers.read(pairs, pairs=True)
     holder = own.holder or default.holder
     if own.token is not None or own.pairs:
-        return replace(own, holder=holder)
+        return replace(own, holder=holder, sequencers=own.sequencers or default.sequencers)
     if own.resource is not None and default.pairs:
         raise ResourceMalformed(
             "The pairs in Fencing-Token name their resources themselves.", advice="Give the write a token of its own."

@@ -85,7 +85,7 @@ def _document(failure: GatewayError, *, verbose: bool) -> dict[str, str | None]:
 def _details(failure: GatewayError) -> str | None:
     """The facts of an error as one sentence: postgrest clients show their users nothing but text."""
     facts = failure.facts
-    if "rejection" not in facts:
+    if "raised_by" not in facts:
         return ", ".join(f"{name}: {value}" for name, value in facts.items()) or None
     return (
         f"Resource {facts['resource']}: the write presented token {facts['token']}, the fence is {facts['fence']}, "

@@ -4,19 +4,17 @@ It only ever confirms: a write goes through if its fence already carries exactly
 and whatever is wrong with a request, is found out by sending it the whole way, with nothing written.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from gateway.audit import Audit
+from gateway.admission import Admission
 from gateway.errors import GatewayError, SqlError
-from gateway.fencing import headers as fencing_headers
-from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt
 from gateway.fencing.refusal import refusal
 from gateway.fencing.token import Token
-from gateway.observe.events import Observe, StepReached
+from gateway.observe.events import Observe, StepReached, WriteAccepted
+from gateway.record.audit import Audit
 from gateway.store.database import Database
 from gateway.tables import body, recipes, response
 from gateway.tables.batch import Batches
@@ -48,6 +46,8 @@ class _Learnt(Generic[Recipe]):
 
     recipe: Recipe
     known: Known
+    accepted: WriteAccepted | None = None
+    """What there is to say once a write has been carried out."""
 
 
 @dataclass(slots=True)
@@ -61,10 +61,12 @@ class _Writes:
 class FastPath:
     """Answers plain requests, and learns from those that went the whole way."""
 
-    def __init__(self, database: Database, tables: KnownTables, audit: Audit, observe: Observe) -> None:
-        self._tables, self._observe = tables, observe
-        self._write_batches = Batches(database.fetchrow_write, database.fetchmany_write)
-        self._read_batches = Batches(database.fetchrow, database.fetchmany)
+    def __init__(
+        self, database: Database, tables: KnownTables, admission: Admission, audit: Audit, observe: Observe
+    ) -> None:
+        self._tables, self._admission, self._observe = tables, admission, observe
+        self._write_batches = Batches(database.fetchrow_write, database.fetchmany_write, observe=observe)
+        self._read_batches = Batches(database.fetchrow, database.fetchmany, writes=False, observe=observe)
         self._storms = Storms(audit, self._write_batches.busy)
         # Fences seen to be higher than a token that was shown. They never go down: whoever comes with a lower one
         # again need not be tried. What is answered is what the database says when it is put on record.
@@ -81,6 +83,10 @@ class FastPath:
         """Whether a request of this form has been seen."""
         return plain.form in self._writes or plain.form in self._reads
 
+    def confirms(self, claimed: Sequence[str] | None) -> bool:
+        """Whether a token that the fences of these resources carry may write without being looked at again."""
+        return not any(map(self._admission.asks_every_time, claimed or ()))
+
     async def write(self, plain: Plain, content: bytes, sender: Callable[[], Sender]) -> Response | None:
         """The answer to a write that has taken effect; None where it was not sent, for want of a recipe.
 
@@ -89,7 +95,7 @@ class FastPath:
         writes = self._writes[plain.form]
         try:
             payload = None if plain.form.method == "DELETE" else body.parse(content, writes.columns)
-            shown = _shown(plain.headers.get(b"fencing-token"), plain.headers.get(b"fencing-holder"))
+            shown = plain.shown()
         except GatewayError:
             return None
         learnt = writes.by_body.get(payload.columns if payload else ())
@@ -99,7 +105,7 @@ class FastPath:
             return None
         recipe = learnt.recipe
         resource = recipe.resource(plain.values, payload)
-        if resource is None:
+        if resource is None or shown.resource not in (None, resource) or self._admission.asks_every_time(resource):
             return None
         row = await self.send(
             recipe.statement,
@@ -107,12 +113,14 @@ class FastPath:
             resource,
             shown.token,
             len(content) + len(resource),
-            lambda: sender().attempt(shown.token, shown.holder, content),
+            lambda: sender().attempt(shown.token, shown.holder, content, learnt.known.name),
         )
         if row is None:
             raise InVain
         written = Written.from_row(row)
         check_put(recipe.request, written.touched)
+        assert learnt.accepted is not None
+        self._observe(learnt.accepted)
         accepted = Accepted(shown.token, (resource,))
         return response.write(recipe.request, learnt.known.table, written, accepted, plain.form.path)
 
@@ -187,7 +195,7 @@ class FastPath:
         writes = self._writes.setdefault(plain.form, _Writes(wanted.query.columns))
         if len(writes.by_body) >= _MOST_BODIES:
             writes.by_body.clear()
-        writes.by_body[columns] = _Learnt(recipe, known)
+        writes.by_body[columns] = _Learnt(recipe, known, WriteAccepted("tables", known.name, "recipe"))
 
     def learn_read(
         self, plain: Plain, wanted: Request, known: Known, statement: Statement, values: Mapping[str, object]
@@ -199,10 +207,3 @@ class FastPath:
         if len(self._reads) >= _MOST_FORMS:
             self._reads.clear()
         self._reads[plain.form] = _Learnt(recipe, known)
-
-
-@lru_cache(maxsize=4096)
-def _shown(token: bytes | None, holder: bytes | None) -> FencingHeaders:
-    """One holder sends the same two headers again and again."""
-    pairs = ((fencing_headers.TOKEN, token), (fencing_headers.HOLDER, holder))
-    return fencing_headers.read([(name, value) for name, value in pairs if value is not None])

@@ -5,10 +5,10 @@ columns and keys are known before anybody has asked for them in vain.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
-from gateway.errors import GatewayError
+from gateway.background import said, working
 from gateway.observe.events import Observe, ServiceUnreachable
 from gateway.store.notifications import Listen
 from gateway.tables.known import KnownTables
@@ -17,16 +17,10 @@ _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
 
 
-@asynccontextmanager
-async def following(tables: KnownTables, listen: Listen | None, observe: Observe) -> AsyncIterator[None]:
+def following(tables: KnownTables, listen: Listen | None, observe: Observe) -> AbstractAsyncContextManager[None]:
     """As long as this lasts. Without ``listen`` the catalog is read but once, as soon as the database is there."""
     follow = _Follow(tables, observe)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(follow.once() if listen is None else follow.always(listen))
-        try:
-            yield
-        finally:
-            task.cancel()
+    return working(follow.once() if listen is None else follow.always(listen))
 
 
 class _Follow:
@@ -60,8 +54,7 @@ class _Follow:
             await work()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
             if self._pause == _FIRST_PAUSE:
-                said = error.message if isinstance(error, GatewayError) else type(error).__name__
-                self._observe(ServiceUnreachable("postgres", f"The catalog is not followed: {said}"))
+                self._observe(ServiceUnreachable("postgres", f"The catalog is not followed: {said(error)}"))
             return False
         return True
 

@@ -4,12 +4,11 @@ A matter of room only: each gateway does it, that several do at once does no har
 yet still comes again.
 """
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
-from gateway.errors import GatewayError
-from gateway.observe.events import Observe, SweepFailed
+from gateway.background import rounds, working
+from gateway.observe.events import Observe
 from gateway.store import idempotency
 from gateway.store.database import Database
 
@@ -20,17 +19,11 @@ _BATCH = 500
 _MOST_BATCHES = 100
 
 
-@asynccontextmanager
-async def forgetting(
+def forgetting(
     database: Database, retention: float, observe: Observe, interval: float = INTERVAL
-) -> AsyncIterator[None]:
+) -> AbstractAsyncContextManager[None]:
     """As long as this lasts. ``retention`` is in seconds, of the database's clock. What goes wrong is an event."""
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(_keep_forgetting(database, retention, observe, interval))
-        try:
-            yield
-        finally:
-            task.cancel()
+    return working(rounds("answers under idempotency keys", partial(forget, database, retention), observe, interval))
 
 
 async def forget(database: Database, retention: float) -> int:
@@ -42,13 +35,3 @@ async def forget(database: Database, retention: float) -> int:
         if batch < _BATCH:
             break
     return gone
-
-
-async def _keep_forgetting(database: Database, retention: float, observe: Observe, interval: float) -> None:
-    while True:
-        await asyncio.sleep(interval)
-        try:
-            await forget(database, retention)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            said = error.message if isinstance(error, GatewayError) else type(error).__name__
-            observe(SweepFailed("answers under idempotency keys", said))

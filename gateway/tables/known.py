@@ -36,6 +36,11 @@ class Known:
     named: Naming | None
     statements: Statements
 
+    @property
+    def name(self) -> str:
+        """``schema.table``: by this name it has a rule."""
+        return f"{self.table.schema}.{self.table.name}"
+
     def naming(self) -> Naming:
         """How rows are named. Raises ``ResourceUnderivable`` where nothing names them."""
         return self.named or naming(self.table, self.rule)

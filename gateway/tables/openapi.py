@@ -27,6 +27,7 @@ _PREFERENCES = {
 _SUCCESS = {"GET": ("200", "206"), "POST": ("201",), "PUT": ("201", "204"), "PATCH": ("204",), "DELETE": ("204",)}
 _MEANING = {"200": "OK", "201": "Created", "204": "No Content", "206": "Partial Content"}
 _FENCED = {
+    "403": "The policy of the resource does not take the token (token-implausible), or the database refuses.",
     "412": "The fence refuses the token: a newer holder has taken over (token-stale). Retrying cannot succeed.",
     "422": "The write touches something its token does not cover (resource-mismatch), or the gateway cannot tell which "
     "resource it belongs to (resource-underivable).",
@@ -45,6 +46,12 @@ _PARAMETERS: Document = {
         "type": "string",
         "required": True,
         "description": "The token that came with the lock: digits, or epoch.value; or several as resource=token, …",
+    },
+    "fencing_sequencer": {
+        "name": "Fencing-Sequencer",
+        "in": "header",
+        "type": "string",
+        "description": "What proves the token, as resource:mode:token:signature, where its resource wants a proof",
     },
     "fencing_resource": {
         "name": "Fencing-Resource",
@@ -79,7 +86,7 @@ _PARAMETERS: Document = {
 }
 
 
-_OF_WRITES = ("fencing_token", "fencing_resource", "fencing_holder", "idempotency_key")
+_OF_WRITES = ("fencing_token", "fencing_sequencer", "fencing_resource", "fencing_holder", "idempotency_key")
 _CONDITIONS = {"PATCH": ("if_match",), "PUT": ("if_match", "if_none_match"), "DELETE": ("if_match",)}
 
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from gateway.audit import Audit
+from gateway.admission import Admission
 from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.errors import DialectError, GatewayError, SqlError
 from gateway.fencing import headers as fencing_headers
 from gateway.observe.events import Observe
+from gateway.record.audit import Audit
+from gateway.record.capture import NOTHING, Capture
 from gateway.store.database import Database
 from gateway.store.notifications import Listen
 from gateway.tables import abilities, failures, media, openapi, planning, request, route
@@ -76,21 +78,29 @@ class TablePlane:
         authenticate: Authenticate,
         observe: Observe,
         settle: Settle | None = None,
+        admission: Admission | None = None,
+        capture: Capture = NOTHING,
     ) -> None:
-        """``authenticate`` proves the caller from raw headers; ``settle`` is None where there is no object plane."""
+        """``authenticate`` proves the caller from raw headers; ``settle`` is None where there is no object plane;
+        ``capture`` is what is kept of the payloads of refused writes.
+
+        Without ``admission``, what holds by default: any token, within the largest jump.
+        """
+        admission = admission or Admission(database)
         self._database, self._authenticate, self._observe = database, authenticate, observe
+        self._capture = capture
         self._schemas, self._prefixes, self._max_body = exposure.schemas, exposure.prefixes, exposure.max_body
         self._tables = KnownTables(database, exposure.schemas, exposure.rules, exposure.default_rule, observe)
-        self._fast = FastPath(database, self._tables, Audit(database, observe, "tables"), observe)
+        self._fast = FastPath(database, self._tables, admission, Audit(database, observe, "tables"), observe)
         self._exposure, self._origins = exposure, Origins(exposure.origins)
         self._reader = Reader(database, self._fast, ReadSettings(exposure.max_rows, exposure.overrides))
         self._honouring = Honouring(database, tx_override=exposure.tx_override)
         self._planner = Planner(database, self._honouring)
-        self._slow = SlowPath(database, observe, settle, overrides=exposure.overrides)
-        self._writer = Writer(self._fast, self._slow)
+        self._slow = SlowPath(database, admission, observe, settle, overrides=exposure.overrides)
+        self._writer = Writer(self._fast, self._slow, observe)
         self._functions = KnownFunctions(database, exposure.functions)
         self._caller = Caller(self._functions, self._honouring, self._reader, self._slow, exposure.default_rule)
-        terms = Terms(exposure.schemas, exposure.prefixes[0], exposure.max_body)
+        terms = Terms(exposure.schemas, exposure.prefixes[0], exposure.max_body, capture)
         self._transactions = Transactions(self._tables, self._planner, self._slow, terms, self._of_database)
 
     def following(self, listen: Listen | None) -> AbstractAsyncContextManager[None]:
@@ -105,6 +115,7 @@ class TablePlane:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         origin = origin_of(scope["headers"])
+        told = scope.setdefault("state", {})
         try:
             answer = None if origin is None else self._of_a_page(scope)
             if answer is None:
@@ -112,9 +123,10 @@ class TablePlane:
         except ClientGone:
             return
         except SqlError as error:
-            answer = self._failure(self._of_database(scope, error))
+            failure = self._of_database(scope, error)
+            told["code"], answer = failure.code, self._failure(failure)
         except GatewayError as error:
-            answer = self._failure(error)
+            told["code"], answer = error.code, self._failure(error)
         headers = answer.headers + self._origins.headers(origin)
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
@@ -137,7 +149,7 @@ class TablePlane:
         plain = self._fast.plain(scope)
         if plain is None or not self._fast.knows(plain):
             return await self._answer(scope, receive)
-        principal = self._authenticate(scope["headers"])
+        principal = self._caller_of(scope)
         answer, tried = None, False
         try:
             if plain.form.method in READS:
@@ -145,7 +157,7 @@ class TablePlane:
             else:
                 content = await whole_body(receive, None, self._max_body)
                 receive = _again(content)
-                answer = await self._fast.write(plain, content, partial(Sender.of, scope, principal))
+                answer = await self._fast.write(plain, content, partial(Sender.of, scope, principal, self._capture))
         except InVain:
             tried = True
         except SqlError as error:
@@ -162,7 +174,7 @@ class TablePlane:
     async def _answer(self, scope: Scope, receive: Receive, *, tried: bool = False) -> Response:
         """The whole way. ``tried``: the fast path has been tried, in vain."""
         method: str = scope["method"]
-        principal = self._authenticate(scope["headers"])
+        principal = self._caller_of(scope)
         kind, name = route.name_of(scope["path"], self._prefixes)
         headers = request.headings(scope["headers"])
         target = route.target(name, request.profile_of(method, headers), self._schemas)
@@ -181,6 +193,11 @@ class TablePlane:
         if target.shown_schema:
             answer.headers.append((b"content-profile", target.schema.encode()))
         return answer
+
+    def _caller_of(self, scope: Scope) -> Principal:
+        principal = self._authenticate(scope["headers"])
+        scope["state"]["caller"] = principal.name
+        return principal
 
     async def _describe(self, method: str, target: Target, headers: Mapping[bytes, str]) -> Response:
         """All there is in a schema, as OpenAPI."""
@@ -217,7 +234,7 @@ class TablePlane:
         async def body(wanted: Request) -> bytes:
             return await whole_body(receive, wanted.content_length, self._max_body)
 
-        return await self._caller.post(target, headers, shown, Sender.of(scope, principal), body)
+        return await self._caller.post(target, headers, shown, Sender.of(scope, principal, self._capture), body)
 
     async def _read(self, scope: Scope, target: Target, headers: Mapping[bytes, str]) -> Response:
         wanted = request.parse(scope["method"], scope["query_string"], headers)
@@ -241,12 +258,12 @@ class TablePlane:
     ) -> Response:
         rule = self._tables.rule(target.schema, target.name)
         shown = fencing_headers.read(scope["headers"], pairs=True)
-        sender = Sender.of(scope, principal)
+        sender = Sender.of(scope, principal, self._capture)
         asked = planning.ask(scope["query_string"], headers, shown, rule, sender, target.name)
         asked = asked.with_body(await whole_body(receive, asked.request.content_length, self._max_body))
         key = key_of(sender, target.schema, headers, asked.body)
-        if key is not None and (kept := await self._slow.replayed(key)):
-            return kept
+        if key is not None and (again := await self._slow.replaying.answer(key, [asked.tokens], sender.caller)):
+            return again
 
         async def work(known: Known) -> Response:
             write = await self._planner.plan(asked, known)

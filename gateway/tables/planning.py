@@ -65,7 +65,7 @@ class Write:
     def attempts(self) -> Callable[[str], Attempt]:
         """The write as it stands on record beside each resource, with the token that was shown for it, if one was."""
         tokens = self.tokens or Tokens()
-        attempt = self.sender.attempt(tokens.token, tokens.holder, self.body)
+        attempt = self.sender.attempt(tokens.token, tokens.holder, self.body, self.known.name)
         return lambda resource: replace(attempt, token=tokens.pairs.get(resource, tokens.token))
 
 
@@ -153,7 +153,9 @@ class Planner:
             claim = plan.derive(wanted, payload, named, explicit)
             asked = plan.questions(claim, named) if claim.rows else None
             answers = await self._answers(asked) if asked else {}
-            return plan.resources(claim, named, answers), claim.guarded, None
+            # The statement may read such a value otherwise than it was read here: "today", in the caller's time zone.
+            guarded = claim.guarded or (wanted.method == "PATCH" and bool(asked))
+            return plan.resources(claim, named, answers), guarded, None
         except (ResourceUnderivable, ResourceMismatch, TokenRequired) as failure:
             if known.rule.mode is Mode.ENFORCE:
                 raise
@@ -174,7 +176,8 @@ def tokens_of(shown: FencingHeaders, rule: Rule) -> Tokens | None:
         return None
     # A strict resource lets each token write once: the id tells a retry of this write from another write.
     write_id = uuid4() if rule.equal is Equal.STRICT else None
-    return Tokens(shown.token, dict(shown.pairs), shown.holder, write_id)
+    sequencers = {one.resource: one for one in shown.sequencers}
+    return Tokens(shown.token, dict(shown.pairs), shown.holder, write_id, sequencers)
 
 
 def explicit_of(shown: FencingHeaders) -> Explicit:

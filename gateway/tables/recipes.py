@@ -9,8 +9,10 @@ is not plain, by far the smaller part, has no form and goes the whole way each t
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
+from gateway.fencing import headers as fencing_headers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.resource import MAX_BYTES, escape
 from gateway.tables.body import Payload
@@ -29,7 +31,8 @@ Headers: TypeAlias = Mapping[bytes, bytes]
 
 # What of the headers is part of a form; whatever else a request could ask for in a header makes it special.
 _IN_FORM = (b"prefer", b"accept", b"content-type", b"accept-profile", b"content-profile")
-_VALUES = frozenset((b"fencing-token", b"fencing-holder", b"content-length"))
+_FENCING = (b"fencing-token", b"fencing-holder", b"fencing-resource", b"fencing-sequencer")
+_VALUES = frozenset((*_FENCING, b"content-length"))
 _SPECIAL = (HEADERS | {b"expect"}) - _VALUES - frozenset(_IN_FORM)
 _SPECIAL_STARTS = (b"fencing-", b"x-fencing-", b"if-")
 # Values that need no decoding and mean themselves wherever they stand.
@@ -52,6 +55,10 @@ class Plain(NamedTuple):
     form: Form
     values: list[str]
     headers: Headers
+
+    def shown(self) -> FencingHeaders:
+        """What its sender says about the lock. Raises what ``gateway.fencing.headers.read`` raises."""
+        return _shown(*map(self.headers.get, _FENCING))
 
 
 class Forms:
@@ -197,6 +204,14 @@ def _is_understood(plain: Plain, wanted: Request) -> bool:
     names = [one for one in plain.form.parameters if isinstance(one, str)]
     return wanted.query.filters == tuple(
         Condition(Field(name), "eq", value) for name, value in zip(names, plain.values, strict=True)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _shown(*values: bytes | None) -> FencingHeaders:
+    """One holder sends the same headers again and again."""
+    return fencing_headers.read(
+        [(name, value) for name, value in zip(_FENCING, values, strict=True) if value is not None]
     )
 
 

@@ -1,7 +1,7 @@
 """Who sent a write, and how it stands on record if it is refused."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import unquote_plus
@@ -9,13 +9,16 @@ from urllib.parse import unquote_plus
 from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.fencing.record import Attempt
 from gateway.fencing.token import Token
+from gateway.record.capture import NOTHING, Capture
 
 _MAX_TARGET = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sent a request, and with what. ``keyring``: whose idempotency keys it uses."""
+    """Who sent a request, and with what. ``keyring``: whose idempotency keys it uses; ``media_type``: of its body;
+    ``capture``: what is to be kept of that, should it be refused.
+    """
 
     caller: str
     method: str
@@ -24,9 +27,11 @@ class Sender:
     client: str | None
     request_id: str
     keyring: str
+    media_type: str = ""
+    capture: Capture = NOTHING
 
     @classmethod
-    def of(cls, scope: Mapping[str, Any], principal: Principal) -> Self:
+    def of(cls, scope: Mapping[str, Any], principal: Principal, capture: Capture = NOTHING) -> Self:
         """The sender of an ASGI request. ``principal`` is who it has proved to be."""
         state = scope.get("state") or {}
         return cls(
@@ -38,24 +43,35 @@ class Sender:
             request_id=state.get("request_id", ""),
             # All who show nothing are one, and no configured caller has an empty name.
             keyring="" if principal is ANONYMOUS else principal.name,
+            media_type=_media_type(scope["headers"]),
+            capture=capture,
         )
 
-    @property
-    def target(self) -> str:
-        """Path and query, bounded. An API key that some clients repeat in the query does not go on record."""
+    def target(self, table: str) -> str:
+        """Path and query of a write to ``table``, bounded. An API key that some clients repeat in the query does not go
+        on record, nor do values of redacted columns.
+        """
         kept = [part for part in self.query.split("&") if unquote_plus(part.partition("=")[0]) != "apikey"]
-        return "?".join(filter(None, (self.path, "&".join(kept))))[:_MAX_TARGET]
+        query = self.capture.query("&".join(kept), table)
+        return "?".join(filter(None, (self.path, query)))[:_MAX_TARGET]
 
-    def attempt(self, token: Token | None, holder: str | None, content: bytes) -> Attempt:
-        """A write with this body, as it goes on record."""
+    def attempt(self, token: Token | None, holder: str | None, content: bytes, table: str) -> Attempt:
+        """A write with this body to ``table`` (``schema.name``; of a call, the function's), as it goes on record."""
         return Attempt(
             token=token,
             holder=holder,
             caller=self.caller,
             method=self.method,
-            target=self.target,
+            target=self.target(table),
             client=self.client,
             request_id=self.request_id,
             payload_size=len(content),
             payload_sha256=hashlib.sha256(content).hexdigest(),
+            plane="tables",
+            rule=table,
+            captured=self.capture.of_table(content, self.media_type, table),
         )
+
+
+def _media_type(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    return next((value.decode("latin-1") for name, value in headers if name == b"content-type"), "")

@@ -6,12 +6,13 @@ A write that its fence has overtaken stays overtaken: whoever sent it loses noth
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from copy import copy
 from dataclasses import dataclass
 
-from gateway.audit import Audit
 from gateway.errors import GatewayError
 from gateway.fencing.record import Attempt, Rejection
+from gateway.record.audit import Audit
 
 MOST = 256
 # Seconds between two trips while somebody writes: what a storm may take of the gateway, and of the database.
@@ -44,7 +45,7 @@ class Storms:
         member = _Member(resource, attempt, loop.create_future())
         self._waiting.append(member)
         if self._task is None:
-            self._task = loop.create_task(self._drain())
+            self._task = loop.create_task(self._drain(), context=Context())
         return await member.answer
 
     async def _drain(self) -> None:

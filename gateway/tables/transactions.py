@@ -10,6 +10,7 @@ from typing import Any
 from gateway.auth.principal import Principal
 from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
 from gateway.fencing import headers as fencing_headers
+from gateway.record.capture import NOTHING, Capture
 from gateway.store.idempotency import Key
 from gateway.tables import entries, replays, request, route
 from gateway.tables.entries import Entry, of_write
@@ -26,11 +27,14 @@ _NO_SUCH_TABLE = "PGRST205"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Where tables are served, by the default and by which schemas; and the most bytes a request may have."""
+    """Where tables are served, by the default and by which schemas; the most bytes a request may have, and what is kept
+    of the payloads of refused writes.
+    """
 
     schemas: tuple[str, ...]
     prefix: str
     max_body: int
+    capture: Capture = NOTHING
 
 
 class Transactions:
@@ -70,16 +74,17 @@ class Transactions:
         name = replays.parse_key(headers)
         content = await whole_body(receive, request.content_length(headers), self._terms.max_body)
         listed = entries.parse(content, shown)
-        sender = Sender.of(scope, principal)
+        sender = Sender.of(scope, principal, self._terms.capture)
         key = None if name is None else Key(sender.keyring, name, _fingerprint(listed))
-        if key is not None and (kept := await self._slow_path.replayed(key)):
-            return kept
         asked, targets = [], []
         for number, entry in enumerate(listed):
             with of_write(number):
                 target = route.target(entry.table, entry.schema, self._terms.schemas)
                 asked.append(self._asked(entry, target, sender))
             targets.append((target.schema, target.name))
+        shown_for = [one.tokens for one in asked]
+        if key is not None and (again := await self._slow_path.replaying.answer(key, shown_for, sender.caller)):
+            return again
 
         async def work(known: Mapping[tuple[str, str], Known]) -> Response:
             writes = []

@@ -5,6 +5,7 @@ else is the case is found out in a transaction.
 """
 
 from gateway.fencing.rules import Equal, Mode
+from gateway.observe.events import Observe, WriteAccepted
 from gateway.store.idempotency import Key
 from gateway.tables import response
 from gateway.tables.applying import written_columns
@@ -18,8 +19,8 @@ from gateway.tables.slow import Order, SlowPath, accepted
 class Writer:
     """Executes writes."""
 
-    def __init__(self, fast_path: FastPath, slow_path: SlowPath) -> None:
-        self._fast_path, self._slow_path = fast_path, slow_path
+    def __init__(self, fast_path: FastPath, slow_path: SlowPath, observe: Observe) -> None:
+        self._fast_path, self._slow_path, self._observe = fast_path, slow_path, observe
 
     async def execute(self, write: Write, key: Key | None = None) -> Response:
         """Write, durably; the answer. With a ``key`` it is kept, and comes again with the next request of this key.
@@ -28,7 +29,7 @@ class Writer:
         After these nothing is written; after ``Unavailable`` neither; ``OutcomeUnknown`` says what it says.
         """
         columns, _ = written_columns(write)
-        if key is None and _may_be_fast(write, columns):
+        if key is None and _may_be_fast(write, columns) and self._fast_path.confirms(write.claimed):
             answer = await self._fast(write, columns)
             if answer is not None:
                 return answer
@@ -62,7 +63,8 @@ class Writer:
             return None
         written = Written.from_row(row)
         check_put(write.request, written.touched)
-        return response.write(write.request, known.table, written, accepted(write, ()), write.sender.path)
+        self._observe(WriteAccepted("tables", known.name, "statement"))
+        return response.write(write.request, known.table, written, accepted(write), write.sender.path)
 
 
 def _may_be_fast(write: Write, columns: tuple[str, ...]) -> bool:

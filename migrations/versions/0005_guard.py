@@ -52,7 +52,7 @@ RETURN CASE
 """
 
 # Every refusal, worded in one place. The server's log gets the facts even where the session catches the error: whatever
-# it had put into a table would be undone with it. Behind PostgREST (see guard_pack.py) the class is PT, which it answers
+# it had put into a table would be undone with it. Behind PostgREST (see gateway/guard/pack.py) the class is PT, which it answers
 # with the status that follows.
 REFUSE = """
 CREATE FUNCTION fencing.refuse_v1(

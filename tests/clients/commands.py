@@ -36,6 +36,19 @@ class Shell:
         """Where programs are looked for: beside our own Python first."""
         return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """All that a program sees of it."""
+        return {
+            "PATH": self.path,
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(self.home),
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_PAGER": "",
+            **self.variables,
+        }
+
     def run(self, *command: str) -> Ended:
         """Run a command to its end, whatever comes of it."""
         done = subprocess.run(
@@ -46,15 +59,7 @@ class Shell:
             timeout=PATIENCE,
             check=False,
             cwd=self.home,
-            env={
-                "PATH": self.path,
-                "PYTHONPATH": str(ROOT),
-                "HOME": str(self.home),
-                "AWS_DEFAULT_REGION": REGION,
-                "AWS_EC2_METADATA_DISABLED": "true",
-                "AWS_PAGER": "",
-                **self.variables,
-            },
+            env=self.environment,
         )
         return Ended(done.returncode, done.stdout, done.stderr)
 

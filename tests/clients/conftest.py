@@ -9,10 +9,11 @@ import asyncpg
 import pytest
 import trustme
 
-from gateway import demo, embedded
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo import demonstration as demo
+from gateway.demo import embedded
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.clients.gateway import Gateway, Lock, Login, serving
-from tests.integration.objects.stage import fresh_database
+from tests.databases import fresh_database
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,6 +19,7 @@ from botocore.config import Config
 from mypy_boto3_s3 import S3Client
 
 from tests.processes import free_port, started
+from tests.waiting import PATIENCE
 
 REGION = "us-east-1"
 BUCKET = "reports"
@@ -78,9 +80,8 @@ class Gateway:
         return Lock(self, str(10**12 + uuid4().int % 10**12))
 
     def api(self) -> httpx.Client:
-        trusted = ssl.create_default_context(cafile=self.authority) if self.authority else True
         headers = {"Authorization": f"Bearer {API_KEY}"}
-        return httpx.Client(base_url=self.origin, headers=headers, timeout=30, verify=trusted)
+        return httpx.Client(base_url=self.origin, headers=headers, timeout=PATIENCE, verify=_trust(self.authority))
 
     def connect(self, login: Login, **settings: Any) -> S3Client:
         """boto3, with its own defaults: it retries, sends checksums, and waits for 100 Continue."""
@@ -182,9 +183,26 @@ async def _fetch(dsn: str, query: str, *arguments: object) -> list[asyncpg.Recor
         await connection.close()
 
 
+@cache
+def _trust(authority: Path | None) -> ssl.SSLContext:
+    """Whom requests of ours trust. To read that takes longer than most of them do."""
+    return ssl.create_default_context(cafile=authority)
+
+
+def send(method: str, url: str, **more: Any) -> httpx.Response:
+    """A request of somebody who was given a URL, and needs no client."""
+    return httpx.request(method, url, timeout=PATIENCE, verify=_trust(None), **more)
+
+
+@cache
+def _session() -> boto3.Session:
+    """One session, because reading the service model is what makes a client slow to build."""
+    return boto3.Session(region_name=REGION)
+
+
 def connect(origin: str, login: Login, authority: Path | None = None, **settings: Any) -> S3Client:
     """A boto3 client of whatever answers at ``origin``."""
-    return boto3.Session(region_name=REGION).client(
+    return _session().client(
         "s3",
         endpoint_url=origin,
         aws_access_key_id=login.access_key_id,

@@ -1,31 +1,44 @@
-"""The AWS CLI: its high-level commands, with keys from the environment and from a credential process."""
+"""The AWS CLI: its high-level commands, with keys from the environment and from a credential process.
+
+It starts as a user's does in ``test_page.py`` and ``test_tls.py``.
+"""
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.clients.commands import Ended, Shell, environment
-from tests.clients.gateway import ACCESS_KEY, API_KEY, BUCKET, SECRET_KEY, TOKEN, Lock, Login
+from tests.clients.forks import Forks, forks
+from tests.clients.gateway import ACCESS_KEY, API_KEY, BUCKET, SECRET_KEY, TOKEN, Lock, Login, send
 
+AWS = str(Path(sys.executable).with_name("aws"))
 LONG_AGO = 3600  # seconds since 1970
+
+
+@pytest.fixture(scope="module")
+def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """What all that follows has imported already."""
+    libraries = ("awscli.clidriver", "awscli.handlers", "awscli.customizations.s3.subcommands")
+    with forks(tmp_path_factory.mktemp("aws"), *libraries) as one:
+        yield one
 
 
 @dataclass(frozen=True, slots=True)
 class Aws:
     """``aws`` for one holder of one lock. In arguments ``@`` is the lock's place in the bucket."""
 
+    forks: Forks
     shell: Shell
     lock: Lock
 
     def __call__(self, *arguments: str) -> Ended:
         place = f"s3://{BUCKET}/{self.lock.prefix}"
         here = [place + one.removeprefix("@") if one.startswith("@") else one for one in arguments]
-        return self.shell.run("aws", "--endpoint-url", self.lock.gateway.origin, *here)
+        return self.forks.run(self.shell, AWS, "--endpoint-url", self.lock.gateway.origin, *here)
 
     def must(self, *arguments: str) -> str:
         ended = self(*arguments)
@@ -34,20 +47,20 @@ class Aws:
 
 
 @pytest.fixture
-def by_process(lock: Lock, tmp_path: Path) -> Aws:
+def by_process(starting: Forks, lock: Lock, tmp_path: Path) -> Aws:
     """Fenced credentials, which the CLI gets by itself."""
     (tmp_path / ".aws").mkdir()
     command = f"{sys.executable} -m gateway credentials --url {lock.gateway.origin}"
     (tmp_path / ".aws/config").write_text(
         f"[default]\ncredential_process = {command} --resource {lock.resource} --token {TOKEN}\n"
     )
-    return Aws(Shell(tmp_path, {"GATEWAY_API_KEY": API_KEY}), lock)
+    return Aws(starting, Shell(tmp_path, {"GATEWAY_API_KEY": API_KEY}), lock)
 
 
 @pytest.fixture(params=["session token", "credential process"])
-def aws(request: pytest.FixtureRequest, lock: Lock, tmp_path: Path) -> Aws:
+def aws(request: pytest.FixtureRequest, starting: Forks, lock: Lock, tmp_path: Path) -> Aws:
     if request.param == "session token":
-        return Aws(Shell(tmp_path, environment(lock.session())), lock)
+        return Aws(starting, Shell(tmp_path, environment(lock.session())), lock)
     by_process: Aws = request.getfixturevalue("by_process")
     return by_process
 
@@ -94,10 +107,10 @@ def test_synchronise_and_remove_all(aws: Aws, lock: Lock, tree: Path, tmp_path: 
 
 def test_presign(aws: Aws, lock: Lock) -> None:
     lock.seed(k=b"hello")
-    old = httpx.get(aws.must("s3", "presign", "@k").strip())
+    old = send("GET", aws.must("s3", "presign", "@k").strip())
     assert (old.status_code, "Signature Version 2 is not supported" in old.text) == (400, True)
     aws.must("configure", "set", "default.s3.signature_version", "s3v4")
-    assert httpx.get(aws.must("s3", "presign", "@k").strip()).content == b"hello"
+    assert send("GET", aws.must("s3", "presign", "@k").strip()).content == b"hello"
 
 
 FORMS: dict[str, tuple[int, Callable[[Aws, Path], Ended]]] = {
@@ -115,12 +128,12 @@ FORMS: dict[str, tuple[int, Callable[[Aws, Path], Ended]]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_after_a_takeover_every_write_is_refused(
-    lock: Lock, login: Login, tree: Path, tmp_path: Path, form: str
+    starting: Forks, lock: Lock, login: Login, tree: Path, tmp_path: Path, form: str
 ) -> None:
     lock.seed(there=b"precious", source=b"source")
     refusals, command = FORMS[form]
     with lock.overtaken(refusals):
-        ended = command(Aws(Shell(tmp_path, environment(login)), lock), tree)
+        ended = command(Aws(starting, Shell(tmp_path, environment(login)), lock), tree)
     assert ended.status != 0
     assert "StaleFencingToken" in ended.error
     assert "retrying cannot succeed" in ended.error
@@ -135,9 +148,9 @@ def test_after_a_takeover_there_are_no_credentials(by_process: Aws, lock: Lock, 
     assert "has been overtaken by 34" in ended.error
 
 
-def test_a_write_without_a_token_is_told_so(lock: Lock, tree: Path, tmp_path: Path) -> None:
+def test_a_write_without_a_token_is_told_so(starting: Forks, lock: Lock, tree: Path, tmp_path: Path) -> None:
     bare = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-    ended = Aws(Shell(tmp_path, bare), lock)("s3", "cp", str(tree / "parts"), "@k")
+    ended = Aws(starting, Shell(tmp_path, bare), lock)("s3", "cp", str(tree / "parts"), "@k")
     assert ended.status != 0
     assert "FencingTokenRequired" in ended.error
     assert lock.objects() == {}

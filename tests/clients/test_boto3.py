@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import boto3
-import httpx
 import pytest
 from boto3.s3.transfer import TransferConfig
 from botocore.auth import S3SigV4QueryAuth
@@ -15,7 +14,7 @@ from botocore.exceptions import ClientError
 from mypy_boto3_s3 import S3Client
 from mypy_boto3_s3.service_resource import S3ServiceResource
 
-from tests.clients.gateway import BUCKET, NEWER, REGION, TOKEN, Lock, Login, connect
+from tests.clients.gateway import BUCKET, NEWER, REGION, TOKEN, Lock, Login, connect, send
 from tests.clients.lossy import losing
 
 MEBIBYTE = 1024**2
@@ -108,39 +107,42 @@ def presigned(lock: Lock, method: str, name: str, token: str | None = TOKEN, **m
 
 
 def test_presigned_urls_that_carry_a_token(lock: Lock) -> None:
-    assert httpx.put(presigned(lock, "PUT", "k"), content=b"hello").status_code == 200
-    assert httpx.get(presigned(lock, "GET", "k", None)).content == b"hello"
-    only_new = httpx.put(presigned(lock, "PUT", "k", **{"If-None-Match": "*"}), content=b"x")
+    assert send("PUT", presigned(lock, "PUT", "k"), content=b"hello").status_code == 200
+    assert send("GET", presigned(lock, "GET", "k", None)).content == b"hello"
+    only_new = send("PUT", presigned(lock, "PUT", "k", **{"If-None-Match": "*"}), content=b"x")
     assert (only_new.status_code, "PreconditionFailed" in only_new.text) == (412, True)
-    assert httpx.put(presigned(lock, "PUT", "k") + "&fencing-holder=me", content=b"x").status_code == 403
-    assert httpx.put(presigned(lock, "PUT", "k").replace("/k?", "/another?"), content=b"x").status_code == 403
-    without = httpx.put(presigned(lock, "PUT", "k", None), content=b"x")
+    signed = presigned(lock, "PUT", "k")
+    for changed in (f"{signed}&fencing-holder=me", signed.replace("/k?", "/another?")):
+        assert send("PUT", changed, content=b"x").status_code == 403
+    without = send("PUT", presigned(lock, "PUT", "k", None), content=b"x")
     assert (without.status_code, "FencingTokenRequired" in without.text) == (428, True)
     with lock.overtaken(refusals=2):
         for method in ("PUT", "DELETE"):
-            refused = httpx.request(method, presigned(lock, method, "k"), content=b"zombie")
+            refused = send(method, presigned(lock, method, "k"), content=b"zombie")
             assert (refused.status_code, "StaleFencingToken" in refused.text) == (412, True)
-    assert httpx.delete(presigned(lock, "DELETE", "k", NEWER)).status_code == 204
+    assert send("DELETE", presigned(lock, "DELETE", "k", NEWER)).status_code == 204
     assert lock.body("k") is None
 
 
 def test_presigned_urls_of_credentials_that_carry_a_token(s3: S3Client, lock: Lock) -> None:
     place = {"Bucket": BUCKET, "Key": lock.key("k")}
     put, get, delete = (s3.generate_presigned_url(f"{name}_object", place) for name in ("put", "get", "delete"))
-    assert httpx.put(put, content=b"hello").status_code == 200
-    assert httpx.get(get).content == b"hello"
+    assert send("PUT", put, content=b"hello").status_code == 200
+    assert send("GET", get).content == b"hello"
     with lock.overtaken(refusals=2):
-        assert [httpx.put(put, content=b"zombie").status_code, httpx.delete(delete).status_code] == [412, 412]
-        assert httpx.get(get).content == b"hello", "reads go on"
+        assert send("PUT", put, content=b"zombie").status_code == 412
+        assert send("DELETE", delete).status_code == 412
+        assert send("GET", get).content == b"hello", "reads go on"
 
 
 def test_a_form(s3: S3Client, lock: Lock) -> None:
     """The session token is a field of the form: the browser that posts it needs to know nothing."""
     form = s3.generate_presigned_post(BUCKET, lock.key("k"))
-    assert httpx.post(form["url"], data=form["fields"], files={"file": b"hello"}).status_code == 204
+    url, fields = form["url"], form["fields"]
+    assert send("POST", url, data=fields, files={"file": b"hello"}).status_code == 204
     assert lock.body("k") == b"hello"
     with lock.overtaken():
-        assert httpx.post(form["url"], data=form["fields"], files={"file": b"zombie"}).status_code == 412
+        assert send("POST", url, data=fields, files={"file": b"zombie"}).status_code == 412
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])

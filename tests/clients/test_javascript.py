@@ -1,43 +1,46 @@
 """The AWS SDK for JavaScript on Node: the client, Upload of lib-storage, and the presigner."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.clients.commands import Ended, Shell, environment, javascript
-from tests.clients.gateway import BUCKET, Lock, Login
+from tests.clients.commands import Shell
+from tests.clients.gateway import Lock, Login, send
+from tests.clients.node import Objects, objects
 
 
-def run(deed: str, lock: Lock, login: Login, file: Path) -> Ended:
-    """Do one of the deeds of objects.mjs."""
-    node, directory = javascript()
-    arguments = (deed, lock.gateway.origin, BUCKET, lock.prefix, str(file))
-    return Shell(file.parent, environment(login)).run(node, str(directory / "objects.mjs"), *arguments)
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
+    with objects(Shell(tmp_path_factory.mktemp("node"), {})) as one:
+        yield one
 
 
-def test_objects(lock: Lock, login: Login, large: Path) -> None:
-    ended = run("everything", lock, login, large)
-    assert ended.status == 0, ended.error
+def test_objects(node: Objects, lock: Lock, login: Login, large: Path) -> None:
+    done = node.do("everything", lock, login, large)
+    assert done.refused == [], done.error
     assert lock.objects() == {}
     assert lock.rejections() == []
 
 
-def test_presigned_urls(lock: Lock, login: Login, large: Path) -> None:
-    put, get, delete = run("presign", lock, login, large).out.split()
-    assert httpx.put(put, content=b"hello").status_code == 200
-    assert httpx.get(get).content == b"hello"
+def test_presigned_urls(node: Objects, lock: Lock, login: Login, large: Path) -> None:
+    put, get, delete = node.do("presign", lock, login, large).urls
+    assert send("PUT", put, content=b"hello").status_code == 200
+    assert send("GET", get).content == b"hello"
     with lock.overtaken(refusals=2):
-        assert [httpx.put(put, content=b"zombie").status_code, httpx.delete(delete).status_code] == [412, 412]
+        assert send("PUT", put, content=b"zombie").status_code == 412
+        assert send("DELETE", delete).status_code == 412
 
 
 @pytest.mark.parametrize(
     "deed", ["put", "putOnCondition", "uploadInParts", "uploadSmall", "copy", "delete", "deleteMany"]
 )
-def test_after_a_takeover_every_write_is_refused(lock: Lock, login: Login, large: Path, deed: str) -> None:
+def test_after_a_takeover_every_write_is_refused(
+    node: Objects, lock: Lock, login: Login, large: Path, deed: str
+) -> None:
     lock.seed(there=b"precious", source=b"source")
     many = 2 if deed == "deleteMany" else 1
     with lock.overtaken(refusals=many):
-        ended = run(deed, lock, login, large)
-        assert (ended.status, ended.out.split()) == (1, ["StaleFencingToken"] * many), ended.error
+        done = node.do(deed, lock, login, large)
+        assert done.refused == ["StaleFencingToken"] * many, done.error
         assert len(lock.rejections()) == many, "a refusal is final: nothing is tried again"

@@ -12,6 +12,7 @@ from postgrest.types import CountMethod, ReturnMethod
 
 from tests.clients.gateway import API_KEY, NEWER, TOKEN, Lock
 from tests.clients.unavailable import unavailable
+from tests.waiting import PATIENCE
 
 Deed: TypeAlias = Callable[[Any], Any]
 """What is built on ``client.from_("accounts")``, up to but without ``execute``."""
@@ -215,9 +216,9 @@ def test_the_token_of_a_hook(kind: str, lock: Lock) -> None:
 
     address = f"{lock.gateway.origin}/v1/tables"
     session: Any = (
-        httpx.AsyncClient(event_hooks={"request": [show_later]}, base_url=address)
+        httpx.AsyncClient(event_hooks={"request": [show_later]}, base_url=address, timeout=PATIENCE)
         if kind == "async"
-        else httpx.Client(event_hooks={"request": [show]}, base_url=address)
+        else httpx.Client(event_hooks={"request": [show]}, base_url=address, timeout=PATIENCE)
     )
     with connected(kind, lock.gateway.origin, KNOWN, http_client=session) as accounts:
         accounts.do(lambda t: t.insert(account(lock)))
@@ -261,9 +262,9 @@ def test_no_write_is_tried_again_by_itself(kind: str) -> None:
 
     with unavailable() as origin:
         session: Any = (
-            httpx.AsyncClient(event_hooks={"request": [note_later]}, base_url=origin)
+            httpx.AsyncClient(event_hooks={"request": [note_later]}, base_url=origin, timeout=PATIENCE)
             if kind == "async"
-            else httpx.Client(event_hooks={"request": [note]}, base_url=origin)
+            else httpx.Client(event_hooks={"request": [note]}, base_url=origin, timeout=PATIENCE)
         )
         with connected(kind, origin, HELD, http_client=session) as accounts:
             for deed in (

@@ -1,12 +1,20 @@
 """s3fs, and with it aiobotocore: files, pipes, copies, and removal of whole directories."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import s3fs
+from aiobotocore.session import AioSession
 
 from tests.clients.gateway import BUCKET, REGION, Lock, Login
+
+
+@cache
+def _session() -> AioSession:
+    """One session, because reading the service model is what makes a client slow to build."""
+    return AioSession()
 
 
 @pytest.fixture
@@ -19,6 +27,7 @@ def files(lock: Lock, login: Login) -> Iterator[s3fs.S3FileSystem]:
         client_kwargs={"region_name": REGION},
         use_listings_cache=False,
         skip_instance_cache=True,
+        session=_session(),
     )
     yield system
     s3fs.S3FileSystem.close_session(system.loop, system.s3)

@@ -12,8 +12,9 @@ from botocore.exceptions import ClientError
 from minio import Minio
 from minio.error import S3Error
 
-from tests.clients.commands import Shell, environment, javascript, program
+from tests.clients.commands import Shell, environment, program
 from tests.clients.gateway import BUCKET, REGION, Gateway, Lock, Login
+from tests.clients.node import objects
 
 
 def shell(lock: Lock, login: Login, home: Path, trust: str) -> Shell:
@@ -80,13 +81,9 @@ def by_rclone(lock: Lock, login: Login, file: Path) -> str:
 
 
 def by_javascript(lock: Lock, login: Login, file: Path) -> str:
-    node, directory = javascript()
-    arguments = ("uploadInParts", lock.gateway.origin, BUCKET, lock.prefix, str(file))
-    return (
-        shell(lock, login, file.parent, "NODE_EXTRA_CA_CERTS")
-        .run(node, str(directory / "objects.mjs"), *arguments)
-        .error
-    )
+    with objects(shell(lock, login, file.parent, "NODE_EXTRA_CA_CERTS")) as node:
+        done = node.do("uploadInParts", lock, login, file)
+    return " ".join([*done.refused, done.error]).strip()
 
 
 CLIENTS: list[Callable[[Lock, Login, Path], str]] = [by_boto3, by_aws, by_s3fs, by_minio, by_rclone, by_javascript]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.running import CALLER, gateway
 from tests.conformance.target import Target
 from tests.stores.kinds import KINDS
@@ -27,7 +27,8 @@ class Ways:
 COMPARED = ("ceph", "minio")
 
 
-@pytest.fixture(scope="session", params=COMPARED)
+# Where tests run on several cores, one of them has all cases of a store: it is started once.
+@pytest.fixture(scope="session", params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in COMPARED])
 def ways(request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres) -> Iterator[Ways]:
     with ExitStack() as stack:
         try:

@@ -9,11 +9,11 @@ from typing import Any
 from unittest.mock import patch
 
 from gateway.config import Config
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects import probe, xml
 from gateway.objects.profile import Profile
 from gateway.objects.upstream import Upstream
-from tests.integration.objects.stage import fresh_database
+from tests.databases import fresh_database
 from tests.running import running
 from tests.stores.store import REGION, Store, User
 

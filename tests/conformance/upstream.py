@@ -19,9 +19,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import parse
 
-from gateway import embedded
+from gateway.demo import embedded
 from tests.conformance.running import gateway
-from tests.conftest import make_template
+from tests.databases import template_of_today
 from tests.stores import ceph
 from tests.stores.store import User
 
@@ -59,7 +59,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="upstream") as name, ExitStack() as stack:
         directory = Path(name)
         postgres = stack.enter_context(embedded.postgres(directory / "postgres"))
-        make_template(postgres)
+        template_of_today(postgres)
         store = stack.enter_context(ceph.running((MAIN, OTHER, TENANT, ADMINISTRATOR)))
         origin = stack.enter_context(gateway(postgres, store, (MAIN, OTHER, TENANT)))
         suite = _Suite(options.checkout, options.python, directory, arguments)

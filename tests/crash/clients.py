@@ -10,17 +10,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urlencode
 
-from botocore.auth import S3SigV4Auth
+from botocore.auth import S3SigV4Auth, S3SigV4PostAuth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from urllib3.filepost import encode_multipart_formdata
 
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
 BUCKET = "bucket"
 
+_CREDENTIALS, _REGION = Credentials(ACCESS_KEY, SECRET_KEY), "us-east-1"
+
 # Longer than anything here takes: a client that gives up early would learn less than it could.
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 _UNKNOWN = frozenset({"FencingOutcomeUnknown", "ServiceUnavailable"})
 _FENCE_REFUSALS = frozenset({"StaleFencingToken", "DuplicateFencingToken", "token-stale", "token-duplicate"})
 
@@ -35,6 +39,12 @@ class Answer:
     body: bytes = field(repr=False)
     replayed: bool = False
     """The answer to the same request before, which had the same idempotency key."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Names in lower case."""
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
 
     @property
     def succeeded(self) -> bool:
@@ -56,10 +66,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A holder: a token, and the gateway it talks to. Methods raise OSError where no answer comes."""
+    """A holder: a token, and the gateway it talks to. Methods raise OSError where no answer comes.
+
+    ``token`` may be whatever ``Fencing-Token`` may say; ``patience`` in seconds.
+    """
 
     port: int
-    token: int
+    token: int | str
+    patience: float = _PATIENCE
 
     def put(self, key: str, body: bytes, **headers: str) -> Answer:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -83,16 +97,35 @@ class Client:
         code = _code(entry[0])
         return replace(answer, status=503 if code in _UNKNOWN else 412, code=code)
 
-    def copy(self, source: str, key: str) -> Answer:
-        return self._s3("PUT", key, b"", {"x-amz-copy-source": f"/{BUCKET}/{source}"})
+    def copy(self, source: str, key: str, headers: Mapping[str, str] | None = None) -> Answer:
+        return self._s3("PUT", key, b"", {"x-amz-copy-source": f"/{BUCKET}/{source}", **(headers or {})})
 
-    def tag(self, key: str, value: str) -> Answer:
-        tags = f"<Tagging><TagSet><Tag><Key>holder</Key><Value>{value}</Value></Tag></TagSet></Tagging>"
+    def put_presigned(self, key: str, body: bytes, metadata: Mapping[str, str]) -> Answer:
+        """To an address that says it all: token, metadata and signature."""
+        said = urlencode({"fencing-token": str(self.token), **metadata})
+        origin = f"http://127.0.0.1:{self.port}"
+        request = AWSRequest(method="PUT", url=f"{origin}/{BUCKET}/{key}?{said}")
+        S3SigV4QueryAuth(_CREDENTIALS, "s3", _REGION, expires=600).add_auth(request)
+        return self._send("PUT", str(request.url).removeprefix(origin), body, {})
+
+    def post_form(self, key: str, body: bytes, metadata: Mapping[str, str]) -> Answer:
+        """As a browser does: signed is the policy, which allows these very fields."""
+        fields = {"key": key, "x-amz-meta-fencing-token": str(self.token), **metadata}
+        conditions = [{name: value} for name, value in {"bucket": BUCKET, **fields}.items()]
+        request = AWSRequest(method="POST", url=f"http://127.0.0.1:{self.port}/{BUCKET}")
+        request.context["s3-presign-post-fields"] = fields
+        request.context["s3-presign-post-policy"] = {"expiration": "2999-01-01T00:00:00Z", "conditions": conditions}
+        S3SigV4PostAuth(_CREDENTIALS, "s3", _REGION).add_auth(request)
+        form, content_type = encode_multipart_formdata({**fields, "file": ("name", body)})
+        return self._send("POST", f"/{BUCKET}", form, {"Content-Type": content_type})
+
+    def tag(self, key: str, value: str, name: str = "holder") -> Answer:
+        tags = f"<Tagging><TagSet><Tag><Key>{name}</Key><Value>{value}</Value></Tag></TagSet></Tagging>"
         return self._s3("PUT", key, tags.encode(), query="tagging=")
 
-    def open_upload(self, key: str, body: bytes) -> str:
+    def open_upload(self, key: str, body: bytes, headers: Mapping[str, str] | None = None) -> str:
         """An upload with one part, all of the body; its id."""
-        opened = self._s3("POST", key, query="uploads=")
+        opened = self._s3("POST", key, headers=headers, query="uploads=")
         assert opened.succeeded, opened.body
         found = re.search(rb"<UploadId>([^<]+)</UploadId>", opened.body)
         assert found is not None
@@ -113,6 +146,16 @@ class Client:
         answer = self._s3("GET", key)
         assert answer.status in (200, 404), answer
         return answer.body if answer.status == 200 else None
+
+    def read(self, key: str) -> Answer:
+        return self._s3("GET", key)
+
+    def fence(self, resource: str) -> Answer:
+        return self._json("GET", f"/v1/fences/{resource}", None)
+
+    def epoch(self, resource: str, expected: str) -> Answer:
+        """A new epoch, if the fence carries this token; for administrators."""
+        return self._json("POST", f"/v1/fences/{resource}/epoch", {"expected": expected, "reason": "a test"})
 
     def barrier(self, resource: str) -> Answer:
         return self._json("POST", f"/v1/fences/{resource}/barrier", {"token": str(self.token)})
@@ -136,7 +179,7 @@ class Client:
             data=body,
             headers={"Fencing-Token": str(self.token), **(headers or {})},
         )
-        S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(request)
+        S3SigV4Auth(_CREDENTIALS, "s3", _REGION).add_auth(request)
         return self._send(method, path, body, dict(request.headers.items()))
 
     def _json(self, method: str, path: str, document: Any, headers: Mapping[str, str] | None = None) -> Answer:
@@ -145,13 +188,14 @@ class Client:
         return self._send(method, path, body, named)
 
     def _send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.patience)
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()
             content = response.read()
             replayed = response.getheader("idempotency-replayed") is not None
-            return Answer(response.status, _code(content), response.getheader("x-request-id"), content, replayed)
+            named = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, _code(content), named.get("x-request-id"), content, replayed, named)
         except http.client.HTTPException as error:
             raise ConnectionError(str(error)) from error
         finally:

@@ -1,36 +1,26 @@
 """The stage of the crash tests: everything in processes of its own, shared by all cases, each at its own place."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import asyncpg
 import pytest
 
-from gateway.embedded import EmbeddedPostgres
-from tests.conftest import TEMPLATE
-from tests.crash.clients import Client
+from tests.crash.clients import BUCKET, Client
 from tests.crash.kinds import SOURCE, SOURCE_BODY
 from tests.crash.processes import Gateway, Nursery, Victims
 from tests.crash.stage import Postgres, Stage
+from tests.databases import Server, fresh
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, DoubleProcess
 
-_DATABASE = "crash"
-
-# A gateway that is paused inside a transaction is thrown out of it after this many seconds.
+# A victim that is paused inside a transaction is thrown out of it after this many seconds.
 IDLE_TIMEOUT = 0.5
 
 
 @pytest.fixture(scope="session")
-def crash_dsn(postgres_server: EmbeddedPostgres) -> str:
-    async def create() -> None:
-        connection = await asyncpg.connect(postgres_server.dsn("postgres"))
-        await connection.execute(f"CREATE DATABASE {_DATABASE} TEMPLATE {TEMPLATE}")
-        await connection.close()
-
-    asyncio.run(create())
-    return postgres_server.dsn(_DATABASE)
+def crash_dsn(postgres_server: Server) -> Iterator[str]:
+    with fresh(postgres_server) as dsn:
+        yield dsn
 
 
 def _store(endpoint: str) -> dict[str, Any]:
@@ -38,7 +28,7 @@ def _store(endpoint: str) -> dict[str, Any]:
     credentials = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
     return {
         "endpoint": endpoint,
-        "timeout": 20,
+        "timeout": 60,
         "pending_wait": 0.3,
         "memory_threshold": 1024 * 1024,
         "sweep_interval": 0,
@@ -79,13 +69,14 @@ def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int) -> 
     }
     with Nursery(given) as nursery:
 
-        def hatch() -> Gateway:
-            """A gateway that has written before: the first write probes the bucket."""
-            gateway = nursery.hatch()
+        def hatch(known: str | None = BUCKET, **sections: Any) -> Gateway:
+            """A gateway that has written before. Of several hundred, not each has to find out what the store does."""
+            gateway = nursery.hatch(known, **sections)
             assert Client(gateway.port, 1).put("warm", b"").succeeded
             return gateway
 
-        healthy = hatch()
+        # Where the machine is busy, one that is well may sleep in its transactions for a moment too.
+        healthy = hatch(known=None, postgres={"dsn": dsn})
         assert Client(healthy.port, 1).put(SOURCE, SOURCE_BODY).succeeded
         built = Stage(double, postgres, healthy, Victims(hatch), given, first)
         yield built

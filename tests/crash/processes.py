@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import psutil
 
 _ROOT = Path(__file__).parents[2]
-_PATIENCE = 10.0
+_PATIENCE = 60.0
 _DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
@@ -49,10 +49,10 @@ class Gateway:
     def wait_down(self, how: str, unless: Callable[[], bool] = lambda: False) -> None:
         """Wait until it has stopped or died. Fails once ``unless`` says that this will not happen any more."""
         wanted = (psutil.STATUS_STOPPED,) if how == "stop" else _DEAD
-        deadline = time.monotonic() + _PATIENCE
-        while self.status() not in wanted:
-            assert not unless(), f"the write was over before the process went down: {self.status()}"
-            assert time.monotonic() < deadline, f"still {self.status()}"
+        process, deadline = psutil.Process(self.pid), time.monotonic() + _PATIENCE
+        while (status := process.status()) not in wanted:
+            assert not unless(), f"the write was over before the process went down: {status}"
+            assert time.monotonic() < deadline, f"still {status}"
             time.sleep(0.002)
 
     def resume(self) -> None:
@@ -80,7 +80,7 @@ class Nursery:
 
     def __init__(self, given: dict[str, Any]) -> None:
         """``given``: the arguments of ``tests.running.config``."""
-        self._line = json.dumps(given)
+        self._given = given
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.victim"],
             cwd=_ROOT,
@@ -89,11 +89,15 @@ class Nursery:
             text=True,
         )
 
-    def hatch(self) -> Gateway:
-        """A gateway that listens."""
+    def hatch(self, known: str | None = None, **sections: Any) -> Gateway:
+        """A gateway that listens. ``known``: a bucket that has been examined for it, as it would do itself.
+
+        ``sections`` replace those that all others have.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(self._line, file=self._process.stdin, flush=True)
+        order = {"given": {**self._given, **sections}, "known": known}
+        print(json.dumps(order), file=self._process.stdin, flush=True)
         pid, port = map(int, self._process.stdout.readline().split())
         return Gateway(pid, port)
 
@@ -129,9 +133,10 @@ class Victims:
 
     def give_back(self, victim: Gateway, *, sound: bool) -> None:
         """``sound`` False: what state it is in is not known, so nobody shall get it."""
-        if sound and victim.status() not in (*_DEAD, psutil.STATUS_STOPPED):
+        status = victim.status()
+        if sound and status not in (*_DEAD, psutil.STATUS_STOPPED):
             self._idle.append(victim)
-        elif victim.status() not in _DEAD:
+        elif status not in _DEAD:
             victim.kill()
 
     def close(self) -> None:

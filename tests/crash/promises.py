@@ -38,9 +38,9 @@ class Promises:
         last = self._last
         assert self._story.mutations(after=last.after.sequence) == [], "P2: an older holder's mutation took effect"
         assert self._story.rows() == last.after.rows, "P2: an older holder's row was written"
-        assert self._story.content() == last.content, "P2: readers see something else than what was acknowledged"
+        assert self._story.content() == self._story.left, "P2: readers see something else than what was acknowledged"
         if last.deed.body is not None:
-            assert last.content == last.deed.body, "P2: what the new holder was told was stored is not there"
+            assert self._story.left == last.deed.body, "P2: what the new holder was told was stored is not there"
 
     def p3_answers_are_true(self) -> None:
         """A refusal: no effect, ever. A success: it took effect. Anything else is unknown, or no answer at all."""

@@ -111,8 +111,8 @@ class Stage:
     @contextmanager
     def without_record(self) -> Iterator[None]:
         """Rejections cannot be recorded."""
-        self.postgres.rows("ALTER TABLE fencing.rejection RENAME TO lost")
+        self.postgres.rows("ALTER TABLE fencing.intake RENAME TO lost")
         try:
             yield
         finally:
-            self.postgres.rows("ALTER TABLE fencing.lost RENAME TO rejection")
+            self.postgres.rows("ALTER TABLE fencing.lost RENAME TO intake")

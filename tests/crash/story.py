@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 # What is where at one moment: id, content and last writing transaction of each row.
 Rows: TypeAlias = tuple[tuple[Any, ...], ...]
 
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 _NEVER = 10**12
-_IN_FLIGHT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,6 @@ class Acknowledged:
     before: int
     after: View
     older: int
-    content: bytes | None
 
 
 class Story:
@@ -116,6 +114,7 @@ class Story:
         self.zombies: list[Zombie] = []
         self.acknowledged: list[Acknowledged] = []
         self.successor = 0
+        self.left: bytes | None = None  # the object as readers saw it once the new holder was done
         self._victims: list[Gateway] = []
         self._rules: list[RemoteRule] = []
         self._opening = self._sequence()
@@ -136,8 +135,7 @@ class Story:
         # A killed process hangs up a moment before it is seen to be dead.
         victim.wait_down(how, lambda: zombie.pending.done() and zombie.pending.result() is not None)
         if deed.writes > 1:
-            # What it has sent for another key may be on its way to the store for another moment.
-            time.sleep(_IN_FLIGHT)
+            self._store_is_done()
         zombie.killed = how == "kill"
         return self._is_down(zombie)
 
@@ -146,7 +144,7 @@ class Story:
 
         The gateway then goes down by ``how``; None: it is the healthy one, which only waits.
         """
-        gateway = self.stage.healthy if how is None else self._victim()
+        gateway = self.stage.healthy if how is None else self._untrapped()
         rule = self.stage.double.rule("hold", at=at, key=self.place.key, **match)
         self._rules.append(rule)
         zombie = self._begin(token, deed, gateway)
@@ -158,7 +156,7 @@ class Story:
 
     def unharmed(self, token: int, deed: Deed) -> list[str]:
         """A victim does the deed and nothing happens to it; the steps it passed."""
-        victim = self._victim()
+        victim = self._untrapped()
         zombie = self._begin(token, deed, victim)
         zombie.answer = zombie.pending.result(_PATIENCE)
         self._is_down(zombie)
@@ -170,16 +168,17 @@ class Story:
         """The new holder, through the healthy gateway. Everything it does must be acknowledged."""
         self.successor = token
         for deed in deeds:
-            before = self.view().sequence
+            before = self._sequence()
             answer = self.done(token, deed)
             assert answer.succeeded, f"the new holder's {deed.name} failed: {answer} {answer.body!r}"
             self.acknowledged.append(self.acknowledge(deed, before))
+        self.left = self.content()
 
     def acknowledge(self, deed: Deed, before: int) -> Acknowledged:
         """What stands there at the moment a deed of the new holder, begun after ``before``, is acknowledged."""
         older = "SELECT count(*) FROM fencing.intent WHERE resource = $1 AND value < $2"
         pending: int = self.stage.postgres.value(older, self.place.resource, self.successor)
-        return Acknowledged(deed, before, self.view(), pending, self.content())
+        return Acknowledged(deed, before, self.view(), pending)
 
     def resumed(self) -> list[int | None]:
         """Whatever was stopped goes on, whatever was held arrives, and all of it comes to its end.
@@ -206,7 +205,7 @@ class Story:
     def end(self, *, sound: bool) -> None:
         """Leave nothing behind, whatever happened."""
         for rule in self._rules:
-            rule.release()
+            rule.remove()
         for victim in self._victims:
             self.stage.victims.give_back(victim, sound=sound)
 
@@ -216,7 +215,7 @@ class Story:
         return View(self._sequence(), self.rows())
 
     def rows(self) -> Rows:
-        sql = "SELECT id, note, xmin::text FROM accounts WHERE abs(id) = $1 ORDER BY id"
+        sql = "SELECT id, note, xmin::text FROM accounts WHERE id IN ($1::bigint, -$1::bigint) ORDER BY id"
         return tuple(self.stage.postgres.rows(sql, self.place.number))
 
     def content(self) -> bytes | None:
@@ -236,10 +235,26 @@ class Story:
         """The number of the store's last step; without the mutations before it, which are many."""
         return int(self.stage.double.log(after=_NEVER)["sequence"])
 
+    def _store_is_done(self) -> None:
+        """Return once the store has answered what a gateway had sent for any of the keys before it went down."""
+        keys = (self.place.key, self.place.second_key)
+        deadline, quiet = time.monotonic() + _PATIENCE, 0
+        # What a socket has of a request at the first look has been accepted, read and begun by the last: a turn of the
+        # store's loop each, and a look takes one at least.
+        while quiet < 5:
+            assert time.monotonic() < deadline, "the store has not answered"
+            requests = [one for one in self.stage.double.requests(self._opening) if one["key"] in keys]
+            quiet = 0 if any(one["status"] is None for one in requests) else quiet + 1
+
     def _victim(self) -> Gateway:
+        """It may have counted the steps of other stories, until its trap is set."""
         victim = self.stage.victims.take()
-        victim.count()
         self._victims.append(victim)
+        return victim
+
+    def _untrapped(self) -> Gateway:
+        victim = self._victim()
+        victim.count()
         return victim
 
     def _begin(self, token: int, deed: Deed, gateway: Gateway) -> Zombie:

@@ -1,12 +1,14 @@
 """A gateway that stops or kills itself at a named step. The knob is in here, not in the product: it is a sink.
 
 Run as ``python -m tests.crash.victim`` it is a nursery: for each line on its standard input, what ``running.config``
-takes as JSON, it forks a gateway and prints the process id and the port. A fork costs a hundredth of what importing
-everything again would. All of them are killed once its standard input ends.
+takes and the bucket that is known to the gateway, both in one JSON document, it forks a gateway and prints the process
+id and the port. A fork costs a hundredth of what importing everything again would. All of them are killed once its
+standard input ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,7 +20,10 @@ from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import app, serving
+from gateway import app, configured, serving
+from gateway.objects import probe
+from gateway.objects.profile import Profile
+from gateway.objects.upstream import Upstream
 from gateway.observe.events import Event, RequestFailed, StepReached
 from tests.running import config
 
@@ -75,25 +80,67 @@ def live(given: dict[str, Any]) -> None:
     serving.server(victim, grace=1).run(sockets=[listener])
 
 
-def hatch(given: dict[str, Any]) -> int:
-    """Fork a gateway; its process id."""
-    pid = os.fork()
-    if pid:
-        return pid
+class Nursery:
+    """Makes gateways that have in common what costs much and is the same for all of them."""
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self._profiles: dict[str, Profile] = {}
+
+    def hatch(self, given: dict[str, Any], known: str | None) -> None:
+        """Fork a gateway. ``known``: the bucket that it need not examine, because it has been here."""
+        if not self.pids:
+            self._prepare(given)
+        if known is not None and known not in self._profiles:
+            self._profiles[known] = asyncio.run(_examined(given, known))
+        if pid := os.fork():
+            self.pids.append(pid)
+            return
+        try:
+            os.close(0)
+            if known is not None:
+                _answer_with(self._profiles[known])
+            live(given)
+        except BaseException:  # noqa: BLE001 - whatever it is must not unwind into the nursery's own code
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _prepare(self, given: dict[str, Any]) -> None:
+        """Build a gateway that nobody gets: what is imported and worked out by the first one only is there then."""
+        app.build(config(**given), lambda _: None)
+        # What the gateways have in common stays so, rather than to be copied by the first collection of each.
+        serving.collect_rarely()
+
+
+async def _examined(given: dict[str, Any], bucket: str) -> Profile:
+    """What a gateway would find out before its first write: with 150 requests, and always the same."""
+    settings = config(**given)
+    assert settings.s3 is not None
+    database = configured.database(settings)
     try:
-        os.close(0)
-        live(given)
-    except BaseException:  # noqa: BLE001 - whatever it is must not unwind into the nursery's own code
-        traceback.print_exc()
+        async with Upstream(settings.s3, lambda _: None) as upstream:
+            return await probe.probe(upstream, bucket, database.now)
     finally:
-        os._exit(1)
+        await database.close()
+
+
+def _answer_with(profile: Profile) -> None:
+    """From here on an examination ends at once, with this."""
+
+    async def examined(upstream: Upstream, bucket: str, signed_at: probe.SignedAt) -> Profile:
+        return profile
+
+    probe.probe = examined
 
 
 def main() -> None:
     """Hatch until the standard input ends, then leave nobody behind."""
+    nursery = Nursery()
+    for line in sys.stdin:
+        nursery.hatch(**json.loads(line))
     # The processes have to be reaped before their ids are used again, so each is waited for at the end only.
-    pids = [hatch(json.loads(line)) for line in sys.stdin]
-    for pid in pids:
+    for pid in nursery.pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 

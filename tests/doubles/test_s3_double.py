@@ -298,7 +298,7 @@ async def test_the_date_is_the_stores_own(call: Call, double: S3Double) -> None:
     """The gateway forgets by this header, so a test that moves the store's clock must move it too."""
     double.behave(clock_offset=600)
     dated = (await call("head_bucket"))["ResponseMetadata"]["HTTPHeaders"]["date"]
-    assert abs(parsedate_to_datetime(dated) - double.service.now()) < timedelta(seconds=5)
+    assert abs(parsedate_to_datetime(dated) - double.service.now()) < timedelta(minutes=1)
 
 
 async def begin_upload(call: Call, *bodies: bytes, **options: Any) -> dict[str, Any]:

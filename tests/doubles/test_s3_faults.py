@@ -17,6 +17,8 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from tests.doubles.conftest import Call, client_for
 from tests.doubles.s3 import ACCESS_KEY, REGION, SECRET_KEY, DoubleProcess, S3Double, serve
 from tests.doubles.test_s3_double import begin_upload, quoted
+from tests.processes import free_port
+from tests.waiting import PATIENCE
 
 WRITE_ID = "x-amz-meta-fencing-write-id"
 
@@ -97,7 +99,7 @@ async def test_an_error_in_an_answer_of_200(call: Call, endpoint: str, double: S
     double.error_in_200(at, operation="CompleteMultipartUpload")
     document = f"<R><Part><PartNumber>1</PartNumber><ETag>{quoted(b'body')}</ETag></Part></R>".encode()
     path = f"/bucket/key?uploadId={upload['UploadId']}"
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
         answer = await http.post(endpoint + path, content=document, headers=signed(endpoint, "POST", path, document))
     assert answer.status_code == 200
     assert "<Error><Code>InternalError</Code>" in answer.text
@@ -161,7 +163,7 @@ async def test_a_store_that_refuses_conditions(status: Call, double: S3Double) -
 
 
 @pytest.mark.parametrize("condition", ["If-None-Match", "If-Match"])
-@pytest.mark.parametrize("gap", [None, 0.02])
+@pytest.mark.parametrize("gap", [None, 0.2])
 async def test_one_of_many_conditional_writes_wins_unless_the_store_is_not_atomic(
     endpoint: str, double: S3Double, condition: str, gap: float | None
 ) -> None:
@@ -170,7 +172,7 @@ async def test_one_of_many_conditional_writes_wins_unless_the_store_is_not_atomi
     if gap is not None:
         double.behave(gaps={"PutObject": gap})
     value = "*" if condition == "If-None-Match" else quoted(b"old")
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
 
         async def write(body: bytes) -> int:
             headers = signed(endpoint, "PUT", "/bucket/key", body, {condition: value})
@@ -196,7 +198,7 @@ async def test_a_request_that_was_changed_after_it_was_signed(
     endpoint: str, double: S3Double, method: str, body: bytes, extra: dict[str, str], expected: tuple[int, str]
 ) -> None:
     headers = signed(endpoint, method, "/bucket/key", body) | extra
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
         content = aiter_of(body) if "transfer-encoding" in extra else body
         answer = await http.request(method, f"{endpoint}/bucket/key", content=content, headers=headers)
     assert (answer.status_code, f"<Code>{expected[1]}</Code>" in answer.text) == (expected[0], True)
@@ -205,7 +207,7 @@ async def test_a_request_that_was_changed_after_it_was_signed(
 
 async def test_a_body_other_than_the_signed_one_is_refused(endpoint: str, double: S3Double) -> None:
     headers = signed(endpoint, "PUT", "/bucket/key", b"body")
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
         answer = await http.put(f"{endpoint}/bucket/key", content=b"evil", headers=headers)
     assert answer.status_code == 400
     assert double.mutations == []
@@ -222,13 +224,14 @@ async def test_a_body_that_ends_early_is_never_applied(endpoint: str, double: S3
 async def test_a_store_that_goes_down_and_comes_back(session: boto3.Session, double: S3Double) -> None:
     """What was held is lost with the store, what was stored is not."""
     double.put("bucket", "key", b"body")
-    async with serve(double) as endpoint:
+    port = free_port()
+    async with serve(double, port) as endpoint:
         held = double.hold(method="PUT")
         await send_and_vanish(endpoint, "PUT", "/bucket/key", b"lost", {})
         await soon(held.arrived)
     with pytest.raises(httpx.ConnectError):
-        httpx.get(endpoint, trust_env=False)
-    async with serve(double, port=urlsplit(endpoint).port or 0) as again:
+        httpx.get(endpoint, trust_env=False, timeout=PATIENCE)
+    async with serve(double, port) as again:
         assert again == endpoint
         client = client_for(session, endpoint)
         got = await asyncio.to_thread(client.get_object, Bucket="bucket", Key="key")
@@ -238,10 +241,13 @@ async def test_a_store_that_goes_down_and_comes_back(session: boto3.Session, dou
 
 def test_the_double_as_a_process(session: boto3.Session) -> None:
     with DoubleProcess.start(buckets=["bucket"]) as process:
-        client = client_for(session, process.endpoint, read_timeout=0.2)
+        client, impatient = (
+            client_for(session, process.endpoint),
+            client_for(session, process.endpoint, read_timeout=0.2),
+        )
         late = process.rule("hold", operation="PutObject", key="late", nth=1)
         with pytest.raises(Exception, match="Read timeout"):
-            client.put_object(Bucket="bucket", Key="late", Body=b"late", Metadata={"fencing-write-id": "w"})
+            impatient.put_object(Bucket="bucket", Key="late", Body=b"late", Metadata={"fencing-write-id": "w"})
         late.wait_arrived()
         client.put_object(Bucket="bucket", Key="key", Body=b"body")
         sequence = process.log()["sequence"]
@@ -261,7 +267,7 @@ def test_the_double_as_a_process(session: boto3.Session) -> None:
 
 
 async def test_the_control_interface_names_its_mistakes(endpoint: str) -> None:
-    async with httpx.AsyncClient(base_url=f"{endpoint}/_/", trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=f"{endpoint}/_/", trust_env=False, timeout=PATIENCE) as http:
         assert (await http.post("rules", json={"action": "explode"})).status_code == 400
         assert (await http.post("rules", json={"action": "hold", "colour": "red"})).status_code == 400
         assert (await http.get("rules/7")).status_code == 404
@@ -270,7 +276,7 @@ async def test_the_control_interface_names_its_mistakes(endpoint: str) -> None:
 
 
 async def soon(event: asyncio.Event) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await event.wait()
 
 

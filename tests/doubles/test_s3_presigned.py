@@ -12,6 +12,7 @@ from tests.doubles.conftest import Call
 from tests.doubles.s3 import S3Double
 from tests.doubles.test_s3_double import KEYS
 from tests.doubles.test_s3_faults import soon
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -22,7 +23,7 @@ def presigned(client: S3Client, operation: Any, expires: int = 120, **parameters
 
 
 async def send(method: str, url: str, **options: Any) -> httpx.Response:
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
         return await http.request(method, url, **options)
 
 

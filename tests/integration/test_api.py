@@ -12,12 +12,14 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import ServiceUnreachable, WriteRefused
+from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import connect, outcome
-from tests.integration.objects.stage import Stage, fresh_database, staged
+from tests.integration.objects.stage import Stage, staged
 from tests.running import API_KEY, Events, config, running
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -178,11 +180,11 @@ async def resource(stage: Stage) -> str:
     """A resource with 250 rejections, several of them at the same moment."""
     name = f"many/{uuid4().hex}"
     await stage.rows(
-        "INSERT INTO fencing.rejection (resource, at, reason, enforced, epoch, value, holder, caller, method, "
-        "target, request_id, fence_epoch, fence_value) "
-        "SELECT $1, timestamptz '2026-01-01' + (i / 7) * interval '1 second', "
+        "INSERT INTO fencing.intake (kind, resource, at, reason, enforced, epoch, value, holder, caller, method, "
+        "target, request_id, fence_epoch, fence_value, fence_raised_at) "
+        "SELECT 'rejection', $1, timestamptz '2026-01-01' + (i / 7) * interval '1 second', "
         "CASE i % 2 WHEN 0 THEN 'token-stale' ELSE 'token-used' END, true, 0, i, 'holder-' || i % 5, "
-        "'caller-' || i % 3, 'PUT', '/x', 'r', 0, 999 FROM generate_series(1, 250) AS i",
+        "'caller-' || i % 3, 'PUT', '/x', 'r', 0, 999, timestamptz '2025-12-31' FROM generate_series(1, 250) AS i",
         name,
     )
     return name
@@ -253,8 +255,13 @@ PROTECTED = [
     ("GET", "/v1/fences"),
     ("GET", "/v1/fences/job/1"),
     ("POST", "/v1/fences/job/1/barrier"),
-    ("GET", "/v1/rejections"),
+    *(("GET", f"/v1/{what}{of}") for what in ("rejections", "events") for of in ("", ".csv", ".ndjson", "/stream")),
+    ("GET", "/v1/record/head"),
+    *(("GET", f"/v1/{what}/00000000-0000-0000-0000-000000000000") for what in ("rejections", "events")),
 ]
+
+
+RECORD = ("", "/{id}", "/stream", ".csv", ".ndjson")
 
 
 class TestCallers:
@@ -274,7 +281,7 @@ class TestCallers:
     async def test_who_cannot_prove_it_is_turned_away(
         self, stage: Stage, method: str, path: str, headers: dict[str, str]
     ) -> None:
-        async with httpx.AsyncClient(base_url=stage.origin) as client:
+        async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as client:
             answer = await client.request(
                 method, path, headers=headers, json={"token": "34"} if method == "POST" else None
             )
@@ -284,21 +291,25 @@ class TestCallers:
         assert await stage.fence("job/1") is None
 
     async def test_the_other_header_will_do(self, stage: Stage) -> None:
-        async with httpx.AsyncClient(base_url=stage.origin, headers={"apikey": API_KEY}) as client:
+        async with httpx.AsyncClient(base_url=stage.origin, headers={"apikey": API_KEY}, timeout=PATIENCE) as client:
             assert (await client.get("/v1/fences")).status_code == 200
 
 
 class TestDescription:
     async def test_openapi_describes_what_is_served(self, stage: Stage) -> None:
-        async with httpx.AsyncClient(base_url=stage.origin) as client:
+        async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as client:
             answer = await client.get("/v1/openapi.json")
             docs = await client.get("/v1/docs")
         assert answer.status_code == docs.status_code == 200
         document = answer.json()
         assert re.match(r"3\.\d+\.\d+$", document["openapi"])
         assert set(document["paths"]) == {
-            *("/v1/fences", "/v1/fences/{resource}", "/v1/fences/{resource}/barrier"),
-            *("/v1/rejections", "/v1/credentials", "/v1/transaction", "/v1/health", "/v1/ready"),
+            *("/v1/leases", "/v1/leases/{resource}", "/v1/leases/{resource}/{lease}"),
+            *("/v1/breaks/{resource}", "/v1/withdrawals/{resource}", "/v1/sequencers/check"),
+            *("/v1/fences", "/v1/fences/{resource}", "/v1/fences/{resource}/barrier", "/v1/fences/{resource}/epoch"),
+            *(f"/v1/{what}{of}" for what in ("rejections", "events") for of in RECORD),
+            *("/v1/webhooks", "/v1/webhooks/{name}/test", "/v1/metrics", "/v1/reports/{resource}"),
+            *("/v1/record/head", "/v1/credentials", "/v1/transaction", "/v1/health", "/v1/ready"),
         }
         assert dangling(document, document) == []
         for path in document["paths"].values():
@@ -330,7 +341,7 @@ def dangling(document: Any, part: Any) -> list[str]:
 
 class TestHealth:
     async def test_all_is_well(self, stage: Stage) -> None:
-        async with httpx.AsyncClient(base_url=stage.origin) as client:
+        async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as client:
             health, ready = await client.get("/v1/health"), await client.get("/v1/ready")
         assert (health.status_code, health.json()) == (200, {"postgres": "ok", "s3": "ok"})
         assert ready.status_code == 204
@@ -340,7 +351,7 @@ class TestHealth:
         async with (
             fresh_database(postgres_server) as dsn,
             running(config(dsn, "http://127.0.0.1:9"), events) as origin,
-            httpx.AsyncClient(base_url=origin) as client,
+            httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client,
         ):
             health, ready = await client.get("/v1/health"), await client.get("/v1/ready")
         assert (health.status_code, health.json()) == (503, {"postgres": "ok", "s3": "unreachable"})
@@ -353,7 +364,7 @@ class TestHealth:
         async with (
             fresh_database(postgres_server) as dsn,
             running(config(dsn)) as origin,
-            httpx.AsyncClient(base_url=origin) as client,
+            httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client,
         ):
             assert (await client.get("/v1/health")).json() == {"postgres": "ok"}
 
@@ -362,7 +373,7 @@ class TestHealth:
             dsn = f"postgresql://postgres:@/postgres?host={Path(directory)}"
             async with running(config(dsn)) as origin:
                 headers = {"Authorization": f"Bearer {API_KEY}"}
-                async with httpx.AsyncClient(base_url=origin, headers=headers) as client:
+                async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=PATIENCE) as client:
                     health, ready = await client.get("/v1/health"), await client.get("/v1/ready")
                     fence = await client.get("/v1/fences/job/1")
                     barrier = await client.post("/v1/fences/job/1/barrier", json={"token": "1"})

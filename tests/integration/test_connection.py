@@ -8,6 +8,7 @@ import pytest
 
 from gateway import connection
 from tests.integration.serving_app import served
+from tests.waiting import PATIENCE
 
 OK = b"HTTP/1.1 200 OK\r\n"
 asked: list[bytes] = []
@@ -59,7 +60,7 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
 
 
 async def exchange(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
-    """Send the pieces as long as the server listens, and read until it closes, for five seconds at most."""
+    """Send the pieces as long as the server listens, and read until it closes, for as long as a test waits at most."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(until_closed(reader))
@@ -75,7 +76,7 @@ async def exchange(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
 async def until_closed(reader: asyncio.StreamReader) -> bytes:
     came = b""
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while piece := await reader.read(65536):
                 came += piece
     except ConnectionError:
@@ -102,7 +103,10 @@ def head(size: int, path: bytes = b"/") -> bytes:
         (b"GET / HTTP/1.1\r\nx: " + b"a" * 1_000_000, 431),
     ],
 )
-async def test_heads_of_any_size(port: int, request_head: bytes, status: int, step: int) -> None:
+async def test_heads_of_any_size(
+    port: int, monkeypatch: pytest.MonkeyPatch, request_head: bytes, status: int, step: int
+) -> None:
+    monkeypatch.setattr(connection, "PATIENCE", PATIENCE)
     pieces = [request_head[start : start + step] for start in range(0, len(request_head), step)]
     answer = await exchange(port, *pieces)
     # What is still on its way when the connection closes may take the answer with it; nobody was asked all the same.
@@ -116,8 +120,7 @@ async def test_heads_of_any_size(port: int, request_head: bytes, status: int, st
     ids=["nothing", "the beginning of one", "one that trickles", "empty lines"],
 )
 async def test_a_head_has_to_come(port: int, pieces: list[bytes]) -> None:
-    async with asyncio.timeout(4.9):
-        answer = await exchange(port, *pieces, pause=0.05)
+    answer = await exchange(port, *pieces, pause=0.05)
     assert answer in (b"", b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
     assert not asked
 
@@ -142,7 +145,10 @@ async def test_what_is_left_of_a_body_after_the_answer_has_to_come(port: int) ->
     assert answer.endswith(b"short")
 
 
-async def test_after_the_rest_of_a_body_the_connection_can_be_used_again(port: int) -> None:
+async def test_after_the_rest_of_a_body_the_connection_can_be_used_again(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PATIENCE", PATIENCE)
     start = b"PUT / HTTP/1.1\r\ncontent-length: 10\r\n\r\n"
     answer = await exchange(port, start, b"x" * 5, b"x" * 5, head(10, b"/again"), pause=0.05)
     assert answer.count(OK) == 2
@@ -174,7 +180,9 @@ async def test_an_answer_that_nobody_reads(port: int) -> None:
     writer.close()
 
 
-async def test_an_answer_that_is_read_slowly(port: int) -> None:
+async def test_an_answer_that_is_read_slowly(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole of it takes longer than it may stand still."""
+    monkeypatch.setattr(connection, "STALL", 1.5)
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024 * 1024)
     writer.write(head(10, b"/large"))
     size = 0
@@ -190,6 +198,6 @@ async def test_one_who_sends_much_can_see_that_nobody_listens(port: int) -> None
     writer.write(head(10, b"/endless"))
     await reader.readexactly(1_000_000)
     writer.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not sent or sent[-1]:
             await asyncio.sleep(0.01)

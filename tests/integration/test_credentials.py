@@ -15,16 +15,17 @@ import pytest
 import pytest_asyncio
 from botocore.credentials import ProcessProvider
 
-from gateway import demo
 from gateway.auth.keys import Keys
 from gateway.auth.principal import Grant, Principal
 from gateway.config import Config
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo import demonstration as demo
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.token import Token
+from tests.databases import fresh_database
 from tests.integration.objects.clients import in_thread
-from tests.integration.objects.stage import fresh_database
-from tests.processes import run
+from tests.processes import called
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -48,7 +49,9 @@ async def origin(settings: Config) -> AsyncIterator[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def api(origin: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=origin, headers={"Authorization": f"Bearer {API_KEY}"}) as client:
+    async with httpx.AsyncClient(
+        base_url=origin, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=PATIENCE
+    ) as client:
         yield client
 
 
@@ -113,7 +116,7 @@ class TestEndpoint:
 
     async def test_who_gets_none(self, origin: str) -> None:
         wanted = {"resource": "job/1", "token": "1"}
-        async with httpx.AsyncClient(base_url=origin) as client:
+        async with httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
             anonymous = await client.post("/v1/credentials", json=wanted)
             wrong = await client.post("/v1/credentials", json=wanted, headers={"apikey": "wrong"})
             keyless = await client.post("/v1/credentials", json=wanted, headers={"apikey": "reader-key"})
@@ -159,12 +162,12 @@ class TestEndpoint:
 async def fetched(
     monkeypatch: pytest.MonkeyPatch, url: str, *arguments: str, key: str | None = API_KEY
 ) -> "subprocess.CompletedProcess[str]":
-    """Run the command, with ``key`` in its environment."""
+    """What the command tells, with ``key`` in its environment."""
     if key is None:
         monkeypatch.delenv("GATEWAY_API_KEY", raising=False)
     else:
         monkeypatch.setenv("GATEWAY_API_KEY", key)
-    return await in_thread(lambda: run("credentials", "--url", url, *arguments))
+    return await in_thread(lambda: called("credentials", "--url", url, *arguments))
 
 
 class TestCommand:

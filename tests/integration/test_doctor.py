@@ -13,14 +13,14 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from gateway import doctor
 from gateway.config import Config
-from gateway.doctor import Check, Report, Status, render
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.doctor import examination as doctor
+from gateway.doctor.examination import Check, Report, Status, render
 from gateway.fencing.intent import Announcement
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
-from gateway.store import diagnosis, intents, uploads
+from gateway.store import diagnosis, intents, rights, uploads
 from gateway.store.database import Database
 from gateway.store.uploads import Place, Upload
 from tests.doubles.s3 import S3Double, serve
@@ -67,10 +67,11 @@ async def execute(dsn: str, *statements: str) -> None:
 
 
 RULE = {"match": "reports/{job}/**", "resource": "job/{job}"}
+CALLER = {"name": "writer", "access_key_id": "writer", "secret_access_key": "s" * 32, "api_key": "k" * 32}
 
 
 async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, double: S3Double) -> None:
-    report = await examine(config(dsn, endpoint, objects=[RULE]))
+    report = await examine(config(dsn, endpoint, objects=[RULE], callers=[CALLER]))
     assert not report.problems, "\n".join(render(report))
     assert [section.title for section in report.sections] == [
         "configuration",
@@ -78,7 +79,7 @@ async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, dou
         "object store",
         "pending writes",
     ]
-    assert worse(report, Status.WARNING) == ["role"], "the embedded Postgres knows no one but its superuser"
+    assert worse(report, Status.WARNING) == ["role", "record"], "the embedded Postgres knows no one but its superuser"
     assert "put-race-if-match" in found(report, "bucket reports").detail
     assert not double.objects("reports")
     assert not [each for each in double.requests if each.bucket == "other"], "it is not named by any rule"
@@ -106,6 +107,8 @@ class TestConfiguration:
                 "api keys",
                 "without one: w",
             ),
+            ({"callers": [{**CALLER, "api_key": "k" * 31}]}, "short keys", "guessed: writer"),
+            ({"callers": [{**CALLER, "secret_access_key": "s" * 31}]}, "short keys", "guessed: writer"),
             ({"fencing": {"mode": "observe"}}, "observe", "everything without a mode"),
             ({"objects": [{**RULE, "mode": "observe"}]}, "observe", "reports/{job}/**"),
             ({"tables": [{"name": "public.a", "mode": "observe"}]}, "observe", "public.a"),
@@ -178,36 +181,36 @@ class TestDatabase:
         assert "role" not in worse(report, Status.WARNING)
 
     async def test_each_privilege_that_is_missing_is_named(self, dsn: str, role: str) -> None:
+        await rights.grant(dsn, role)
         await execute(
             dsn,
-            f"GRANT USAGE ON SCHEMA fencing TO {role}",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fencing TO {role}",
-            f"REVOKE INSERT ON fencing.rejection FROM {role}",
-            "REVOKE EXECUTE ON FUNCTION fencing.begin_v2 FROM public",
+            f"REVOKE INSERT ON fencing.intake FROM {role}",
+            f"REVOKE EXECUTE ON FUNCTION fencing.begin_v2, fencing.seal_v1 FROM public, {role}",
         )
         check = found(await examine(config(_as(dsn, role))), "schema")
-        assert "INSERT on fencing.rejection, EXECUTE on fencing.begin_v2" in check.detail
+        missing = {"INSERT on fencing.intake", "EXECUTE on fencing.begin_v2", "EXECUTE on fencing.seal_v1"}
+        assert set(check.detail.removeprefix("the role lacks ").split(", ")) == missing
+        assert f"--grant-to {role}" in check.advice
 
     async def test_a_role_with_just_the_rights_it_needs_is_fine(self, dsn: str, role: str) -> None:
         await execute(
             dsn,
-            f"GRANT USAGE ON SCHEMA fencing, public TO {role}",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fencing TO {role}",
             "CREATE TABLE public.account (id bigint PRIMARY KEY)",
+            f"GRANT USAGE ON SCHEMA public TO {role}",
             f"GRANT SELECT, INSERT, UPDATE, DELETE ON public.account TO {role}",
         )
-        report = await examine(config(_as(dsn, role), tables=[{"name": "public.account"}]))
+        await rights.grant(dsn, role)
+        report = await examine(config(_as(dsn, role), tables=[{"name": "public.account"}], callers=[CALLER]))
         assert not report.problems, "\n".join(render(report))
         assert not worse(report, Status.WARNING)
 
     async def test_exposed_tables_the_role_cannot_write_are_a_warning(self, dsn: str, role: str) -> None:
         await execute(
             dsn,
-            f"GRANT USAGE ON SCHEMA fencing TO {role}",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA fencing TO {role}",
             "CREATE TABLE public.account (id bigint PRIMARY KEY, note text)",
             f"GRANT SELECT, UPDATE (note) ON public.account TO {role}",
         )
+        await rights.grant(dsn, role)
         report = await examine(config(_as(dsn, role)))
         check = found(report, "privileges")
         assert check.status is Status.WARNING

@@ -2,10 +2,11 @@
 
 import httpx
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.stage import staged
+from tests.waiting import PATIENCE
 
 
 async def test_callers_are_told_what_the_stores_of_their_buckets_lack(postgres_server: EmbeddedPostgres) -> None:
@@ -27,7 +28,7 @@ async def test_callers_are_told_what_the_stores_of_their_buckets_lack(postgres_s
                 }
             },
         }
-        async with httpx.AsyncClient(base_url=stage.origin) as anybody:
+        async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as anybody:
             assert (await anybody.get("/v1/health")).json() == {"postgres": "ok", "s3": "ok"}
 
 

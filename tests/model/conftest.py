@@ -4,16 +4,25 @@ from collections.abc import Callable
 
 import pytest
 
-_EXPLORED: list[tuple[str, int]] = []
+_EXPLORED = "explored: "
 
 
 @pytest.fixture
-def report_states() -> Callable[[str, int], None]:
-    return lambda name, number: _EXPLORED.append((name, number))
+def report_states(record_property: Callable[[str, object], None]) -> Callable[[str, int], None]:
+    """As a property of the test's report, which arrives wherever the summary is printed."""
+    return lambda name, number: record_property(f"{_EXPLORED}{name}", number)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _EXPLORED:
+    explored = [
+        (name.removeprefix(_EXPLORED), number)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+        for name, number in report.user_properties
+        if name.startswith(_EXPLORED)
+    ]
+    if explored:
         terminalreporter.section("object protocol: states explored, or steps to the broken promise")
-    for name, number in _EXPLORED:
+    for name, number in explored:
         terminalreporter.write_line(f"{number:>9,}  {name}")

@@ -3,17 +3,23 @@
 The generators explored are the ones production drives (``gateway.objects.protocol``). Their effects are done on the
 stores of ``memory.py``; mutations of S3 become requests in a network that delivers each of them at any later time or
 never. After each step the promises are checked; the first broken one is raised with the steps that led there.
+
+A world is put together of numbers, each of which stands for one value: the local state of a client, a request on its
+way, what all share. So worlds are quickly hashed and compared; and what a step does to these parts is found out once,
+since it is the same in every world that has them.
 """
 
+import gc
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from gateway.fencing.intent import Announcement, Forbidden, Intent, Kind, KnownObject
-from gateway.fencing.rules import Presented
+from gateway.fencing.rules import Mode, Presented
 from gateway.fencing.token import Token
 from gateway.objects import protocol
 from gateway.objects.answers import Applied, NotApplied, NotSent, Unknown, WriteAnswer
@@ -52,7 +58,9 @@ RESOURCE = "r"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of a client with a token: put, complete, amend, delete or barrier. ``data`` names the bytes."""
+    """One call of a client with a token: put, complete, amend, delete or barrier; or of the sweeper, which has none.
+    ``data`` names the bytes.
+    """
 
     kind: str
     token: int
@@ -82,12 +90,17 @@ def barrier(token: int) -> Operation:
     return Operation("barrier", token)
 
 
+def sweep(key: str = "k") -> Operation:
+    return Operation("sweep", 0, key)
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What is explored: clients, each with its calls one after the other, and how much may go wrong.
 
     ``conditional_complete`` False: the store ignores the condition of a completion. ``old_uploads`` False: it refuses
-    the upload where an object stands at the key, as if that were newer. ``remembered``: the gateway knows the objects.
+    the upload where an object stands at the key, as if that were newer. ``conditional_delete`` False: it ignores the
+    condition of a delete. ``remembered``: the gateway knows the objects. ``tombstones``: keys where one stands.
     """
 
     name: str
@@ -97,7 +110,9 @@ class Scope:
     losses: int = 1
     conditional_complete: bool = True
     old_uploads: bool = True
+    conditional_delete: bool = True
     remembered: bool = False
+    tombstones: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,22 +160,53 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """Everything there is, as one hashable value. ``clients`` holds the numbers of interned local states."""
+class Shared:
+    """What is no client's own: the stores, and what has been done and answered so far."""
 
-    clients: tuple[int, ...]
     fences: Hashable
     objects: tuple[tuple[str, Content], ...]
-    network: tuple[Request, ...]
     uploads: frozenset[str]
-    crashes: int
-    losses: int
     acknowledged: Token = NOBODY
     applied: tuple[tuple[str, Token], ...] = ()
     written: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
     reverted: frozenset[str] = frozenset()
+
+
+class World(NamedTuple):
+    """Everything there is, as numbers: of the clients' local states, of the requests (sorted), of what is shared; and
+    how many crashes and losses may still come.
+    """
+
+    clients: tuple[int, ...]
+    network: tuple[int, ...]
+    shared: int
+    crashes: int
+    losses: int
+
+
+# The step that led to a world: from which one, what happened, and to which client or to which request of the network.
+Happening: TypeAlias = Callable[[World, int], World]
+Step: TypeAlias = tuple[World, Happening, int]
+Value = TypeVar("Value", bound=Hashable)
+
+
+class Numbered(Generic[Value]):
+    """Gives values numbers; equal values get equal ones."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Value, int] = {}
+        self._values: list[Value] = []
+
+    def number(self, value: Value) -> int:
+        number = self._numbers.setdefault(value, len(self._values))
+        if number == len(self._values):
+            self._values.append(value)
+        return number
+
+    def __getitem__(self, number: int) -> Value:
+        return self._values[number]
 
 
 @dataclass(slots=True)
@@ -188,27 +234,41 @@ class Explorer:
         self._limit = limit
         self._points: list[Point] = []
         self._interned: dict[Hashable, int] = {}
+        self._shared: Numbered[Shared] = Numbered()
+        self._requests: Numbered[Request] = Numbered()
+        # What these answer depends on the numbers they are asked with and on nothing else.
+        self._performed = cache(self._perform)
+        self._delivered = cache(self._take_effect)
+        self._waiting = cache(self._who_waits)
+        self._unawaited = cache(self._await_no_longer)
 
     def run(self) -> int:
         """The number of states seen. Raises ``BrokenPromise``, or AssertionError where the scope is too large."""
+        with _nothing_is_garbage():
+            return self._explore()
+
+    def _explore(self) -> int:
         start = self._start()
-        before: dict[World, tuple[World, str] | None] = {start: None}
+        before: dict[World, Step | None] = {start: None}
         queue = deque([start])
         while queue:
             world = queue.popleft()
-            for label, step in self._steps(world):
+            for happening, subject in self._happenings(world):
                 try:
-                    after = step()
+                    after = happening(world, subject)
                 except BrokenPromise as broken:
-                    raise BrokenPromise(f"{broken}\n{self._story(before, world, label)}") from None
+                    raise BrokenPromise(f"{broken}\n{self._story(before, (world, happening, subject))}") from None
                 if after not in before:
-                    before[after] = (world, label)
+                    before[after] = (world, happening, subject)
                     queue.append(after)
             assert len(before) <= self._limit, f"{self._scope.name}: more than {self._limit} states"
         return len(before)
 
     def _start(self) -> World:
-        contents = tuple((key, Content(data, Form.PLAIN, "before")) for key, data in self._scope.objects)
+        contents = tuple(
+            (key, Content(data, Form.PLAIN, "before", tombstone=key in self._scope.tombstones))
+            for key, data in self._scope.objects
+        )
         clients = tuple(self._intern(client, ()) for client in range(len(self._scope.clients)))
         uploads = frozenset(
             str(_mark(client, index, operation))
@@ -218,13 +278,14 @@ class Explorer:
         )
         known = {(RESOURCE, BUCKET, key): KnownObject(content.etag) for key, content in contents}
         fences = Fences(known=known if self._scope.remembered else {})
-        return World(clients, _freeze(fences), contents, (), uploads, self._scope.crashes, self._scope.losses)
+        shared = self._shared.number(Shared(_freeze(fences), contents, uploads))
+        return World(clients, (), shared, self._scope.crashes, self._scope.losses)
 
     # Local states -----------------------------------------------------------------------------------------------
 
     def _intern(self, client: int, history: tuple[Any, ...]) -> int:
         """The number of the state a client is in after these answers; equal states get equal numbers."""
-        script = _script(client, self._scope.clients[client], conditional=self._scope.conditional_complete)
+        script = _script(client, self._scope)
         effect = next(script)
         try:
             for answer in history:
@@ -237,43 +298,89 @@ class Explorer:
             self._points.append(Point(client, history, effect))
         return number
 
-    def _advance(self, world: World, client: int, answer: Any, **changes: Any) -> World:
-        point = self._points[world.clients[client]]
+    def _advance(self, number: int, answer: Any) -> int:
+        """The number of the state a client is in that got this answer in the state of that number."""
+        point = self._points[number]
         if answer not in point.following:
-            point.following[answer] = self._intern(client, (*point.history, answer))
-        clients = (*world.clients[:client], point.following[answer], *world.clients[client + 1 :])
-        return replace(world, clients=clients, **changes)
+            point.following[answer] = self._intern(point.client, (*point.history, answer))
+        return point.following[answer]
 
     # Steps ------------------------------------------------------------------------------------------------------
 
-    def _steps(self, world: World) -> Iterator[tuple[str, Callable[[], World]]]:
+    def _happenings(self, world: World) -> Iterator[tuple[Happening, int]]:
+        """What may happen next, and to whom."""
+        waiting = self._waiting(world.network)
         for client, number in enumerate(world.clients):
             if number == CRASHED or self._points[number].effect is None:
                 continue
-            effect = self._points[number].effect
-            waiting = any(request.client == client and request.awaited for request in world.network)
-            if not waiting:
-                yield f"{client}: {_label(effect)}", partial(self._do, world, client, effect)
+            if client not in waiting:
+                yield self._do, client
             elif world.losses:
-                yield f"{client}: no answer to {_label(effect)}", partial(self._time_out, world, client)
+                yield self._time_out, client
             if world.crashes:
-                yield f"{client}: crash", partial(self._crash, world, client)
-        for index, request in enumerate(world.network):
-            yield f"store: {request.client}'s {_label(request.effect)}", partial(self._deliver, world, index)
+                yield self._crash, client
+        for index in range(len(world.network)):
+            yield self._deliver, index
 
-    def _do(self, world: World, client: int, effect: Any) -> World:
-        if isinstance(effect, Put | Complete | Amend | Delete | Entomb | Bump):
-            return self._send(world, client, effect)
+    def _do(self, world: World, client: int) -> World:
+        clients, network, shared, crashes, losses = world
+        request, number, shared = self._performed(clients[client], shared)
+        if request is not None:
+            return World(clients, tuple(sorted((*network, request))), shared, crashes, losses)
+        return World(_with(clients, client, number), network, shared, crashes, losses)
+
+    def _deliver(self, world: World, index: int) -> World:
+        clients, network, shared, crashes, losses = world
+        request, rest = network[index], network[:index] + network[index + 1 :]
+        client = self._requests[request].client
+        number, shared = self._delivered(request, shared, clients[client])
+        return World(_with(clients, client, number), rest, shared, crashes, losses)
+
+    def _time_out(self, world: World, client: int) -> World:
+        clients, network, shared, crashes, losses = world
+        number = self._advance(clients[client], Unknown("timeout"))
+        return World(_with(clients, client, number), self._unawaited(network, client), shared, crashes, losses - 1)
+
+    def _crash(self, world: World, client: int) -> World:
+        clients, network, shared, crashes, losses = world
+        return World(_with(clients, client, CRASHED), self._unawaited(network, client), shared, crashes - 1, losses)
+
+    def _who_waits(self, network: tuple[int, ...]) -> frozenset[int]:
+        requests = (self._requests[number] for number in network)
+        return frozenset(request.client for request in requests if request.awaited)
+
+    def _await_no_longer(self, network: tuple[int, ...], client: int) -> tuple[int, ...]:
+        """The client no longer waits for an answer. Its requests are still on their way."""
+        requests = (self._requests[number] for number in network)
+        unawaited = (replace(one, awaited=False) if one.client == client else one for one in requests)
+        return tuple(sorted(map(self._requests.number, unawaited)))
+
+    # What a client asks for -------------------------------------------------------------------------------------
+
+    def _perform(self, number: int, shared: int) -> tuple[int | None, int, int]:
+        """What a client in this state does: the number of the request that it sends, or None where it has its answer
+        at once; and the numbers of its state and of what is shared from then on.
+        """
+        point, before = self._points[number], self._shared[shared]
+        if isinstance(point.effect, Put | Complete | Amend | Delete | Entomb | Bump):
+            request = self._request(point.client, point.effect, dict(before.objects))
+            if isinstance(request, Request):
+                return self._requests.number(request), number, shared
+            return None, self._advance(number, request), shared
+        answer, after = self._answer(point.effect, before)
+        return None, self._advance(number, answer), self._shared.number(after)
+
+    def _answer(self, effect: Any, shared: Shared) -> tuple[Any, Shared]:
         if isinstance(effect, Done):
-            return self._advance(self._acknowledge(world, effect), client, None)
+            return None, self._acknowledge(shared, effect)
         if isinstance(effect, Head):
-            return self._advance(world, client, self._objects(world).head(effect.key))
+            return self._objects(shared).head(effect.key), shared
         if isinstance(effect, GiveUp):
             assert effect.intent.upload_id is not None
-            return self._advance(world, client, answer=True, uploads=world.uploads - {effect.intent.upload_id})
-        fences = _thaw(world.fences)
+            return True, replace(shared, uploads=shared.uploads - {effect.intent.upload_id})
+        fences = _thaw(shared.fences)
         answer = self._ask(fences, effect)
-        return self._advance(world, client, answer, fences=_freeze(fences))
+        return answer, replace(shared, fences=_freeze(fences))
 
     def _ask(self, fences: Fences, effect: Any) -> Any:
         match effect:
@@ -318,7 +425,9 @@ class Explorer:
             fences.intents.update(others)
         return begun
 
-    def _send(self, world: World, client: int, effect: Put | Complete | Amend | Delete | Entomb | Bump) -> World:
+    def _request(
+        self, client: int, effect: Put | Complete | Amend | Delete | Entomb | Bump, objects: dict[str, Content]
+    ) -> Request | NotSent:
         content: Content | None = None
         match effect:
             case Complete(write):
@@ -329,21 +438,23 @@ class Explorer:
             case Entomb(owner):
                 content = _tombstone(owner, own_id=self._weakness.settlers_id)
             case Bump(_, key, tag, forbidden):
-                found = dict(world.objects).get(key)
+                found = objects.get(key)
                 if found is None or found.etag != tag:
-                    return self._advance(world, client, NotSent("the object has changed"))
+                    return NotSent("the object has changed")
                 forms = tuple(Candidate(form, etag(found.data, form)) for form in Form)
                 other = protocol.choose(forms, forbidden | {tag})
                 if other is None:
-                    return self._advance(world, client, NotSent("no form is left"))
+                    return NotSent("no form is left")
                 content = replace(found, form=other)
-        return replace(world, network=_network((*world.network, Request(client, effect, content))))
+        return Request(client, effect, content)
 
-    def _deliver(self, world: World, index: int) -> World:
-        request = world.network[index]
-        rest = world.network[:index] + world.network[index + 1 :]
-        objects = self._objects(world)
-        uploads = world.uploads
+    # What arrives at the store ----------------------------------------------------------------------------------
+
+    def _take_effect(self, number: int, before: int, client: int) -> tuple[int, int]:
+        """The numbers of the client's state and of what is shared once the request of this number has arrived."""
+        request, shared = self._requests[number], self._shared[before]
+        objects = self._objects(shared)
+        uploads = shared.uploads
         effect = request.effect
         answer: WriteAnswer
         match effect:
@@ -351,6 +462,9 @@ class Explorer:
                 assert request.content is not None
                 answer = self._completed(objects, write, request.content, expected, is_there=upload_id in uploads)
                 uploads -= {upload_id} if isinstance(answer, Applied) else set()
+            case Amend(write) if self._operation(write).kind == "sweep":
+                self._check_swept(shared, write.key)
+                answer = objects.remove(write.key)
             case Amend(write):
                 answer = objects.amend(write.key)
             case Put() | Entomb():
@@ -361,14 +475,19 @@ class Explorer:
                 answer = objects.delete(write.key, expected)
             case Bump(_, key, tag):
                 assert request.content is not None
-                before = objects.objects.get(key)
+                there = objects.objects.get(key)
                 answer = objects.put(key, request.content, tag)
-                if isinstance(answer, Applied) and before and before.write_id != request.content.write_id:
-                    world = self._check_reverted(world, before.write_id)
-        after = replace(world, network=rest, objects=tuple(sorted(objects.objects.items())), uploads=uploads)
+                if isinstance(answer, Applied) and there and there.write_id != request.content.write_id:
+                    shared = self._check_reverted(shared, there.write_id)
+        shared = replace(shared, objects=tuple(sorted(objects.objects.items())), uploads=uploads)
         if isinstance(answer, Applied):
-            after = self._check_applied(after, request)
-        return self._advance(after, request.client, answer) if request.awaited else after
+            shared = self._check_applied(shared, request)
+        return self._advance(client, answer) if request.awaited else client, self._shared.number(shared)
+
+    def _check_swept(self, shared: Shared, key: str) -> None:
+        """P3 again: nothing that somebody has been told is there is swept away."""
+        there = dict(shared.objects).get(key)
+        self._hold("P3", there is None or there.tombstone, "a sweep removed what had been written")
 
     def _completed(
         self,
@@ -387,79 +506,98 @@ class Explorer:
             return NotApplied(409, "ConditionalRequestConflict")
         return objects.put(write.key, content, expected)
 
-    def _time_out(self, world: World, client: int) -> World:
-        return self._advance(
-            world, client, Unknown("timeout"), network=_ignored(world, client), losses=world.losses - 1
-        )
-
-    def _crash(self, world: World, client: int) -> World:
-        clients = (*world.clients[:client], CRASHED, *world.clients[client + 1 :])
-        return replace(world, clients=clients, network=_ignored(world, client), crashes=world.crashes - 1)
-
     # Promises ---------------------------------------------------------------------------------------------------
 
-    def _check_applied(self, world: World, request: Request) -> World:
+    def _check_applied(self, shared: Shared, request: Request) -> Shared:
         """P2, P4 and the second half of P3, at the moment a mutation takes effect."""
         match request.effect:
             case Put(write) | Complete(write) | Amend(write) | Delete(write) | Entomb(Announcement() as write):
                 pass
             case _:
-                return world
-        assert write.presented is not None
+                return shared
+        if write.presented is None:
+            self._hold("P4", _thaw(shared.fences).is_pending(write), "a sweep took effect without an intent")
+            return shared
         token, name = write.presented.token, str(write.write_id)
         self._hold(
-            "P2", token >= world.acknowledged, f"{token} took effect after {world.acknowledged} was acknowledged"
+            "P2", token >= shared.acknowledged, f"{token} took effect after {shared.acknowledged} was acknowledged"
         )
-        self._hold("P2", token >= dict(world.applied).get(write.key, token), f"{token} replaced a newer holder's write")
-        self._hold("P3", name not in world.refused, "a refused write took effect")
-        self._hold("P4", _thaw(world.fences).is_pending(write), "a mutation took effect without an intent")
-        applied = {**dict(world.applied), write.key: token}
+        self._hold(
+            "P2", token >= dict(shared.applied).get(write.key, token), f"{token} replaced a newer holder's write"
+        )
+        self._hold("P3", name not in shared.refused, "a refused write took effect")
+        self._hold("P4", _thaw(shared.fences).is_pending(write), "a mutation took effect without an intent")
+        applied = {**dict(shared.applied), write.key: token}
         return replace(
-            world, applied=tuple(sorted(applied.items())), written=world.written | {name, str(write.mark or name)}
+            shared, applied=tuple(sorted(applied.items())), written=shared.written | {name, str(write.mark or name)}
         )
 
-    def _check_reverted(self, world: World, name: str) -> World:
+    def _check_reverted(self, shared: Shared, name: str) -> Shared:
         """A bump has put back what was there before a write of the same bytes: its metadata are lost."""
-        self._hold("P3", name not in world.stored, "a bump undid the metadata of an acknowledged write")
-        return replace(world, reverted=world.reverted | {name})
+        self._hold("P3", name not in shared.stored, "a bump undid the metadata of an acknowledged write")
+        return replace(shared, reverted=shared.reverted | {name})
 
-    def _acknowledge(self, world: World, done: Done) -> World:
+    def _acknowledge(self, shared: Shared, done: Done) -> Shared:
         """P3 at the moment of the answer, and what P2 holds the others to from here on."""
         name, mark = str(done.write_id), str(done.mark)
         match done.outcome:
             case Stored() | Deleted() | Barred():
                 kind = done.operation.kind
+                if kind == "sweep":
+                    return shared
                 answers = {Stored: ("put", "complete", "amend"), Deleted: ("delete",), Barred: ("barrier",)}
                 outcome = type(done.outcome)
                 self._hold("P3", kind in answers[outcome], f"a {kind} is answered {outcome.__name__}")
-                applied = not isinstance(done.outcome, Stored) or mark in world.written
+                applied = not isinstance(done.outcome, Stored) or mark in shared.written
                 self._hold("P3", applied, "a write was acknowledged that has not taken effect")
                 if isinstance(done.outcome, Stored):
-                    self._hold("P3", mark not in world.reverted, "a write was acknowledged that a bump had undone")
-                    world = replace(world, stored=world.stored | {mark})
-                return replace(world, acknowledged=max(world.acknowledged, Token(0, done.operation.token)))
+                    self._hold("P3", mark not in shared.reverted, "a write was acknowledged that a bump had undone")
+                    shared = replace(shared, stored=shared.stored | {mark})
+                return replace(shared, acknowledged=max(shared.acknowledged, Token(0, done.operation.token)))
             case Refused() | ConditionFailed() | StoreRefused() | NotDone():
-                self._hold("P3", name not in world.written, "a write was refused that has taken effect")
-                return replace(world, refused=world.refused | {name})
-        return world
+                self._hold("P3", name not in shared.written, "a write was refused that has taken effect")
+                return replace(shared, refused=shared.refused | {name})
+        return shared
 
     def _hold(self, promise: str, holds: bool, otherwise: str) -> None:  # noqa: FBT001 - it is the subject
         if not holds and promise in self._promises:
             raise BrokenPromise(f"{promise}: {otherwise}")
 
-    def _objects(self, world: World) -> Objects:
-        return Objects(dict(world.objects), self._weakness.conditions)
+    def _objects(self, shared: Shared) -> Objects:
+        return Objects(dict(shared.objects), self._weakness.conditions)
 
     def _operation(self, write: Announcement) -> Operation:
         client, index = divmod(write.write_id.int, 100)
         return self._scope.clients[client][index]
 
-    def _story(self, before: dict[World, tuple[World, str] | None], world: World, last: str) -> str:
-        labels = [last]
-        while (step := before[world]) is not None:
-            world, label = step
-            labels.append(label)
+    def _story(self, before: dict[World, Step | None], last: Step) -> str:
+        labels = []
+        step: Step | None = last
+        while step is not None:
+            labels.append(self._label(*step))
+            step = before[step[0]]
         return "\n".join(reversed(labels))
+
+    def _label(self, world: World, happening: Happening, subject: int) -> str:
+        if happening == self._deliver:
+            request = self._requests[world.network[subject]]
+            return f"store: {request.client}'s {_label(request.effect)}"
+        if happening == self._crash:
+            return f"{subject}: crash"
+        effect = _label(self._points[world.clients[subject]].effect)
+        return f"{subject}: {effect}" if happening == self._do else f"{subject}: no answer to {effect}"
+
+
+@contextmanager
+def _nothing_is_garbage() -> Iterator[None]:
+    """Worlds are kept, and without cycles: to look through all of them again and again for garbage finds none."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _write_id(client: int, index: int) -> UUID:
@@ -471,9 +609,9 @@ def _mark(client: int, index: int, operation: Operation) -> UUID:
     return _write_id(client, index) if operation.upload is None else UUID(int=10_000 + operation.upload)
 
 
-def _script(client: int, operations: tuple[Operation, ...], *, conditional: bool) -> Script:
+def _script(client: int, scope: Scope) -> Script:
     """A client: its calls one after the other, each driving the protocol."""
-    for index, operation in enumerate(operations):
+    for index, operation in enumerate(scope.clients[client]):
         write_id = _write_id(client, index)
         presented = Presented(Token(0, operation.token))
         write = Announcement(RESOURCE, BUCKET, operation.key, write_id, presented, "explorer")
@@ -484,12 +622,16 @@ def _script(client: int, operations: tuple[Operation, ...], *, conditional: bool
         elif operation.kind == "complete":
             of_parts = etag(operation.data, Form.MULTIPART)
             mark = _mark(client, index, operation)
-            steps = protocol.complete(replace(write, mark=mark), str(mark), of_parts, conditional=conditional)
-            outcome = yield from steps
+            outcome = yield from protocol.complete(
+                replace(write, mark=mark), str(mark), of_parts, conditional=scope.conditional_complete
+            )
         elif operation.kind == "amend":
             outcome = yield from protocol.amend(write)
         elif operation.kind == "delete":
-            outcome = yield from protocol.delete(write)
+            outcome = yield from protocol.delete(write, conditional_delete=scope.conditional_delete)
+        elif operation.kind == "sweep":
+            anybody = replace(write, presented=None, mode=Mode.OBSERVE)
+            outcome = yield from protocol.sweep(anybody, conditional_delete=scope.conditional_delete)
         else:
             outcome = yield from protocol.barrier(RESOURCE, presented, "explorer")
         yield Done(operation, write_id, _mark(client, index, operation), outcome)
@@ -539,10 +681,5 @@ def _thaw(frozen: Any) -> Fences:
     return Fences(*(dict(part) for part in frozen))
 
 
-def _network(requests: tuple[Request, ...]) -> tuple[Request, ...]:
-    return tuple(sorted(requests, key=repr))
-
-
-def _ignored(world: World, client: int) -> tuple[Request, ...]:
-    """The requests of a client that no longer waits: they are still on their way."""
-    return _network(tuple(replace(r, awaited=False) if r.client == client else r for r in world.network))
+def _with(clients: tuple[int, ...], client: int, number: int) -> tuple[int, ...]:
+    return (*clients[:client], number, *clients[client + 1 :])

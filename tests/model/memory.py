@@ -151,6 +151,11 @@ class Objects:
     def amend(self, key: str) -> Applied | NotApplied:
         return Applied(None) if key in self.objects else NotApplied(404, "NoSuchKey")
 
+    def remove(self, key: str) -> Applied:
+        """Delete without a condition."""
+        self.objects.pop(key, None)
+        return Applied(None)
+
     def delete(self, key: str, expected: str) -> Applied | NotApplied:
         if not self._holds(key, expected):
             return NotApplied(412, "PreconditionFailed")

@@ -4,21 +4,25 @@ The number of states of each exploration is printed at the end of the run (see c
 """
 
 from collections.abc import Callable
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 
 import pytest
 
 from gateway.fencing.intent import Announcement, Begun, Intent, Kind
 from gateway.objects import protocol, settling
-from gateway.objects.answers import Applied, Found
-from gateway.objects.effects import Abandon, Bump, Entomb, Forbid, Head, Steps
-from tests.model.explorer import BrokenPromise, Explorer, Scope, Weakness, amend, barrier, complete, delete, put
+from gateway.objects.answers import Applied, Found, WriteAnswer
+from gateway.objects.effects import Abandon, Amend, Bump, Deleted, Entomb, Finish, Forbid, Head, Steps
+from tests.model.explorer import BrokenPromise, Explorer, Scope, Weakness, amend, barrier, complete, delete, put, sweep
 from tests.model.memory import NOW
 
 Report = Callable[[str, int], None]
 
 WEAK: dict[str, Any] = {"conditional_complete": False}
 CALM: dict[str, Any] = {"crashes": 0, "losses": 0}
+UNCONDITIONAL: dict[str, Any] = {"conditional_delete": False}
+FORGETFUL: dict[str, Any] = {**UNCONDITIONAL, "tombstones": ("k",), "crashes": 0}
+QUIET: dict[str, Any] = {"tombstones": ("k",), "crashes": 0}
 REMEMBERED: dict[str, Any] = {"remembered": True, "crashes": 0}
 
 SCOPES = (
@@ -51,6 +55,25 @@ SCOPES = (
     ),
     Scope("zombie amends", ((amend(1),), (barrier(2), put(2, "Z"))), (("k", "X"),), losses=2),
     Scope("an amendment against a put", ((put(1, "Y"),), (amend(2), put(2, "X"))), (("k", "X"),)),
+    Scope("a sweep against a put", ((sweep(),), (put(1, "Y"),)), (("k", "T"),), tombstones=("k",)),
+    Scope("a sweep, no condition", ((sweep(),), (put(1, "Y"), put(2, "Z"))), (("k", "T"),), **FORGETFUL),
+    Scope("delete and sweep, no condition", ((delete(1), sweep()), (put(2, "Z"),)), (("k", "X"),), **UNCONDITIONAL),
+    Scope("a sweep against a barrier", ((sweep(),), (barrier(2), put(2, "Z"))), (("k", "T"),), **QUIET),
+    Scope("a sweep against a delete", ((sweep(),), (delete(1), put(1, "Y"))), (("k", "T"),), **QUIET),
+    Scope("a sweep against an upload", ((sweep(),), (complete(1, "Y"),)), (("k", "T"),), tombstones=("k",), **CALM),
+    Scope("a sweep against an amendment", ((sweep(),), (amend(1), delete(2))), (("k", "T"),), **QUIET),
+    Scope("an amendment against a delete", ((delete(1),), (amend(2),)), (("k", "X"),)),
+    Scope("zombie amends, successor deletes", ((amend(1),), (delete(2), put(2, "X"))), (("k", "X"),)),
+    Scope("two amendments", ((amend(1),), (amend(2),), (barrier(3),)), (("k", "X"),)),
+    Scope("an amendment against an upload, no condition", ((complete(1, "Y"),), (amend(2),)), (("k", "X"),), **WEAK),
+    Scope("an upload against a delete", ((complete(1, "Y"),), (delete(2), put(2, "X"))), (("k", "X"),)),
+    Scope("the same, no condition", ((complete(1, "Y"),), (delete(2), put(2, "X"))), (("k", "X"),), **WEAK),
+    Scope("a delete against uploads", ((delete(1),), (complete(2, "Z"), complete(2, "X"))), (("k", "X"),)),
+    Scope("two barriers over a put", ((put(1, "Y"),), (barrier(2),), (barrier(3),)), (("k", "X"),), crashes=0),
+    Scope("two barriers, no condition", ((complete(1, "Y"),), (barrier(2),), (barrier(3),)), (("k", "X"),), **WEAK),
+    Scope("two deletes, no condition", ((delete(1),), (delete(2), put(2, "X"))), (("k", "X"),), **UNCONDITIONAL),
+    Scope("completed by two holders", ((complete(1, "Y", upload=1), put(1, "Z")), (complete(2, "Y", upload=1),))),
+    Scope("the same upload, no condition", ((complete(1, "Y", upload=1),), (complete(2, "Y", upload=1),)), **WEAK),
     Scope("two keys and a delete", ((put(1, "Y", "a"),), (delete(2, "b"), put(2, "X", "a"))), (("a", "X"), ("b", "X"))),
 )
 
@@ -164,3 +187,24 @@ def test_the_explorer_sees_what_settling_owes(
 ) -> None:
     monkeypatch.setattr(protocol, "settle", settle)
     report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
+
+
+def sweep_by_the_first_look(write: Announcement, *, conditional_delete: bool) -> Steps[Any]:
+    """What suffices where the delete has a condition: the look before the intent was pending."""
+
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Any]:
+        if not begun.key.tombstone:
+            yield Finish(write, begun.key.etag, tombstone=False)
+            return Deleted(begun.decision, begun.fence)
+        answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
+        return (yield from protocol._conclude(write, begun, answer))
+
+    return (yield from protocol._fenced(protocol._without_condition(write), None, mutate, look=True))
+
+
+def test_the_explorer_sees_what_a_sweep_without_a_condition_owes(
+    monkeypatch: pytest.MonkeyPatch, report_states: Report
+) -> None:
+    monkeypatch.setattr(protocol, "sweep", sweep_by_the_first_look)
+    scope = "a sweep, no condition"
+    report_states(f"without a second look: {scope}", shortest_way_to_a_broken_promise(scope, Weakness(), "P3"))

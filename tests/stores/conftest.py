@@ -8,8 +8,11 @@ import pytest
 from tests.stores.kinds import KINDS
 from tests.stores.store import Store, StoreMissing
 
+# Where tests run on several cores, one of them has a store to itself: it is started once, and its races are its own.
+EACH = [pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in KINDS]
 
-@pytest.fixture(scope="session", params=KINDS)
+
+@pytest.fixture(scope="session", params=EACH)
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """Every kind of store in turn."""
     yield from _running(request.param)

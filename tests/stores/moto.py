@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway import embedded
+from gateway.demo import embedded
 from tests.stores.store import Store
 
 

@@ -1,6 +1,7 @@
 """A real object store that tests run against, whatever its kind."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -44,6 +45,12 @@ class StoreMissing(Exception):
     """The store's programs are not on this machine; the message says how to install them."""
 
 
+@cache
+def _session() -> boto3.Session:
+    """One session, because reading the service model is what makes a client slow to build."""
+    return boto3.Session(region_name=REGION)
+
+
 def connect(origin: str, user: User, session_token: str | None = None, **settings: Any) -> S3Client:
     """A boto3 client that sends each request once, and its bodies plainly, as old stores need it."""
     plain = Config(
@@ -54,7 +61,7 @@ def connect(origin: str, user: User, session_token: str | None = None, **setting
         response_checksum_validation="when_required",
         read_timeout=60,
     )
-    return boto3.Session(region_name=REGION).client(
+    return _session().client(
         "s3",
         endpoint_url=origin,
         aws_access_key_id=user.access_key_id,

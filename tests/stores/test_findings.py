@@ -7,14 +7,14 @@ from uuid import uuid4
 import pytest
 from pydantic import SecretStr
 
-from gateway.config import ObjectStore
-from gateway.objects.probe import PREFIX, probe
-from gateway.objects.profile import COMPLETE_CONDITIONS, DELETE_CONDITION, PUT_CONDITIONS, Probe, Profile
+from gateway.config.stores import ObjectStore
+from gateway.objects.probe import probe
+from gateway.objects.profile import COMPLETE_CONDITIONS, DELETE_CONDITION, KEYS, PUT_CONDITIONS, Probe, Profile
 from gateway.objects.upstream import Upstream
 from tests.stores.store import REGION, Store
 
 # Where a probe fails, those that build on it are not tried, and count as failed.
-_AFTER_PUT = COMPLETE_CONDITIONS | DELETE_CONDITION | {Probe.ETAG_OF_MULTIPART}
+_AFTER_PUT = COMPLETE_CONDITIONS | DELETE_CONDITION | {Probe.ETAG_OF_MULTIPART, *KEYS}
 
 # By store, and by whether the bucket is versioned: what fails.
 FAILED: dict[tuple[str, bool], set[Probe]] = {
@@ -22,9 +22,9 @@ FAILED: dict[tuple[str, bool], set[Probe]] = {
     ("moto", True): {Probe.COMPLETE_IF_MATCH, Probe.COMPLETE_RACE},
     ("ceph", False): {*COMPLETE_CONDITIONS, *DELETE_CONDITION, Probe.QUOTED_CONDITIONS},
     ("ceph", True): {*PUT_CONDITIONS, *_AFTER_PUT, Probe.READ_BACK, Probe.QUOTED_CONDITIONS},
-    ("minio", False): {*DELETE_CONDITION},
-    ("minio", True): {*DELETE_CONDITION},
-    ("versitygw", False): set(),
+    ("minio", False): {*DELETE_CONDITION, Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_MARKER},
+    ("minio", True): {*DELETE_CONDITION, Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_MARKER},
+    ("versitygw", False): {Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_TRAILING_SLASH},
     ("versitygw", True): {*PUT_CONDITIONS, *_AFTER_PUT},
 }
 
@@ -43,11 +43,15 @@ async def test_the_probe_finds_what_the_store_lacks(store: Store, *, versioned: 
     assert profile.writable == (not failed & PUT_CONDITIONS)
 
 
-async def test_the_probe_leaves_nothing_behind(store: Store) -> None:
-    bucket = _bucket(store)
+@pytest.mark.parametrize("versioned", [False, True], ids=["plain", "versioned"])
+async def test_the_probe_leaves_nothing_behind(store: Store, *, versioned: bool) -> None:
+    if versioned and store.name == "versitygw":
+        pytest.skip("versions removed at the same time now and then leave one; no fenced writes there anyway")
+    bucket, s3 = _bucket(store, versioned=versioned), store.connect()
     await _probed(store, bucket)
-    assert "Contents" not in store.connect().list_objects_v2(Bucket=bucket, Prefix=PREFIX)
-    assert "Uploads" not in store.connect().list_multipart_uploads(Bucket=bucket)
+    assert "Contents" not in s3.list_objects_v2(Bucket=bucket)
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
+    assert not {"Versions", "DeleteMarkers"} & s3.list_object_versions(Bucket=bucket).keys()
 
 
 async def test_the_probe_says_the_same_each_time(store: Store) -> None:
@@ -71,7 +75,7 @@ async def _probed(store: Store, bucket: str) -> Profile:
         region=REGION,
         access_key_id=store.owner.access_key_id,
         secret_access_key=SecretStr(store.owner.secret_access_key),
-        timeout=20,
+        timeout=60,
     )
     async with Upstream(settings) as upstream:
         return await probe(upstream, bucket, _now)

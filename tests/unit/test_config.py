@@ -103,6 +103,39 @@ def test_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
             '[postgres]\ndsn = "x"\n[s3]\nendpoint = "s3.example.com"\naccess_key_id = "a"\nsecret_access_key = "b"',
             "s3.endpoint: must be an http",
         ),
+        ('[postgres]\ndsn = "x"\n[fencing]\ntokens = "singed"', "fencing.tokens: Input should be 'any', 'issued'"),
+        ('[postgres]\ndsn = "x"\n[fencing]\nmax_jump = 0', "fencing.max_jump"),
+        ('[postgres]\ndsn = "x"\n[fencing]\nmax_jump = 9223372036854775808', "fencing.max_jump"),
+        (
+            '[postgres]\ndsn = "x"\n[fencing]\ntokens = "signed"',
+            "[fencing]: tokens = 'signed' needs leases.signing_keys",
+        ),
+        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a/*"\ntokens = "signed"', "a/*: tokens = 'signed' needs"),
+        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a/*"\ntoken = "live"', "resources.0.token: unknown key"),
+        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a/*"\ntokens = "life"', "resources.0.tokens: Input should be"),
+        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a*/b"', "resources.0.match: The segment 'a*'"),
+        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a"\nunreachable = "pass"', "resources.0.unreachable"),
+        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a"\nlock_delay = -1', "resources.0.lock_delay"),
+        ('[postgres]\ndsn = "x"\n[leases]\nmax_ttl = inf', "leases.max_ttl"),
+        ('[postgres]\ndsn = "x"\n[leases]\nmax_ttl = 1e9', "leases.max_ttl"),
+        (
+            '[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a"\n[[resources]]\nmatch = "a"',
+            "[[resources]]: a stands there twice",
+        ),
+        ('[postgres]\ndsn = "x"\n[leases]\nissuer = "https://a.b"', "issuer and issuer_api_key belong together"),
+        ('[postgres]\ndsn = "x"\n[leases]\nissuer = "a.b"\nissuer_api_key = "k"', "leases.issuer: must be an http"),
+        (
+            '[postgres]\ndsn = "x"\n[leases]\nissuer = "https://u:p@a.b/x"\nissuer_api_key = "k"',
+            "leases.issuer: must be nothing but scheme, host and port",
+        ),
+        (
+            '[postgres]\ndsn = "x"\n[leases]\nissuer = "https://a.b"\nissuer_api_key = "é"',
+            "leases.issuer_api_key: must",
+        ),
+        ('[postgres]\ndsn = "x"\n[audit]\nretention = 6', "audit.retention"),
+        ('[postgres]\ndsn = "x"\n[audit]\ncapture = 1048577', "audit.capture"),
+        ('[postgres]\ndsn = "x"\n[audit]\nredact = ["users.email"]', "audit.redact: 'users.email' must be schema"),
+        ('[postgres]\ndsn = "x"\n[audit]\nredact = ["public..email"]', "audit.redact: 'public..email' must be"),
     ],
 )
 def test_errors_name_the_file_and_the_key(file: Path, text: str, said: str) -> None:
@@ -119,6 +152,15 @@ def test_an_error_does_not_show_the_secret_beside_it(file: Path) -> None:
         load(file)
     assert "hunter2" not in caught.value.message
     assert "1234567" not in caught.value.message
+
+
+def test_a_key_to_sign_with_is_long_and_never_shown(file: Path) -> None:
+    file.write_text('[postgres]\ndsn = "x"\n[leases]\nsigning_keys = ["too-short-a-secret"]')
+    with pytest.raises(ConfigurationError, match=r"leases.signing_keys.0: Value should have at least 32") as caught:
+        load(file)
+    assert "too-short-a-secret" not in caught.value.message
+    file.write_text('[postgres]\ndsn = "x"\n[leases]\nsigning_keys = ["long-enough-a-secret-to-be-signed-with"]')
+    assert "long-enough" not in repr(load(file))
 
 
 def test_a_missing_file_is_named(file: Path) -> None:

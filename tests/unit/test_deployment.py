@@ -1,5 +1,6 @@
 """What the repository ships for running it elsewhere fits together. There is no container engine to try it with."""
 
+import json
 import os
 import re
 import tomllib
@@ -9,8 +10,11 @@ from typing import Any, get_args
 import pytest
 import yaml  # type: ignore[import-untyped]  # comes with the AWS CLI; only this test reads YAML
 from pydantic import BaseModel
+from typer.main import get_group
 
+from gateway.cli import application
 from gateway.config import Config, load
+from gateway.serving import GRACE
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +54,38 @@ def test_services_wait_for_services_that_say_when_they_are_healthy(services: dic
         for name, dependency in service.get("depends_on", {}).items():
             assert (dependency["condition"] == "service_healthy") == ("healthcheck" in services[name])
     assert "/v1/ready" in str(services["gateway"]["healthcheck"]["test"])
+
+
+def test_what_ends_by_itself_is_waited_for_to_its_end(services: dict[str, Any]) -> None:
+    """``up --wait`` takes a service that has ended for a failure, unless another one waits for just that."""
+    awaited = {
+        name
+        for service in services.values()
+        for name, dependency in service.get("depends_on", {}).items()
+        if dependency["condition"] == "service_completed_successfully"
+    }
+    assert awaited == {name for name, service in services.items() if "healthcheck" not in service}
+
+
+def test_the_commands_are_the_gateways_own_and_read_what_is_mounted(services: dict[str, Any]) -> None:
+    lines = (ROOT / "deploy/Dockerfile").read_text().splitlines()
+    entrypoint, served = (
+        json.loads(next(line for line in lines if line.startswith(f"{word} ")).removeprefix(word))
+        for word in ("ENTRYPOINT", "CMD")
+    )
+    assert entrypoint == ["gateway"]
+    commands = get_group(application).commands
+    for name in ("gateway", "migrate"):
+        command, *options = services[name].get("command", served)
+        given = commands[command].make_context(command, options).params["config"]
+        assert f"./gateway.example.toml:{given}:ro" in services[name]["volumes"]
+    script, *configuration = services["bucket"]["entrypoint"][1:]
+    mounted = {volume.split(":")[1] for volume in services["bucket"]["volumes"]}
+    assert {script, *configuration} == mounted
+
+
+def test_a_gateway_gets_the_time_it_takes_to_stop(services: dict[str, Any]) -> None:
+    assert int(services["gateway"]["stop_grace_period"].removesuffix("s")) > GRACE
 
 
 def test_every_foreign_image_is_pinned(services: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs/decisions"
-PAGES = sorted(chain(ROOT.glob("*.md"), ROOT.glob("docs/**/*.md")))
+PAGES = sorted(chain(ROOT.glob("*.md"), ROOT.glob("docs/**/*.md"), ROOT.glob("examples/**/*.md")))
 
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -25,7 +25,8 @@ def modules() -> set[str]:
 def on_the_map(text: str) -> Iterator[str]:
     """The files that are named: in ``gateway/`` itself, unless a folder stands before them.
 
-    A folder holds for what follows it in the same row or paragraph; that of a section's heading, for the section.
+    A folder holds for what follows it in the same row or paragraph; that of a section's heading, for the section, and
+    ``gateway/`` where it is written out.
     """
     of_section = ""
     for block in re.split(r"\n\n|\n(?=[|#])", text):
@@ -35,8 +36,8 @@ def on_the_map(text: str) -> Iterator[str]:
         folder = of_section
         for name in re.findall(r"[\w/]+\.py\b", block):
             if "/" in name:
-                folder = name[: name.rindex("/") + 1]
-            yield name if "/" in name else folder + name
+                folder = name[: name.rindex("/") + 1].removeprefix("gateway/")
+            yield folder + name.rpartition("/")[2]
 
 
 def anchors(page: Path) -> set[str]:

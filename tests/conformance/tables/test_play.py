@@ -11,6 +11,8 @@ from tests.conformance.tables.play import fencing_headers, play
 from tests.conformance.tables.row import ROWS, Expected
 from tests.conformance.tables.stage import Stage
 
+pytestmark = pytest.mark.xdist_group("tables")
+
 ANSWER = Answer(400, {"content-type": "application/json"}, '{"code": "X", "details": null, "rows": [{"a/b": 1}]}')
 AS_IT_IS: Mapping[str, Any] = {"code": "X", "details": None, "rows": [{"a/b": 1}]}
 

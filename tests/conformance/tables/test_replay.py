@@ -2,11 +2,13 @@
 
 import pytest
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.tables import replay
 from tests.conformance.tables.differences import DIFFERENCES
 from tests.conformance.tables.row import ROWS, Row
 from tests.conformance.tables.serving import configuration, database, served
+
+pytestmark = pytest.mark.xdist_group("tables")
 
 # Behaviours every server of the dialect has in common, reads and writes.
 PLAYED = ("deletes", "filters")

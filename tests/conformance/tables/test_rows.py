@@ -8,6 +8,8 @@ from tests.conformance.tables.play import fencing_headers, play
 from tests.conformance.tables.row import ROWS
 from tests.conformance.tables.stage import Stage
 
+pytestmark = pytest.mark.xdist_group("tables")
+
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_gateway_speaks_the_dialect(name: str, stage: Stage, asker: Asker) -> None:

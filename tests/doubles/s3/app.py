@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ class Exchange:
     key: str | None
     write_id: str | None
     status: int | None = None
+    traceparent: str | None = None
 
 
 class S3Double:
@@ -101,8 +103,12 @@ class S3Double:
 
     def applied(self, *, write_id: str | None = None, key: str | None = None, after: int = 0) -> list[Mutation]:
         """The mutations (of a write, of a key) that took effect after a sequence number."""
-        wanted = (each for each in self.mutations if each.sequence > after)
+        wanted = self.mutations[bisect_right(self.mutations, after, key=lambda each: each.sequence) :]
         return [each for each in wanted if write_id in (None, each.write_id) and key in (None, each.key)]
+
+    def requests_since(self, sequence: int) -> list[Exchange]:
+        """The requests that came when the last step had this number, or later."""
+        return self.requests[bisect_left(self.requests, sequence, key=lambda each: each.sequence) :]
 
     def reset(self) -> None:
         """Forget objects, logs and rules; buckets and behaviour stay."""
@@ -173,12 +179,13 @@ class S3Double:
         except S3Error as error:
             await wire.send(error_answer(error, scope["path"]))
         else:
-            await self._live(head, wire)
+            await self._live(replace(head, key=self.behaviour.key(head.key)), wire)
 
     async def _live(self, head: Head, wire: Wire) -> None:
         write_id = self.service.write_id(head)
         plan = self.faults.plan(facts_of(head, write_id))
         exchange = Exchange(self.sequence, head.method, head.operation, head.bucket, head.key, write_id)
+        exchange.traceparent = head.headers.get("traceparent")
         self.requests.append(exchange)
         life = Life(self.service, head, write_id, plan)
         try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from posixpath import normpath
 from typing import Literal
+from unicodedata import normalize
 
 from tests.doubles.s3.conditions import Condition
 from tests.doubles.s3.errors import S3Error
@@ -21,10 +23,13 @@ class Behaviour:
     `ignored_conditions` and `refused_conditions` hold operation names ("PutObject"), header names ("If-Match"), both
     ("PutObject:If-Match") or "*" for all. `gaps` maps an operation name or "*" to the seconds that pass between the
     check of a condition and its write (0 is one turn of the event loop): with a gap, conditions are not atomic.
+    Where `etags` are unique, those of objects that are encrypted with AES256 are not: as on AWS, where a bucket
+    encrypts with keys of KMS by default.
     `abort_delay` (seconds) and `lingering_uploads` (times that ListMultipartUploads shows it) are how long an aborted
     upload lives on. `versioned` is for every bucket that was not told otherwise by PutBucketVersioning. Without
     `keeps_bodies`, the bodies of objects and parts are hashed and counted only. `clock_offset` (seconds) moves the
-    store's clock.
+    store's clock. `keys` says which keys are one: those of the same bytes, those that are the same path of a file, or
+    those that differ in the case of letters and the form of Unicode only.
     """
 
     ignored_conditions: frozenset[str] = field(default_factory=frozenset)
@@ -40,6 +45,17 @@ class Behaviour:
     check_signatures: bool = True
     signature_lifetime: float = SIGNATURE_LIFETIME
     clock_offset: float = 0.0
+    keys: Literal["bytes", "paths", "letters"] = "bytes"
+
+    def key(self, sent: str | None) -> str | None:
+        """The key an object has here, by the one in a request's path."""
+        match self.keys:
+            case "paths" if sent is not None:
+                return normpath(f"/{sent}").lstrip("/") or None
+            case "letters" if sent is not None:
+                return normalize("NFC", sent.casefold())
+            case _:
+                return sent
 
     def effective(self, operation: Operation, condition: Condition) -> Condition:
         """What is left of a condition on this store. Raises NotImplemented where the store refuses it."""

@@ -5,7 +5,7 @@ POST   /_/rules                           set a rule -> its state   DELETE  take
 GET    /_/rules/N?wait=arrived&timeout=5  its state, once it has arrived (or finished), or after the timeout
 POST   /_/rules/N/release                 let go what it holds      DELETE /_/rules/N  take it back
 GET    /_/log?after=N                     the mutations after a sequence number, and the last number
-GET    /_/requests                        every request so far
+GET    /_/requests?since=N                the requests that came when the last number was N, or later
 GET    /_/objects/BUCKET                  what is stored            PUT /_/objects/BUCKET/KEY  place an object
 POST   /_/reset                           forget objects, logs and rules
 """
@@ -59,7 +59,8 @@ async def _dispatch(double: S3Double, method: str, path: list[str], query: dict[
             log = [dataclasses.asdict(each) for each in double.applied(after=int(query.get("after", "0")))]
             return {"sequence": double.sequence, "mutations": log}
         case ("GET", "requests"):
-            return [dataclasses.asdict(each) for each in double.requests]
+            since = double.requests_since(int(query.get("since", "0")))
+            return [dataclasses.asdict(each) for each in since]
         case ("GET", "objects", bucket):
             return {key: _object(stored) for key, stored in double.objects(bucket).items()}
         case ("PUT", "objects", bucket, key):

@@ -80,7 +80,8 @@ Version = StoredObject | DeleteMarker
 class Mutation:
     """One write, delete or amendment that took effect. `etag` is what it left, None for a delete.
 
-    `version_id` is the version that was made, amended or removed, None in a bucket that never had versions.
+    `version_id` is the version that was made, amended or removed, None in a bucket that never had versions. `metadata`
+    are those of the object that was written, `tags` those it has then.
     """
 
     sequence: int
@@ -93,3 +94,5 @@ class Mutation:
     condition: Condition
     signed_at: str | None
     version_id: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -9,33 +10,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
+from urllib3 import HTTPConnectionPool
+from urllib3.util import parse_url
 
 _ROOT = Path(__file__).parents[3]
+
+_CONNECTIONS = 32
+"""Kept open to the control interface: one for each thread that asks at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteRule:
     """A rule in another process; see `Rule`. The states are dicts: number, arrived, finished, struck, statuses."""
 
-    control: httpx.Client
+    control: HTTPConnectionPool
     number: int
 
     def state(self) -> dict[str, Any]:
         """How it stands now."""
         return dict(_call(self.control, "GET", f"rules/{self.number}"))
 
-    def wait_arrived(self, timeout: float = 5) -> dict[str, Any]:
+    def wait_arrived(self, timeout: float = 30) -> dict[str, Any]:
         """Wait until a request has been struck. Raises TimeoutError."""
         return self._wait("arrived", timeout)
 
-    def wait_finished(self, timeout: float = 5) -> dict[str, Any]:
+    def wait_finished(self, timeout: float = 30) -> dict[str, Any]:
         """Wait until a struck request has been dealt with to the end. Raises TimeoutError."""
         return self._wait("finished", timeout)
 
     def release(self) -> None:
         """Let go what it holds."""
         _call(self.control, "POST", f"rules/{self.number}/release")
+
+    def remove(self) -> None:
+        """Take it back; what it holds is released."""
+        _call(self.control, "DELETE", f"rules/{self.number}")
 
     def _wait(self, event: str, timeout: float) -> dict[str, Any]:
         state = _call(self.control, "GET", f"rules/{self.number}?wait={event}&timeout={timeout}")
@@ -50,7 +59,9 @@ class DoubleProcess:
     def __init__(self, process: subprocess.Popen[str], endpoint: str) -> None:
         self.process = process
         self.endpoint = endpoint
-        self._control = httpx.Client(base_url=f"{endpoint}/_/", timeout=60, trust_env=False)
+        address = parse_url(endpoint)
+        assert address.host is not None
+        self._control = HTTPConnectionPool(address.host, address.port, timeout=60, maxsize=_CONNECTIONS, retries=False)
 
     @classmethod
     def start(cls, *, port: int = 0, buckets: Iterable[str] = ()) -> Self:
@@ -68,7 +79,7 @@ class DoubleProcess:
         """End it; what it holds is lost."""
         self._control.close()
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -83,6 +94,10 @@ class DoubleProcess:
         state = _call(self._control, "POST", "rules", {"action": action, "at": at, **fields})
         return RemoteRule(self._control, state["number"])
 
+    def clear(self) -> None:
+        """Take all rules back; what they hold is released."""
+        _call(self._control, "DELETE", "rules")
+
     def behave(self, **changes: Any) -> None:
         """Change traits of Behaviour; sets are given as lists."""
         _call(self._control, "POST", "behaviour", changes)
@@ -91,9 +106,9 @@ class DoubleProcess:
         """The last `sequence`, and the `mutations` after a sequence number as dicts."""
         return dict(_call(self._control, "GET", f"log?after={after}"))
 
-    def requests(self) -> list[dict[str, Any]]:
-        """Every request so far."""
-        return list(_call(self._control, "GET", "requests"))
+    def requests(self, since: int = 0) -> list[dict[str, Any]]:
+        """The requests that came when the last `sequence` was this, or later."""
+        return list(_call(self._control, "GET", f"requests?since={since}"))
 
     def objects(self, bucket: str) -> dict[str, dict[str, Any]]:
         """What is stored, by key: etag, sequence, body (base64), metadata, headers."""
@@ -104,7 +119,9 @@ class DoubleProcess:
         _call(self._control, "POST", "reset")
 
 
-def _call(control: httpx.Client, method: str, path: str, content: Any = None) -> Any:
-    answer = control.request(method, path, json=content)
-    answer.raise_for_status()
-    return answer.json()
+def _call(control: HTTPConnectionPool, method: str, path: str, content: Any = None) -> Any:
+    body = None if content is None else json.dumps(content)
+    answer = control.request(method, f"/_/{path}", body=body)
+    if answer.status != 200:
+        raise RuntimeError(f"{method} {path}: {answer.status} {answer.data!r}")
+    return json.loads(answer.data)

@@ -113,7 +113,7 @@ class Service:
         bucket, upload_id = self.store.buckets.get(head.bucket or ""), head.query.get("uploadId")
         if bucket is None or upload_id is None:
             return None
-        return next((each for each in bucket.uploads.running(self.now()) if each.upload_id == upload_id), None)
+        return bucket.uploads.get(upload_id, self.now())
 
     def _check_apart(self, head: Head, condition: Condition) -> None:
         """The check of a store that is not atomic: what it has seen may have changed when the write is done."""

@@ -139,7 +139,8 @@ class Store:
         stored = place.find(key, version_id)
         amended = replace(stored, content=change(stored.content))
         place.amend(stored, amended)
-        self._log(operation, place, key, stored.etag, UNCONDITIONAL, origin, stored.version_id, changes=False)
+        left = stored.version_id, amended.content
+        self._log(operation, place, key, stored.etag, UNCONDITIONAL, origin, *left, changes=False)
         return amended
 
     def initiate(self, bucket: str, key: str, properties: Content, origin: Origin, checksum: tuple[str, str]) -> Upload:
@@ -192,13 +193,13 @@ class Store:
         origin: Origin,
     ) -> StoredObject:
         place = self.bucket(bucket)
-        if self.behaviour.etags == "unique":
+        if self.behaviour.etags == "unique" and content.headers.get("x-amz-server-side-encryption") != "AES256":
             _, dash, count = etag.partition("-")
             etag = hashlib.md5(f"{bucket}/{key}#{self._sequence}".encode()).hexdigest() + dash + count
         version_id = self._version_id(place, key)
         stored = StoredObject(key, content, etag, origin.now, self._sequence + 1, version_id)
         place.add(stored)
-        self._log(operation, place, key, etag, condition, origin, version_id)
+        self._log(operation, place, key, etag, condition, origin, version_id, content)
         return stored
 
     def _version_id(self, place: Bucket, key: str) -> str:
@@ -216,6 +217,7 @@ class Store:
         condition: Condition,
         origin: Origin,
         version_id: str,
+        content: Content | None = None,
         *,
         changes: bool = True,
     ) -> None:
@@ -228,4 +230,5 @@ class Store:
             place.changed[key] = self._sequence
         shown = version_id if self.versioning(place.name) else None
         source = (origin.write_id, etag, condition, origin.signed_at)
-        self.mutations.append(Mutation(self._sequence, origin.now, operation, place.name, key, *source, shown))
+        left = ({}, {}) if content is None else (content.metadata, content.tags)
+        self.mutations.append(Mutation(self._sequence, origin.now, operation, place.name, key, *source, shown, *left))

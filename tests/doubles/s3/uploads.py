@@ -84,14 +84,19 @@ class Uploads:
 
     def find(self, key: str, upload_id: str, now: datetime) -> Upload:
         """Raises NoSuchUpload."""
-        upload = next((each for each in self.running(now) if each.upload_id == upload_id), None)
+        upload = self.get(upload_id, now)
         if upload is None or upload.key != key:
             raise S3Error("NoSuchUpload", UploadId=upload_id)
         return upload
 
+    def get(self, upload_id: str, now: datetime) -> Upload | None:
+        """The upload, unless it is completed or gone."""
+        upload = self._running.get(upload_id)
+        return upload if upload is not None and _is_alive(upload, now) else None
+
     def running(self, now: datetime) -> list[Upload]:
         """Every upload that is neither completed nor gone, ordered by key and then by age."""
-        alive = [each for each in self._running.values() if each.gone_at is None or now < each.gone_at or each.looks]
+        alive = [each for each in self._running.values() if _is_alive(each, now)]
         return sorted(alive, key=lambda upload: (upload.key.encode(), upload.initiated_after))
 
     def end(self, upload: Upload) -> None:
@@ -114,6 +119,11 @@ class Uploads:
         upload.gone_at = now + timedelta(seconds=delay)
         upload.looks = looks
         self._aborted.add(upload_id)
+
+
+def _is_alive(upload: Upload, now: datetime) -> bool:
+    """An aborted one is until its delay is over and it has been looked at."""
+    return upload.gone_at is None or now < upload.gone_at or upload.looks > 0
 
 
 def assemble(upload: Upload, parts: Sequence[Part]) -> tuple[Body, Checksum]:

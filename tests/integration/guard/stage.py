@@ -9,9 +9,9 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 
-from gateway import guard
 from gateway.config import Config
-from gateway.guard import Prepared, Wanted
+from gateway.guard import installation as guard
+from gateway.guard.installation import Prepared, Wanted
 from tests.running import config
 
 Session: TypeAlias = asyncpg.Connection

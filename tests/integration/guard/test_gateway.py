@@ -8,6 +8,7 @@ import pytest
 from gateway.observe.events import StepReached
 from tests.integration.guard.stage import RULES, Session, Stage, hold, refused
 from tests.running import API_KEY, Events, running
+from tests.waiting import PATIENCE
 
 SENT = "UPDATE shipments SET state = 'sent' WHERE order_id = 5"
 
@@ -21,9 +22,13 @@ def events() -> Events:
 async def gateway(guarded: Stage, events: Events) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         running(guarded.config(), events) as origin,
-        httpx.AsyncClient(base_url=origin, headers={"authorization": f"Bearer {API_KEY}"}) as client,
+        calling(origin) as client,
     ):
         yield client
+
+
+def calling(origin: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=origin, headers={"authorization": f"Bearer {API_KEY}"}, timeout=PATIENCE)
 
 
 async def patch(gateway: httpx.AsyncClient, token: int, state: str = "by the gateway") -> httpx.Response:
@@ -74,7 +79,7 @@ async def test_a_gateway_of_another_role_is_refused_and_not_let_through(guarded:
     misled = guarded.config(postgres={"dsn": guarded.app}, tables=RULES)
     async with (
         running(misled) as origin,
-        httpx.AsyncClient(base_url=origin, headers={"authorization": f"Bearer {API_KEY}"}) as client,
+        calling(origin) as client,
     ):
         answer = await patch(client, 34)
     assert (answer.status_code, answer.json()["code"]) == (400, "FN428")

@@ -1,7 +1,8 @@
 """Installing a guard, taking it off, looking at it: by the command, as its operator does."""
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, TypeAlias
@@ -9,51 +10,64 @@ from typing import Any, TypeAlias
 import pytest
 
 from gateway.config import Config
-from gateway.doctor import examine, render
-from gateway.findings import Check, Status
+from gateway.doctor.examination import examine, render
+from gateway.doctor.findings import Check, Status
 from tests.integration.guard.stage import RULES, Session, Stage, hold, logging_in_as, refused
-from tests.processes import run
+from tests.processes import called, run
 
-Command: TypeAlias = Callable[..., "CompletedProcess[str]"]
+Command: TypeAlias = Callable[..., Awaitable["CompletedProcess[str]"]]
 TRIGGERS = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'fencing_guard%'"
 FUNCTIONS = "SELECT proname FROM pg_proc WHERE proname ~ '^guard_[0-9a-f]{16}$'"
 
 
-def write(path: Path, dsn: str, rules: list[dict[str, str]]) -> str:
+def written(directory: Path, dsn: str, rules: list[dict[str, str]]) -> str:
+    """The path of a configuration."""
     tables = "".join(
         "[[tables]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rule.items()) for rule in rules
     )
+    path = directory / "gateway.toml"
     path.write_text(f'[postgres]\ndsn = "{dsn}"\n{tables}')
     return str(path)
 
 
 @pytest.fixture
 def command(stage: Stage, tmp_path: Path) -> Command:
-    """``command("install", "shipments")``, with the gateway's own role in the configuration."""
+    """``await command("install", "shipments")``, with the gateway's own role in the configuration."""
 
-    def call(*arguments: str, dsn: str = stage.gateway, rules: list[dict[str, str]] = RULES) -> Any:
-        return run("guard", *arguments, "--config", write(tmp_path / "gateway.toml", dsn, rules))
+    async def call(*arguments: str, dsn: str = stage.gateway, rules: list[dict[str, str]] = RULES) -> Any:
+        return await asyncio.to_thread(called, "guard", *arguments, "--config", written(tmp_path, dsn, rules))
 
     return call
 
 
-async def test_install_show_and_remove(stage: Stage, command: Command, app: Session) -> None:
-    done = command("install", "public.shipments", "--dsn", stage.owner, "--grants", stage.app_role)
+@pytest.fixture
+def process(stage: Stage, tmp_path: Path) -> Command:
+    """The same as a process of its own."""
+
+    async def call(*arguments: str) -> Any:
+        return await asyncio.to_thread(run, "guard", *arguments, "--config", written(tmp_path, stage.gateway, RULES))
+
+    return call
+
+
+async def test_install_show_and_remove(stage: Stage, process: Command, command: Command, app: Session) -> None:
+    done = await process("install", "public.shipments", "--dsn", stage.owner, "--grants", stage.app_role)
     said = "public.shipments: who writes order/{order_id} without holding it is refused; the role "
     assert (done.returncode, done.stdout) == (0, f"{said}{stage.gateway_role} is let through\n")
     assert "can drop the guard or switch it off" in done.stderr
     async with refused("FN428"):
         await app.execute("UPDATE shipments SET state = 'x'")
-    shown = command("show")
+    shown = await process("show")
     assert shown.returncode == 0
     assert (
         f"ok       guard on public.shipments: rows are order/{{order_id}}; the role {stage.gateway_role}"
         in shown.stdout
     )
     assert "none on public.once, public.settings" in shown.stdout
-    off = command("remove", "shipments", "--dsn", stage.owner)
+    off = await process("remove", "shipments", "--dsn", stage.owner)
     assert (off.stdout, off.stderr) == ("shipments: the guard is off\n", "")
-    assert command("remove", "shipments", "--dsn", stage.owner).stdout == "shipments: there is no guard\n"
+    again = await command("remove", "shipments", "--dsn", stage.owner)
+    assert again.stdout == "shipments: there is no guard\n"
     assert await app.execute("UPDATE shipments SET state = 'x'") == "UPDATE 4"
     assert await stage.rows(TRIGGERS) == [(0,)]
     assert await stage.rows(FUNCTIONS) == []
@@ -62,12 +76,12 @@ async def test_install_show_and_remove(stage: Stage, command: Command, app: Sess
 async def test_what_is_left_of_a_guard_can_be_removed(stage: Stage, command: Command) -> None:
     await stage.install("shipments")
     await stage.execute("DROP TRIGGER fencing_guard_row ON shipments")
-    assert command("remove", "shipments", "--dsn", stage.owner).stdout == "shipments: the guard is off\n"
+    assert (await command("remove", "shipments", "--dsn", stage.owner)).stdout == "shipments: the guard is off\n"
     assert await stage.rows(TRIGGERS) == [(0,)]
 
 
 async def test_roles_that_may_write_are_named_with_what_they_need(stage: Stage, command: Command) -> None:
-    done = command("install", "settings", "--observe", "--dsn", stage.owner)
+    done = await command("install", "settings", "--observe", "--dsn", stage.owner)
     assert "settings: who writes settings without holding it is put on record" in done.stdout
     assert f"May write it beside the gateway: {stage.app_role}." in done.stderr
     assert f'GRANT EXECUTE ON FUNCTION fencing.hold(text, text, text, boolean) TO "{stage.app_role}";' in done.stderr
@@ -79,7 +93,9 @@ async def test_print_changes_nothing_and_what_it_prints_does_it_all(
     await stage.install("shipments", observe=True, grants=False)
     before = await stage.rows(FUNCTIONS)
     rules = [{"name": "public.shipments", "resource": "other/{order_id}"}]
-    printed = command("install", "shipments", "--print", "--grants", stage.app_role, "--dsn", stage.owner, rules=rules)
+    printed = await command(
+        "install", "shipments", "--print", "--grants", stage.app_role, "--dsn", stage.owner, rules=rules
+    )
     assert printed.returncode == 0, printed.stderr
     assert await stage.rows(FUNCTIONS) == before
     await stage.execute(printed.stdout)
@@ -95,13 +111,13 @@ async def test_print_changes_nothing_and_what_it_prints_does_it_all(
 async def test_tables_of_the_same_form_may_share_a_function(stage: Stage, command: Command) -> None:
     rules = [{"name": f"public.{name}", "resource": "all"} for name in ("settings", "once")]
     for name in ("settings", "once"):
-        assert command("install", name, "--dsn", stage.owner, rules=rules).returncode == 0
+        assert (await command("install", name, "--dsn", stage.owner, rules=rules)).returncode == 0
     assert len(await stage.rows(FUNCTIONS)) == 1
-    command("remove", "once", "--dsn", stage.owner)
+    await command("remove", "once", "--dsn", stage.owner)
     assert len(await stage.rows(FUNCTIONS)) == 1
     async with refused("FN428"):
         await stage.execute("UPDATE settings SET value = 'x'")
-    command("remove", "settings", "--dsn", stage.owner)
+    await command("remove", "settings", "--dsn", stage.owner)
     assert await stage.rows(FUNCTIONS) == []
 
 
@@ -111,12 +127,12 @@ async def test_odd_names_are_quoted(stage: Stage, command: Command) -> None:
     """)
     name = "public.T 'a\"b"
     rules = [{"name": name, "resource": "$guard$/{Id; $x$}/{new}/{part1}"}]
-    done = command("install", name, "--dsn", stage.owner, rules=rules)
+    done = await command("install", name, "--dsn", stage.owner, rules=rules)
     assert done.returncode == 0, done.stderr
     async with refused("FN428", "$guard$/7/n'/p"):
         await stage.execute("""INSERT INTO "T 'a\"\"b" VALUES (7, 'n''', 'p')""")
-    assert command("show", rules=rules).returncode == 0
-    assert command("remove", name, "--dsn", stage.owner, rules=rules).returncode == 0
+    assert (await command("show", rules=rules)).returncode == 0
+    assert (await command("remove", name, "--dsn", stage.owner, rules=rules)).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -148,7 +164,7 @@ async def test_what_cannot_be_guarded_is_one_line(
         CREATE TABLE wrong (id integer PRIMARY KEY);
     """)
     rules = [*RULES, {"name": "public.wrong", "resource": "x/{gone}"}]
-    done = command(*arguments, "--dsn", stage.owner, rules=rules)
+    done = await command(*arguments, "--dsn", stage.owner, rules=rules)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"gateway: {said}")
     assert await stage.rows(TRIGGERS) == [(0,)]
@@ -160,22 +176,22 @@ async def test_a_gateway_that_could_not_be_told_apart_is_refused_unless_it_is_na
     for dsn, standing in ((stage.owner, "a superuser"), (stage.gateway, "the owner of the table")):
         if dsn == stage.gateway:
             await stage.execute(f"ALTER TABLE shipments OWNER TO {stage.gateway_role}")
-        done = command("install", "shipments", "--dsn", stage.owner, dsn=dsn)
+        done = await command("install", "shipments", "--dsn", stage.owner, dsn=dsn)
         assert done.returncode == 2
         assert f", {standing}: the guard cannot tell it from others who do." in done.stderr
-    done = command("install", "shipments", "--dsn", stage.owner, "--gateway-role", stage.gateway_role)
+    done = await command("install", "shipments", "--dsn", stage.owner, "--gateway-role", stage.gateway_role)
     assert done.returncode == 0
     assert f"Whoever logs in as {stage.gateway_role} is let through and can drop the guard" in done.stderr
 
 
 async def test_who_may_not_install_it_is_told_so(stage: Stage, command: Command) -> None:
     for dsn, said in ((stage.gateway, "The database refuses: "), (stage.app, "")):
-        done = command("install", "shipments", "--dsn", dsn)
+        done = await command("install", "shipments", "--dsn", dsn)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
         assert said in done.stderr
         assert "--dsn" in done.stderr or "permission denied" in done.stderr
     await stage.install("shipments")
-    done = command("remove", "shipments", "--dsn", stage.gateway)
+    done = await command("remove", "shipments", "--dsn", stage.gateway)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "The database refuses: " in done.stderr
 
@@ -183,9 +199,9 @@ async def test_who_may_not_install_it_is_told_so(stage: Stage, command: Command)
 async def test_an_older_schema_is_told_to_migrate(stage: Stage, command: Command) -> None:
     await stage.execute("UPDATE fencing.migration SET version_num = '0004'")
     for arguments in (["install", "shipments"], ["show"]):
-        done = command(*arguments, *(["--dsn", stage.owner] if "install" in arguments else []))
+        done = await command(*arguments, *(["--dsn", stage.owner] if "install" in arguments else []))
         assert done.returncode == 2
-        assert done.stderr == "gateway: The fencing schema is at 0004; a guard needs 0005. Run gateway migrate first.\n"
+        assert done.stderr == "gateway: The fencing schema is at 0004; a guard needs 0012. Run gateway migrate first.\n"
 
 
 class TestDoctor:

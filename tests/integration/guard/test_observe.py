@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway import guard
+from gateway.guard import installation as guard
 from tests.integration.guard.stage import Session, Stage, hold, refused, session
 
 ON_RECORD = "SELECT resource, reason, value, method, target, fence_value FROM fencing.rejection ORDER BY at"

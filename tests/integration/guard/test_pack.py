@@ -13,8 +13,8 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from gateway.embedded import EmbeddedPostgres
-from gateway.guard_pack import FUNCTION, pack
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.guard.pack import FUNCTION, pack
 from tests.integration.guard.stage import Session, Stage, hold, logging_in_as, refused, session
 from tests.processes import run
 
@@ -45,16 +45,14 @@ class PostgREST:
 @pytest.fixture
 async def postgrest(guarded: Stage, postgres_server: EmbeddedPostgres) -> AsyncIterator[PostgREST]:
     authenticator, web = f"authenticator_{uuid4().hex[:8]}", f"web_{uuid4().hex[:8]}"
-    printed = run("guard", "pack", "--grants", web)
-    assert (printed.returncode, printed.stderr) == (0, "")
     await guarded.execute(f"""
         CREATE ROLE {authenticator} LOGIN NOINHERIT;
         CREATE ROLE {web};
         GRANT {web} TO {authenticator};
         GRANT ALL ON ALL TABLES IN SCHEMA public TO {web};
     """)
-    await guarded.execute(printed.stdout)
-    await guarded.execute(printed.stdout)
+    await guarded.execute(pack([web]))
+    await guarded.execute(pack([web]))
     async with session(logging_in_as(authenticator, guarded.owner)) as opened:
         yield PostgREST(opened, web)
     await guarded.execute(f"DROP OWNED BY {web}, {authenticator}; DROP ROLE {web}, {authenticator}")
@@ -140,6 +138,11 @@ async def test_the_token_of_one_request_does_not_reach_the_next(guarded: Stage, 
 async def test_the_role_of_a_request_can_claim_in_no_other_way(guarded: Stage, postgrest: PostgREST) -> None:
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await postgrest.ask("POST", {}, "SELECT fencing.hold('order/5', '99')")
+
+
+def test_the_command_prints_it() -> None:
+    printed = run("guard", "pack", "--grants", "web")
+    assert (printed.returncode, printed.stdout, printed.stderr) == (0, pack(["web"]) + "\n", "")
 
 
 def test_without_roles_the_grants_are_comments() -> None:

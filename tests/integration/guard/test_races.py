@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from tests.integration.guard.stage import Session, Stage, hold, refused, session
+from tests.waiting import waiting
 
 SENT = "UPDATE shipments SET state = 'sent' WHERE order_id = 5"
 HELD = "SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'"
@@ -42,18 +43,6 @@ CREATE TRIGGER a_waits BEFORE UPDATE ON shipments FOR EACH STATEMENT EXECUTE FUN
 async def owner(stage: Stage) -> AsyncIterator[Session]:
     async with session(stage.owner) as opened:
         yield opened
-
-
-async def waiting(owner: Session, sessions: int = 1) -> None:
-    """Return once so many sessions of this database wait for a lock."""
-    async with asyncio.timeout(10):
-        while (
-            await owner.fetchval(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            )
-            < sessions
-        ):
-            await asyncio.sleep(0.01)
 
 
 async def overtaken_between_snapshot_and_check(stage: Stage, owner: Session, app: Session, other: Session) -> str:

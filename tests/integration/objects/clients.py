@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 from mypy_boto3_s3 import S3Client
 
 from tests.running import ACCESS_KEY, SECRET_KEY
+from tests.waiting import PATIENCE
 
 Result = TypeVar("Result")
 
@@ -43,7 +44,7 @@ def connect(origin: str, token: str | None = None, holder: str | None = None, **
             s3={"addressing_style": "path"},
             signature_version="s3v4",
             max_pool_connections=32,
-            read_timeout=20,
+            read_timeout=2 * PATIENCE,
         ),
         **settings,
     )

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from gateway.auth.sigv4 import Credentials, RequestHead, sign
 from tests.running import ACCESS_KEY, SECRET_KEY
+from tests.waiting import PATIENCE
 
 Headers = Sequence[tuple[str, str | bytes]]
 
@@ -87,7 +88,7 @@ async def receive(reader: asyncio.StreamReader, *, bodiless: bool = False) -> Re
     interim: list[int] = []
     while True:
         try:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE):
                 text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except (asyncio.IncompleteReadError, ConnectionResetError):
             return None

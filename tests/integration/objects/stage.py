@@ -1,6 +1,6 @@
 """The object plane on stage: a gateway over real HTTP, with a database and a store of its own behind it."""
 
-import uuid
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,13 +10,14 @@ from typing import Any
 import asyncpg
 import httpx
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe import PREFIX
-from tests.conftest import TEMPLATE
+from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.doubles.s3.app import Exchange
 from tests.doubles.s3.state import Mutation
 from tests.running import API_KEY, Events, config, running
+from tests.waiting import PATIENCE
 
 READS = frozenset({"HeadObject", "GetObject", "HeadBucket", "ListBuckets", "ListObjectsV2", "GetBucketLocation"})
 
@@ -65,8 +66,16 @@ class Stage:
             found: list[dict[str, Any]] = (await api.get("/v1/rejections", params=filters)).json()["rejections"]
         return found
 
+    async def knows(self, table: str) -> None:
+        """Return once the gateway has heard of a table that was made after it had started."""
+        async with self.api() as api, asyncio.timeout(PATIENCE):
+            while (await api.get(f"/v1/tables/{table}")).status_code != 200:
+                await asyncio.sleep(0.05)
+
     def api(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.origin, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=20)
+        return httpx.AsyncClient(
+            base_url=self.origin, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=2 * PATIENCE
+        )
 
     def body(self, key: str) -> bytes | None:
         """What stands at ``key`` in the store itself."""
@@ -75,7 +84,7 @@ class Stage:
 
     def applied(self, after: int) -> list[Mutation]:
         """What took effect in the store since ``after``, but for the gateway's own probe."""
-        return [each for each in self.double.applied(after=after) if not each.key.startswith(PREFIX)]
+        return [each for each in self.double.applied(after=after) if not _is_probe(each.key)]
 
     def written(self, since: int) -> list[Exchange]:
         """Requests to the store, from the ``since``th on, that are no reads; the probe's are left out."""
@@ -83,7 +92,12 @@ class Stage:
 
 
 def _own(exchanges: Iterable[Exchange]) -> list[Exchange]:
-    return [each for each in exchanges if not (each.key or "").startswith(PREFIX)]
+    return [each for each in exchanges if not _is_probe(each.key or "")]
+
+
+def _is_probe(key: str) -> bool:
+    """One of the probe's keys has a slash in front."""
+    return key.removeprefix("/").startswith(PREFIX)
 
 
 def path_segment(resource: str) -> str:
@@ -93,34 +107,21 @@ def path_segment(resource: str) -> str:
 
 
 @asynccontextmanager
-async def fresh_database(server: EmbeddedPostgres) -> AsyncIterator[str]:
-    """A database with the fencing schema, dropped again."""
-    name = f"test_{uuid.uuid4().hex}"
-    await _administer(server, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-    try:
-        yield server.dsn(name)
-    finally:
-        await _administer(server, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-async def _administer(server: EmbeddedPostgres, statement: str) -> None:
-    connection = await asyncpg.connect(server.dsn("postgres"))
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
-
-
-@asynccontextmanager
 async def staged(
-    postgres: EmbeddedPostgres, double: S3Double | None = None, tls: tuple[Path, Path] | None = None, **sections: Any
+    postgres: EmbeddedPostgres,
+    /,
+    double: S3Double | None = None,
+    tls: tuple[Path, Path] | None = None,
+    **sections: Any,
 ) -> AsyncIterator[Stage]:
-    """A stage with a configuration of its own. ``s3`` holds what differs from the usual store section."""
+    """A stage with a configuration of its own. ``s3`` and ``postgres`` hold what differs from the usual sections."""
     double = double or S3Double(buckets=["bucket", "other"])
     events = Events()
     async with fresh_database(postgres) as dsn, serve(double) as endpoint:
         usual = config(dsn, endpoint)
         assert usual.s3 is not None
         store = usual.s3.model_copy(update=sections.pop("s3", {}))
+        if "postgres" in sections:
+            sections["postgres"] = {"dsn": dsn, **sections["postgres"]}
         async with running(config(dsn, endpoint, s3=store, **sections), events, tls) as origin:
             yield Stage(origin, endpoint, double, events, dsn)

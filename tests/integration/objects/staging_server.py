@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from gateway import serving
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
-from gateway.config import ObjectStore
+from gateway.config.stores import ObjectStore
 from gateway.objects.intake import Intake
 from gateway.objects.staging import Staged, stage
 from gateway.objects.upstream import Upstream

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from pydantic import SecretStr
 
-from gateway.config import ObjectStore
+from gateway.config.stores import ObjectStore
 from gateway.objects.probe import Profiles
 from gateway.objects.runner import Runner
 from gateway.objects.sweeper import Sweeper
@@ -17,6 +17,7 @@ from gateway.store.database import Database
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
 from tests.integration.objects.stage import Stage
 from tests.running import Events
+from tests.waiting import PATIENCE
 
 
 def forgetful(*buckets: str) -> S3Double:
@@ -48,7 +49,7 @@ async def sweeper(stage: Stage, **settings: Any) -> AsyncIterator[tuple[Sweeper,
     """A sweeper like the one of another gateway."""
     events = Events()
     store = ObjectStore(
-        endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=5
+        endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=PATIENCE
     )
     database = Database(stage.dsn)
     try:

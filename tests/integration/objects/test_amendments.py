@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.integration.objects.clients import body_of, call, connect, outcome
 from tests.integration.objects.recording import RecordingDouble
@@ -22,7 +22,7 @@ STALE = (412, "StaleFencingToken")
 UNKNOWN = (503, "FencingOutcomeUnknown")
 TAGS = {"TagSet": [{"Key": "colour", "Value": "red"}]}
 UNTIL = datetime(2040, 1, 1, tzinfo=UTC)
-SHORT = {"timeout": 1.0, "pending_wait": 0.1}
+SHORT = {"timeout": 3.0, "pending_wait": 0.1}
 MINUTE = 60.0
 
 
@@ -283,6 +283,28 @@ async def test_a_put_waits_for_its_turn_as_well(shared: Stage, key: str) -> None
     held.release()
     assert [await tagging, await put] == [(200, "")] * 2
     assert (shared.body(key), amended(shared, key, "tagging")) == (b"new", False)
+
+
+async def test_a_settlers_bump_that_is_late_does_not_bring_older_tags_back(shared: Stage, key: str) -> None:
+    """What it was to settle is over by itself, so that nobody else has to settle it."""
+    old, new = connect(shared.origin, "33"), connect(shared.origin, "35")
+    await call(old.put_object, Key=key, Body=b"X", Tagging="colour=blue")
+    held = shared.double.hold(at="arrival", operation="PutObject", key=key)
+    shared.double.fail(400, code="EntityTooLarge", operation="PutObject", key=key)
+    zombie = asyncio.ensure_future(outcome(old.put_object, Key=key, Body=b"Y"))
+    await held.arrived.wait()
+    bump = shared.double.hold(at="arrival", operation="CompleteMultipartUpload", key=key)
+    barrier = asyncio.ensure_future(shared.barrier(f"s3/bucket/{key}", "34"))
+    await bump.arrived.wait()
+    held.release()
+    assert await zombie == STALE
+    assert (await shared.barrier(f"s3/bucket/{key}", "35")).status_code == 200
+    assert await outcome(new.put_object_tagging, Key=key, Tagging=TAGS) == (200, "")
+    bump.release()
+    assert (await barrier).status_code == 200
+    assert bump.statuses == [412]
+    assert (await call(new.get_object_tagging, Key=key))["TagSet"] == TAGS["TagSet"]
+    assert shared.body(key) == b"X"
 
 
 class TestLate:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import pytest_asyncio
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, refused
 from tests.integration.objects.raw import Headers, framed, head, lines, send, sha256

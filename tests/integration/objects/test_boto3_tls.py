@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.integration.objects.clients import body_of, call, connect
 from tests.integration.objects.raw import framed, head, send
 from tests.integration.objects.stage import Stage, staged

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome
 from tests.integration.objects.stage import Stage, staged

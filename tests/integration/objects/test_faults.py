@@ -1,7 +1,6 @@
 """The store and the database fail in every way there is; no answer is a false one, and all recovers by itself."""
 
 import asyncio
-import socket
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,18 +9,21 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from gateway.embedded import EmbeddedPostgres, postgres
+from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.observe.events import IntentSettled, OutcomeLost
 from gateway.store import schema
+from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import body_of, call, connect, outcome
 from tests.integration.objects.raw import head, send
-from tests.integration.objects.stage import Stage, fresh_database, staged
+from tests.integration.objects.stage import Stage, staged
+from tests.processes import free_port
 from tests.running import config, running
+from tests.waiting import PATIENCE, end_sessions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-TIMEOUT = 1.0
+TIMEOUT = 3.0
 UNKNOWN, UNAVAILABLE = (503, "FencingOutcomeUnknown"), (503, "ServiceUnavailable")
 STALE = (412, "StaleFencingToken")
 
@@ -157,15 +159,16 @@ async def test_a_settlers_tombstone_is_no_success_of_the_write_it_settles(shared
     assert held.statuses == [412]
 
 
-async def test_two_writers_of_one_holder_write_one_after_the_other(shared: Stage, key: str) -> None:
-    s3 = connect(shared.origin, "33", "ann")
-    bodies = [f"body {number}".encode() for number in range(2)]
-    answers = await asyncio.gather(*(outcome(s3.put_object, Key=key, Body=body) for body in bodies))
-    assert answers == [(200, ""), (200, "")]
-    assert len(shared.double.applied(key=key)) == 2, "neither was lost, neither was bumped away"
-    assert shared.body(key) in bodies
-    assert await shared.count("intent", key) == 0
-    assert await shared.count("forbidden", key) == 0, "a writer waits for its own kind, and settles nothing"
+async def test_two_writers_of_one_holder_write_one_after_the_other(postgres_server: EmbeddedPostgres, key: str) -> None:
+    async with staged(postgres_server, S3Double(buckets=["bucket"]), s3={"pending_wait": PATIENCE}) as patient:
+        s3 = connect(patient.origin, "33", "ann")
+        bodies = [f"body {number}".encode() for number in range(2)]
+        answers = await asyncio.gather(*(outcome(s3.put_object, Key=key, Body=body) for body in bodies))
+        assert answers == [(200, ""), (200, "")]
+        assert len(patient.double.applied(key=key)) == 2, "neither was lost, neither was bumped away"
+        assert patient.body(key) in bodies
+        assert await patient.count("intent", key) == 0
+        assert await patient.count("forbidden", key) == 0, "a writer waits for its own kind, and settles nothing"
 
 
 async def test_of_many_writers_the_highest_that_was_acknowledged_stays(shared: Stage, key: str) -> None:
@@ -191,7 +194,7 @@ async def test_of_many_writers_the_highest_that_was_acknowledged_stays(shared: S
 
 async def test_the_store_is_down_and_comes_back(shared: Stage, postgres_server: EmbeddedPostgres) -> None:
     double = S3Double(buckets=["bucket"])
-    port = _free_port()
+    port = free_port()
     async with fresh_database(postgres_server) as dsn, running(config(dsn, f"http://127.0.0.1:{port}")) as origin:
         s3 = connect(origin, "33")
         assert await outcome(s3.put_object, Key="k", Body=b"x") == UNAVAILABLE, "not probed yet"
@@ -208,12 +211,6 @@ async def test_the_store_is_down_and_comes_back(shared: Stage, postgres_server: 
             assert await body_of(s3, "k") == b"z"
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
-
-
 async def test_sessions_of_the_database_end_at_any_time(shared: Stage, key: str) -> None:
     s3 = connect(shared.origin, "33")
     await call(s3.put_object, Key=key, Body=b"first")
@@ -222,20 +219,13 @@ async def test_sessions_of_the_database_end_at_any_time(shared: Stage, key: str)
         held = shared.double.hold(operation="PutObject", key=key)
         writing = asyncio.ensure_future(outcome(s3.put_object, Key=key, Body=body))
         await held.arrived.wait()
-        await _end_sessions(shared)
+        await end_sessions(shared.dsn)
         held.release()
         answer = await writing
         assert answer in [(200, ""), UNKNOWN]
         assert shared.body(key) == body
         shared.double.faults.remove(held)
     await assert_settled_by_the_next(shared, key)
-
-
-async def _end_sessions(shared: Stage) -> None:
-    await shared.rows(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    )
 
 
 async def test_writes_while_sessions_end_are_never_falsely_acknowledged(shared: Stage) -> None:
@@ -249,7 +239,7 @@ async def test_writes_while_sessions_end_are_never_falsely_acknowledged(shared: 
 
     async def storm() -> None:
         for _ in range(8):
-            await _end_sessions(shared)
+            await end_sessions(shared.dsn)
             await asyncio.sleep(0.01)
 
     *answers, _ = await asyncio.gather(*(write(*one) for one in enumerate(keys)), storm())

@@ -9,6 +9,7 @@ from gateway.observe.events import WriteRefused
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, refused
 from tests.running import API_KEY, Events
+from tests.waiting import PATIENCE
 
 
 async def test_put_get_head_list_delete(origin: str, double: S3Double) -> None:
@@ -43,7 +44,9 @@ async def test_a_zombie_is_refused_and_on_record(origin: str, double: S3Double, 
     assert (await refused(old.delete_object, Bucket="bucket", Key="k"))[:2] == (412, "StaleFencingToken")
     assert not double.applied(after=before)
     assert double.objects("bucket")["k"].content.body == b"new"
-    async with httpx.AsyncClient(base_url=origin, headers={"Authorization": f"Bearer {API_KEY}"}) as api:
+    async with httpx.AsyncClient(
+        base_url=origin, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=PATIENCE
+    ) as api:
         page = (await api.get("/v1/rejections")).json()
     deleted, put = page["rejections"]
     assert (put["resource"], put["token"], put["fence"], put["reason"]) == ("s3/bucket/k", "33", "34", "token-stale")

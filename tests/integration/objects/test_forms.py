@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import WriteRefused
 from tests.integration.objects import raw
 from tests.integration.objects.clients import call, connect, refused
 from tests.integration.objects.raw import Reply, lines, receive
 from tests.integration.objects.stage import Stage, staged
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -88,7 +89,7 @@ def code(answer: httpx.Response) -> tuple[int, str]:
 async def test_a_form_is_a_fenced_write(shared: Stage, key: str) -> None:
     described = {"Content-Type": "text/css", "x-amz-meta-colour": "red", "Cache-Control": "no-store"}
     form = signed(shared.origin, key, {TOKEN: "34", HOLDER: "ann", **described})
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
         answer = await client.post(form.url, data=form.fields, files={"file": ("a.txt", b"content", "text/plain")})
     assert (answer.status_code, answer.content) == (204, b"")
     assert (answer.headers["fencing-token"], answer.headers["fencing-resource"]) == ("34", f"s3/bucket/{key}")
@@ -296,7 +297,7 @@ async def test_nothing_is_published_of_a_form_that_is_not_whole(shared: Stage, k
     else:
         expected = {"checksum": "BadDigest", "small": "EntityTooSmall", "large": "EntityTooLarge"}
         assert code(await send(form.url, body)) == (400, expected.get(fault, "MalformedPOSTRequest"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while running(shared) or await shared.count("upload", key):
             await asyncio.sleep(0.02)
     assert shared.body(key) is None
@@ -351,7 +352,7 @@ async def test_headers_that_nobody_has_signed(
 async def test_no_other_operation_gets_in_as_a_form(shared: Stage, key: str, method: str, target: str) -> None:
     before = len(shared.double.requests)
     body = signed(shared.origin, key).body(b"content")
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
         answer = await client.request(
             method,
             shared.origin + target,

@@ -10,8 +10,8 @@ from mypy_boto3_s3 import S3Client
 
 from gateway.auth.keys import Keys
 from gateway.auth.principal import Grant, Principal
-from gateway.config import CallerKeys
-from gateway.embedded import EmbeddedPostgres
+from gateway.config.server import CallerKeys
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.token import Token
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome

@@ -10,12 +10,13 @@ import pytest
 import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
-from gateway.embedded import EmbeddedPostgres, s3
+from gateway.demo.embedded import EmbeddedPostgres, s3
 from gateway.objects.tombstone import SIZE, tombstone_body
+from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double
 from tests.integration.objects import raw
 from tests.integration.objects.clients import call, connect, in_thread, refused
-from tests.integration.objects.stage import Stage, fresh_database, staged
+from tests.integration.objects.stage import Stage, staged
 from tests.integration.objects.sweeping import entomb, forgetful
 from tests.running import config, running
 

@@ -11,15 +11,19 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from gateway import embedded
-from gateway.config import ObjectStore
+from gateway.config.stores import ObjectStore
+from gateway.demo import embedded
 from gateway.errors import StoreError, Unavailable
 from gateway.objects.answers import Applied
 from gateway.objects.probe import PREFIX, Profiles, probe
 from gateway.objects.profile import Probe, Profile
 from gateway.objects.upstream import Upstream
 from tests.doubles.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Double, serve
+from tests.processes import closed_port
+from tests.waiting import PATIENCE
 
 
 async def now() -> datetime:
@@ -39,7 +43,7 @@ async def upstream(double: S3Double) -> AsyncIterator[Upstream]:
         yield opened
 
 
-def _upstream(endpoint: str, secret: str = SECRET_KEY, seconds: float = 5.0) -> Upstream:
+def _upstream(endpoint: str, secret: str = SECRET_KEY, seconds: float = PATIENCE) -> Upstream:
     return Upstream(
         ObjectStore(
             endpoint=endpoint,
@@ -60,7 +64,7 @@ def tried(double: S3Double) -> int:
 
 
 async def test_a_store_like_aws_passes_quickly(double: S3Double, upstream: Upstream) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         profile = await probe(upstream, "bucket", now)
     assert failed(profile) == set()
     assert profile.writable
@@ -70,7 +74,7 @@ async def test_a_store_like_aws_passes_quickly(double: S3Double, upstream: Upstr
     assert not profile.unique_etags
     assert profile.plain_etags_predicted
     assert profile.multipart_etags_predicted
-    assert len(double.requests) < 150
+    assert len(double.requests) < 170
 
 
 WEAKNESSES: list[tuple[Mapping[str, Any], str, set[str]]] = [
@@ -159,7 +163,7 @@ async def test_nothing_is_left_behind_and_nothing_else_is_touched(
     await probe(upstream, "bucket", now)
     assert set(double.objects("bucket")) == {"somebody's"}
     assert not double.store.bucket("bucket").uploads.running(now=await now())
-    assert all(each.key.startswith(PREFIX) for each in double.applied(after=before))
+    assert all(each.key.removeprefix("/").startswith(PREFIX) for each in double.applied(after=before))
 
 
 @pytest.mark.parametrize("operation", ["PutObject", "CompleteMultipartUpload", "UploadPart", "HeadObject"])
@@ -199,12 +203,11 @@ async def test_a_lost_race_may_be_answered_as_ceph_does(double: S3Double, upstre
     assert profile.writable
 
 
-async def test_a_store_that_cannot_be_reached_leaves_the_question_open(double: S3Double) -> None:
-    async with serve(double) as endpoint:
-        gone = endpoint
-    async with _upstream(gone) as upstream:
-        with pytest.raises(Unavailable):
-            await probe(upstream, "bucket", now)
+async def test_a_store_that_cannot_be_reached_leaves_the_question_open() -> None:
+    with closed_port() as port:
+        async with _upstream(f"http://127.0.0.1:{port}") as upstream:
+            with pytest.raises(Unavailable):
+                await probe(upstream, "bucket", now)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +252,65 @@ async def test_conditions_without_quotation_marks_are_used_where_they_are_needed
     assert profile.writable
     etag = double.put("bucket", "a", b"old").etag
     assert isinstance(await upstream.put("bucket", "a", b"new", expected=etag, signed_at=await now()), Applied)
+
+
+@pytest.mark.parametrize(
+    ("keys", "confused"),
+    [
+        ("bytes", set()),
+        ("paths", {Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_TRAILING_SLASH}),
+        ("letters", {Probe.KEYS_CASE, Probe.KEYS_UNICODE}),
+    ],
+)
+async def test_keys_that_are_one_object_are_found_out(
+    double: S3Double, upstream: Upstream, keys: str, confused: set[Probe]
+) -> None:
+    double.behave(keys=keys)
+    profile = await probe(upstream, "bucket", now)
+    assert failed(profile) == profile.confused == confused
+    assert profile.writable
+    assert set(double.objects("bucket")) == {"somebody's"}
+
+
+class Stumbling(S3Double):
+    """Answers so many PutObjects of keys that end in a certain way with an error."""
+
+    def __init__(self, ending: bytes, status: int, times: int) -> None:
+        super().__init__(buckets=["bucket"])
+        self._ending, self._status, self._left = ending, status, times
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "PUT" and scope["raw_path"].endswith(self._ending) and self._left:
+            self._left -= 1
+            await Response(status_code=self._status)(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+@pytest.mark.parametrize("ending", [b"/a/KEY", b"/a//key", b"/a/%C3%A9"], ids=str)
+@pytest.mark.parametrize("status", [500, 503, 429])
+async def test_a_stumble_is_not_taken_for_a_store_that_confuses_keys(ending: bytes, status: int) -> None:
+    async with serve(Stumbling(ending, status, 1)) as endpoint, _upstream(endpoint) as upstream:
+        assert failed(await probe(upstream, "bucket", now)) == set()
+
+
+@pytest.mark.parametrize(
+    ("ending", "confused"),
+    [
+        (b"/a/KEY", Probe.KEYS_CASE),
+        (b"/a//key", Probe.KEYS_ODD_SEGMENTS),
+        (b"/a/%C3%A9", Probe.KEYS_UNICODE),
+        (b"__XLDIR__", Probe.KEYS_MARKER),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("status", [400, 403, 404, 500])
+async def test_what_cannot_be_told_of_keys_counts_against_them(ending: bytes, confused: Probe, status: int) -> None:
+    """All else goes on, and such keys are refused."""
+    async with serve(Stumbling(ending, status, 1000)) as endpoint, _upstream(endpoint) as upstream:
+        profile = await probe(upstream, "bucket", now)
+    assert profile.confused == failed(profile) == {confused}
+    assert profile.writable
 
 
 def test_the_embedded_store_can_be_fenced_but_its_objects_cannot_be_bumped() -> None:

@@ -5,11 +5,12 @@ from datetime import UTC, datetime
 import pytest
 from botocore.exceptions import IncompleteReadError, ResponseStreamingError
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
+from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
 from tests.integration.objects.raw import head, send
-from tests.integration.objects.stage import Stage, fresh_database, staged
+from tests.integration.objects.stage import Stage, staged
 from tests.running import config, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -25,6 +26,25 @@ async def test_ranges_and_conditions(shared: Stage, key: str) -> None:
     assert await outcome(s3.get_object, Key=key, IfMatch='"other"') == (412, "PreconditionFailed")
     assert await outcome(s3.get_object, Key=f"{key}-none") == (404, "NoSuchKey")
     assert await outcome(s3.list_objects_v2, Bucket="nowhere") == (404, "NoSuchBucket")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "policy"),
+    [
+        ("text/html", "sandbox"),
+        ("image/svg+xml", "sandbox"),
+        ("application/pdf", None),
+        ("application/pdf;,text/html", "sandbox"),
+    ],
+)
+async def test_an_object_in_a_browser_is_apart_from_the_page(
+    shared: Stage, key: str, content_type: str, policy: str | None
+) -> None:
+    """It would lie on the origin where people are logged in."""
+    await call(connect(shared.origin, "33").put_object, Key=key, Body=b"<script>", ContentType=content_type)
+    reply = await send(shared.origin, head(shared.origin, "GET", f"/bucket/{key}"))
+    assert reply is not None
+    assert reply.headers.get("content-security-policy") == policy
 
 
 async def test_what_the_gateway_keeps_in_the_metadata_is_its_own(shared: Stage, key: str) -> None:

@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.integration.objects.raw import framed, head, receive
 from tests.integration.objects.stage import Stage, staged
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -22,6 +23,12 @@ TOKEN = ("fencing-token", "33")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def impatient(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     async with staged(postgres_server, server={"body_timeout": 0.4}) as one:
+        yield one
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def patient(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server, server={"body_timeout": PATIENCE}) as one:
         yield one
 
 
@@ -42,7 +49,7 @@ def request(origin: str, key: str, size: int, *, chunked: bool) -> tuple[bytes, 
 
 
 async def assert_nothing(stage: Stage, key: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while uploads(stage):
             await asyncio.sleep(0.02)
     assert stage.body(key) is None
@@ -74,9 +81,9 @@ class TestSlowly:
         await asyncio.sleep(0.2)
         await assert_nothing(impatient, key)
 
-    async def test_in_time(self, impatient: Stage, key: str, size: int, chunked: bool) -> None:  # noqa: FBT001
-        start, body = request(impatient.origin, key, size, chunked=chunked)
-        parts = urlsplit(impatient.origin)
+    async def test_in_time(self, patient: Stage, key: str, size: int, chunked: bool) -> None:  # noqa: FBT001
+        start, body = request(patient.origin, key, size, chunked=chunked)
+        parts = urlsplit(patient.origin)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         for piece in (start, body[: len(body) // 2], body[len(body) // 2 :]):
             writer.write(piece)
@@ -85,8 +92,8 @@ class TestSlowly:
         assert reply is not None
         assert reply.status == 200, reply.body
         writer.close()
-        assert impatient.body(key) == bytes(size)
-        assert uploads(impatient) == []
+        assert patient.body(key) == bytes(size)
+        assert uploads(patient) == []
 
 
 async def test_a_body_that_trickles(impatient: Stage, key: str) -> None:

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
-from gateway.config import ObjectStore
+from gateway.config.stores import ObjectStore
 from gateway.errors import GatewayError, Unavailable
 from gateway.objects.answers import Applied, Found, Missing, Started, Uploaded
 from gateway.objects.intake import ClientGone, Intake, Limits
@@ -26,6 +26,7 @@ from gateway.objects.upstream import Upstream
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
 from tests.integration.objects.raw import Reply, framed, lines, receive
 from tests.integration.serving_app import served
+from tests.waiting import PATIENCE
 
 MEBIBYTE = 1024 * 1024
 BODY = bytes(range(256)) * (13 * 4096)  # 13 MiB: two parts or three
@@ -89,7 +90,7 @@ class Front:
         return await stage(self.upstream, PLACE, intake, headers, now, write_id=WRITE_ID, register=self.notes)
 
     async def outcome(self) -> object:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             return await self.outcomes.get()
 
     def uploads(self) -> list[str]:
@@ -113,7 +114,7 @@ class Front:
 
 
 @asynccontextmanager
-async def fronted(timeout: float = 5) -> AsyncIterator[Front]:
+async def fronted(timeout: float = PATIENCE) -> AsyncIterator[Front]:
     double = S3Double(buckets=["bucket"])
     async with serve(double) as endpoint:
         config = ObjectStore(
@@ -237,7 +238,7 @@ async def test_an_upload_that_is_swept_away_under_it(front: Front) -> None:
     held = front.double.hold(operation="UploadPart")
     async with front.connected() as (_, writer):
         writer.write(plain(BODY))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await held.arrived.wait()
         (upload_id,) = front.uploads()
         await front.upstream.abort_multipart(*PLACE, upload_id, signed_at=await now())

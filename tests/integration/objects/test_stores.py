@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
 from tests.integration.objects.stage import Stage, staged
@@ -92,7 +92,7 @@ async def test_without_conditional_completion_puts_go_on_and_a_late_one_blocks(
     async with staged(
         postgres_server,
         double(ignored_conditions=frozenset({"CompleteMultipartUpload"})),
-        s3={"timeout": 1.0, "pending_wait": 0.1},
+        s3={"timeout": 3.0, "pending_wait": 0.1},
     ) as stage:
         s3 = connect(stage.origin, "33")
         for body in (b"x", b"y", b"y"):
@@ -124,3 +124,21 @@ async def test_where_etags_are_unique(postgres_server: EmbeddedPostgres) -> None
         assert stage.body("k") == b"same"
         assert await outcome(successor.delete_object, Key="k") == (204, "")
         assert stage.body("k") is None
+
+
+async def test_where_etags_are_unique_but_for_the_writers_own_encryption(postgres_server: EmbeddedPostgres) -> None:
+    """The zombie's condition is on the hash of X, which its successor writes again."""
+    async with staged(postgres_server, double(etags="unique")) as stage:
+        old, new = connect(stage.origin, "33"), connect(stage.origin, "34")
+        first = await call(old.put_object, Key="k", Body=b"X", ServerSideEncryption="AES256")
+        held = stage.double.hold(operation="PutObject", key="k")
+        zombie = asyncio.ensure_future(outcome(old.put_object, Key="k", Body=b"zombie"))
+        await held.arrived.wait()
+        since = stage.applied(0)[-1].sequence
+        await call(new.put_object, Key="k", Body=b"Z")
+        again = await call(new.put_object, Key="k", Body=b"X", ServerSideEncryption="AES256")
+        assert first["ETag"] not in {f'"{each.etag}"' for each in stage.applied(since)}
+        assert again["ETag"] != first["ETag"]
+        held.release()
+        assert await zombie == (412, "StaleFencingToken")
+        assert stage.body("k") == b"X"

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.bump import candidates
 from tests.doubles.s3 import Mutation, Rule, S3Double
 from tests.integration.objects.clients import call, connect, outcome

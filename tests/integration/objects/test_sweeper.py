@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.intent import Announcement, Kind
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
@@ -21,6 +21,7 @@ from tests.integration.objects.clients import body_of, call, connect, outcome
 from tests.integration.objects.stage import Stage, staged
 from tests.integration.objects.sweeping import entomb, forgetful, sweeper
 from tests.processes import run
+from tests.waiting import PATIENCE
 
 
 def of_kind(events: list[Any], kind: type) -> list[Any]:
@@ -108,7 +109,8 @@ class TestTombstones:
 
     async def test_two_sweepers_at_once(self, stage: Stage) -> None:
         await entomb(stage, *(f"k{number}" for number in range(250)))
-        async with sweeper(stage) as (one, events), sweeper(stage) as (other, other_events):
+        patient = {"pending_wait": PATIENCE}
+        async with sweeper(stage, **patient) as (one, events), sweeper(stage, **patient) as (other, other_events):
             rounds = await asyncio.gather(one.sweep(), other.sweep())
             assert sum(each.tombstones for each in rounds) == 250
             assert not [*of_kind(events, SweepFailed), *of_kind(other_events, SweepFailed)]
@@ -238,16 +240,16 @@ class TestAtWork:
             client = connect(stage.origin, "1")
             await call(client.put_object, Key="k", Body=b"x")
             await call(client.delete_object, Key="k")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while stage.double.objects("bucket"):
                     await asyncio.sleep(0.02)
             stage.double.cut(operation="ListBuckets", times=4)  # a read is tried twice
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while len(of_kind(stage.events, SweepFailed)) < 2:
                     await asyncio.sleep(0.02)
             await call(client.put_object, Key="k", Body=b"x")
             await call(client.delete_object, Key="k")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while stage.double.objects("bucket"):
                     await asyncio.sleep(0.02)
 
@@ -280,8 +282,10 @@ class TestAtWork:
         )
         done = await asyncio.to_thread(run, "sweep", "--config", str(path))
         assert done.returncode == 0, done.stderr
-        assert done.stdout == "swept: 2 tombstones, 0 uploads, 0 pending writes\n"
+        assert done.stdout == (
+            "swept: 2 tombstones, 0 uploads, 0 pending writes\nfound: 0 changes that went round the gateway\n"
+        )
         path.write_text(f'[postgres]\ndsn = "{stage.dsn}"\n')
         done = await asyncio.to_thread(run, "sweep", "--config", str(path))
-        assert done.returncode == 2
-        assert "no object store is configured" in done.stderr
+        assert done.returncode == 0, "there may be rows to look at"
+        assert done.stdout.startswith("swept: 0 tombstones")

@@ -8,13 +8,15 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from botocore.exceptions import ClientError
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import Behaviour, S3Double
 from tests.doubles.s3.conditions import UNCONDITIONAL
 from tests.doubles.s3.state import Content, Origin
 from tests.integration.objects.clients import body_of, call, connect, outcome
 from tests.integration.objects.stage import Stage, staged
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -96,7 +98,7 @@ async def test_one_holders_writes_to_many_keys_run_side_by_side(shared: Stage) -
     s3 = connect(shared.origin, "33", "ann")
     held = [shared.double.hold(operation="PutObject", key=key) for key in keys]
     writes = asyncio.gather(*(outcome(s3.put_object, Key=key, Body=key.encode()) for key in keys))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(each.arrived.wait() for each in held))
     for each in held:
         each.release()
@@ -155,10 +157,53 @@ async def test_an_object_is_bumped_again_and_again(shared: Stage, key: str) -> N
     assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
     etags.append(shared.double.objects("bucket")[key].etag)
     await leave_intent(shared, key, etags[1], token=34)
-    assert (await shared.barrier(f"s3/bucket/{key}", "35")).status_code == 503
+    held_up = await shared.barrier(f"s3/bucket/{key}", "35")
+    assert held_up.status_code == 503
+    assert "after half an hour" in held_up.json()["advice"]
+    assert held_up.headers["retry-after"] == "5"
     assert await shared.count("intent", key) == 1, "it is still there to be settled"
     assert await outcome(connect(shared.origin, "35").put_object, Key=key, Body=b"other") == (503, "ServiceUnavailable")
     assert shared.body(key) == b"hello"
+
+
+async def test_what_has_no_form_left_is_over_once_the_store_refuses_it(shared: Stage, key: str) -> None:
+    """Half an hour by the store's clock, while its prohibitions last on."""
+    etags = [shared.double.put("bucket", key, b"hello").etag]
+    await leave_intent(shared, key, etags[0])
+    assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+    etags.append(shared.double.objects("bucket")[key].etag)
+    await leave_intent(shared, key, etags[1], token=34)
+    minutes = 60.0
+    try:
+        shared.double.behave(clock_offset=20 * minutes, signature_lifetime=60 * minutes)
+        assert (await shared.barrier(f"s3/bucket/{key}", "35")).status_code == 503
+        shared.double.behave(clock_offset=31 * minutes, signature_lifetime=60 * minutes)
+        assert (await shared.barrier(f"s3/bucket/{key}", "35")).status_code == 200
+    finally:
+        shared.double.behave(clock_offset=0.0, signature_lifetime=Behaviour().signature_lifetime)
+        await call(connect(shared.origin).head_object, Key=key)
+    assert await shared.count("intent", key) == 0
+    assert await shared.count("forbidden", key) == 2
+
+
+async def test_bytes_whose_every_etag_is_waited_for_are_not_put_back(shared: Stage, key: str) -> None:
+    etags = [shared.double.put("bucket", key, b"hello").etag]
+    await leave_intent(shared, key, etags[0])
+    assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+    etags.append(shared.double.objects("bucket")[key].etag)
+    s3 = connect(shared.origin, "34")
+    await call(s3.put_object, Key=key, Body=b"other")
+    await leave_intent(shared, key, etags[1], token=34)
+    assert (await shared.barrier(f"s3/bucket/{key}", "35")).status_code == 200
+    s3 = connect(shared.origin, "35")
+    with pytest.raises(ClientError) as refused:
+        await call(s3.put_object, Key=key, Body=b"hello")
+    answer = refused.value.response
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 503
+    assert answer["ResponseMetadata"]["HTTPHeaders"]["retry-after"] == "600"
+    assert "or write other bytes" in answer["Error"]["Message"]
+    assert shared.body(key) == b"other"
+    await call(s3.put_object, Key=key, Body=b"hello again")
 
 
 async def test_a_day_later_by_the_stores_clock_an_etag_may_come_back(shared: Stage, key: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from botocore.exceptions import ClientError
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import BucketAdministered
 from tests.integration.objects.clients import call, connect, outcome, refused
 from tests.integration.objects.stage import Stage, staged

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
 from tests.doubles.s3 import S3Double
@@ -48,8 +48,7 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def weak(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     """The condition of a completion is ignored here."""
-    ignoring = store(ignored_conditions=frozenset({COMPLETE}))
-    async with staged(postgres_server, ignoring, s3={"timeout": 1.0, "pending_wait": 0.1}) as one:
+    async with staged(postgres_server, store(ignored_conditions=frozenset({COMPLETE}))) as one:
         yield one
 
 
@@ -419,16 +418,18 @@ async def test_a_late_completion_of_an_upload_older_than_the_object(shared: Stag
     await late(shared, key, nth=2)
 
 
-async def test_a_completion_whose_outcome_is_not_known(weak: Stage, key: str) -> None:
+async def test_a_completion_whose_outcome_is_not_known(postgres_server: EmbeddedPostgres, key: str) -> None:
     """Its sender is told so, and told again later what became of it."""
-    s3 = connect(weak.origin, "34")
-    completion = await opened(s3, key)
-    held = weak.double.hold(operation=COMPLETE, key=key)
-    status, code, _ = await refused(s3.complete_multipart_upload, **completion)
-    assert (status, code) == (503, "FencingOutcomeUnknown")
-    held.release()
-    await held.finished.wait()
-    assert held.statuses == [200]
-    assert weak.body(key) == b"onetwo"
-    assert await outcome(s3.put_object, Key=key, Body=b"next") == (200, "")
-    assert weak.body(key) == b"next"
+    ignoring = store(ignored_conditions=frozenset({COMPLETE}))
+    async with staged(postgres_server, ignoring, s3={"timeout": 3.0, "pending_wait": 0.1}) as weak:
+        s3 = connect(weak.origin, "34")
+        completion = await opened(s3, key)
+        held = weak.double.hold(operation=COMPLETE, key=key)
+        status, code, _ = await refused(s3.complete_multipart_upload, **completion)
+        assert (status, code) == (503, "FencingOutcomeUnknown")
+        held.release()
+        await held.finished.wait()
+        assert held.statuses == [200]
+        assert weak.body(key) == b"onetwo"
+        assert await outcome(s3.put_object, Key=key, Body=b"next") == (200, "")
+        assert weak.body(key) == b"next"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.recording import Asked, RecordingDouble
 from tests.integration.objects.stage import Stage, staged
@@ -20,7 +20,7 @@ WEAK = {"complete": frozenset({COMPLETE}), "complete and delete": frozenset({COM
 async def weak(request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     double = RecordingDouble()
     double.behave(ignored_conditions=WEAK[request.param])
-    async with staged(postgres_server, double, s3={"timeout": 1.0, "pending_wait": 0.1}) as one:
+    async with staged(postgres_server, double, s3={"timeout": 3.0, "pending_wait": 0.1}) as one:
         yield one
 
 
@@ -103,7 +103,7 @@ async def test_what_is_put_in_the_way_of_a_late_write_is_short_as_well(
 async def test_a_late_one_is_waited_for_by_the_clock_of_the_store(postgres_server: EmbeddedPostgres, key: str) -> None:
     double = RecordingDouble()
     double.behave(ignored_conditions=WEAK["complete"])
-    async with staged(postgres_server, double, s3={"timeout": 1.0, "pending_wait": 0.1}) as stage:
+    async with staged(postgres_server, double, s3={"timeout": 3.0, "pending_wait": 0.1}) as stage:
         await call(connect(stage.origin, "33").put_object, Key=key, Body=b"before")
         held = double.hold(at="arrival", operation="PutObject", key=key)
         await outcome(connect(stage.origin, "33").put_object, Key=key, Body=b"zombie")

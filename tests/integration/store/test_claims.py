@@ -17,6 +17,7 @@ from gateway.fencing.rules import Decision, Equal, Fence, Presented, Tokens, dec
 from gateway.fencing.token import Token
 from gateway.store import fences, intents
 from gateway.store.database import Database, Transaction
+from tests.waiting import PATIENCE, waiting
 
 WRITES = (UUID(int=1), UUID(int=2))
 HOLDERS = (None, "ann", "bob")
@@ -114,17 +115,6 @@ class Holder:
         await self._task
 
 
-async def waiting(database: Database, sessions: int) -> None:
-    """Return once so many sessions wait for a lock."""
-    async with asyncio.timeout(10):
-        while True:
-            row = await database.fetchrow("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            assert row is not None
-            if row[0] >= sessions:
-                return
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("before", [{}, {"r/2": 1}, {"r/1": 1, "r/2": 1, "r/3": 1}], ids=["new", "held", "all held"])
 async def test_a_raise_waits_for_the_writes_of_the_holder_before(database: Database, before: dict[str, int]) -> None:
     """P2 for tables: the old holder's transaction is over before the new holder's claim returns."""
@@ -166,14 +156,17 @@ async def test_a_name_that_two_claim_for_the_first_time(database: Database) -> N
 async def test_writers_of_one_holder_do_not_wait_for_each_other(database: Database, names: tuple[str, ...]) -> None:
     pairs = {name: Token(0, 1) for name in names}
     await claim(database, pairs)
-    async with asyncio.timeout(5), Holder(database, pairs), Holder(database, pairs):
+    async with asyncio.timeout(PATIENCE), Holder(database, pairs), Holder(database, pairs):
         pass
 
 
 async def test_a_zombie_keeps_nobody_waiting(database: Database) -> None:
     """What is stale is locked FOR SHARE at most, also beside names that the zombie raises."""
     await claim(database, {"r/2": Token(0, 5)})
-    async with asyncio.timeout(5), Holder(database, {"r/1": Token(0, 4), "r/2": Token(0, 4), "r/3": Token(0, 4)}):
+    async with (
+        asyncio.timeout(PATIENCE),
+        Holder(database, {"r/1": Token(0, 4), "r/2": Token(0, 4), "r/3": Token(0, 4)}),
+    ):
         assert not await claim(database, {"r/2": Token(0, 5)})
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.errors import OutcomeUnknown, SqlError, Unavailable
 from gateway.store.database import Database, Transaction
+from tests.waiting import PATIENCE
 
 
 def opened(dsn: str, **settings: float) -> Database:
@@ -61,7 +62,7 @@ async def test_a_session_lost_under_a_write_leaves_its_outcome_unknown(database:
         """End the session as soon as it is in the middle of the statement."""
         connection = await asyncpg.connect(dsn)
         ended = None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while ended is None:
                 ended = await connection.fetchval(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -73,7 +74,7 @@ async def test_a_session_lost_under_a_write_leaves_its_outcome_unknown(database:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(lose())
             with pytest.raises(error):
-                await read("SELECT pg_sleep(20)")
+                await read("SELECT pg_sleep(40)")
     assert await database.fetchrow("SELECT 1") is not None
 
 

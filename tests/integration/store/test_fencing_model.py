@@ -107,8 +107,9 @@ def modelled(fences: Fences, call: str, write: Announcement, etag: str | None) -
 async def test_model_and_sql_give_the_same_answers(
     database: Database, history: list[tuple[str, Announcement, str | None]]
 ) -> None:
-    tables = "fence, fencing.intent, fencing.forbidden, fencing.object"
-    await database.fetch(f"TRUNCATE fencing.{tables}")
+    # Of so few rows the quicker way: TRUNCATE makes new files, for each table and each of its indexes.
+    for table in ("fence", "intent", "forbidden", "object"):
+        await database.fetch(f"DELETE FROM fencing.{table}")
     fences = Fences()
     for call, write, etag in history:
         assert timeless(await real(database, call, write, etag)) == timeless(modelled(fences, call, write, etag))

@@ -7,8 +7,9 @@ import asyncpg
 import pytest
 
 from gateway.errors import Unavailable
-from gateway.store.database import Database
+from gateway.store.database import Database, Transaction
 from gateway.store.sessions import Session, Sessions
+from tests.waiting import PATIENCE
 
 Make = Callable[..., Sessions]
 
@@ -21,7 +22,7 @@ async def make(dsn: str) -> AsyncIterator[Make]:
         session: Session = await asyncpg.connect(dsn)
         return session
 
-    def sessions(limit: int, patience: float = 5) -> Sessions:
+    def sessions(limit: int, patience: float = PATIENCE) -> Sessions:
         made.append(Sessions(connect, limit, patience))
         return made[-1]
 
@@ -89,7 +90,7 @@ async def test_who_gives_up_does_not_take_the_turn_of_the_next(make: Make) -> No
     await asyncio.sleep(0)
     sessions.give(held)
     impatient.cancel()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE):
         assert await next_one is held
     sessions.give(held)
 
@@ -110,11 +111,18 @@ async def test_a_failed_connect_makes_room_again() -> None:
 
 
 async def test_a_full_house_is_unavailable(dsn: str) -> None:
-    database = Database(dsn, pool_size=1, connect_timeout=2)
-    slow = asyncio.create_task(database.fetch("SELECT pg_sleep(5)"))
-    await asyncio.sleep(0.1)
-    with pytest.raises(Unavailable):
-        await database.fetch("SELECT 1")
-    await slow
+    database = Database(dsn, pool_size=1, connect_timeout=5, idle_timeout=PATIENCE)
+    taken, over = asyncio.Event(), asyncio.Event()
+
+    async def work(_: Transaction) -> None:
+        taken.set()
+        await over.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(database.run(work))
+        await taken.wait()
+        with pytest.raises(Unavailable):
+            await database.fetch("SELECT 1")
+        over.set()
     assert await database.fetchrow("SELECT 1") is not None
     await database.close()

@@ -1,6 +1,5 @@
 """How the tests ask a table plane."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
@@ -52,13 +51,6 @@ def answered(response: httpx.Response, status: int, code: str | None = None) -> 
 
 async def rows(database: Database, sql: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in await database.fetch(sql)]
-
-
-async def waiting(database: Database, sessions: int) -> None:
-    """Return once so many sessions wait for a lock."""
-    async with asyncio.timeout(10):
-        while (await row(database, "SELECT count(*) FROM pg_locks WHERE NOT granted"))[0] < sessions:
-            await asyncio.sleep(0.01)
 
 
 async def row(database: Database, sql: str) -> Record:

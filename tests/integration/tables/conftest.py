@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from uuid import uuid4
 
 import asyncpg
 import httpx
@@ -12,13 +11,14 @@ import pytest
 import uvicorn
 
 from gateway.auth.principal import Principal
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import Template
 from gateway.fencing.rules import Equal, Mode
 from gateway.observe.events import Event
 from gateway.store.database import Database
 from gateway.tables.plan import Rule
 from gateway.tables.plane import Exposure, TablePlane
+from tests.databases import fresh
 from tests.integration.tables.asking import Send, over_asgi, send
 
 SCHEMA = """
@@ -60,18 +60,8 @@ RULES = {
 @pytest.fixture(scope="module")
 def shared_dsn(postgres_server: EmbeddedPostgres) -> Iterator[str]:
     """One database for all tests of a module that change nothing; such tests override ``dsn`` with it."""
-    name = f"shared_{uuid4().hex}"
-    asyncio.run(_execute(postgres_server.dsn(), f"CREATE DATABASE {name} TEMPLATE fencing_template"))
-    yield postgres_server.dsn(name)
-    asyncio.run(_execute(postgres_server.dsn(), f"DROP DATABASE {name} WITH (FORCE)"))
-
-
-async def _execute(dsn: str, statement: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
+    with fresh(postgres_server) as dsn:
+        yield dsn
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import asyncpg
 import orjson
 
 from gateway import app, serving
 from gateway.config import Config
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import Event, RequestFailed
+from tests.databases import fresh
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
@@ -124,27 +124,17 @@ def watched_gateway(server: EmbeddedPostgres, setup: str, /, **sections: Any) ->
 
     ``setup`` is SQL that makes the tables, ``sections`` are those of the configuration.
     """
-    name = f"watched_{uuid4().hex}"
     with ExitStack() as stack:
+        dsn = stack.enter_context(fresh(server))
         runner = stack.enter_context(asyncio.Runner())
-        runner.run(_execute(server.dsn(), f"CREATE DATABASE {name} TEMPLATE fencing_template"))
-        stack.callback(lambda: runner.run(_execute(server.dsn(), f"DROP DATABASE {name} WITH (FORCE)")))
-        connection = runner.run(asyncpg.connect(server.dsn(name)))
+        connection = runner.run(asyncpg.connect(dsn))
         stack.callback(lambda: runner.run(connection.close()))
         runner.run(connection.execute(setup))
         events: list[Event] = []
-        config = {"postgres": {"dsn": server.dsn(name)}, "auth": {"anonymous": True}, **sections}
+        config = {"postgres": {"dsn": dsn}, "auth": {"anonymous": True}, **sections}
         gateway = app.build(Config.model_validate(config), events.append)
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         stack.enter_context(serving.in_background(gateway, listener))
         client = RawClient(listener.getsockname()[1])
         stack.callback(client.close)
         yield Watched(client, events, connection, runner)
-
-
-async def _execute(dsn: str, statement: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()

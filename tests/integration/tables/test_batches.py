@@ -12,7 +12,8 @@ import pytest
 from gateway.store.database import Database, Record
 from gateway.store.sessions import Session
 from gateway.tables import batch
-from tests.integration.tables.asking import Send, answered, row, rows, waiting
+from tests.integration.tables.asking import Send, answered, row, rows
+from tests.waiting import PATIENCE, waiting
 
 ACCOUNTS = 40
 
@@ -151,8 +152,8 @@ async def test_a_locked_row_does_not_hold_up_the_others(write: Send, held: Datab
     async with locker.transaction():
         await locker.execute("SELECT FROM accounts WHERE id = 100 FOR UPDATE")
         blocked = asyncio.create_task(write("PATCH", "/accounts?id=eq.100", {"balance": 1}, token=5))
-        await asyncio.sleep(0.1)
-        async with asyncio.timeout(8):  # less than the lock_timeout
+        await waiting(held)
+        async with asyncio.timeout(PATIENCE):  # less than the lock_timeout
             answers = await asyncio.gather(
                 *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 2}, token=5) for n in range(1, ACCOUNTS))
             )
@@ -165,7 +166,7 @@ async def test_a_locked_row_does_not_hold_up_the_others(write: Send, held: Datab
 class TestLockTimeout:
     @pytest.fixture
     async def database(self, dsn: str) -> AsyncIterator[Database]:
-        opened = Database(dsn, lock_timeout=0.5)
+        opened = Database(dsn, lock_timeout=0.5, connect_timeout=PATIENCE)
         yield opened
         await opened.close()
 
@@ -192,7 +193,7 @@ async def test_a_fence_being_raised_does_not_hold_up_the_others(write: Send, hel
             asyncio.create_task(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 2}, token=5))
             for n in range(ACCOUNTS)
         ]
-        async with asyncio.timeout(8):  # less than the lock_timeout
+        async with asyncio.timeout(PATIENCE):  # less than the lock_timeout
             answers = await asyncio.gather(*calls[1:])
         assert {response.status_code for response in answers} == {204}
         assert not calls[0].done(), "its fence is being raised: it must wait for the outcome"

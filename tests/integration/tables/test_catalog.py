@@ -7,12 +7,13 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from gateway.auth.principal import Principal
-from gateway.embedded import postgres
+from gateway.demo.embedded import postgres
 from gateway.store import schema
 from gateway.store.database import Database
 from gateway.tables import known
 from gateway.tables.plane import Exposure, TablePlane
 from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ async def test_the_database_may_be_down_at_first_and_in_between() -> None:
         with postgres(data) as server:
             dsn = server.dsn()
             await asyncio.to_thread(schema.upgrade, dsn)
-        database = Database(dsn, connect_timeout=2.0)
+        database = Database(dsn, connect_timeout=PATIENCE)
         plane = TablePlane(database, Exposure(), authenticate=lambda _: Principal("tester"), observe=lambda _: None)
         async with over_asgi(plane) as client:
 

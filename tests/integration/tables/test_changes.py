@@ -20,6 +20,7 @@ from gateway.store.database import Database
 from gateway.tables.known import KnownTables
 from gateway.tables.plane import TablePlane
 from tests.integration.tables.asking import Send, answered, row, rows
+from tests.waiting import PATIENCE, number_waiting
 
 Dump: TypeAlias = list[tuple[Any, ...]]
 
@@ -411,7 +412,6 @@ async def test_names_of_types_do_not_depend_on_the_session(write: Send, tables: 
 
 async def until_they_wait(database: Database, waiting: Sequence["asyncio.Task[Any]"]) -> None:
     """Until each of them waits for a lock on a table, or is over."""
-    waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'relation'"
-    async with asyncio.timeout(10):
-        while sum(not each.done() for each in waiting) > len(await rows(database, waits)):
+    async with asyncio.timeout(PATIENCE):
+        while sum(not each.done() for each in waiting) > await number_waiting(database, "relation"):
             await asyncio.sleep(0.005)

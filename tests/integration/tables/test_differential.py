@@ -36,7 +36,7 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.+]+")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request about one account. ``#`` stands for its id in the target and in the text of the body."""
+    """One request about one account. ``#`` stands for its id in target, headers, and the text of the body."""
 
     method: str
     target: str
@@ -54,6 +54,14 @@ def _asked(chance: random.Random) -> Asked:
     headers = {"fencing-token": str(chance.choice([4, 5, 5, 5, 5, 6, 7, "x"]))}
     if chance.random() < 0.2:
         headers["fencing-holder"] = chance.choice(["ann", "bob"])
+    if chance.random() < 0.4:
+        headers["fencing-resource"] = chance.choice(
+            ["public.accounts/#"] * 6 + ["public.accounts/#/x", "other/#", "a b"]
+        )
+    if chance.random() < 0.1:
+        headers["fencing-sequencer"] = chance.choice(
+            ["public.accounts/#:exclusive:5:AA", "other/#:exclusive:5:AA", "x"]
+        )
     if chance.random() < 0.4:
         headers["prefer"] = chance.choice([
             "return=representation", "return=headers-only", "count=exact", "resolution=merge-duplicates",
@@ -86,7 +94,8 @@ async def _play(client: httpx.AsyncClient, tables: Database, plans: list[list[As
         answers: list[object] = []
         for asked in plans[number]:
             content = None if asked.body is None else asked.body.replace("#", str(offset + number)).encode()
-            headers = {"content-type": "application/json", **asked.headers}
+            headers = {name: value.replace("#", str(offset + number)) for name, value in asked.headers.items()}
+            headers.setdefault("content-type", "application/json")
             target = asked.target.replace("#", str(offset + number))
             response = await client.request(asked.method, target, content=content, headers=headers)
             answers.append(_seen(response, offset))

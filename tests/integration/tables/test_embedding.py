@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from postgrest import APIError, AsyncPostgrestClient
 from gateway.auth.principal import Principal
 from gateway.store.database import Database
 from gateway.tables.plane import Exposure, TablePlane
+from tests.integration.guard.stage import logging_in_as
 from tests.integration.tables.asking import answered, over_asgi, rows
 
 SCHEMA = """
@@ -372,9 +374,10 @@ async def test_other_schemas_are_out_of_reach(films: httpx.AsyncClient, database
 
 async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Database, films: httpx.AsyncClient) -> None:
     """A read may carry out code that somebody has put behind a table: nothing of it may take effect."""
+    looker = f"looker_{uuid4().hex}"  # roles are the server's, not the database's
     await database.run(
-        lambda transaction: transaction.execute("""
-            CREATE ROLE looker LOGIN;
+        lambda transaction: transaction.execute(f"""
+            CREATE ROLE {looker} LOGIN;
             CREATE TABLE secrets (id int PRIMARY KEY, film_id int REFERENCES films);
             CREATE TABLE trace (n int);
             INSERT INTO secrets VALUES (1, 1);
@@ -382,27 +385,27 @@ async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Data
                 $$ BEGIN INSERT INTO trace VALUES (1); RETURN true; END $$;
             ALTER TABLE secrets ENABLE ROW LEVEL SECURITY;
             CREATE POLICY look ON secrets USING (looked());
-            GRANT USAGE ON SCHEMA fencing TO looker;
-            GRANT SELECT ON films, secrets TO looker;
-            GRANT INSERT ON trace TO looker;
+            GRANT USAGE ON SCHEMA fencing TO {looker};
+            GRANT SELECT ON films, secrets TO {looker};
+            GRANT INSERT ON trace TO {looker};
         """)
     )
     # Those who own a table or the server pass by its policies; a gateway's role should be neither.
-    as_looker = Database(dsn.replace("//postgres:", "//looker:"))
+    as_looker = Database(logging_in_as(looker, dsn))
     try:
         plane = TablePlane(as_looker, Exposure(), authenticate=lambda _: Principal("t"), observe=lambda _: None)
         async with over_asgi(plane) as client:
             answered(await client.get("/films?id=eq.1&select=id"), 200)
             answered(await client.get("/films?id=eq.1&select=id,secrets(id)"), 405, "25006")
             answered(await client.get("/films?id=eq.1&select=id,secrets!inner()"), 405, "25006")
+        assert await rows(database, "SELECT n FROM trace") == []
     finally:
         await as_looker.close()
-    assert await rows(database, "SELECT n FROM trace") == []
-    await database.run(
-        lambda transaction: transaction.execute(
-            "DROP TABLE secrets, trace; DROP FUNCTION looked; DROP OWNED BY looker; DROP ROLE looker"
+        await database.run(
+            lambda transaction: transaction.execute(
+                f"DROP TABLE secrets, trace; DROP FUNCTION looked; DROP OWNED BY {looker}; DROP ROLE {looker}"
+            )
         )
-    )
 
 
 async def test_a_related_table_that_has_become_something_else(films: httpx.AsyncClient, database: Database) -> None:

@@ -15,9 +15,13 @@ from gateway.store.notifications import listening
 from gateway.tables import following as module
 from gateway.tables.plane import TablePlane
 from tests.integration.tables.asking import answered, rows
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
-LISTENS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencing-gateway listening' AND query ~ '^LISTEN'"
+LISTENS = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+    "AND application_name = 'fencing-gateway listening' AND query ~ '^LISTEN'"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,14 +39,14 @@ async def operator(tables: Database, dsn: str) -> AsyncIterator["asyncpg.Connect
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 async def listener(tables: Database, *, other_than: int = 0) -> int:
     """The session that listens, once there is one."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while True:
             for (pid,) in await rows(tables, LISTENS):
                 if pid != other_than:
@@ -63,7 +67,7 @@ def knows(plane: TablePlane, name: str) -> bool:
 async def test_what_is_announced_is_known(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, announcement: str, tables: Database
 ) -> None:
-    async with plane.following(partial(listening, dsn, 5.0)):
+    async with plane.following(partial(listening, dsn, PATIENCE)):
         await until(lambda: knows(plane, "accounts"))
         await listener(tables)
         await operator.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
@@ -80,7 +84,7 @@ async def test_the_snippet_of_the_documentation_announces_by_itself(
     blocks = (ROOT / "docs" / "operations.md").read_text().split("```sql\n")[1:]
     (snippet,) = (block.partition("```")[0] for block in blocks if "EVENT TRIGGER" in block)
     await operator.execute(snippet)
-    async with plane.following(partial(listening, dsn, 5.0)):
+    async with plane.following(partial(listening, dsn, PATIENCE)):
         await until(lambda: knows(plane, "accounts"))
         await listener(tables)
         await operator.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
@@ -92,10 +96,12 @@ async def test_the_snippet_of_the_documentation_announces_by_itself(
 async def test_what_was_announced_while_nobody_listened_is_known(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, tables: Database, events: list[Event]
 ) -> None:
-    async with plane.following(partial(listening, dsn, 5.0)):
+    async with plane.following(partial(listening, dsn, PATIENCE)):
         pid = await listener(tables)
         await until(lambda: knows(plane, "accounts"))
-        await operator.execute(f"CREATE TABLE fresh (id int PRIMARY KEY); SELECT pg_terminate_backend({pid})")
+        # One after the other: in one transaction, the next session could be there before the table is.
+        await operator.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
+        await operator.execute(f"SELECT pg_terminate_backend({pid})")
         await until(lambda: knows(plane, "fresh"))
         assert len([event for event in events if isinstance(event, ServiceUnreachable)]) == 1
         await listener(tables, other_than=pid)
@@ -104,12 +110,12 @@ async def test_what_was_announced_while_nobody_listened_is_known(
 
 
 async def test_a_database_that_is_away_is_waited_for(
-    plane: TablePlane, client: httpx.AsyncClient, dsn: str, events: list[Event]
+    plane: TablePlane, client: httpx.AsyncClient, dsn: str, tables: Database, events: list[Event]
 ) -> None:
-    addresses = iter(["postgresql://postgres@127.0.0.1:1/nowhere"] * 3)
-    async with plane.following(lambda: listening(next(addresses, dsn), 1.0)):
+    addresses = ["postgresql://postgres@127.0.0.1:1/nowhere"] * 3 + [dsn]
+    async with plane.following(lambda: listening(addresses.pop(0), PATIENCE)):
         answered(await client.get("/accounts?id=eq.1"), 200)
-        await until(lambda: knows(plane, "accounts") and next(addresses, None) is None)
+        await listener(tables)
     unreachable = [event for event in events if isinstance(event, ServiceUnreachable)]
     assert [event.service for event in unreachable] == ["postgres"]
 
@@ -127,7 +133,7 @@ async def test_what_is_to_be_warned_of_is_found_at_start(
     def warned() -> list[str]:
         return [event.table for event in events if isinstance(event, CatalogWarning)]
 
-    async with plane.following(partial(listening, dsn, 5.0) if listens else None):
+    async with plane.following(partial(listening, dsn, PATIENCE) if listens else None):
         await until(lambda: warned() == ["public.accounts"])
         if listens:
             await operator.execute("ALTER TABLE items ADD b bigint REFERENCES users ON DELETE SET NULL; NOTIFY pgrst")

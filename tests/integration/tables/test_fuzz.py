@@ -10,7 +10,7 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing import headers as fencing_headers
 from gateway.fencing.token import Token
 from tests.integration.tables.raw_http import Answer, Watched, watched_gateway

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import orjson
 import pytest
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from tests.integration.tables.raw_http import Headers, Watched, watched_gateway
 
 TABLES = """

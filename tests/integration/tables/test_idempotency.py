@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from gateway.auth.principal import ANONYMOUS, Principal
+from gateway.fencing.rules import Presented
 from gateway.observe.events import Event, StepReached
 from gateway.store.database import Database, Transaction
 from gateway.tables import slow
@@ -15,8 +16,13 @@ from gateway.tables.forgetting import forget, forgetting
 from gateway.tables.plane import Exposure, TablePlane
 from tests.integration.tables.asking import answered, over_asgi, row, rows
 from tests.integration.tables.conftest import RULES
+from tests.waiting import waiting
 
 ROW = "/accounts?id=eq.1"
+PENDING = """
+    INSERT INTO fencing.intent (resource, bucket, key, write_id, epoch, value, attempt)
+    VALUES ('order/7', 'reports', 'k', gen_random_uuid(), 0, 4, 1)
+"""
 SHIPMENT = {"order_id": 7, "state": "sent"}
 
 
@@ -87,8 +93,72 @@ class TestTakeovers:
         first = await post(client, token=5)
         is_replay_of(await post(client, token=6, **{"Fencing-Holder": "next"}), first)
         assert await shipments(tables) == 4
-        fence = await row(tables, "SELECT value, holder FROM fencing.fence")
-        assert tuple(fence) == (5, None), "an answer that comes again claims nothing"
+
+    async def test_and_then_the_last_one_writes_no_more(self, client: httpx.AsyncClient, tables: Database) -> None:
+        """The next holder may rely on what it is told, as on the answer to a write of its own."""
+        await post(client, token=5)
+        await post(client, token=7, **{"Fencing-Holder": "next"})
+        fence = await row(tables, "SELECT value, holder, write_id FROM fencing.fence")
+        assert tuple(fence) == (7, "next", None)
+        answered(await client.post("/shipments", json=SHIPMENT, headers={"Fencing-Token": "6"}), 412, "token-stale")
+        taken = await rows(tables, "SELECT kind, value, fence_value FROM fencing.record WHERE kind <> 'rejection'")
+        assert taken == [("raised", 7, 5)], "and the takeover is on record"
+
+    async def test_it_settles_what_the_last_one_has_under_way(self, tables: Database, exposure: Exposure) -> None:
+        settled: list[tuple[str, str, str]] = []
+
+        async def settle(resource: str, presented: Presented, caller: str) -> None:
+            settled.append((resource, str(presented.token), caller))
+            await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.intent"))
+
+        plane = TablePlane(
+            tables, exposure, authenticate=lambda _: Principal("tester"), observe=lambda _: None, settle=settle
+        )
+        async with over_asgi(plane) as client:
+            first = await post(client, token=5)
+            await tables.run(lambda transaction: transaction.execute(PENDING))
+            is_replay_of(await post(client, token=6), first)
+        assert settled == [("order/7", "6", "tester")]
+
+    async def test_it_is_not_told_before_that_is_settled(self, client: httpx.AsyncClient, tables: Database) -> None:
+        await post(client, token=5)
+        await tables.run(lambda transaction: transaction.execute(PENDING))
+        answered(await post(client, token=6), 503, "unavailable")
+
+    async def test_nor_is_a_holder_that_has_been_overtaken_meanwhile(
+        self, tables: Database, exposure: Exposure
+    ) -> None:
+        """Somebody newer came between its raise and its settling: what is older than both is still under way."""
+
+        async def overtaken(resource: str, presented: Presented, caller: str) -> None:
+            await tables.run(lambda transaction: transaction.execute("UPDATE fencing.fence SET value = 9"))
+
+        plane = TablePlane(
+            tables, exposure, authenticate=lambda _: Principal("tester"), observe=lambda _: None, settle=overtaken
+        )
+        async with over_asgi(plane) as client:
+            first = await post(client, token=5)
+            await tables.run(lambda transaction: transaction.execute(PENDING))
+            answered(await post(client, token=6), 503, "unavailable")
+            answered(await post(client, token=5), 503, "unavailable")
+            await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.intent"))
+            is_replay_of(await post(client, token=6), first)
+
+    async def test_a_token_nobody_can_have_raises_nothing(self, client: httpx.AsyncClient, tables: Database) -> None:
+        first = await post(client, token=5)
+        is_replay_of(await post(client, token=2**63 - 1), first)
+        assert tuple(await row(tables, "SELECT value FROM fencing.fence")) == (5,)
+
+    async def test_only_what_a_token_is_shown_for_is_raised(self, client: httpx.AsyncClient, tables: Database) -> None:
+        sent = {"Idempotency-Key": '"k"', "Prefer": "return=minimal"}
+        both = [{"order_id": 7}, {"order_id": 8}]
+        pairs = {**sent, "Fencing-Token": "order/7=5,order/8=3"}
+        first = await client.post("/shipments", json=both, headers=pairs)
+        assert first.is_success, first.text
+        again = {**sent, "Fencing-Token": "order/8=4,order/9=9"}
+        is_replay_of(await client.post("/shipments", json=both, headers=again), first)
+        fences = await rows(tables, "SELECT resource, value FROM fencing.fence ORDER BY 1")
+        assert fences == [("order/7", 5), ("order/8", 4)]
 
     async def test_so_does_the_holder_that_was_overtaken(self, client: httpx.AsyncClient, tables: Database) -> None:
         """It has written once, rightly, and is told so; a write of its own now is refused as ever."""
@@ -266,8 +336,7 @@ class TestRaces:
         beside = asyncio.create_task(other.run(work))
         await taken.wait()
         ours = asyncio.create_task(post(client))
-        while not await rows(tables, "SELECT FROM pg_locks WHERE NOT granted"):
-            await asyncio.sleep(0.01)
+        await waiting(tables)
         let_go.set()
         with pytest.raises(Undone):
             await beside
@@ -302,6 +371,14 @@ class TestObserveMode:
         is_replay_of(await client.patch("/strict?id=eq.1", json={"v": 9}, headers=sent), first)
         again = await client.patch("/strict?id=eq.1", json={"v": 9}, headers={**sent, "Idempotency-Key": "other"})
         answered(again, 412, "token-used")
+
+    async def test_on_a_strict_resource_a_replay_does_not_use_a_token_up(self, client: httpx.AsyncClient) -> None:
+        sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5"}
+        first = await client.patch("/strict?id=eq.1", json={"v": 9}, headers=sent)
+        taken_over = {**sent, "Fencing-Token": "6"}
+        is_replay_of(await client.patch("/strict?id=eq.1", json={"v": 9}, headers=taken_over), first)
+        own = {**taken_over, "Idempotency-Key": "other"}
+        assert (await client.patch("/strict?id=eq.1", json={"v": 10}, headers=own)).status_code == 204
 
 
 async def test_calls_of_functions_may_have_keys_too(database: Database, tables: Database) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.tables.body import MAX_ROWS
 from gateway.tables.grammar import MAX_DEPTH, MAX_STEPS, MAX_TERMS, MAX_VALUES
 from gateway.tables.plan import MAX_RESOURCES

@@ -14,7 +14,8 @@ from gateway.observe.events import Event
 from gateway.store.database import Database
 from gateway.tables.fast import FAST_AFTER
 from gateway.tables.plane import Exposure, TablePlane
-from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send, waiting
+from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
+from tests.waiting import waiting
 
 TARGET = "/accounts?id=eq.1"
 

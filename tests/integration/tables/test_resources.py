@@ -14,8 +14,9 @@ from gateway.store import fences
 from gateway.store.database import Database
 from gateway.tables.plan import MAX_RESOURCES, Rule
 from gateway.tables.plane import Exposure
-from tests.integration.tables.asking import Send, answered, row, rows, waiting
+from tests.integration.tables.asking import Send, answered, row, rows
 from tests.integration.tables.conftest import RULES
+from tests.waiting import waiting
 
 BOTH = "public.accounts/1=5, public.accounts/2=2.7"
 REJECTIONS = "SELECT resource, reason, epoch, value, fence_value, enforced FROM fencing.rejection ORDER BY resource"
@@ -287,6 +288,21 @@ class TestNamesThatChangeByThemselves:
         answered(await write("PATCH", f"{target}&order_id=eq.8", {"region": 2}, token=5), 422, "resource-mismatch")
         answered(await write("PATCH", target, {"region": 2}, token="order/7=5, order/8=5"), 204)
         assert await rows(tables, "SELECT region, order_id FROM parts") == [(2, 7)]
+
+    async def test_a_day_that_is_another_one_in_the_time_zone_of_the_caller(
+        self, write: Send, tables: Database
+    ) -> None:
+        """At any time, "today" is another day in one of these zones than in UTC, in which names are made."""
+        await tables.fetch_write("INSERT INTO dated SELECT current_date + days, 34 FROM generate_series(-1, 1) AS days")
+        for (day,) in await rows(tables, "SELECT day FROM dated WHERE v = 34 AND day <> current_date"):
+            answered(await write("PATCH", f"/dated?day=eq.{day}", {"v": 34}, token=34), 204)
+        claimed = set(await fences_of(tables))
+        refused = []
+        for zone, moved in (("Etc/GMT+12", "2030-01-01"), ("Etc/GMT-14", "2030-01-02")):
+            response = await write("PATCH", "/dated?day=eq.today", {"day": moved}, token=33, prefer=f"timezone={zone}")
+            refused.append(response.status_code in (412, 422))
+        assert any(refused)
+        assert claimed <= {f"public.dated/{day}" for (day,) in await rows(tables, "SELECT day FROM dated")}
 
 
 class TestWholeTable:

@@ -5,12 +5,14 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
 from gateway.store.database import Database
 from tests.integration.tables.asking import row, rows
 from tests.running import API_KEY, config, running
+from tests.waiting import waiting
 
 PATH = "/v1/transaction"
 RULES = [
@@ -233,6 +235,24 @@ class TestTokens:
         (notes,) = [{note for (note,) in await rows(tables, "SELECT note FROM accounts")}]
         assert len(notes) == 1, "the last transaction has written all three rows"
 
+    async def test_who_met_a_deadlock_goes_alone(
+        self, api: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
+    ) -> None:
+        """Writers under one token share its fences. Undone for a deadlock on rows, they would meet there again."""
+        assert (await send(api, patch(1), patch(2))).status_code == 200
+        await stranger.execute("SET deadlock_timeout = '1min'")  # so that it is the other one who is undone
+        fences_to_share = "SELECT resource FROM fencing.fence FOR SHARE SKIP LOCKED"
+        async with asyncio.TaskGroup() as tasks:
+            async with stranger.transaction():
+                await stranger.execute("SELECT FROM accounts WHERE id = 1 FOR UPDATE")
+                writing = tasks.create_task(send(api, patch(2), patch(1)))
+                await waiting(tables)
+                assert len(await rows(tables, fences_to_share)) == 2
+                await stranger.execute("SELECT FROM accounts WHERE id = 2 FOR UPDATE")
+                await waiting(tables)
+                assert await rows(tables, fences_to_share) == []
+            assert (await writing).status_code == 200
+
 
 class TestConditions:
     async def test_each_is_held_against_what_the_writes_before_it_left(self, api: httpx.AsyncClient) -> None:
@@ -255,11 +275,19 @@ class TestKeys:
         first = await send(api, *writes, patch(1), **{"Idempotency-Key": '"k"'})
         assert first.status_code == 200
         before = await state(tables)
-        for token in (5, 4, 6):  # after a takeover as well
-            again = await send(api, *writes, patch(1), token=token, **{"Idempotency-Key": '"k"'})
-            assert (again.status_code, again.content) == (200, first.content)
-            assert again.headers["idempotency-replayed"] == "true"
+
+        async def again(token: int) -> None:
+            answer = await send(api, *writes, patch(1), token=token, **{"Idempotency-Key": '"k"'})
+            assert (answer.status_code, answer.content) == (200, first.content)
+            assert answer.headers["idempotency-replayed"] == "true"
+
+        for token in (5, 4):
+            await again(token)
         assert await state(tables) == before
+        await again(6)  # after a takeover, which is complete then
+        fences = await rows(tables, "SELECT resource, value FROM fencing.fence ORDER BY resource")
+        assert fences == [("order/7", 6), ("public.accounts/1", 6)]
+        refused(await send(api, patch(1), token=5), 412, "token-stale", 0)
 
     async def test_tokens_inside_are_no_part_of_it(self, api: httpx.AsyncClient) -> None:
         first = await send(api, patch(1, token="5", holder="ann"), **{"Idempotency-Key": '"k"'})
@@ -444,11 +472,11 @@ async def test_it_is_described(api: httpx.AsyncClient) -> None:
     described = (await api.get("/v1/openapi.json")).json()["paths"][PATH]["post"]
     schema = described["requestBody"]["content"]["application/json"]["schema"]
     assert set(schema["properties"]["writes"]["items"]["properties"]) == {
-        "method", "table", "schema", "query", "body", "token", "resource", "holder", "prefer", "if_match",
+        "method", "table", "schema", "query", "body", "token", "sequencer", "resource", "holder", "prefer", "if_match",
         "if_none_match",
     }  # fmt: skip
     assert {parameter["name"] for parameter in described["parameters"]} == {
-        "Fencing-Token", "Fencing-Holder", "Idempotency-Key",
+        "Fencing-Token", "Fencing-Holder", "Fencing-Sequencer", "Idempotency-Key",
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from gateway.tables.plan import Rule
 from gateway.tables.plane import Exposure
 from tests.integration.tables.asking import answered, row, rows
 from tests.integration.tables.conftest import RULES
+from tests.waiting import waiting
 
 ROW = "/accounts?id=eq.1"
 MORE = """
@@ -67,12 +68,6 @@ async def patch(
     return await client.patch(
         target, json={"note": "changed"}, headers={"Fencing-Token": str(token), **condition, **headers}
     )
-
-
-async def waiting(database: Database) -> None:
-    """Return once a session waits for another one's lock."""
-    while not await rows(database, "SELECT FROM pg_locks WHERE NOT granted"):
-        await asyncio.sleep(0.01)
 
 
 class TestReading:

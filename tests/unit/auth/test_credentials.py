@@ -18,7 +18,7 @@ from gateway.auth.credentials import FencedCredentials
 from gateway.auth.keys import Keys
 from gateway.auth.principal import ANONYMOUS, Grant, Principal
 from gateway.auth.sigv4 import RequestHead, verify
-from gateway.config import CallerKeys
+from gateway.config.server import CallerKeys
 from gateway.errors import Forbidden, StoreError, Unauthenticated
 from gateway.fencing.token import Token
 
@@ -51,7 +51,7 @@ def refusal(access_key_id: str, session_token: str | None, keys: Keys = KEYS) ->
 def test_they_are_bound_to_their_grant_and_administer_nothing(issued: FencedCredentials) -> None:
     found = KEYS.secret_of(issued.access_key_id, issued.session_token)
     assert found == (Principal("batch", admin=False, grant=GRANT), issued.secret_access_key)
-    assert KEYS.secret_of("AKbatch", None) == (Principal("batch", admin=True), "batch-secret")
+    assert KEYS.secret_of("AKbatch", None) == (Principal("batch", admin=True, audit=True), "batch-secret")
 
 
 def test_every_gateway_of_the_same_configuration_takes_them(issued: FencedCredentials) -> None:
@@ -114,7 +114,7 @@ def test_key_and_session_token_belong_together(issued: FencedCredentials) -> Non
     assert refusal(issued.access_key_id, "fencing-token=34") == INVALID
     assert refusal("AKbatch", issued.session_token) == INVALID
     assert KEYS.secret_of("AKIANOBODY", issued.session_token) is None
-    assert KEYS.secret_of("AKbatch", "fencing-token=34") == (Principal("batch", admin=True), "batch-secret")
+    assert KEYS.secret_of("AKbatch", "fencing-token=34") == (Principal("batch", admin=True, audit=True), "batch-secret")
 
 
 def test_no_claim_can_be_changed(issued: FencedCredentials) -> None:

@@ -5,7 +5,7 @@ from pydantic import SecretStr
 
 from gateway.auth.keys import Keys
 from gateway.auth.principal import ANONYMOUS, Principal
-from gateway.config import CallerKeys
+from gateway.config.server import CallerKeys
 from gateway.errors import Unauthenticated
 
 CALLERS = (

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from gateway.auth.keys import Keys
 from gateway.auth.post_policy import PostPolicy, verify
 from gateway.auth.principal import Grant, Principal
-from gateway.config import CallerKeys
+from gateway.config.server import CallerKeys
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
 

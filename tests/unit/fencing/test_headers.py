@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed, TokenMalformed
+from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed, SequencerMalformed, TokenMalformed
 from gateway.fencing.headers import MAX_PAIRS, FencingHeaders, read
 from gateway.fencing.token import Token
 
@@ -101,3 +101,67 @@ def test_refuses_pairs(text: bytes, error: type[GatewayError]) -> None:
 def test_pairs_name_their_resources_themselves() -> None:
     with pytest.raises(ResourceMalformed, match="themselves"):
         read([(b"fencing-token", b"a=1"), (b"fencing-resource", b"a")], pairs=True)
+
+
+ONE, OTHER = "order/5:exclusive:34:c2lnbmF0dXJl", "stock/9:shared:2.12:c2lnbmF0dXJl"
+FIVE, NINE = ("order/5", Token(0, 34)), ("stock/9", Token(2, 12))
+
+
+@pytest.mark.parametrize(
+    ("said", "token", "resource", "pairs"),
+    [
+        ({}, Token(0, 34), "order/5", ()),
+        ({"fencing-resource": "order/5"}, Token(0, 34), "order/5", ()),
+        ({"fencing-token": "34"}, Token(0, 34), None, ()),
+        ({"fencing-token": "34", "fencing-resource": "order/6"}, Token(0, 34), "order/6", ()),
+        ({"fencing_token": "34", "fencing-resource": "order/5"}, Token(0, 34), "order/5", ()),
+        ({"fencing-token": "order/5=34"}, None, None, (FIVE,)),
+        ({"fencing-token": "order/5=34, stock/9=2.12"}, None, None, (FIVE, NINE)),
+    ],
+)
+@pytest.mark.parametrize("name", ["Fencing-Sequencer", "fencing_sequencer"])
+def test_a_sequencer_names_its_resource_and_its_token(
+    name: str, said: dict[str, str], token: Token | None, resource: str | None, pairs: tuple[tuple[str, Token], ...]
+) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in {**said, name: ONE}.items()]
+    found = read(raw, pairs=True)
+    assert (found.token, found.resource, found.pairs) == (token, resource, pairs)
+    assert [one.text for one in found.sequencers] == [ONE]
+
+
+@pytest.mark.parametrize("said", [{}, {"fencing-token": "order/5=34, stock/9=2.12"}])
+def test_several_are_pairs(said: dict[str, str]) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in {**said, "fencing-sequencer": f"{ONE}, {OTHER}"}.items()]
+    found = read(raw, pairs=True)
+    assert (found.token, found.resource, found.pairs) == (None, None, (FIVE, NINE))
+    assert [one.text for one in found.sequencers] == [ONE, OTHER]
+
+
+@pytest.mark.parametrize(
+    ("said", "sequencer", "pairs", "error"),
+    [
+        ({"fencing-token": "35"}, ONE, False, TokenMalformed),
+        ({"fencing-token": "1.34"}, ONE, False, TokenMalformed),
+        ({"fencing-token": "order/5=35"}, ONE, True, TokenMalformed),
+        ({"fencing-token": "order/6=34"}, ONE, True, TokenMalformed),
+        ({"fencing-token": "34"}, f"{ONE}, {OTHER}", True, TokenMalformed),
+        ({"fencing-resource": "order/6"}, ONE, False, ResourceMalformed),
+        ({"fencing-resource": "order/5"}, f"{ONE}, {OTHER}", True, ResourceMalformed),
+        ({}, f"{ONE}, {OTHER}", False, TokenMalformed),
+        ({}, f"{ONE},{ONE}", True, SequencerMalformed),
+        ({}, ",".join(f"r/{n}:shared:1:AA" for n in range(MAX_PAIRS + 1)), True, SequencerMalformed),
+        ({}, "", True, SequencerMalformed),
+        ({}, f"{ONE},", True, SequencerMalformed),
+        ({}, "x" * 1024 * 1024, True, SequencerMalformed),
+        ({}, "é" * 100, True, SequencerMalformed),
+        ({"fencing_sequencer": ONE}, ONE, True, SequencerMalformed),
+    ],
+)
+def test_sequencers_that_contradict_or_cannot_be_read(
+    said: dict[str, str], sequencer: str, error: type[GatewayError], *, pairs: bool
+) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in (*said.items(), ("fencing-sequencer", sequencer))]
+    with pytest.raises(error) as caught:
+        read(raw, pairs=pairs)
+    assert caught.value.status == 400
+    assert "c2lnbmF0dXJl" not in caught.value.message + caught.value.advice

@@ -47,6 +47,17 @@ def test_the_bucket_in_a_host(host: bytes, bucket: str | None) -> None:
     assert bucket_of_host([(b"HOST", host)], DOMAINS) == bucket
 
 
+@pytest.mark.parametrize(
+    "alias", ["orders-a1b2c3-s3alias", "orders--op-s3", "orders--ol-s3", "o--az1--xa-s3", "m1.mrap"]
+)
+def test_the_alias_of_an_access_point_is_another_name_of_a_bucket(alias: str) -> None:
+    """Whoever is refused for the bucket could write its objects by the other name."""
+    for path, headers in ((f"/{alias}/key", []), ("/key", [(b"host", f"{alias}.localhost".encode())])):
+        with pytest.raises(StoreError, match="alias of an access point") as raised:
+            classify("PUT", path.encode(), b"", headers, DOMAINS)
+        assert (raised.value.s3_code, raised.value.status) == ("InvalidBucketName", 400)
+
+
 def test_no_domain_no_host_or_two_hosts() -> None:
     assert bucket_of_host([(b"host", b"bucket.s3.example.com")], ()) is None
     assert bucket_of_host([(b"x-forwarded-host", b"bucket.s3.example.com")], DOMAINS) is None

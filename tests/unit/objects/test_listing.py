@@ -1,6 +1,7 @@
 """Pages of a listing without some of their entries: over all pages a client sees the rest, each entry once."""
 
 import asyncio
+import html
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -273,3 +274,28 @@ def test_the_size_of_an_object(size: str, bytes_: int | None) -> None:
     (entry,) = page_of(f"<ListBucketResult><Contents><Key>k</Key>{size}</Contents></ListBucketResult>".encode()).entries
     assert entry.kind == CONTENTS
     assert entry.size == bytes_
+
+
+MEANT = {"x&#x1;y": "x\x01y", "x&#x01;y": "x\x01y", "x&#1;y": "x\x01y", "&#xFFFF;": "\uffff"}
+ENCODED = "<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
+
+
+@pytest.mark.parametrize(
+    "said", ["x\x01y", "x&#x1;y", "x&#x01;y", "x&#1;y", "x\x1fy", "\ufffe", "&#xFFFF;", "x&#xD;y", "&amp;#x1;"]
+)
+def test_markers_with_what_no_xml_can_say_lead_on(said: str) -> None:
+    """Encoding-type=url does not keep Ceph from writing them where it says where to go on."""
+    document = f"<ListBucketResult>{ENCODED}<NextContinuationToken>{said}</NextContinuationToken></ListBucketResult>"
+    page = listing.read(document.encode())
+    assert page is not None
+    meant = html.unescape(said) if said in ("x&#xD;y", "&amp;#x1;") else MEANT.get(said, said)
+    assert page.following(V2) == {"continuation-token": meant}
+    again = listing.read(listing.written(V2, page, page.entries, page))
+    assert again is not None
+    assert again.following(V2) == page.following(V2)
+
+
+@pytest.mark.parametrize("mistakable", ["\U000f0001", "&#xF0001;", "&#983041;"])
+def test_no_name_is_made_up_for_what_no_xml_can_say(mistakable: str) -> None:
+    document = f"<ListBucketResult>{ENCODED}<StartAfter>\x01{mistakable}</StartAfter></ListBucketResult>"
+    assert listing.read(document.encode()) is None

@@ -239,7 +239,7 @@ async def test_what_became_of_a_put(store: Store, said: bytes, expected: WriteAn
 
 async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
     store.answers = [HANG]
-    async with upstream(store, timeout=0.2) as up:
+    async with upstream(store, timeout=1) as up:
         assert await put(up) == Unknown("The store did not answer: timed out.")
         assert await up.head("bucket", "key") == Unknown("The store did not answer: timed out.")
         with pytest.raises(Unavailable, match="timed out"):
@@ -248,7 +248,7 @@ async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
 
 async def test_an_answer_that_stops_half_way_in_time(store: Store) -> None:
     store.answers = [b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 50\r\n\r\nhalf']
-    async with upstream(store, timeout=0.2) as up:
+    async with upstream(store, timeout=1) as up:
         assert await put(up) == Unknown("The store's answer broke off: timed out.")
 
 

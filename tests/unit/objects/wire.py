@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from pydantic import SecretStr
 
-from gateway.config import ObjectStore
+from gateway.config.stores import ObjectStore
 from gateway.objects.upstream import Upstream
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -100,7 +100,7 @@ async def listening() -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def upstream(
-    store: Store, *, timeout: float = 5, quoted: bool = True, scheme: str = "http"
+    store: Store, *, timeout: float = 20, quoted: bool = True, scheme: str = "http"
 ) -> AsyncIterator[Upstream]:
     config = ObjectStore(
         endpoint=f"{scheme}://127.0.0.1:{store.port}",

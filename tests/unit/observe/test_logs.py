@@ -1,6 +1,7 @@
 """The log: a line for each refused write, and an end to the lines of a storm."""
 
-from datetime import UTC, datetime
+import json
+from datetime import UTC, date, datetime
 from uuid import uuid4
 
 import pytest
@@ -8,7 +9,29 @@ import structlog
 
 from gateway.fencing.record import Attempt, Rejection
 from gateway.observe import logs
-from gateway.observe.events import StepReached, WriteRefused
+from gateway.observe.events import (
+    AlarmCleared,
+    AlarmRaised,
+    BucketAdministered,
+    BypassFound,
+    CatalogWarning,
+    Event,
+    GuardRefused,
+    HeadNoted,
+    IntentSettled,
+    OutcomeLost,
+    PartitionDropped,
+    RequestAnswered,
+    RequestFailed,
+    ServiceUnreachable,
+    StepReached,
+    SweepFailed,
+    TombstoneSwept,
+    UploadSwept,
+    WebhookDelivered,
+    WebhookFailed,
+    WriteRefused,
+)
 
 ATTEMPT = Attempt(None, "me", "worker", "PATCH", "/v1/tables/accounts?id=eq.1", None, "request")
 
@@ -18,6 +41,29 @@ def refused() -> WriteRefused:
     return WriteRefused("tables", rejection)
 
 
+WORDS: list[tuple[Event, str, str]] = [
+    (refused(), "warning", "write refused"),
+    (IntentSettled("r", "b", "k", "id"), "info", "write settled"),
+    (OutcomeLost("r", "b", "k", "id"), "warning", "outcome lost"),
+    (TombstoneSwept("r", "b", "k"), "info", "tombstone swept"),
+    (UploadSwept("b", "k", "id"), "info", "upload swept"),
+    (SweepFailed("guards", "why"), "warning", "sweep failed"),
+    (HeadNoted(3, "00"), "info", "record ends"),
+    (PartitionDropped(date(2026, 1, 4)), "info", "partition of the record dropped"),
+    (BypassFound("tables", "row-vanished", None, "t", "sweep"), "warning", "bypass found"),
+    (GuardRefused("t", "token-stale", 2), "warning", "guard refused"),
+    (ServiceUnreachable("postgres", "why"), "error", "service unreachable"),
+    (BucketAdministered("ann", "PutBucketPolicy", "b", 200), "info", "bucket administered"),
+    (WebhookDelivered("w", 1, 3, failures=2), "info", "webhook delivers again"),
+    (WebhookFailed("w", "why", 2, 1.0), "warning", "webhook failed"),
+    (WebhookFailed("w", "why", 2, None), "error", "webhook paused: its receiver is gone"),
+    (AlarmRaised("a", 9, 5), "warning", "alarm raised"),
+    (AlarmCleared("a", 9), "info", "alarm cleared"),
+    (CatalogWarning("t", "why"), "warning", "catalog warning"),
+    (RequestFailed("id", "GET", "/", ValueError()), "error", "request failed"),
+]
+
+
 @pytest.fixture
 def second(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock; the last one is now."""
@@ -25,6 +71,15 @@ def second(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(logs, "monotonic", lambda: moments[-1])
     monkeypatch.setattr(logs, "_refusals", logs._Refusals())
     return moments
+
+
+def test_every_event_that_the_log_is_told_of_is_a_line(second: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    written = structlog.testing.CapturingLogger()
+    monkeypatch.setattr(logs, "_logger", written)
+    for event, _, _ in WORDS:
+        logs.log(event)
+    assert [(call.method_name, call.args) for call in written.calls] == [(level, (line,)) for _, level, line in WORDS]
+    assert {type(event) for event, _, _ in WORDS} == set(logs.log.handlers)  # type: ignore[attr-defined]
 
 
 def test_a_storm_is_not_one_of_lines(second: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +104,29 @@ def test_a_refusal_says_whose_it_was_and_a_step_nothing(second: list[float], mon
     (call,) = written.calls
     expected = {"resource": "public.accounts/1", "reason": "token-stale", "caller": "worker", "holder": "me"}
     assert expected.items() <= call.kwargs.items()
+
+
+@pytest.mark.parametrize(
+    "name", ['"}\n{"event": "alarm cleared"}\r\n', "\x1b[2J\x9b31m\x00", "a\u202eb\u2028c\u2029d", "\ud800", "x" * 512]
+)
+def test_no_name_leaves_its_line_or_acts_on_a_terminal(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever reads the log reads one line for one event, of characters that do nothing."""
+    attempt = Attempt(None, name, name, "PATCH", name, name, name)
+    rejection = Rejection(uuid4(), datetime.now(UTC), name, "token-stale", True, attempt, None)  # noqa: FBT003
+    render = structlog.wrap_logger(structlog.PrintLogger(), processors=logs.PROCESSORS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "_logger", render)
+        patch.setattr(logs, "_refusals", logs._Refusals())
+        logs.log(WriteRefused("tables", rejection))
+        logs.log_requests(RequestAnswered(name, "tables", name, name, 200, None, 0.1, 1, name, name, name))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line.isascii()
+        assert line.isprintable()
+    refused, request = map(json.loads, lines)
+    assert [refused[key] for key in ("resource", "holder", "caller", "request_id")] == [name] * 4
+    assert (request["event"], request["path"], request["caller"], request["client_request_id"]) == (
+        "request",
+        *[name] * 3,
+    )

@@ -171,13 +171,13 @@ def test_limits() -> None:
 @pytest.mark.parametrize("start", ["in.(", "eq(any).", "(", "(a.eq.", "(a.in.("])
 def test_long_texts_take_time_in_proportion_to_their_length(start: str, piece: str) -> None:
     text = start + piece * (60_000 // len(piece))
-    began = time.perf_counter()
+    began = time.thread_time()
     for parse in (lambda: parse_filter(COLUMN, text), lambda: parse_tree("or", text, negated=False)):
         try:
             parse()
         except DialectError as error:
             assert error.code == "PGRST100"  # noqa: PT017 - most of these are refused, some are not
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 2
 
 
 @given(text=st.text('()"\\,.{}noteqandori.1s', max_size=60))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.fencing.headers import FencingHeaders
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 from gateway.tables import body, recipes
 from gateway.tables.plan import Rule, naming
@@ -54,6 +55,23 @@ def test_whatever_is_no_value_makes_another_form(changed: dict[str, Any]) -> Non
     assert plain.form != other.form
 
 
+def test_what_is_said_of_the_lock_is_no_part_of_the_form() -> None:
+    proof = b"public.accounts/1:exclusive:5:AA"
+    said: Headers = [
+        (b"fencing-holder", b"ann"),
+        (b"fencing-resource", b"public.accounts/1"),
+        (b"fencing-sequencer", proof),
+    ]
+    forms = Forms()
+    silent, telling = forms.read(scope()), forms.read(scope(headers=[*TOKEN, *said]))
+    assert silent is not None
+    assert telling is not None
+    assert silent.form == telling.form
+    assert telling.shown() == FencingHeaders(
+        Token(0, 5), "public.accounts/1", "ann", sequencers=(Sequencer.parse(proof.decode()),)
+    )
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -69,8 +87,9 @@ def test_other_filters_have_no_form(query: str) -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        b"fencing-resource", b"x-fencing-token", b"fencing_token", b"Fencing-Token", b"x_fencing_token",
-        b"fencing_holder", b"range", b"if-match", b"if-none-match", b"idempotency-key", b"expect", b"fencing-anything",
+        b"fencing_resource", b"fencing_sequencer", b"x-fencing-token", b"fencing_token", b"Fencing-Token",
+        b"x_fencing_token", b"fencing_holder", b"range", b"if-match", b"if-none-match", b"idempotency-key",
+        b"expect", b"fencing-anything",
     ],
 )  # fmt: skip
 def test_a_request_that_asks_for_more_has_no_form(header: bytes) -> None:

@@ -139,13 +139,13 @@ def test_limits() -> None:
 )
 def test_long_texts_take_time_in_proportion_to_their_length(piece: str) -> None:
     text = piece * (60_000 // len(piece))
-    began = time.perf_counter()
+    began = time.thread_time()
     for parse in (parse_select, parse_order, lambda text: parse_names(text, "columns")):
         try:
             parse(text)
         except DialectError as error:
             assert error.code in ("PGRST100", "PGRST127")  # noqa: PT017 - most of these are refused, some are not
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 2
 
 
 @given(text=st.text(max_size=60) | st.text('ab(),:!.->"*\\ count', max_size=40))

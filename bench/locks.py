@@ -1,0 +1,150 @@
+"""What locks cost: taking and giving back, handing over to whoever waits, and keeping many alive."""
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import NamedTemporaryFile, TemporaryDirectory
+from urllib.parse import parse_qs, urlsplit
+
+import psutil
+
+from bench.lock_client import BUNDLE, LEASES, TTL
+from bench.measure import CONNECTIONS, TURN, Load, Row, cpu_seconds, in_turns
+from bench.services import Services, answers, run_json, running
+from bench.table_loads import Measure
+from gateway.client import bundling
+from tests.processes import free_port
+
+WAITERS = 100
+KEEPERS = 4
+"""Connections over which leases are kept alive."""
+HELD = ((1_000, bundling.MOST), (1_000, 1), (10_000, bundling.MOST))
+"""Locks that one program holds, and how many it renews in one request: 10,000 one by one are more than it can."""
+
+
+def rows() -> Iterator[Row]:
+    """All there is to be said about locks."""
+    with running(None) as services:
+        yield from _acquire(services)
+        yield _hand_over(services)
+        yield from _renew(services)
+
+
+def table() -> Iterator[str]:
+    """What it takes to keep the locks of one program that uses the client library, in cores, as Markdown."""
+    yield f"| locks of {TTL} s held by one program | the program used | the gateway used | PostgreSQL used |"
+    yield "|---|--:|--:|--:|"
+    for number, most in HELD:
+        with running(None) as services, _holding(services.gateway, number, most) as program:
+            time.sleep(TTL / 3)  # until those that are due soon go together
+            gateway = partial(cpu_seconds, services.gateway_pid)
+            read: list[Callable[[], float]] = [partial(cpu_seconds, program), gateway, _postgres(services)]
+            before, start = [seconds() for seconds in read], time.perf_counter()
+            time.sleep(2 * TTL / 3)
+            took = time.perf_counter() - start
+            used = [f"{(seconds() - spent) / took:.3f}" for seconds, spent in zip(read, before, strict=True)]
+        yield f"| {number:,}, at most {most} in a request | {' | '.join(used)} |"
+
+
+@contextmanager
+def _holding(origin: str, locks: int, most: int) -> Iterator[int]:
+    """A program that holds so many locks, and must not lose one; its process id."""
+    command = [sys.executable, "-m", "bench.lock_holder", origin, str(locks), str(most)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process.pid
+        process.stdin.close()
+        if (lost := process.stdout.readline().strip()) != "0":
+            raise SystemExit(f"{lost} of {locks} locks were lost")
+
+
+def _acquire(services: Services) -> Iterator[Row]:
+    work, own = "acquire a lock and release it", _http(services.gateway, "acquire", CONNECTIONS)
+    peer = _driver(services, "acquire", CONNECTIONS)
+    load, other, cost = in_turns(services.gateway_pid, own, peer)
+    yield Row(work, "rows and asyncpg by hand", load, other, cost, goal="rate ≥ 1,500")
+    if shutil.which("etcd") is None:
+        print("left out: etcd is not installed", file=sys.stderr)
+        return
+    with _etcd() as origin:
+        load, other, cost = in_turns(services.gateway_pid, own, _http(origin, "etcd", CONNECTIONS))
+    yield Row(work, "etcd, through its HTTP gateway", load, other, cost)
+
+
+def _hand_over(services: Services) -> Row:
+    own = _http(services.gateway, "hand-over", WAITERS)
+    peer = _driver(services, "hand-over", WAITERS)
+    load, other, cost = in_turns(services.gateway_pid, own, peer)
+    work = f"hand over a lock that {WAITERS} wait for"
+    return Row(work, "pg_advisory_lock", load, other, cost, goal="p50 ≤ 10 ms", added=True)
+
+
+def _renew(services: Services) -> Iterator[Row]:
+    with NamedTemporaryFile(prefix="bench") as file:
+        _http(services.gateway, "hold", CONNECTIONS, file.name)()
+        single = _http(services.gateway, "renew", KEEPERS, file.name)
+        many = _http(services.gateway, "renew-many", KEEPERS, file.name)
+        named = (many, f"{BUNDLE} in a request"), (single, "one in a request")
+        for (own, mine), (peer, theirs) in (named, named[::-1]):
+            used: list[float] = []
+            load, other, cost = in_turns(services.gateway_pid, _with_postgres(services, own, used), peer)
+            work = f"keep {LEASES:,} leases of {TTL} s alive, {mine}; PostgreSQL used {median(used):.2f} cores"
+            yield Row(work, theirs, load, other, cost, goal="< 0.10 cores")
+
+
+def _with_postgres(services: Services, measure: Measure, used: list[float]) -> Measure:
+    """The same, and it is put down how many cores PostgreSQL has used meanwhile."""
+    seconds = _postgres(services)
+
+    def measured() -> Load:
+        before, start = seconds(), time.perf_counter()
+        load = measure()
+        used.append((seconds() - before) / (time.perf_counter() - start))
+        return load
+
+    return measured
+
+
+def _postgres(services: Services) -> Callable[[], float]:
+    """Asked, how many seconds of CPU PostgreSQL has used so far."""
+    directory = parse_qs(urlsplit(services.dsn).query)["host"][0]
+    server = psutil.Process(int((Path(directory) / "postmaster.pid").read_text().split()[0]))
+    return lambda: sum(cpu_seconds(process.pid) for process in (server, *server.children()))
+
+
+def _http(origin: str, work: str, connections: int, *file: str) -> Measure:
+    return partial(_measured, "bench.lock_client", work, origin, str(connections), str(TURN), *file)
+
+
+def _driver(services: Services, work: str, connections: int) -> Measure:
+    return partial(_measured, "bench.direct_locks", work, services.dsn, str(connections), str(TURN))
+
+
+def _measured(*arguments: str) -> Load:
+    seen = run_json(*arguments)
+    return Load(seen["rate"], seen["p50"], seen["p99"], int(seen.get("errors", 0)))
+
+
+@contextmanager
+def _etcd() -> Iterator[str]:
+    """An etcd of its own, on a disk as PostgreSQL is."""
+    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    with TemporaryDirectory(prefix="bench") as directory:
+        command = ["etcd", "--data-dir", directory, "--listen-client-urls", client, "--advertise-client-urls", client]
+        command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        command += ["--initial-cluster", f"default={peer}", "--log-level", "error"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                if not answers(f"{client}/health", 200):
+                    raise SystemExit("etcd did not get ready")
+                yield client
+            finally:
+                process.terminate()

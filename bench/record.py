@@ -1,0 +1,87 @@
+"""What the record costs: how fast refusals go into it, in a burst, and that none of them is lost."""
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+
+import asyncpg
+
+from bench.measure import TURN, Load, Row, in_turns
+from bench.services import Services, run_json, running
+from bench.storm import take_over
+from bench.table_loads import Measure, http
+
+BURST = 512
+"""Refusals at once."""
+CONNECTIONS = 256
+
+
+def rows() -> Iterator[Row]:
+    """A gateway seals all the while what is recorded here: what it used is what that took."""
+    with running(None) as services:
+        yield from _layer(services)
+        yield _over_http(services)
+
+
+def _layer(services: Services) -> Iterator[Row]:
+    for work, own, peer, against in (
+        (f"refusals on record, {BURST} callers at once", "recorder", "by-hand", "asyncpg, an insert each"),
+        (f"refusals of a storm, {BURST} a trip", "storm", "many", "asyncpg, executemany"),
+    ):
+        answered: list[Load] = []
+        before = _recorded(services)
+        load, other, cost = in_turns(
+            services.gateway_pid, _kept(answered, _direct(services, own)), _kept(answered, _direct(services, peer))
+        )
+        _check_none_is_lost(services, before, answered)
+        yield Row(work, against, load, other, cost, goal="rate ≥ 10,000")
+
+
+def _over_http(services: Services) -> Row:
+    take_over(services.gateway)
+    answered: list[Load] = []
+    own = _kept(answered, http(services.gateway, "update-overtaken", CONNECTIONS))
+    before = _recorded(services)
+    load, peer, cost = in_turns(services.gateway_pid, own, _kept(answered, _direct(services, "by-hand")))
+    _check_none_is_lost(services, before, answered)
+    refused = Load(load.rate, load.p50, load.p99)
+    work = f"stale PATCH, refused over HTTP, {CONNECTIONS} connections"
+    return Row(work, "asyncpg, an insert each", refused, peer, cost)
+
+
+def _direct(services: Services, work: str) -> Measure:
+    return partial(_measured, "bench.direct_record", work, services.dsn, str(BURST), str(TURN))
+
+
+def _measured(*arguments: str) -> Load:
+    seen = run_json(*arguments)
+    return Load(seen["rate"], seen["p50"], seen["p99"], requests=int(seen["requests"]))
+
+
+def _kept(answered: list[Load], measure: Measure) -> Measure:
+    """The same, and it is noted down how many were answered."""
+
+    def measured() -> Load:
+        load = measure()
+        answered.append(load)
+        return load
+
+    return measured
+
+
+def _check_none_is_lost(services: Services, before: int, answered: list[Load]) -> None:
+    recorded, expected = _recorded(services) - before, sum(load.requests for load in answered)
+    if recorded < expected:
+        raise SystemExit(f"{expected} writes were refused, {recorded} are on record")
+
+
+def _recorded(services: Services) -> int:
+    async def count() -> int:
+        connection = await asyncpg.connect(services.dsn)
+        try:
+            found: int = await connection.fetchval("SELECT count(*) FROM fencing.record WHERE kind = 'rejection'")
+        finally:
+            await connection.close()
+        return found
+
+    return asyncio.run(count())

@@ -1,0 +1,1 @@
+"""Stories of locks and zombies, played by real processes against ``gateway demo``: code to be copied."""

@@ -1,0 +1,59 @@
+"""One cron job on three machines: one of them does the work."""
+
+from contextlib import AbstractContextManager, ExitStack
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+from examples.telling import GATEWAY, Machine, Stage, machine, say, stage
+
+LOCK = "job/nightly"
+JOB = str(Path(__file__).parent / "nightly.sh")
+
+
+def main() -> None:
+    here = stage(__doc__)
+    night = next_night(here)
+    say(f"Three machines, one crontab line: gateway run --lock {LOCK} --wait 0 -- nightly.sh")
+    (zombie if here.zombie else once)(here, night)
+    row = here.get("/v1/tables/runs", job="eq.nightly", day=f"eq.{night}")[0]
+    say(f"In the table: the night of {row['day']} was done by {row['machine']}.")
+
+
+def once(here: Stage, night: str) -> None:
+    """Three o'clock. One of them gets the lock; the others find it held."""
+    with ExitStack() as machines:
+        started = [machines.enter_context(job(here, name, night)) for name in ("machine-a", "machine-b", "machine-c")]
+        for one in started:
+            one.end()
+
+
+def zombie(here: Stage, night: str) -> None:
+    """The first one is paused in the midst of its work, for longer than its lease lasts."""
+    with job(here, "machine-a", night, work=3) as first:
+        first.hear("working")
+        first.pause()
+        say(f"machine-a stands still (SIGSTOP). Its lease runs out after {here.ttl:g} s.")
+        with job(here, "machine-b", night, wait=30) as second:
+            second.end()
+        say("machine-a wakes up (SIGCONT), knows nothing, and writes.")
+        first.resume_job()
+        first.hear("token-stale")
+        first.resume()
+        first.end()
+    here.refusals(LOCK)
+
+
+def job(here: Stage, name: str, night: str, wait: float = 0, work: float = 1) -> AbstractContextManager[Machine]:
+    options = ["--lock", LOCK, "--wait", f"{wait:g}", "--ttl", f"{here.ttl:g}", "--holder", name, "--pass-api-key"]
+    return machine(here, name, [*GATEWAY, "run", *options, "--", JOB], NIGHT=night, WORK=f"{work:g}")
+
+
+def next_night(here: Stage) -> str:
+    """The first night from today on that nobody has done: an example can be played several times a day."""
+    done = here.get("/v1/tables/runs", job="eq.nightly", select="day", order="day.desc", limit=1)
+    today = datetime.now(UTC).date()
+    return str(max([today, *(date.fromisoformat(row["day"]) + timedelta(days=1) for row in done)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""How the examples are played: machines as processes, what they say line by line, and what the gateway says afterwards.
+
+Nothing of this is needed to use the gateway; that is in the other files of each folder.
+"""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import httpx
+
+API_KEY, ACCESS_KEY, SECRET_KEY = "demo-key", "demo", "demo-secret"
+"""The caller of ``gateway demo``."""
+
+GATEWAY = [sys.executable, "-m", "gateway"]
+_PROCESS = re.compile(r"process (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where an example is played. ``ttl``: how many seconds a lease lasts unless it is renewed."""
+
+    url: str
+    zombie: bool
+    ttl: float
+
+    def get(self, path: str, **parameters: str | int) -> Any:
+        """What the gateway answers, as JSON. Reads need no token."""
+        headers = {"Authorization": f"Bearer {API_KEY}"}
+        answer = httpx.get(self.url + path, params=parameters or None, headers=headers, timeout=30, trust_env=False)
+        return answer.raise_for_status().json()
+
+    def s3(self) -> Any:
+        """A plain S3 client, for looking at what is there."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+        )
+
+    def refusals(self, resource: str, number: int = 1) -> None:
+        """Show what is on record of the last refused writes under this lock, oldest first."""
+        say(f"On record (GET /v1/rejections?resource={resource}):")
+        records = self.get("/v1/rejections", resource=resource, limit=number)["rejections"]
+        for one in sorted(records, key=lambda one: one["at"]):
+            who = f"{one['holder'] or one['caller']}, token {one['token']}"
+            say(f"  {one['method']} {one['target']} by {who}: refused, {one['raised_by']} held {one['fence']}")
+
+
+@dataclass(slots=True)
+class Machine:
+    """A process that plays a machine. What it says goes through us, with its name before each line."""
+
+    name: str
+    process: "subprocess.Popen[str]"
+    _job: int = 0
+
+    def hear(self, what: str) -> None:
+        """Wait until it says a line with this in it."""
+        while (line := self._line()) is not None:
+            if what in line:
+                return
+        raise SystemExit(f"{self.name} ended and never said {what!r}")
+
+    def end(self) -> int:
+        """Wait for its end; the exit code."""
+        while self._line() is not None:
+            pass
+        code = self.process.wait(30)
+        say(f"{self.name}: exit code {code}")
+        return code
+
+    def pause(self) -> None:
+        """Stop the whole machine: `gateway run` first, so that it cannot look, then the job and all that it started."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        if self._job:
+            os.killpg(self._job, signal.SIGSTOP)
+
+    def stopped(self) -> None:
+        """Wait until it has stopped itself."""
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume_job(self) -> None:
+        """Let the job go on, a moment before `gateway run`, which would stop it."""
+        os.killpg(self._job, signal.SIGCONT)
+
+    def resume(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Leave nothing behind, whatever has gone wrong."""
+        self.process.kill()
+        if self._job:
+            with suppress(ProcessLookupError):
+                os.killpg(self._job, signal.SIGKILL)
+
+    def _line(self) -> str | None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            return None
+        if found := _PROCESS.search(line):
+            self._job = int(found[1])
+        if line.strip():
+            say(f"{self.name}: {line.rstrip()}")
+        return line
+
+
+@contextmanager
+def machine(stage: Stage, name: str, command: list[str], **environment: str) -> Iterator[Machine]:
+    """Start a machine; whatever of it is still there at the end is killed."""
+    known = {"GATEWAY_URL": stage.url, "GATEWAY_API_KEY": API_KEY, "MACHINE": name, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        command,
+        env={**_with_our_programs(os.environ), **known, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    started = Machine(name, process)
+    with process:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def stage(description: str | None) -> Stage:
+    """Read the command line, and see whether the gateway is there."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--zombie", action="store_true", help="pause the holder past its lease, and wake it up again")
+    parser.add_argument("--ttl", type=float, default=2, metavar="SECONDS", help="how long a lease lasts (%(default)s)")
+    given = parser.parse_args()
+    found = Stage(os.environ.get("GATEWAY_URL", "http://127.0.0.1:8080"), given.zombie, given.ttl)
+    try:
+        found.get("/v1/health")
+    except httpx.HTTPError as error:
+        raise SystemExit(f"No gateway at {found.url}: start one with `gateway demo`. ({error})") from error
+    return found
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _with_our_programs(environment: Mapping[str, str]) -> dict[str, str]:
+    """``gateway`` and ``aws`` are found where this Python is, even if its environment was not activated."""
+    here = Path(sys.executable).parent
+    return {**environment, "PATH": f"{here}{os.pathsep}{environment.get('PATH', os.defpath)}"}

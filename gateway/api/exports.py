@@ -1,0 +1,83 @@
+"""The record as a file: CSV for spreadsheets, NDJSON for programs. However long it is, little of it is in memory."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Annotated, Any, TypeAlias
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from gateway.api.outlet import Room, Streamed, Work
+from gateway.api.record_filters import EventFilters, Position, RejectionFilters
+from gateway.api.requests import Authenticate
+from gateway.auth.principal import Principal
+from gateway.fencing.filters import Filters
+from gateway.store.database import Database
+from gateway.store.export import Form, exporting
+
+MOST = 4
+"""Exports that one process serves at one time: each keeps a session of the database busy."""
+
+TYPES = {Form.CSV: "text/csv; charset=utf-8", Form.NDJSON: "application/x-ndjson"}
+_SAID = {
+    Form.CSV: "RFC 4180, with a header line. What a spreadsheet would take for a formula begins with an apostrophe.",
+    Form.NDJSON: "One JSON object a line, with the hash of the entry, as `gateway audit verify` reads it.",
+}
+
+
+class RejectionExport(RejectionFilters):
+    """Which of the refused writes are exported, the oldest first."""
+
+    after: Annotated[Position, Field(description="Only entries after this position: where an export goes on.")] = 0
+
+
+class EventExport(EventFilters, RejectionExport):
+    """Which entries are exported, the oldest first."""
+
+
+Opening: TypeAlias = AbstractAsyncContextManager[Work]
+
+
+def routes(database: Database, caller: Authenticate) -> APIRouter:
+    """``/v1/rejections.csv``, ``/v1/events.ndjson`` and so on. Those who may not audit are shown their own entries."""
+    router = APIRouter()
+    room = Room(MOST, "exports")
+    for form in Form:
+        _add(router, form, partial(_opened, database, room, form), caller)
+    return router
+
+
+def _add(router: APIRouter, form: Form, opened: Callable[[Filters, int], Opening], caller: Authenticate) -> None:
+    """The exports of one form."""
+
+    def answer(name: str, query: RejectionExport | EventExport, principal: Principal) -> Response:
+        attachment = {"content-disposition": f'attachment; filename="{name}.{form}"'}
+        return Streamed(opened(query.wanted(principal), query.after), TYPES[form], attachment)
+
+    described: dict[str, Any] = {
+        "description": _SAID[form],
+        "response_class": Response,
+        "responses": {200: {"content": {TYPES[form]: {}}}},
+    }
+
+    @router.get(f"/v1/rejections.{form}", summary=f"The refused writes on record as {form.upper()}", **described)
+    async def export_rejections(
+        query: Annotated[RejectionExport, Query()], principal: Annotated[Principal, Depends(caller)]
+    ) -> Response:
+        return answer("rejections", query, principal)
+
+    @router.get(f"/v1/events.{form}", summary=f"The whole record as {form.upper()}", **described)
+    async def export_events(
+        query: Annotated[EventExport, Query()], principal: Annotated[Principal, Depends(caller)]
+    ) -> Response:
+        return answer("events", query, principal)
+
+
+@asynccontextmanager
+async def _opened(database: Database, room: Room, form: Form, filters: Filters, after: int) -> AsyncIterator[Work]:
+    """What writes an export. Raises ``TooManyReaders``, and ``Unavailable`` where the database is away."""
+    with room.place(audits=filters.shown_to is None):
+        async with exporting(database, filters, after) as export:
+            yield lambda outlet: export.write(form, outlet.write)

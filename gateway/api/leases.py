@@ -1,0 +1,260 @@
+"""Leases, as their holders use them: acquire, keep, give back. How locks stand is in ``gateway.api.locks``."""
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from gateway.api.fences import Barrier
+from gateway.api.lean import LeanRoute, body_of, read, while_connected
+from gateway.api.lease_models import (
+    MAX_RENEWALS,
+    AcquireRequest,
+    LeaseView,
+    RenewedList,
+    RenewedView,
+    RenewManyRequest,
+    RenewRequest,
+    WithdrawRequest,
+)
+from gateway.api.problems import Problem
+from gateway.api.requests import Authenticate, attempt
+from gateway.auth.principal import Principal
+from gateway.errors import Forbidden, LeaseLost, RequestMalformed
+from gateway.fencing.headers import FencingHeaders
+from gateway.fencing.lease import Lease, Mode, Renewal, Wanted
+from gateway.fencing.resource import canonical
+from gateway.fencing.rules import Presented
+from gateway.fencing.token import Token
+from gateway.leases.service import LeaseService
+from gateway.observe.events import Observe, StepReached
+from gateway.observe.stages import staged
+from gateway.record.audit import Audit
+
+_ID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
+
+ACQUIRE_BEFORE, ACQUIRE_AFTER = StepReached("leases.acquire.before"), StepReached("leases.acquire.after")
+RENEW_BEFORE, RENEW_AFTER = StepReached("leases.renew.before"), StepReached("leases.renew.after")
+RELEASE_BEFORE, RELEASE_AFTER = StepReached("leases.release.before"), StepReached("leases.release.after")
+
+
+@dataclass(frozen=True, slots=True)
+class Locks:
+    """What the routes of locks need. ``sign`` makes the sequencer of a resource, mode and token, if it has a key.
+
+    ``lock_delay``: of a resource, in seconds. ``max_ttl`` and ``max_wait`` are in seconds, too. ``issuer``: the origin
+    of the gateway whose locks these are, where it is another one; then no token is issued here.
+    """
+
+    service: LeaseService
+    sign: Callable[[str, str, Token], str | None]
+    lock_delay: Callable[[str], float]
+    max_ttl: float
+    max_wait: float
+    issuer: str | None
+    observe: Observe
+
+    def wanted(self, resource: str, wish: AcquireRequest, caller: str) -> Wanted:
+        """The wish in the service's terms. Raises ``Forbidden``, ``RequestMalformed`` and ``ResourceMalformed``."""
+        if self.issuer is not None:
+            # Two issuers of tokens for one resource would each overtake the other's holders.
+            raise Forbidden(
+                f"This gateway issues no tokens: its locks are at {self.issuer}.", advice="Acquire the lock there."
+            )
+        if wish.wait > self.max_wait:
+            raise RequestMalformed(
+                f"body.wait: one request waits at most {self.max_wait:g} seconds here.",
+                advice='Ask for less, and again with the same "request": that keeps your place in the queue.',
+            )
+        ttl, name = self.ttl(wish.ttl), canonical(resource)
+        return Wanted(name, wish.holder, caller, ttl, wish.mode, wish.wait, wish.request, self.lock_delay(name))
+
+    def ttl(self, wanted: float) -> float:
+        """``wanted``, unless it is longer than allowed: ``RequestMalformed``."""
+        if wanted > self.max_ttl:
+            raise RequestMalformed(
+                f"body.ttl: a lease lasts at most {self.max_ttl:g} seconds here.",
+                advice="Ask for less, and renew the lease while you need it.",
+            )
+        return wanted
+
+    def renewal(self, resource: str, lease: UUID, caller: str, ttl: float | None) -> Renewal:
+        """A renewal. Raises ``RequestMalformed`` and ``ResourceMalformed``."""
+        return Renewal(canonical(resource), lease, caller, None if ttl is None else self.ttl(ttl))
+
+    def answer(self, lease: Lease, status: int) -> Response:
+        """The lease, for its holder."""
+        view = LeaseView(
+            resource=lease.resource,
+            lease=lease.id,
+            holder=lease.holder,
+            mode=lease.mode,
+            token=str(lease.token),
+            sequencer=self.sign(lease.resource, lease.mode, lease.token),
+            acquired_at=lease.acquired_at,
+            expires_at=lease.expires_at,
+            expires_in=lease.expires_in,
+        )
+        return _answer(view, status)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """What the routes do."""
+
+    locks: Locks
+    barrier: Barrier
+    audit: Audit
+    caller: Authenticate
+
+    async def acquire(self, request: Request, resource: str) -> Response:
+        principal = self.caller(request)
+        wish = await read(request, AcquireRequest)
+        wanted = self.locks.wanted(resource, wish, principal.name)
+        self.locks.observe(ACQUIRE_BEFORE)
+        acquiring = self.locks.service.acquire(wanted)
+        granted = await (while_connected(request, acquiring) if wanted.wait else acquiring)
+        self.locks.observe(ACQUIRE_AFTER)
+        lease = granted.lease
+        if wish.barrier:
+            lease = await self._raised(lease, principal, request)
+        return self.locks.answer(lease, 201 if granted.fresh else 200)
+
+    async def _raised(self, lease: Lease, principal: Principal, request: Request) -> Lease:
+        """The lease, once nothing older takes effect any more. Where that cannot be had for now, the lease stays."""
+        # Those who share a lock share its token; under their names they would be two holders of one token.
+        holder = lease.holder if lease.mode is Mode.EXCLUSIVE else None
+        with staged(self.locks.observe, "leases", "barrier"):
+            decision, fence = await self.barrier(lease.resource, Presented(lease.token, holder), principal.name)
+        if not decision.passes:
+            with suppress(LeaseLost):
+                await self.locks.service.release(lease.resource, lease.id, lease.caller)
+            refused = FencingHeaders(lease.token, lease.resource, holder)
+            raise await self.audit.refused([(decision, fence)], attempt(request, principal, refused))
+        # It may have taken long. The holder begins with a whole lease, or learns that it has lost it.
+        return await self.locks.service.renew(lease.resource, lease.id, lease.caller)
+
+    async def renew(self, request: Request, resource: str, lease: str) -> Response:
+        principal = self.caller(request)
+        wish = await read(request, RenewRequest)
+        one = self.locks.renewal(resource, _lease_id(lease), principal.name, wish.ttl)
+        self.locks.observe(RENEW_BEFORE)
+        renewed = await self.locks.service.renew(one.resource, one.lease, one.caller, one.ttl)
+        self.locks.observe(RENEW_AFTER)
+        return self.locks.answer(renewed, 200)
+
+    async def renew_many(self, request: Request) -> Response:
+        principal = self.caller(request)
+        wish = await read(request, RenewManyRequest)
+        wanted = [self.locks.renewal(one.resource, one.lease, principal.name, one.ttl) for one in wish.leases]
+        self.locks.observe(RENEW_BEFORE)
+        renewed = await self.locks.service.renew_many(wanted)
+        self.locks.observe(RENEW_AFTER)
+        views = [
+            RenewedView(resource=one.resource, lease=one.lease, expires_in=None if kept is None else kept.expires_in)
+            for one, kept in zip(wanted, renewed, strict=True)
+        ]
+        return _answer(RenewedList(leases=views), 200)
+
+    async def release(self, request: Request, resource: str, lease: str) -> Response:
+        principal = self.caller(request)
+        name, one = canonical(resource), _lease_id(lease)
+        self.locks.observe(RELEASE_BEFORE)
+        await self.locks.service.release(name, one, principal.name)
+        self.locks.observe(RELEASE_AFTER)
+        return Response(status_code=204)
+
+    async def withdraw(self, request: Request, resource: str) -> Response:
+        principal = self.caller(request)
+        wish = await read(request, WithdrawRequest)
+        name = canonical(resource)
+        self.locks.observe(RELEASE_BEFORE)
+        await self.locks.service.withdraw(name, wish.holder, principal.name, wish.request)
+        self.locks.observe(RELEASE_AFTER)
+        return Response(status_code=204)
+
+
+_ACQUIRE = """
+Gives the lock to the holder if nobody has it, and a token higher than all before. The same holder of the same caller
+gets the lease it has already, and so does the same `request`: an acquire whose answer was lost is simply sent again.
+With `wait` the request waits in the queue, first come, first served; who hangs up while waiting leaves it.
+"""
+_WITHDRAW = """
+For whoever does not know whether its acquire was answered, and does not want the lock any more: the wish leaves the
+queue, or the lease is released.
+"""
+_LEASE = {"model": LeaseView}
+_PROBLEM = {"model": Problem}
+_LOST = {"model": Problem, "description": "The lease has lapsed, was released, or was broken."}
+_ELSEWHERE = {"model": Problem, "description": "The locks of this gateway are at another one."}
+_FOREIGN = {"model": Problem, "description": "The lease is another caller's."}
+
+
+def routes(locks: Locks, barrier: Barrier, audit: Audit, caller: Authenticate) -> APIRouter:
+    """``/v1/leases`` for holders, and ``/v1/withdrawals``."""
+    router = APIRouter(route_class=LeanRoute, default_response_class=Response)
+    endpoints = Endpoints(locks, barrier, audit, caller)
+    again = {"model": LeaseView, "description": "The holder has it already: the same lease, the same token."}
+    router.post(
+        "/v1/leases/{resource:path}",
+        summary="Acquire a lock",
+        description=_ACQUIRE,
+        status_code=201,
+        responses={201: _LEASE, 200: again, 403: _ELSEWHERE, **dict.fromkeys((409, 410, 412, 413), _PROBLEM)},
+        openapi_extra=body_of(AcquireRequest),
+    )(endpoints.acquire)
+    router.put(
+        "/v1/leases/{resource:path}/{lease}",
+        summary="Renew a lease",
+        description="A lease that is lost cannot be renewed, even if nobody else has taken the lock meanwhile.",
+        responses={200: _LEASE, 403: _FOREIGN, 410: _LOST, 413: _PROBLEM},
+        openapi_extra=body_of(RenewRequest),
+    )(endpoints.renew)
+    router.delete(
+        "/v1/leases/{resource:path}/{lease}",
+        summary="Release a lease",
+        status_code=204,
+        responses={403: _FOREIGN, 410: _LOST},
+    )(endpoints.release)
+    router.put(
+        "/v1/leases",
+        summary="Renew many leases",
+        description=f"Up to {MAX_RENEWALS:,}, each for itself. One that is another caller's counts as lost.",
+        responses={200: {"model": RenewedList}, 413: _PROBLEM},
+        openapi_extra=body_of(RenewManyRequest),
+    )(endpoints.renew_many)
+    router.post(
+        "/v1/withdrawals/{resource:path}",
+        summary="Withdraw a wish for a lock",
+        description=_WITHDRAW,
+        status_code=204,
+        responses={413: _PROBLEM},
+        openapi_extra=body_of(WithdrawRequest),
+    )(endpoints.withdraw)
+    return router
+
+
+def _answer(view: BaseModel, status: int) -> Response:
+    """Who knows the id of a lease can end it: nobody is to keep the answer."""
+    return Response(view.model_dump_json(), status, {"Cache-Control": "no-store"}, "application/json")
+
+
+def without_id(method: str, path: str) -> str:
+    """The path of a request to ``/v1/leases`` as it may be told to others: who knows the id of a lease can end it."""
+    if method in ("PUT", "DELETE") and path.count("/") > 3:
+        path = f"{path.rpartition('/')[0]}/{{lease}}"
+    return _ID.sub("{lease}", path)
+
+
+def _lease_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise RequestMalformed(
+            "The last part of the path is not the id of a lease.",
+            advice='The path is /v1/leases/{resource}/{lease}, with the "lease" that acquiring has answered.',
+        ) from None

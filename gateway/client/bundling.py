@@ -1,0 +1,139 @@
+"""Renewals of one client that are due at about the same time go in one request, and nobody waits for it.
+
+Each lock goes on renewing itself (keeping.py). Whichever is due first asks for those that are due soon as well. Where
+that request fails, or is not answered soon, each of them asks by a request of its own, as it does where it is alone.
+"""
+
+import asyncio
+import os
+from bisect import bisect_left, insort
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final
+
+from gateway.client.api import Api
+from gateway.client.clock import Clock
+from gateway.client.errors import LockLost
+from gateway.client.source import Held
+from gateway.errors import LeaseLost
+
+MOST: Final = 100
+"""Leases in one request. A whole one takes the gateway some milliseconds; more of them would save next to nothing."""
+
+SOON: Final = 0.25
+"""The part of its pause, the last one, in which a renewal may be taken along by another's request."""
+
+PATIENCE: Final = 0.1
+"""The part of the shortest of its leases within which a request for many has to be answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """Renewals in one request: until when each hold is valid by its answer, None where it is lost.
+
+    The answer is None as a whole where there is none to be had.
+    """
+
+    wanted: list[tuple[Held, float]]
+    answer: "asyncio.Future[list[float | None] | None]"
+
+
+class Bundling:
+    """The renewals of one client: its locks are in one event loop, behind one gateway, under one API key."""
+
+    def __init__(self, api: Api, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        self._process = os.getpid()
+        self._numbers = count()
+        self._pausing: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._boarding: _Bundle | None = None
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep until a renewal is due; less where it is due soon, and a request leaves that can take it along."""
+        self._start_anew_if_forked()
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        entry = (loop.time() + (1 - SOON) * seconds, next(self._numbers), over)
+        insort(self._pausing, entry)
+        timer = loop.call_later(seconds, _end, over)
+        try:
+            await over
+        finally:
+            timer.cancel()
+            place = bisect_left(self._pausing, entry)
+            if self._pausing[place : place + 1] == [entry]:
+                del self._pausing[place]
+
+    async def renew(self, held: Held, ttl: float) -> Held | None:
+        """The hold, renewed together with others; None where it has to be renewed by a request of its own.
+
+        Raises ``LockLost``.
+        """
+        self._start_anew_if_forked()
+        if held.valid_until - self._clock() < ttl / 2:
+            return None  # something has gone wrong already, and what is left is for its own requests
+        bundle = self._boarding = self._boarding or _Bundle([], asyncio.get_running_loop().create_future())
+        place = len(bundle.wanted)
+        bundle.wanted.append((held, ttl))
+        if place == MOST - 1:
+            self._boarding = None
+        if place == 0:
+            await self._go(bundle)
+        # Whoever is cancelled here, because its lock is released, must not cancel the others.
+        answer = await asyncio.shield(bundle.answer)
+        if answer is None:
+            return None
+        valid_until = answer[place]
+        if valid_until is None:
+            raise LockLost(f"The lease of {held.resource} has lapsed, or was broken.", code=LeaseLost.code)
+        return replace(held, valid_until=valid_until)
+
+    async def _go(self, bundle: _Bundle) -> None:
+        """Ask for all that are in the bundle, as its first. Whatever becomes of it, none of them waits any longer."""
+        try:
+            self._call()
+            await asyncio.sleep(0)  # those that were called get in meanwhile
+            self._leave(bundle)
+            if len(bundle.wanted) > 1:
+                # Each of them still has its own request, which shows what is wrong, if it is.
+                with suppress(Exception):
+                    bundle.answer.set_result(await self._asked(bundle.wanted))
+        finally:
+            # Also where the first is cancelled.
+            self._leave(bundle)
+            if not bundle.answer.done():
+                bundle.answer.set_result(None)
+
+    async def _asked(self, wanted: list[tuple[Held, float]]) -> list[float | None]:
+        leases = [{"resource": held.resource, "lease": held.handle, "ttl": ttl} for held, ttl in wanted]
+        asked = self._clock()
+        async with asyncio.timeout(PATIENCE * min(ttl for _, ttl in wanted)):
+            view = await self._api.ask("PUT", "/v1/leases", {"leases": leases}, traced=False)
+        return [
+            None if renewed["expires_in"] is None else asked + float(renewed["expires_in"])
+            for _, renewed in zip(leases, view["leases"], strict=True)
+        ]
+
+    def _call(self) -> None:
+        """End the pauses of those that are due soon, as many as have room."""
+        soon = bisect_left(self._pausing, (asyncio.get_running_loop().time(),))
+        called = self._pausing[: min(soon, MOST - 1)]
+        del self._pausing[: len(called)]
+        for _, _, over in called:
+            _end(over)
+
+    def _leave(self, bundle: _Bundle) -> None:
+        if self._boarding is bundle:
+            self._boarding = None
+
+    def _start_anew_if_forked(self) -> None:
+        """What a fork has copied are locks of the parent's, and a request that only the parent sends."""
+        if self._process != os.getpid():
+            self._process, self._pausing, self._boarding = os.getpid(), [], None
+
+
+def _end(pause: "asyncio.Future[None]") -> None:
+    if not pause.done():
+        pause.set_result(None)

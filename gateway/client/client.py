@@ -1,0 +1,139 @@
+"""The client: where the gateway is, who the program is there, and the locks it asks for."""
+
+import math
+import os
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from secrets import token_hex
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from gateway.client.api import Api
+from gateway.client.clock import Clock, now
+from gateway.client.hold import Means, State, Wanted
+from gateway.client.leases import Leases
+from gateway.client.lock import Lock, OnLoss
+from gateway.client.s3 import Endpoint
+from gateway.client.source import Mode, Source
+from gateway.errors import ResourceMalformed
+from gateway.fencing.resource import canonical
+
+_HOLDER = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,198}[\x21-\x7e])?")
+
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+"""A lock that waits in a queue has a connection of its own, and must not keep others from being renewed."""
+
+
+class FencedClient:
+    """One gateway, for asyncio. Make one in each event loop, and close it: ``async with``, or ``aclose``.
+
+    ``api_key`` is for locks, tables and the API; ``access_key_id`` and ``secret_access_key`` are for S3.
+    ``holder``: how the names of this program's holders begin, so that others see who has a lock; the name of the host
+    and the process id unless it is given. ``authority``: the path of a CA bundle. ``timeout``: seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+        holder: str | None = None,
+        region: str = "us-east-1",
+        authority: str | None = None,
+        timeout: float = 30.0,
+        clock: Clock = now,
+    ) -> None:
+        address = url.rstrip("/")
+        if httpx.URL(address).scheme not in ("http", "https") or not httpx.URL(address).host:
+            raise ValueError(f"{url!r} is not an address such as https://gateway.example.com")
+        self.url = address
+        self.holder = _name(holder or f"{re.sub(r'[^!-~]', '-', socket.gethostname())[:150]}-{os.getpid()}")
+        self._authority = authority
+        self._timeout = timeout
+        self._open: httpx.AsyncClient | None = None
+        self._process = os.getpid()
+        self._sources: dict[int, Source] = {}
+        self._api = Api(self._session, address, api_key)
+        endpoint = Endpoint(address, access_key_id, secret_access_key, region, authority)
+        self._means = Means(address, api_key, self._api, self._session, endpoint, clock)
+        self._leases = Leases(self._api, clock)
+
+    def lock(
+        self,
+        resource: str,
+        *,
+        source: Source | None = None,
+        ttl: float = 30.0,
+        wait: float | None = None,
+        mode: Mode = "exclusive",
+        barrier: bool = True,
+        on_loss: OnLoss = "cancel",
+        holder: str | None = None,
+        told: Callable[[], None] | None = None,
+    ) -> Lock:
+        """A lock to be entered: ``async with client.lock("order/5") as lock``.
+
+        ``source``: the lock service; the gateway's own unless it is given. It is closed with the client.
+        ``ttl``: seconds for which the lock outlives a holder that has died; it is renewed after a third of them.
+        ``wait``: seconds to wait for it; None for ever, 0 not at all.
+        ``mode``: "exclusive", or "shared" with others who share it.
+        ``barrier``: raise the fence before the block begins, so that what is read in it stays true.
+        ``on_loss``: "cancel" the block when the lock is lost, and raise ``LockLost`` out of it; or only "tell".
+        ``holder``: the whole name, in place of one that nobody else has. Two that use one name share one hold.
+        ``told``: called when the lock is lost, in whatever thread finds out; it must not block.
+
+        Entering it raises ``NotAcquired``, ``Unavailable``, ``IssuerWentBackwards``, ``Implausible``, ``Refused``.
+        """
+        try:
+            canonical(resource)
+        except ResourceMalformed as error:
+            raise ValueError(f"{error.message} {error.advice}") from None
+        if not 0 < ttl < math.inf or (wait is not None and not wait >= 0):
+            raise ValueError("ttl must be a number of seconds above 0, wait one from 0 on, or None.")
+        if source is not None:
+            self._sources[id(source)] = source
+        # A name that nobody else has, in this process either: to the lock service, one name is one holder.
+        name = _name(holder) if holder is not None else f"{self.holder[:180]}-{token_hex(6)}"
+        wanted = Wanted(resource, name, ttl, wait, mode, barrier)
+        return Lock(State(self._means, wanted), source or self._leases, on_loss, told)
+
+    async def aclose(self) -> None:
+        """Close connections, and those of the sources that were used. Locks should have been left before."""
+        sources, self._sources = self._sources, {}
+        for source in sources.values():
+            await source.aclose()
+        session, self._open = self._open, None
+        if session is not None:
+            await session.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _session(self) -> httpx.AsyncClient:
+        if self._open is None or self._process != os.getpid():
+            # What a fork has copied are the parent's connections: each would read answers that are the other's.
+            self._process = os.getpid()
+            self._open = httpx.AsyncClient(timeout=self._timeout, limits=LIMITS, verify=trusted(self._authority))
+        return self._open
+
+
+def trusted(authority: str | None) -> ssl.SSLContext | bool:
+    """Whom a session trusts, as httpx takes it."""
+    return True if authority is None else ssl.create_default_context(cafile=authority)
+
+
+def _name(holder: str) -> str:
+    if not _HOLDER.fullmatch(holder):
+        raise ValueError("A holder's name must be 1 to 200 printable ASCII characters.")
+    return holder

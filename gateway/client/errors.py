@@ -1,0 +1,158 @@
+"""What locks and fenced requests raise: one class for each thing that a program does next.
+
+FencingError
+├── Stale                  a newer holder has taken over; trying again is pointless
+├── LockLost               the lock is not held any more; stop working under its token
+│   └── IssuerWentBackwards    the lock service has issued a token that the fence has overtaken already
+├── NotAcquired            somebody else has the lock
+├── Unavailable            nothing was done; try again
+├── OutcomeUnknown         a write may have taken effect; read, then write again
+├── Implausible            no lock service has issued this token, as far as the gateway can tell
+├── Refused                any other refusal, with its code
+└── MissingExtra           a library is not installed (also an ImportError)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class FencingError(Exception):
+    """Base of everything the client library raises on purpose.
+
+    ``message`` says what happened, ``advice`` what to do next, ``code`` is the gateway's (``""`` where it was not the
+    gateway that said so), and ``facts`` are the machine-readable particulars of its answer.
+    """
+
+    default_advice = ""
+
+    def __init__(
+        self, message: str, *, advice: str | None = None, code: str = "", facts: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = self.default_advice if advice is None else advice
+        self.code = code
+        self.facts: dict[str, Any] = dict(facts or {})
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.advice}".rstrip()
+
+
+class Stale(FencingError):
+    """The fence has refused the token: 412. Nothing was written, and the refusal is on record."""
+
+    default_advice = "Stop: a newer holder has taken over, and trying again cannot succeed."
+
+    @property
+    def resource(self) -> str | None:
+        return self.facts.get("resource")
+
+    @property
+    def token(self) -> str | None:
+        """The token that was refused, as it was sent."""
+        return self.facts.get("token")
+
+    @property
+    def fence(self) -> str | None:
+        """The token that has overtaken it."""
+        return self.facts.get("fence")
+
+    @property
+    def raised_by(self) -> str | None:
+        """The holder, or else the caller, that has raised the fence."""
+        return self.facts.get("raised_by")
+
+    @property
+    def raised_at(self) -> str | None:
+        """When the fence was raised (RFC 3339, by the database's clock)."""
+        return self.facts.get("raised_at")
+
+    @property
+    def rejection(self) -> str | None:
+        """The id of the refusal's record: ``GET /v1/rejections``."""
+        return self.facts.get("rejection")
+
+
+class LockLost(FencingError):
+    """The lock is lost: its renewal was refused, its time was over, or the fence has refused its token."""
+
+    default_advice = "Stop working under its token, and acquire the lock again."
+
+
+class IssuerWentBackwards(FencingError):
+    """The fence is ahead of a token just issued, although the issuer says that it is held: its counter was lost."""
+
+    default_advice = (
+        "The counter of the lock service went back (restored, deleted, failed over). Repair it, or have an "
+        "administrator start a new epoch of this resource: POST /v1/fences/{resource}/epoch. Then acquire again."
+    )
+
+
+class NotAcquired(FencingError):
+    """Somebody else has the lock, and went on having it for as long as there was time to wait.
+
+    ``resource``: the lock. ``holder``: who has it, where the source can tell. ``expires_in``: seconds until its lease
+    ends unless it is renewed, where the source can tell.
+    """
+
+    default_advice = "Try again later, or wait longer."
+
+    def __init__(
+        self,
+        resource: str,
+        *,
+        holder: str | None = None,
+        expires_in: float | None = None,
+        code: str = "",
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        by = f"is held by {holder}" if holder else "was not to be had"
+        super().__init__(f"The lock {resource} {by}.", code=code, facts=facts)
+        self.resource = resource
+        self.holder = holder
+        self.expires_in = expires_in
+
+
+class Unavailable(FencingError):
+    """The gateway or the lock service cannot be reached or cannot work just now. Nothing was done."""
+
+    default_advice = "Try again."
+
+
+class OutcomeUnknown(FencingError):
+    """Whether the write took effect is not known. It takes no effect any more after the next acknowledged write."""
+
+    default_advice = "Read the current state, then write again with the same token."
+
+
+class Implausible(FencingError):
+    """The gateway's policy refuses the token as one that cannot have been issued."""
+
+    default_advice = "Use the token your lock service gave you; ask the operator if its counter was reset."
+
+
+class Refused(FencingError):
+    """Any other refusal. ``status`` is that of HTTP."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        advice: str | None = None,
+        code: str = "",
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, advice=advice, code=code, facts=facts)
+        self.status = status
+
+
+class MissingExtra(FencingError, ImportError):
+    """What was asked for needs a library that is not installed. ``extra`` names the one that brings it."""
+
+    def __init__(self, extra: str) -> None:
+        super().__init__(
+            f"This needs the extra {extra!r}, which is not installed.",
+            advice=f"pip install 'fencing-gateway[{extra}]'",
+        )
+        self.extra = extra

@@ -1,0 +1,214 @@
+"""Tokens from etcd: the CreateRevision of the holder's own key in the queue of the lock.
+
+The queue is that of etcd's own ``concurrency.Mutex``: each holder puts a key of its own, bound to a lease of its own,
+below the lock's prefix; the key with the lowest CreateRevision has the lock, and each waiter watches the one before it.
+A key put later has a higher CreateRevision, so each owner's is higher than all earlier owners'. The revision in the
+header of an answer is another number, which is higher; the two must never be mixed (docs/sources.md).
+"""
+
+import asyncio
+import math
+import secrets
+import ssl
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import anyio
+
+from gateway.client.clock import Clock, now
+from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
+from gateway.client.etcd_api import EtcdApi, decoded, encoded
+from gateway.client.source import Held, Mode
+
+# Seconds that giving back may take after a cancelled or failed acquire. The lease ends by itself otherwise.
+_GRACE: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A key in the queue. ``ttl`` is what the server made of the one it was asked for, in seconds."""
+
+    lease: int
+    key: bytes
+    ttl: int
+
+
+class EtcdSource:
+    """Locks in etcd 3.4 or newer, through its JSON gateway.
+
+    ``endpoints``: one or several of ``http://host:2379``. ``prefix``: what keys begin with. ``username`` and
+    ``password``: of a user of etcd; its role has to read and write what is below the prefix. ``tls``: for ``https``
+    endpoints, with a client certificate where the server wants one (it does not make a user of its common name: etcd's
+    gateway has no such authentication). ``timeout``: seconds for one request.
+
+    etcd counts leases in whole seconds, and has a shortest one (2 s by default): a ``ttl`` is rounded up.
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        prefix: str = "fencing",
+        username: str | None = None,
+        password: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout: float = 5.0,
+        clock: Clock = now,
+    ) -> None:
+        given = [endpoints] if isinstance(endpoints, str) else list(endpoints)
+        self._api = EtcdApi(given, username=username, password=password, tls=tls, timeout=timeout)
+        self._prefix = prefix
+        self._clock = clock
+
+    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
+        """Get the lock. Each call is a hold of its own, also for the same ``holder``."""
+        if mode != "exclusive":
+            raise ValueError("etcd has exclusive locks only.")
+        before = self._clock()
+        give_up = None if wait is None else before + wait
+        queue = self._queue(resource)
+        if wait == 0 and (first := await self._first(queue)) is not None:
+            raise NotAcquired(resource, holder=first)
+        # The lease is ours by a number that we choose: also one whose grant we never hear of can be revoked.
+        lease = secrets.randbits(62) + 1
+        try:
+            granted = await self._api.call("lease/grant", {"ID": str(lease), "TTL": str(max(1, math.ceil(ttl)))})
+            place = _Place(lease, queue + b"%x" % lease, int(granted["TTL"]))
+            if wait == 0:
+                revision = await self._alone(place, queue, resource, holder)
+            else:
+                revision = await self._enqueued(place, holder)
+                before = await self._turn(place, queue, revision, resource, before, give_up)
+        except BaseException:
+            with anyio.move_on_after(_GRACE, shield=True), suppress(FencingError):
+                await self._revoke(lease)
+            raise
+        return Held(resource, holder, revision, before + place.ttl, handle=place)
+
+    async def renew(self, held: Held, ttl: float) -> Held:  # noqa: ARG002 - the signature is that of all sources
+        """Keep the lease alive for the time it was granted for; etcd does not change that afterwards."""
+        place = _place(held)
+        before = self._clock()
+        # A lease may live on without its key, which somebody may have deleted to break the lock.
+        if not await self._kept_alive(place) or not await self.holds(held):
+            raise LockLost(f"etcd does not have the lock {held.resource} for this holder any more.")
+        return Held(held.resource, held.holder, held.value, before + place.ttl, handle=place)
+
+    async def release(self, held: Held) -> None:
+        await self._revoke(_place(held).lease)
+
+    async def holds(self, held: Held) -> bool:
+        answer = await self._api.call("kv/txn", {"compare": [_created(_place(held).key, held.value)]})
+        return bool(answer.get("succeeded"))
+
+    async def aclose(self) -> None:
+        await self._api.aclose()
+
+    def _queue(self, resource: str) -> bytes:
+        """What the keys of this lock begin with. Without a slash in its name, no queue is inside another one."""
+        return f"{self._prefix}/{quote(resource, safe='')}/".encode()
+
+    async def _first(self, queue: bytes) -> str | None:
+        """The holder that is first in the queue."""
+        answer = await self._api.call("kv/range", _whole(queue) | _BY_AGE | {"limit": "1"})
+        return _holder(answer)
+
+    async def _alone(self, place: _Place, queue: bytes, resource: str, holder: str) -> int:
+        """Become the first of an empty queue in one step: a queue joined and left again would be in others' way."""
+        empty = _whole(queue) | {"target": "CREATE", "result": "EQUAL", "create_revision": "0"}
+        looked = {"request_range": _whole(queue) | _BY_AGE | {"limit": "1"}}
+        answer = await self._api.call(
+            "kv/txn", {"compare": [empty], "success": [_put(place, holder)], "failure": [looked]}
+        )
+        if not answer.get("succeeded"):
+            raise NotAcquired(resource, holder=_holder(answer["responses"][0]["response_range"]))
+        return _revision(answer)
+
+    async def _enqueued(self, place: _Place, holder: str) -> int:
+        """The CreateRevision of our key: that of the transaction which has put it."""
+        return _revision(await self._api.call("kv/txn", {"success": [_put(place, holder)]}))
+
+    async def _turn(
+        self, place: _Place, queue: bytes, revision: int, resource: str, before: float, give_up: float | None
+    ) -> float:
+        """Wait until our key is the first one; since when the lease is valid, by the clock."""
+        while True:
+            predecessor, seen = await self._predecessor(place, queue, revision)
+            if predecessor is None:
+                return before
+            if give_up is not None and self._clock() >= give_up:
+                raise NotAcquired(resource, holder=await self._first(queue))
+            patience = place.ttl / 3 if give_up is None else min(place.ttl / 3, give_up - self._clock())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(patience, 0)):
+                    await self._api.until_deleted(predecessor, seen)
+            before = self._clock()
+            if not await self._kept_alive(place):
+                raise Unavailable(f"The lease of the place in the queue of {resource} ended while it was waiting.")
+
+    async def _predecessor(self, place: _Place, queue: bytes, revision: int) -> tuple[bytes | None, int]:
+        """The key before ours, and the revision at which it was so.
+
+        Our own key is looked at in the same step: one whose lease has ended is not first in the queue but not in it.
+        """
+        earlier = _whole(queue) | {
+            "max_create_revision": str(revision - 1),
+            "sort_order": "DESCEND",
+            "sort_target": "CREATE",
+            "limit": "1",
+            "keys_only": True,
+        }
+        answer = await self._api.call(
+            "kv/txn", {"compare": [_created(place.key, revision)], "success": [{"request_range": earlier}]}
+        )
+        if not answer.get("succeeded"):
+            raise Unavailable("The lease of the place in the queue ended while it was waiting.")
+        keys = answer["responses"][0]["response_range"].get("kvs", [])
+        return (decoded(keys[0]["key"]) if keys else None), _revision(answer)
+
+    async def _kept_alive(self, place: _Place) -> bool:
+        answer = await self._api.call("lease/keepalive", {"ID": str(place.lease)})
+        if "result" not in answer:
+            raise Unavailable(f"etcd did not keep the lease alive: {answer}.")
+        return int(answer["result"].get("TTL", 0)) > 0
+
+    async def _revoke(self, lease: int) -> None:
+        try:
+            await self._api.call("lease/revoke", {"ID": str(lease)})
+        except Refused as error:
+            if error.status != 404:
+                raise
+
+
+_BY_AGE: Final = {"sort_order": "ASCEND", "sort_target": "CREATE"}
+
+
+def _whole(queue: bytes) -> dict[str, Any]:
+    """All keys that begin with ``queue``, which ends with a slash."""
+    return {"key": encoded(queue), "range_end": encoded(queue[:-1] + b"0")}
+
+
+def _created(key: bytes, revision: int) -> dict[str, Any]:
+    return {"key": encoded(key), "target": "CREATE", "result": "EQUAL", "create_revision": str(revision)}
+
+
+def _put(place: _Place, holder: str) -> dict[str, Any]:
+    return {"request_put": {"key": encoded(place.key), "value": encoded(holder.encode()), "lease": str(place.lease)}}
+
+
+def _revision(answer: Mapping[str, Any]) -> int:
+    return int(answer["header"]["revision"])
+
+
+def _holder(answer: Mapping[str, Any]) -> str | None:
+    keys = answer.get("kvs", [])
+    return decoded(keys[0].get("value", "")).decode(errors="replace") if keys else None
+
+
+def _place(held: Held) -> _Place:
+    if not isinstance(held.handle, _Place):
+        raise TypeError(f"The hold of {held.resource} is not one of etcd.")
+    return held.handle

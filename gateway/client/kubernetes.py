@@ -1,0 +1,300 @@
+"""Tokens from Kubernetes: a Lease object has a holder, and the token is its ``leaseTransitions``.
+
+Nothing on the server's side ends a Lease: whoever wants it sees that its record has not changed for as long as it says
+that it lasts, by its own clock, as client-go's leader election does. What it takes is an update of the very version it
+has seen. ``leaseTransitions`` counts changes of the holder, so each acquire is a holder of its own here; it starts anew
+where the object is deleted, and ends at 2^31 - 1. See docs/sources.md and docs/decisions/039.
+"""
+
+import asyncio
+import hashlib
+import math
+import re
+import ssl
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from gateway.client.asking import Answer, Asking
+from gateway.client.clock import Clock, now
+from gateway.client.errors import FencingError, LockLost, NotAcquired, Unavailable
+from gateway.client.source import Held, Mode
+from gateway.client.undoing import GRACE, Remembered, whole
+
+IN_CLUSTER: Final = "https://kubernetes.default.svc"
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+ANNOTATION: Final = "fencing-gateway/resource"
+RIGHTS: Final = "get, create and update of leases.coordination.k8s.io in the namespace"
+MOST_TRANSITIONS: Final = 2**31 - 1
+CONFLICTS: Final = 5
+# client-go's, for a Lease of somebody who does not say.
+DEFAULT_DURATION: Final = 15
+
+Lease: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesHandle:
+    """The Lease object, and the name of this one hold in it."""
+
+    name: str
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """A record of a Lease, and when it was first seen, by the clock of this source."""
+
+    record: tuple[Any, ...]
+    since: float
+
+
+class KubernetesSource:
+    """Locks that are Lease objects of one namespace.
+
+    Inside a pod, nothing has to be given: ``account`` is the directory of its service account, which has the token
+    (read anew for each request, as it is replaced from time to time), the server's authority and the namespace.
+    Outside, ``url``, ``token``, ``tls`` and ``namespace`` say so; ``kubectl proxy`` needs ``url`` alone.
+    ``poll``: seconds between two looks of one who waits. ``timeout``: seconds for one request. A ``ttl`` is rounded up
+    to whole seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        namespace: str | None = None,
+        url: str | None = None,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        account: Path | None = None,
+        poll: float = 1.0,
+        timeout: float = 5.0,
+        clock: Clock = now,
+    ) -> None:
+        self._token = token
+        self._tls = tls
+        self._account = account or (ACCOUNT if url is None else None)
+        self._namespace = namespace
+        self._poll = poll
+        self._clock = clock
+        self._ask = Asking(
+            "Kubernetes", url or IN_CLUSTER, timeout=timeout, tls=self._authorities, headers=self._authorization
+        )
+        self._observed: Remembered[str, _Observed] = Remembered()
+        # Holds that could not be given back, because the server was away: whoever asks again has them already.
+        self._left: Remembered[tuple[str, str], str] = Remembered()
+
+    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
+        """See ``Source.acquire``. Each call is a hold of its own, also for the same ``holder``.
+
+        A Lease whose holder is gone can be had only after it was seen unchanged for all of its time: with ``wait`` 0,
+        by a later call of the same source.
+        """
+        if mode != "exclusive":
+            raise ValueError("A Lease of Kubernetes is exclusive only.")
+        give_up = math.inf if wait is None else self._clock() + wait
+        name = name_of(resource)
+        handle = KubernetesHandle(name, self._left.take((name, holder)) or f"{holder} {uuid.uuid4()}")
+        try:
+            while True:
+                taken = await whole(self._try(resource, handle, ttl))
+                if isinstance(taken, Held):
+                    return replace(taken, holder=holder)
+                at = self._clock()
+                if at >= give_up:
+                    raise NotAcquired(resource, holder=taken.holder, expires_in=max(0.0, taken.ends - at))
+                await asyncio.sleep(max(0.0, min(self._poll, give_up - at, taken.ends - at)))
+        except NotAcquired:
+            raise
+        except BaseException:
+            await whole(self._give_back(handle, holder))
+            raise
+
+    async def renew(self, held: Held, ttl: float) -> Held:
+        """See ``Source.renew``. What nobody has taken can be renewed after its time, too."""
+        handle, seconds = _handle(held), _seconds(ttl)
+        for _ in range(CONFLICTS):
+            asked = self._clock()
+            lease = await self._get(handle.name)
+            if not _is(lease, held):
+                raise LockLost(f"The Lease {handle.name} of {held.resource} has another holder, or none.")
+            if await self._put(lease, renewTime=_today(), leaseDurationSeconds=seconds):
+                return replace(held, valid_until=asked + seconds)
+        raise Unavailable(f"Others change the Lease {handle.name} all the time.")
+
+    async def release(self, held: Held) -> None:
+        """See ``Source.release``. The Lease stays, for the count of its transitions."""
+        await self._release(_handle(held))
+
+    async def holds(self, held: Held) -> bool:
+        """See ``Source.holds``: true as long as nobody has taken it, after its time, too."""
+        return _is(await self._get(_handle(held).name), held)
+
+    async def aclose(self) -> None:
+        await self._ask.aclose()
+
+    async def _try(self, resource: str, handle: KubernetesHandle, ttl: float) -> "Held | _Taken":
+        """Take the Lease if it can be had now, else say who has it."""
+        seconds = _seconds(ttl)
+        for _ in range(CONFLICTS):
+            asked, today = self._clock(), _today()
+            lease = await self._get(handle.name)
+            term = {"renewTime": today, "leaseDurationSeconds": seconds}
+            spec = lease.get("spec", {})
+            value = spec.get("leaseTransitions") or 0
+            if spec.get("holderIdentity") == handle.identity:
+                # Ours already, by a request whose answer was lost.
+                done = await self._put(lease, **term)
+            else:
+                taken = self._taken(handle.name, lease)
+                if taken is not None:
+                    return taken
+                value = _next(value, handle.name)
+                mine = {"holderIdentity": handle.identity, "acquireTime": today, "leaseTransitions": value, **term}
+                done = await (self._put(lease, **mine) if lease else self._create(resource, handle.name, mine))
+            if done:
+                return Held(resource, "", value, asked + seconds, handle=handle)
+        raise Unavailable(f"Others change the Lease {handle.name} all the time.")
+
+    def _taken(self, name: str, lease: Lease) -> "_Taken | None":
+        """Who has it, and until when as far as we have seen. None if nobody does any more.
+
+        The times in the record are by others' clocks. All that is looked at is whether it has changed since.
+        """
+        spec = lease.get("spec", {})
+        holder = spec.get("holderIdentity")
+        if not holder:
+            return None
+        record = (lease["metadata"].get("uid"), *(spec.get(field) for field in _RECORD))
+        seen = self._observed.get(name)
+        if seen is None or seen.record != record:
+            # Since it has arrived here, and so later than it was written.
+            self._observed[name] = seen = _Observed(record, self._clock())
+        ends = seen.since + (spec.get("leaseDurationSeconds") or DEFAULT_DURATION)
+        return _Taken(_OURS.sub("", holder), ends) if self._clock() < ends else None
+
+    async def _get(self, name: str) -> Lease:
+        """The object as it is now; an empty one if there is none. A read without a version is never from a cache."""
+        answer = await self._ask("GET", f"{self._path()}/{name}")
+        if answer.status == 404:
+            return {}
+        return self._lease(answer)
+
+    async def _create(self, resource: str, name: str, spec: Mapping[str, Any]) -> bool:
+        """Make the object. False where somebody else was quicker."""
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": name, "annotations": {ANNOTATION: resource}},
+            "spec": spec,
+        }
+        answer = await self._ask("POST", self._path(), json=body)
+        return answer.status != 409 and bool(self._lease(answer))
+
+    async def _put(self, lease: Lease, **changes: object) -> bool:
+        """Change this very version of the object. False where there is another one by now, or none."""
+        body = {**lease, "spec": {**lease.get("spec", {}), **changes}}
+        answer = await self._ask("PUT", f"{self._path()}/{lease['metadata']['name']}", json=body)
+        return answer.status not in (404, 409) and bool(self._lease(answer))
+
+    async def _release(self, handle: KubernetesHandle) -> None:
+        for _ in range(CONFLICTS):
+            lease = await self._get(handle.name)
+            if lease.get("spec", {}).get("holderIdentity") != handle.identity:
+                return
+            if await self._put(lease, holderIdentity="", renewTime=_today(), leaseDurationSeconds=1):
+                return
+        raise Unavailable(f"Others change the Lease {handle.name} all the time.")
+
+    async def _give_back(self, handle: KubernetesHandle, holder: str) -> None:
+        try:
+            async with asyncio.timeout(GRACE):
+                await self._release(handle)
+        except (FencingError, TimeoutError):
+            self._left[handle.name, holder] = handle.identity
+
+    def _lease(self, answer: Answer) -> Lease:
+        if answer.status not in (200, 201):
+            raise self._ask.refused(answer, RIGHTS)
+        lease: Lease = answer.body
+        return lease
+
+    def _path(self) -> str:
+        if self._namespace is None:
+            self._namespace = self._of_account("namespace") or "default"
+        return f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases"
+
+    def _authorization(self) -> Mapping[str, str]:
+        token = self._token or self._of_account("token")
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _authorities(self) -> ssl.SSLContext | None:
+        if self._tls is None and self._account is not None:
+            return ssl.create_default_context(cadata=self._of_account("ca.crt"))
+        return self._tls
+
+    def _of_account(self, name: str) -> str | None:
+        if self._account is None:
+            return None
+        try:
+            return (self._account / name).read_text().strip()
+        except OSError as error:
+            raise FencingError(
+                f"The pod's service account has no {name}: {error}.", advice="Outside of a pod, give url and token."
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Somebody else's. ``ends``: when it may be taken if its record does not change, by the clock of this source."""
+
+    holder: str
+    ends: float
+
+
+_RECORD: Final = ("holderIdentity", "acquireTime", "renewTime", "leaseDurationSeconds", "leaseTransitions")
+_OURS: Final = re.compile(r" [0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def name_of(resource: str) -> str:
+    """The name of a lock's Lease: the resource's own where that is an RFC 1123 label, else a digest of it.
+
+    The readable part before the digest ends with a dot, which no label has: no two resources have one name.
+    """
+    if _LABEL.fullmatch(resource):
+        return resource
+    readable = re.sub(r"[^a-z0-9]+", "-", resource.lower())[:60].strip("-") or "lock"
+    return f"{readable}.{hashlib.sha256(resource.encode()).hexdigest()[:40]}"
+
+
+def _next(transitions: int, name: str) -> int:
+    if transitions >= MOST_TRANSITIONS:
+        raise FencingError(
+            f"The Lease {name} has had 2^31 - 1 transitions, and has no higher token.",
+            advice="Delete the Lease, and have an administrator start a new epoch of the resource.",
+        )
+    return transitions + 1
+
+
+def _is(lease: Lease, held: Held) -> bool:
+    spec = lease.get("spec", {})
+    return (spec.get("holderIdentity"), spec.get("leaseTransitions")) == (_handle(held).identity, held.value)
+
+
+def _seconds(ttl: float) -> int:
+    return max(1, math.ceil(ttl))
+
+
+def _today() -> str:
+    # For people, and for others to see that it is another one than before: nobody compares it with a clock.
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # noqa: TID251
+
+
+def _handle(held: Held) -> KubernetesHandle:
+    if not isinstance(held.handle, KubernetesHandle):
+        raise TypeError("This lock was not acquired from Kubernetes.")
+    return held.handle

@@ -1,0 +1,179 @@
+"""The gateway's own lease service as a source: complete tokens, a place in its queue, and nothing left behind."""
+
+import asyncio
+import contextlib
+import math
+from dataclasses import dataclass, replace
+from secrets import token_hex
+from typing import Any
+
+from gateway.client.api import Api, segment
+from gateway.client.bundling import Bundling
+from gateway.client.clock import Clock, now
+from gateway.client.errors import LockLost, NotAcquired, Refused, Unavailable
+from gateway.client.finishing import finish
+from gateway.client.source import Held, Mode
+from gateway.fencing.token import Token
+
+STRETCH = 20.0
+"""Seconds that one request waits at most; proxies give up on one after 60 or less. The place in the queue stays."""
+
+GIVING_BACK = 5.0
+ARRIVING = 1.0
+"""Seconds after which a request is taken to have reached the gateway, if it has not been answered by then."""
+
+PATIENCE = 2.0
+LONGEST_PATIENCE = 60.0
+"""Seconds for which an acquire is tried again while the gateway cannot be reached: it is being restarted, perhaps."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """One acquire. ``request`` is what the gateway knows it by, however often it is sent."""
+
+    resource: str
+    holder: str
+    ttl: float
+    mode: Mode
+    request: str
+
+
+class Leases:
+    """``Source`` over ``/v1/leases``."""
+
+    def __init__(self, api: Api, clock: Clock = now) -> None:
+        self._api = api
+        self._clock = clock
+        self._bundling = Bundling(api, clock)
+        self._stretch = STRETCH
+
+    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
+        wanted = _Wanted(resource, holder, ttl, mode, token_hex(16))
+        try:
+            return await self._acquired(wanted, math.inf if wait is None else wait)
+        except Refused:
+            raise
+        except NotAcquired:
+            if wait != 0:
+                await finish(self._withdraw(wanted), GIVING_BACK, f"Leaving the queue of {resource}")
+            raise
+        except BaseException:
+            # Whether an answer was under way is not known: it may be held by now.
+            await finish(self._withdraw(wanted), GIVING_BACK, f"Withdrawing from {resource}")
+            raise
+
+    async def _acquired(self, wanted: _Wanted, wait: float) -> Held:
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + wait, 0.05
+        patience = min(max(wait, PATIENCE), LONGEST_PATIENCE)
+        give_up = loop.time() + patience
+        while True:
+            stretch = min(self._stretch, max(until - loop.time(), 0.0))
+            try:
+                return await self._once(wanted, stretch)
+            except NotAcquired as refused:
+                if until <= loop.time() or _is_own(refused):
+                    raise
+                give_up, pause = loop.time() + patience, 0.05
+            except Unavailable:
+                if give_up <= loop.time() + pause:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 1.0)
+            except Refused as refused:
+                # The operator lets requests wait for less, and says so.
+                if "body.wait" not in refused.message or stretch < 1:
+                    raise
+                self._stretch = min(self._stretch, stretch / 2)
+            except LockLost as lost:
+                # Granted, but the answer took longer than the grant lasts. Asked again, it is a new one.
+                if give_up <= loop.time():
+                    raise Unavailable(
+                        "Answers take longer than the lease lasts.", advice="Ask for a longer ttl."
+                    ) from lost
+
+    async def _once(self, wanted: _Wanted, stretch: float) -> Held:
+        asked, content = self._clock(), {"holder": wanted.holder, "ttl": wanted.ttl, "wait": stretch}
+        content |= {"mode": wanted.mode, "request": wanted.request}
+        try:
+            view = await self._posted(f"/v1/leases/{segment(wanted.resource)}", content, stretch)
+        except NotAcquired as refused:
+            if _is_own(refused):
+                raise
+            # Refused before the time was over: it does not queue us, and must not be hammered either.
+            await asyncio.sleep(max(0.0, min(1.0, stretch, asked + stretch - self._clock())))
+            raise NotAcquired(
+                wanted.resource, holder=refused.holder, expires_in=refused.expires_in, code=refused.code,
+                facts=refused.facts,
+            ) from None  # fmt: skip
+        held = _held(view, asked, wanted)
+        # It may have been granted long after it was asked for, and counts from then on: a short request tells better.
+        return await self._renew_alone(held, wanted.ttl) if self._clock() - asked > wanted.ttl / 5 else held
+
+    async def _posted(self, path: str, content: dict[str, Any], stretch: float) -> Any:
+        """The answer. Cancelled, it lets the request arrive first, so that it does not come after its withdrawal."""
+        loop = asyncio.get_running_loop()
+        sent, request = loop.time(), asyncio.ensure_future(self._api.ask("POST", path, content, longer=stretch))
+
+        async def arrived() -> None:
+            await asyncio.wait((request,), timeout=max(sent + ARRIVING - loop.time(), 0.0))
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
+
+        try:
+            return await asyncio.shield(request)
+        except asyncio.CancelledError:
+            await finish(arrived(), GIVING_BACK, f"Ending {path}")
+            raise
+
+    async def pause(self, seconds: float) -> None:
+        """Wait until a renewal is due, or until it can go together with another one that is."""
+        await self._bundling.pause(seconds)
+
+    async def renew(self, held: Held, ttl: float) -> Held:
+        return await self._bundling.renew(held, ttl) or await self._renew_alone(held, ttl)
+
+    async def _renew_alone(self, held: Held, ttl: float) -> Held:
+        asked = self._clock()
+        # It is kept for as long as the lock is, which is nothing that happens in the trace in which it was acquired.
+        view = await self._api.ask("PUT", _path(held), {"ttl": ttl}, traced=False)
+        return replace(held, valid_until=asked + float(view["expires_in"]))
+
+    async def release(self, held: Held) -> None:
+        with contextlib.suppress(LockLost):
+            await self._api.ask("DELETE", _path(held))
+
+    async def holds(self, held: Held) -> bool:
+        view = await self._api.ask("GET", f"/v1/leases/{segment(held.resource)}")
+        token = str(Token(held.epoch or 0, held.value))
+        return any((one["holder"], one["token"]) == (held.holder, token) for one in view["holders"])
+
+    async def aclose(self) -> None:
+        """Nothing of its own: the session is the client's."""
+
+    async def _withdraw(self, wanted: _Wanted) -> None:
+        content = {"holder": wanted.holder, "request": wanted.request}
+        await self._api.ask("POST", f"/v1/withdrawals/{segment(wanted.resource)}", content)
+
+
+def _held(view: Any, asked: float, wanted: _Wanted) -> Held:
+    token = Token.parse(view["token"])
+    return Held(
+        resource=wanted.resource,
+        holder=wanted.holder,
+        value=token.value,
+        epoch=token.epoch,
+        valid_until=asked + float(view["expires_in"]),
+        handle=view["lease"],
+        sequencer=view["sequencer"],
+        mode=wanted.mode,
+    )
+
+
+def _is_own(refused: NotAcquired) -> bool:
+    """Whether what is in the way is this very holder's, which shares the lock: to wait would be to wait for ever."""
+    return refused.facts.get("own") is True
+
+
+def _path(held: Held) -> str:
+    return f"/v1/leases/{segment(held.resource)}/{held.handle}"

@@ -1,0 +1,166 @@
+"""One lock, from its acquisition to its release: barrier, renewal, loss, and the clients that write under it."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+import httpx
+
+from gateway.client import credentials, postgrest, s3
+from gateway.client.barrier import Barrier
+from gateway.client.body import Body
+from gateway.client.credentials import Credentials
+from gateway.client.finishing import finish
+from gateway.client.hold import Hold, State
+from gateway.client.http import AsyncTransport
+from gateway.client.keeping import Keeper
+from gateway.client.leases import Leases
+from gateway.client.source import Source
+
+if TYPE_CHECKING:
+    from postgrest import AsyncPostgrestClient
+
+OnLoss: TypeAlias = Literal["cancel", "tell"]
+
+_LOG = logging.getLogger("gateway.client")
+
+RELEASE = 5.0
+"""Seconds that giving the lock back may take."""
+
+
+class Lock(Hold):
+    """``async with client.lock("order/5") as lock``, once: ask the client for another one."""
+
+    def __init__(self, state: State, source: Source, on_loss: OnLoss, told: Callable[[], None] | None) -> None:
+        super().__init__(state)
+        self._source = source
+        self._on_loss = on_loss
+        self._told = told
+        self._body: Body | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lost = asyncio.Event()
+        self._http: httpx.AsyncClient | None = None
+        self._postgrest: AsyncPostgrestClient | None = None
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the lock is lost: ``lock.lost.is_set()``, ``await lock.lost.wait()``."""
+        if self._kept.is_overdue():
+            # By the clock as it stands: an event loop that was blocked has not looked at it yet.
+            self._lost.set()
+        return self._lost
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """An httpx client whose base URL is the gateway's. Raises ``Stale`` where the fence has refused a request."""
+        if self._http is None:
+            self._http = self._client()
+        return self._http
+
+    @property
+    def postgrest(self) -> "AsyncPostgrestClient":
+        """A postgrest client of the gateway's tables. Needs the extra ``client``."""
+        if self._postgrest is None:
+            self._postgrest = postgrest.async_client(self._client(), self._means.url)
+        return self._postgrest
+
+    def s3(self, **config: Any) -> AbstractAsyncContextManager[Any]:
+        """``async with lock.s3() as s3``: an aiobotocore client; ``config`` is for its Config.
+
+        Needs the extra ``client``.
+        """
+        return s3.aiobotocore_client(self, self._means.endpoint, config)
+
+    async def credentials(self, pattern: str | None = None, ttl: int = 3600) -> Credentials:
+        """Temporary S3 keys that write under this lock, to its resource or to what ``pattern`` covers.
+
+        ``ttl``: seconds, 60 to 43,200. They outlive the block, until somebody else takes over or they expire.
+        """
+        self.check()
+        return await credentials.issued(self._means.api, self.headers, pattern, ttl)
+
+    async def environment(self, *, s3: bool = True, pattern: str | None = None, ttl: int = 3600) -> dict[str, str]:
+        """The environment variables for a command that is to write under this lock.
+
+        ``s3``: with temporary S3 keys, and the gateway as AWS' endpoint; ``pattern`` and ``ttl`` are theirs.
+        """
+        keys = await self.credentials(pattern, ttl) if s3 else None
+        return credentials.environment(self.headers, self._means.url, keys)
+
+    async def __aenter__(self) -> Self:
+        if self._loop is not None:
+            raise RuntimeError("A lock can be entered once: ask the client for another one.")
+        self._loop, self._body = asyncio.get_running_loop(), Body()
+        wanted, barrier = self._wanted, Barrier(self._means.api, self._source, self.resource)
+        if not isinstance(self._source, Leases):
+            self.state.epoch = await barrier.epoch()
+        held = await self._source.acquire(
+            wanted.resource, holder=wanted.holder, ttl=wanted.ttl, wait=wanted.wait, mode=wanted.mode
+        )
+        pause = self._source.pause if isinstance(self._source, Leases) else asyncio.sleep
+        keeper = Keeper(self._source, held, wanted.ttl, self._means.clock, self._announce, pause)
+        self.state.keeper = keeper
+        try:
+            await keeper.start()
+            if wanted.barrier:
+                await barrier.stand(held, self.headers, wanted.ttl)
+            keeper.check()
+        except BaseException as error:
+            await self._leave(keeper, error)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave(self._kept, error)
+
+    async def _leave(self, keeper: Keeper, error: BaseException | None) -> None:
+        """Give everything back. Raises ``LockLost`` in place of our cancellation, or of an end that looks like success.
+
+        What else has left the block is raised by the caller; so is a cancellation by others, whatever we have found.
+        """
+        assert self._body is not None
+        unnoticed = error is None and self._on_loss == "cancel"
+        loss = keeper.loss() if self._body.left(error) or unnoticed else None
+        self._body = None
+        if not keeper.is_copy():
+            try:
+                await keeper.stop()
+            finally:
+                await finish(self._source.release(keeper.held), RELEASE, f"Releasing {self.resource}")
+        if loss is not None:
+            raise loss
+
+    def _announce(self) -> None:
+        """The lock is lost. From any thread."""
+        assert self._loop is not None
+        if self._told is not None:
+            try:
+                self._told()
+            except Exception:  # noqa: BLE001 - the program's own trouble must not end the renewals
+                _LOG.exception("What was to be told of the loss of %s has failed", self.resource)
+        try:
+            within = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            within = False
+        if within:
+            self._tell()
+        else:
+            self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        self._lost.set()
+        if self._body is not None and self._on_loss == "cancel":
+            self._body.cancel()
+
+    def _client(self) -> httpx.AsyncClient:
+        # It holds no connection of its own, so there is nothing to close.
+        return httpx.AsyncClient(
+            base_url=self._means.url,
+            timeout=self._means.session().timeout,
+            transport=AsyncTransport(self._means.session, self.presenter()),
+        )

@@ -1,0 +1,240 @@
+"""Tokens from a table of Postgres: one row a lock, whose number the statement that takes the lock counts up.
+
+For programs that have a lock database of their own; behind a gateway, its lease service does the same and more. Not a
+sequence: ``nextval`` is never undone, and so is not one with the row that says who has the lock; sessions may cache its
+numbers, and hand them out in another order. See docs/sources.md and docs/decisions/039.
+"""
+
+import asyncio
+import math
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, LiteralString
+
+from gateway.client.clock import Clock, now
+from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
+from gateway.client.extras import needs
+from gateway.client.source import Held, Mode
+from gateway.client.undoing import GRACE, Remembered, whole
+
+if TYPE_CHECKING:
+    import psycopg
+
+TABLE: Final = """\
+CREATE TABLE IF NOT EXISTS {table} (
+    resource   text COLLATE "C" PRIMARY KEY,
+    value      bigint NOT NULL,
+    lease      uuid,
+    holder     text,
+    expires_at timestamptz NOT NULL
+) WITH (fillfactor = 50)
+"""
+
+# The row is locked when the condition is looked at, and the clock is that of this moment: excluded.expires_at may be
+# older. A token must survive a crash of the server, so its commit waits for the disk, whatever the database's default.
+_ACQUIRE: Final = """
+INSERT INTO {table} AS own (resource, value, lease, holder, expires_at)
+VALUES (%(resource)s, 1, %(lease)s, %(holder)s, clock_timestamp() + make_interval(secs => %(ttl)s))
+ON CONFLICT (resource) DO UPDATE SET
+    value = own.value + CASE WHEN own.lease = excluded.lease THEN 0 ELSE 1 END,
+    lease = excluded.lease,
+    holder = excluded.holder,
+    expires_at = clock_timestamp() + make_interval(secs => %(ttl)s)
+WHERE own.lease IS NULL OR own.lease = excluded.lease OR own.expires_at <= clock_timestamp()
+RETURNING value, (
+    SELECT set_config('synchronous_commit', 'on', true)
+    WHERE current_setting('synchronous_commit') IN ('off', 'local')
+)
+"""
+_LOOK: Final = """
+SELECT holder, extract(epoch FROM expires_at - clock_timestamp())::float8
+FROM {table} WHERE resource = %(resource)s AND lease IS NOT NULL AND expires_at > clock_timestamp()
+"""
+_RENEW: Final = """
+UPDATE {table} SET expires_at = clock_timestamp() + make_interval(secs => %(ttl)s)
+WHERE resource = %(resource)s AND lease = %(lease)s AND expires_at > clock_timestamp()
+RETURNING value
+"""
+_HOLDS: Final = """
+SELECT 1 FROM {table} WHERE resource = %(resource)s AND lease = %(lease)s AND expires_at > clock_timestamp()
+"""
+_RELEASE: Final = "UPDATE {table} SET lease = NULL, holder = NULL WHERE resource = %(resource)s AND lease = %(lease)s"
+
+# What a server says to one it does not let in; libpq tells no more than the sentence.
+_NOT_LET_IN: Final = ("authentication failed", "no pg_hba.conf entry", "does not exist", "permission denied")
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresHandle:
+    """Which hold it is: each acquire is one of its own."""
+
+    lease: uuid.UUID
+
+
+class PostgresSource:
+    """Locks that are rows of a table. Needs the extra ``postgres``.
+
+    ``url``: of libpq, ``postgresql://user@host/database``; a transaction pooler between is no hindrance. ``table``:
+    its name, with its schema where it needs one (``locks.fencing_lock``); ``install`` makes it. ``poll``: seconds
+    between two looks of one who waits. ``timeout``: seconds for one statement. All statements go over one connection.
+
+    Leases expire by the clock of the database.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        table: str = "fencing_lock",
+        poll: float = 0.5,
+        timeout: float = 5.0,
+        clock: Clock = now,
+    ) -> None:
+        with needs("postgres"):
+            import psycopg  # noqa: PLC0415
+            import psycopg.sql  # noqa: PLC0415
+        self._psycopg = psycopg
+        self._url = url
+        self._table = psycopg.sql.Identifier(*table.split("."))
+        self._poll = poll
+        self._timeout = timeout
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        # Holds that could not be given back, because the server was away: whoever asks again has them already.
+        self._left: Remembered[tuple[str, str], uuid.UUID] = Remembered()
+
+    async def install(self) -> None:
+        """Make the table where there is none. Needs the right to create tables in its schema; the locks do not."""
+        try:
+            await self._run(TABLE)
+        except Refused as refused:
+            # Of two at once who find none, one fails, at a row of the catalogue or at its index.
+            errors = self._psycopg.errors
+            there = (errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject)
+            if not isinstance(refused.__cause__, there):
+                raise
+
+    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
+        """See ``Source.acquire``. Each call is a hold of its own, also for the same ``holder``.
+
+        Of those who wait, anybody may be next.
+        """
+        if mode != "exclusive":
+            raise ValueError("A lock in a row of Postgres is exclusive only.")
+        give_up = math.inf if wait is None else self._clock() + wait
+        lease = self._left.take((resource, holder)) or uuid.uuid4()
+        try:
+            while True:
+                asked = self._clock()
+                taken = await whole(self._run(_ACQUIRE, resource=resource, lease=lease, holder=holder, ttl=ttl))
+                if taken is not None:
+                    return Held(resource, holder, taken[0], asked + ttl, handle=PostgresHandle(lease))
+                await self._until_free(resource, give_up)
+        except NotAcquired:
+            raise
+        except BaseException:
+            await whole(self._give_back(resource, holder, lease))
+            raise
+
+    async def renew(self, held: Held, ttl: float) -> Held:
+        """See ``Source.renew``. A lease whose time is over is lost, though nobody may have taken the lock."""
+        asked = self._clock()
+        row = await self._run(_RENEW, resource=held.resource, lease=_handle(held).lease, ttl=ttl)
+        if row is None:
+            raise LockLost(f"The lease of {held.resource} has expired, or was ended.")
+        return replace(held, valid_until=asked + ttl)
+
+    async def release(self, held: Held) -> None:
+        """See ``Source.release``. The row stays, for its number."""
+        await self._run(_RELEASE, resource=held.resource, lease=_handle(held).lease)
+
+    async def holds(self, held: Held) -> bool:
+        """See ``Source.holds``."""
+        return await self._run(_HOLDS, resource=held.resource, lease=_handle(held).lease) is not None
+
+    async def aclose(self) -> None:
+        await self._disconnect()
+        # The next one may be of another event loop.
+        self._turn = asyncio.Lock()
+
+    async def _until_free(self, resource: str, give_up: float) -> None:
+        """Look now and then whether nobody has it any more: who listens needs a session, and no pooler between."""
+        while (taken := await self._run(_LOOK, resource=resource)) is not None:
+            holder, left = taken
+            patience = give_up - self._clock()
+            if patience <= 0:
+                raise NotAcquired(resource, holder=holder, expires_in=left)
+            await asyncio.sleep(min(self._poll, left, patience))
+        if self._clock() >= give_up:
+            raise NotAcquired(resource)
+
+    async def _give_back(self, resource: str, holder: str, lease: uuid.UUID) -> None:
+        try:
+            async with asyncio.timeout(GRACE):
+                await self._run(_RELEASE, resource=resource, lease=lease)
+        except (FencingError, TimeoutError):
+            self._left[resource, holder] = lease
+
+    async def _run(self, statement: LiteralString, **values: object) -> tuple[Any, ...] | None:
+        """One statement, which is its own transaction; its only row, if it has one."""
+        text = self._psycopg.sql.SQL(statement).format(table=self._table)
+        with self._translated():
+            try:
+                async with asyncio.timeout(self._timeout), self._turn:
+                    connection = await self._connected()
+                    cursor = await connection.execute(text, values)
+                    return await cursor.fetchone() if cursor.description else None
+            except (self._psycopg.OperationalError, TimeoutError):
+                await self._disconnect()
+                raise
+
+    async def _connected(self) -> "psycopg.AsyncConnection[Any]":
+        if self._connection is None or self._connection.closed:
+            try:
+                # A transaction pooler has another session for each statement, and no prepared ones.
+                self._connection = await self._psycopg.AsyncConnection.connect(
+                    self._url, autocommit=True, prepare_threshold=None
+                )
+            except self._psycopg.OperationalError as error:
+                said = str(error).strip()
+                if any(words in said for words in _NOT_LET_IN):
+                    raise Refused(f"Postgres does not let us in: {said}", status=401) from error
+                raise
+        return self._connection
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """psycopg's exceptions as ours."""
+        errors = self._psycopg.errors
+        try:
+            yield
+        except errors.InsufficientPrivilege as error:
+            advice = "The role needs USAGE on the schema, and SELECT, INSERT and UPDATE on the table."
+            raise Refused(f"Postgres refuses: {error}.", status=403, advice=advice) from error
+        except (errors.UndefinedTable, errors.InvalidSchemaName) as error:
+            raise Refused(
+                f"There is no table: {error}", status=404, advice="Make it: await source.install()"
+            ) from error
+        except errors.NumericValueOutOfRange as error:
+            advice = "Have an administrator start a new epoch of the resource, and set the value of its row to 0."
+            raise FencingError("The row's number has come to its end.", advice=advice) from error
+        except TimeoutError as error:
+            raise Unavailable(f"Postgres has not answered within {self._timeout:g} s.") from error
+        except (self._psycopg.OperationalError, errors.ReadOnlySqlTransaction) as error:
+            raise Unavailable(f"Postgres cannot work just now: {str(error).strip()}") from error
+        except self._psycopg.Error as error:
+            raise Refused(f"Postgres refuses: {error}.", status=400) from error
+
+
+def _handle(held: Held) -> PostgresHandle:
+    if not isinstance(held.handle, PostgresHandle):
+        raise TypeError("This lock was not acquired from a table of Postgres.")
+    return held.handle

@@ -1,0 +1,139 @@
+"""S3 clients that write under a lock: boto3's and aiobotocore's, its headers signed in, by botocore's own events."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from urllib.parse import quote
+
+from gateway.client import refusals, tracing
+from gateway.client.errors import Refused
+from gateway.client.extras import needs
+from gateway.client.http import FENCED, Shown, note, origin
+
+_PATH_STYLE: dict[str, Any] = {"signature_version": "s3v4", "s3": {"addressing_style": "path"}}
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where S3 clients go, and who they are there. ``authority``: the path of a CA bundle, None for the usual ones."""
+
+    url: str
+    access_key_id: str | None
+    secret_access_key: str | None = field(repr=False)
+    region: str
+    authority: str | None
+
+    def settings(self) -> dict[str, Any]:
+        """What every S3 client is made with. Raises ``Refused`` where there are no keys."""
+        if self.access_key_id is None or self.secret_access_key is None:
+            raise Refused(
+                "There are no S3 keys to sign with.",
+                status=401,
+                advice="Give FencedClient an access_key_id and a secret_access_key, or use lock.credentials().",
+            )
+        return {
+            "endpoint_url": self.url,
+            "region_name": self.region,
+            "aws_access_key_id": self.access_key_id,
+            "aws_secret_access_key": self.secret_access_key,
+            # What is in the environment of an AWS user is meant for AWS.
+            "aws_session_token": None,
+            "verify": self.authority,
+        }
+
+
+def boto3_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> Any:
+    """A boto3 client. ``settings`` are more arguments of botocore's Config."""
+    made = endpoint.settings()
+    with needs("client"):
+        from botocore.config import Config  # noqa: PLC0415 - slow to load, and not everybody's
+
+        session = _boto3_session()
+    config = Config(**_PATH_STYLE).merge(Config(**settings))
+    with _ONE_AT_A_TIME:  # a session makes no two clients at once
+        client = session.client("s3", config=config, **made)
+    attach(client, hold, endpoint.url)
+    return client
+
+
+@asynccontextmanager
+async def aiobotocore_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> AsyncIterator[Any]:
+    """An aiobotocore client, closed on exit."""
+    made = endpoint.settings()
+    with needs("client"):
+        # It takes a second to load. In the event loop, that would be a second in which no lock is renewed.
+        session = await asyncio.to_thread(_aiobotocore_session)
+
+        from aiobotocore.config import AioConfig  # noqa: PLC0415 - loaded by then
+    config = AioConfig(**_PATH_STYLE).merge(AioConfig(**settings))
+    async with session.create_client("s3", config=config, **made) as client:
+        attach(client, hold, endpoint.url)
+        yield client
+
+
+@cache
+def _boto3_session() -> Any:
+    """One for all: what takes time is reading the model of the service."""
+    import boto3  # noqa: PLC0415
+
+    return boto3.Session()
+
+
+@cache
+def _aiobotocore_session() -> Any:
+    from aiobotocore.session import get_session  # noqa: PLC0415
+
+    return get_session()
+
+
+def attach(client: Any, hold: Shown, url: str) -> None:
+    """Make a client of botocore's kind, whose endpoint is the gateway at ``url``, write under the lock from now on."""
+    fence = _Fence(hold, url)
+    client.meta.events.register("before-sign.s3", fence.present)
+    client.meta.events.register("before-send.s3", fence.carry)
+    client.meta.events.register("after-call.s3", fence.look)
+
+
+class _Fence:
+    def __init__(self, hold: Shown, url: str) -> None:
+        self._hold = hold
+        self._origin = origin(url)
+
+    def present(self, request: Any, signature_version: Any, **_: Any) -> None:
+        """Before each attempt is signed. Raises ``LockLost``: then it does not leave."""
+        self._hold.check()
+        for name in FENCED:
+            del request.headers[name]  # no error where there is none, and setting one adds to it
+        if not self._is_ours(request.url):
+            return
+        shown = self._hold.headers
+        if str(signature_version).endswith("-query"):
+            # A presigned URL carries its token itself: whoever uses it sends no headers of ours.
+            query = "&".join(f"{name.lower()}={quote(value, safe='')}" for name, value in shown.items())
+            request.url += f"{'&' if '?' in request.url else '?'}{query}"
+        else:
+            for name, value in shown.items():
+                request.headers[name] = value
+
+    def carry(self, request: Any, **_: Any) -> None:
+        """After it is signed: what stands on the way may change the headers of a trace."""
+        if self._is_ours(request.url):
+            tracing.carry(request.headers)
+
+    def look(self, http_response: Any, parsed: dict[str, Any], **_: Any) -> None:
+        """Raise what the fence has refused, also where it is but one of several deletions."""
+        if http_response.status_code >= 300:
+            note(refusals.of_elements(http_response.status_code, parsed.get("Error", {})), self._hold)
+        for each in parsed.get("Errors", ()):
+            note(refusals.of_elements(412, each), self._hold)
+
+    def _is_ours(self, url: str) -> bool:
+        scheme, host, port = origin(url)
+        ours = self._origin
+        # A bucket may stand in front of the gateway's name.
+        return (scheme, port) == (ours[0], ours[2]) and (host == ours[1] or host.endswith(f".{ours[1]}"))

@@ -1,0 +1,78 @@
+"""Where tokens come from: what a lock service has to do so that a lock can be made of it.
+
+A source is a thin adapter of one lock service. It acquires, renews, releases, and says what it has been told; it starts
+no task, renews nothing by itself, and raises no fence. All of that is the lock's (gateway/client/lock.py), which calls
+a source from one event loop, and for different locks at the same time.
+
+What each method owes:
+
+- Connections are made on first use, in the event loop that uses them, and again after ``aclose``: the constructor does
+  no I/O, so that the blocking client can be given a source, too.
+- Time is counted by ``gateway.client.clock.now`` (or the clock given to the constructor), from *before* the request
+  was sent: a pause in the midst of a call then only makes validity shorter.
+- Cancellation leaves nothing behind: a cancelled ``acquire`` gives back what it may have got, or leaves the queue, in
+  bounded time, and then raises ``CancelledError``.
+- ``Unavailable`` is for whatever may be better in a moment (connection refused, timeout, 5xx): the lock tries again.
+  A ``renew`` that raises it must have changed nothing for the worse.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+Mode: TypeAlias = Literal["exclusive", "shared"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One hold of one lock, as the source last heard of it. A renewal returns a new one with the same token.
+
+    ``value``: the number of the token, 0 to 2^63 - 1, which only grows for this lock.
+    ``valid_until``: by the source's clock, the time *before* the request was sent plus the time the hold lasts. No
+        margin is taken off: the lock does that.
+    ``epoch``: None where the lock service knows no epochs; the lock then sends that of the fence, which it has read
+        before ``acquire`` was called.
+    ``handle``: the source's own particulars, such as a lease id, a key, a revision.
+    ``sequencer``: the signed form of the token, where the source has one.
+    """
+
+    resource: str
+    holder: str
+    value: int
+    valid_until: float
+    epoch: int | None = None
+    handle: object = None
+    sequencer: str | None = None
+    mode: Mode = "exclusive"
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A lock service. All methods raise ``Unavailable`` where it cannot be reached."""
+
+    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
+        """Get the lock for ``holder`` for ``ttl`` seconds, or for what the lock service makes of it.
+
+        ``resource`` is the fence's name: RFC 3986 path characters, at most 512 bytes; escape what the lock service
+        does not take. ``holder`` is unique to one process, and the same when an acquire is tried again: where the lock
+        service can tell that it is the same holder's, the same token comes back.
+        ``wait``: seconds to wait for it; 0 not at all, None for ever.
+
+        Raises ``NotAcquired`` (with who has it, where that can be told); ValueError for a ``mode`` it does not have.
+        """
+        ...
+
+    async def renew(self, held: Held, ttl: float) -> Held:
+        """Keep it for another ``ttl`` seconds from now. Raises ``LockLost`` where it is not held any more."""
+        ...
+
+    async def release(self, held: Held) -> None:
+        """Give it back. One that is lost already is none of anybody's trouble: returns all the same."""
+        ...
+
+    async def holds(self, held: Held) -> bool:
+        """Ask the lock service now (no cache, no replica that may lag) whether this very hold is still alive."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close what was opened. The next call opens it again; holds stay as they are."""
+        ...

@@ -1,0 +1,255 @@
+"""``gateway audit``: the record in the terminal, from a gateway over HTTP; exports that were kept can be verified."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from gateway.commands import reading, terminal, verifying
+from gateway.commands.calling import Gateway
+from gateway.commands.filtering import WHAT, WHEN, Since, filtered
+from gateway.commands.report import fetch, keep, moment
+from gateway.commands.saying import say
+from gateway.config import api_key_if_any
+from gateway.errors import ConfigurationError
+from gateway.fencing.chain import Verifier
+from gateway.text import visible
+
+audit = typer.Typer(
+    help="Look into the record of refused writes, takeovers, locks and administration (docs/audit.md).",
+    no_args_is_help=True,
+)
+
+Url = Annotated[str, typer.Option(envvar="GATEWAY_URL", help="Where the gateway is, e.g. https://gateway.example.com.")]
+ApiKeyFile = Annotated[
+    Path | None,
+    typer.Option(help="Holds the API key. Without it, GATEWAY_API_KEY does; a demo needs none."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, with all there is.")]
+
+
+@audit.command()
+@filtered(WHAT)
+def tail(
+    *,
+    url: Url,
+    last: Annotated[int, typer.Option(min=0, max=1000, help="Begin with so many that are there.")] = 10,
+    most: Annotated[int | None, typer.Option("--limit", min=1, help="Leave after so many.")] = None,
+    filters: reading.Filters,
+    api_key_file: ApiKeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Follow the record as it grows. A lost connection is taken up again where it was."""
+    console = _console()
+
+    def lost(why: str, pause: float) -> None:
+        say(f"gateway audit: {why} Trying again in {pause:g} seconds.")
+
+    with suppress(KeyboardInterrupt):
+        for number, entry in enumerate(reading.followed(_gateway(url, api_key_file), filters, last, lost), 1):
+            _show(console, entry, as_json=as_json)
+            if number == most:
+                break
+
+
+@audit.command()
+@filtered(WHAT, WHEN)
+def search(
+    *,
+    url: Url,
+    most: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show at most so many.")] = 50,
+    filters: reading.Filters,
+    api_key_file: ApiKeyFile = None,
+    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first, instead of the newest.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find entries by what they are about."""
+    order = "oldest" if oldest else "newest"
+    entries, total = reading.found(_gateway(url, api_key_file), filters, most, order)
+    console = _console()
+    if as_json:
+        for entry in entries:
+            _show(console, entry, as_json=True)
+        return
+    terminal.table(console, entries)
+    say(f"{len(entries):,} of {total}" if entries else "Nothing on record fits.")
+
+
+@audit.command()
+@filtered(WHAT, WHEN)
+def export(
+    *,
+    url: Url,
+    output: Annotated[Path | None, typer.Option(help="The file; without it, standard output.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", metavar="csv|ndjson", help="By the file's name, or ndjson.")
+    ] = None,
+    after: Annotated[int, typer.Option(min=0, help="Only what comes after this position.")] = 0,
+    filters: reading.Filters,
+    api_key_file: ApiKeyFile = None,
+) -> None:
+    """Write entries to a file, the oldest first: NDJSON, which can be verified later, or CSV.
+
+    The file is there once it is whole, and not before.
+    """
+    chosen = form or ("csv" if output is not None and output.suffix == ".csv" else "ndjson")
+    if chosen not in ("csv", "ndjson"):
+        raise ConfigurationError("--format: must be csv or ndjson", advice="")
+    with (
+        reading.exported(_gateway(url, api_key_file), chosen, {**filters, "after": after}) as pieces,
+        _written(output) as file,
+        _progress(shown=output is not None) as progress,
+    ):
+        task = progress.add_task("exported", total=None)
+        for piece in pieces:
+            file.write(piece)
+            progress.advance(task, piece.count(b"\n"))
+
+
+@audit.command()
+def verify(
+    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="Exports, the oldest first.")] = None,
+    url: Annotated[
+        str | None, typer.Option(envvar="GATEWAY_URL", help="Instead of files: where the gateway is.")
+    ] = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(metavar="POSITION:HASH", help="A head that was noted down before; may be repeated."),
+    ] = None,
+    api_key_file: ApiKeyFile = None,
+) -> None:
+    """Look for entries that were changed, removed or moved. Exit code 1: there are some.
+
+    Prints the head at the end. Noted down elsewhere, and given the next time, it shows whether anything up to there has
+    been written anew.
+    """
+    witnesses = verifying.witnesses(head or ())
+    with _progress() as progress:
+        if files:
+            task = progress.add_task("verified", total=None)
+            verdict = verifying.verify(verifying.read(files), witnesses, _seen(progress, task))
+        elif url is not None:
+            gateway = _gateway(url, api_key_file)
+            end, hash_ = reading.head(gateway)
+            task = progress.add_task("verified", total=end)
+            # What the gateway says about its end has to be what it hands out.
+            said = {end: hash_} if end else {}
+            with reading.exported(gateway, "ndjson", {}) as pieces:
+                verdict = verifying.verify(pieces, {**said, **witnesses}, _seen(progress, task), whole=True)
+        else:
+            raise ConfigurationError("name files to verify, or a gateway with --url", advice="")
+    _judge(verdict)
+
+
+@audit.command()
+def report(
+    *,
+    url: Url,
+    resource: Annotated[str, typer.Option(help="What the report is about.")],
+    output: Annotated[Path, typer.Option(help="The file it becomes, e.g. incident.html.")],
+    since: Since = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Up to then; now, if --since stands alone.")] = None,
+    api_key_file: ApiKeyFile = None,
+) -> None:
+    """Write an incident report: one HTML file with the timeline of a resource and each refused write.
+
+    Without a time it is about the last day on which something of note happened.
+    """
+    begin, end = moment("--since", since), moment("--until", until)
+    keep(fetch(_gateway(url, api_key_file), resource, begin, end), output)
+    say(f"{output}: written")
+
+
+def _judge(verdict: verifying.Verdict) -> None:
+    console = _console()
+    for finding in verdict.findings:
+        console.print(verifying.words(finding), style="bold red")
+    if verdict.flaws > len(verdict.findings):
+        console.print(f"And {verdict.flaws - len(verdict.findings):,} findings more.", style="bold red")
+    if verdict.entries:
+        console.print(f"{verdict.entries:,} entries, positions {verdict.first:,} to {verdict.last:,}.")
+    else:
+        console.print("There are no entries.")
+    if verdict.entries and not verdict.anchored:
+        console.print(
+            f"Nothing says what entry {verdict.first:,} follows on, so that one could have been changed. "
+            "Begin with the first of all, or give the head before it.",
+            style="yellow",
+        )
+    if verdict.flaws:
+        raise typer.Exit(1)
+    console.print("Nothing was changed, removed or moved.", style="green")
+    if verdict.entries:
+        console.out(f"--head {verdict.last}:{verdict.head}", highlight=False)
+
+
+def _gateway(url: str, api_key_file: Path | None) -> Gateway:
+    return Gateway(url, api_key_if_any(api_key_file))
+
+
+def _show(console: Console, entry: reading.Entry, *, as_json: bool) -> None:
+    if as_json:
+        # ASCII alone: what is none is an escape of JSON's.
+        console.out(json.dumps(entry), highlight=False)
+    else:
+        terminal.line(console, entry)
+
+
+def _seen(progress: Progress, task: TaskID) -> Any:
+    def seen(verifier: Verifier, _: int) -> None:
+        progress.update(task, completed=verifier.lines)
+
+    return seen
+
+
+@dataclass(slots=True)
+class _Escaping:
+    """Standard output where it is a terminal: what could act on it is shown as an escape."""
+
+    rest: bytes = b""
+
+    def write(self, piece: bytes) -> None:
+        *whole, self.rest = (self.rest + piece).split(b"\n")
+        for line in whole:
+            typer.echo(visible(line.decode("utf-8", "replace").rstrip("\r")))
+
+
+@contextmanager
+def _written(output: Path | None) -> Iterator[BinaryIO | _Escaping]:
+    """What to write to. A file takes its name when all is written, and is removed where that does not come to pass."""
+    if output is None:
+        yield _Escaping() if sys.stdout.isatty() else sys.stdout.buffer
+        return
+    partial = output.with_name(f"{output.name}.part")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(output)
+    except OSError as error:
+        raise ConfigurationError(f"{output}: it cannot be written: {error.strerror}", advice="") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _progress(*, shown: bool = True) -> Progress:
+    """On standard error, and only where that is a terminal, and nothing else is to be read there."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
+
+
+def _console() -> Console:
+    return Console(markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())

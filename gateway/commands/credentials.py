@@ -1,0 +1,38 @@
+"""``gateway credentials``: fenced credentials from a gateway, as S3 clients take them from a process of the user's."""
+
+import json
+from dataclasses import dataclass
+
+from gateway.commands.calling import Gateway
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the credentials are to be good for. ``ttl`` is in seconds."""
+
+    resource: str
+    token: str
+    holder: str | None
+    ttl: int
+
+
+def fetch(url: str, api_key: str, wanted: Wanted) -> str:
+    """Ask the gateway at ``url`` for credentials; one line of JSON, in the form that AWS calls credential_process.
+
+    Raises ``GatewayError`` with what the gateway said, ``Unavailable`` where it said nothing.
+    """
+    asked = {"resource": wanted.resource, "token": wanted.token, "ttl": wanted.ttl}
+    if wanted.holder is not None:
+        asked["holder"] = wanted.holder
+    gateway = Gateway(url, api_key)
+    document = gateway.call("POST", "/v1/credentials", body=asked, status=201)
+    try:
+        named = {
+            "AccessKeyId": document["access_key_id"],
+            "SecretAccessKey": document["secret_access_key"],
+            "SessionToken": document["session_token"],
+            "Expiration": document["expiration"],
+        }
+    except (LookupError, TypeError) as error:
+        raise gateway.stranger() from error
+    return json.dumps({"Version": 1, **named})

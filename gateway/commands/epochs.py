@@ -1,0 +1,46 @@
+"""``gateway epoch``: new epochs for fences that the tokens of their issuer do not reach any more."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from gateway.commands.calling import Gateway
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A fence, and the token it carries."""
+
+    resource: str
+    token: str
+
+
+def start(gateway: Gateway, fence: Carried, reason: str) -> str:
+    """Start a new epoch of a fence, if it carries exactly this token; the token it carries then.
+
+    Raises what ``Gateway.call`` raises; ``GatewayError`` too where the fence carries another token.
+    """
+    # A name keeps its own escapes, and segments of dots, which a client would fold.
+    segments = [quote(part, safe="").replace(".", "%2E") for part in fence.resource.split("/")]
+    path = f"/v1/fences/{'/'.join(segments)}/epoch"
+    document = gateway.call("POST", path, body={"expected": fence.token, "reason": reason})
+    try:
+        return str(document["token"])
+    except (LookupError, TypeError) as error:
+        raise gateway.stranger() from error
+
+
+def under(gateway: Gateway, prefix: str) -> Iterator[Carried]:
+    """Every fence whose name starts with ``prefix``, in the order of names. Raises what ``Gateway.call`` raises."""
+    after: str | None = ""
+    while after is not None:
+        parameters = {"prefix": prefix, "after": after, "limit": _PAGE}
+        document = gateway.call("GET", "/v1/fences", parameters=parameters)
+        try:
+            page = [Carried(str(one["resource"]), str(one["token"])) for one in document["fences"]]
+            after = document["after"]
+        except (LookupError, TypeError) as error:
+            raise gateway.stranger() from error
+        yield from page

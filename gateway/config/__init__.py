@@ -1,0 +1,158 @@
+"""The configuration: one frozen value from a TOML file and the environment. The only reader of the environment.
+
+Every key can come from the environment as well: ``GATEWAY_POSTGRES__DSN`` is ``dsn`` of ``[postgres]``, and lists are
+JSON (``GATEWAY_CALLERS='[{"name": "worker", …}]'``). The environment wins over the file. Unknown keys are errors.
+"""
+
+import os
+import tomllib
+from pathlib import Path
+
+from pydantic import SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings.exceptions import SettingsError
+
+from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
+from gateway.config.section import is_sendable
+from gateway.config.server import Auth, CallerKeys, Server
+from gateway.config.stores import ObjectStore, Postgres
+from gateway.config.watching import Alarm, Audit, Telemetry, Webhook
+from gateway.errors import ConfigurationError
+from gateway.fencing.policy import TokenPolicy
+
+
+class Config(BaseSettings):
+    """Everything the operator decides. Build it with ``load``; tests may build it from keyword arguments."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix="GATEWAY_", env_nested_delimiter="__", hide_input_in_errors=True
+    )
+
+    server: Server = Server()
+    postgres: Postgres
+    s3: ObjectStore | None = None
+    auth: Auth = Auth()
+    fencing: Fencing = Fencing()
+    leases: Leases = Leases()
+    callers: tuple[CallerKeys, ...] = ()
+    tables: tuple[TableRule, ...] = ()
+    objects: tuple[ObjectRule, ...] = ()
+    resources: tuple[ResourceRule, ...] = ()
+    audit: Audit = Audit()
+    webhooks: tuple[Webhook, ...] = ()
+    alarms: tuple[Alarm, ...] = ()
+    telemetry: Telemetry = Telemetry()
+
+    @model_validator(mode="after")
+    def _signed_by_somebody(self) -> "Config":
+        signed = [rule.match for rule in self.resources if rule.tokens is TokenPolicy.SIGNED]
+        if self.fencing.tokens is TokenPolicy.SIGNED:
+            signed.append("[fencing]")
+        if signed and not self.leases.signing_keys:
+            raise ValueError(f"{signed[0]}: tokens = 'signed' needs leases.signing_keys")
+        return self
+
+    @model_validator(mode="after")
+    def _alarms_name_webhooks(self) -> "Config":
+        names = {webhook.name for webhook in self.webhooks}
+        for alarm in self.alarms:
+            if unknown := set(alarm.webhooks) - names:
+                raise ValueError(f"[[alarms]]: {alarm.name}: there is no webhook {min(unknown)}")
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        for section, names in (
+            ("callers", [caller.name for caller in self.callers]),
+            ("callers", [caller.access_key_id for caller in self.callers if caller.access_key_id]),
+            ("tables", [rule.name for rule in self.tables]),
+            ("objects", [rule.match for rule in self.objects]),
+            ("resources", [rule.match for rule in self.resources]),
+            ("webhooks", [webhook.name for webhook in self.webhooks]),
+            ("alarms", [alarm.name for alarm in self.alarms]),
+        ):
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f"[[{section}]]: {name} stands there twice")
+        return self
+
+
+def load(path: Path | None) -> Config:
+    """Read the configuration. ``path`` may be None: then all of it comes from the environment.
+
+    Raises ``ConfigurationError`` naming the file and each offending key.
+    """
+    source = str(path) if path is not None else "the environment"
+
+    class FromFile(Config):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            if path is None:
+                return (env_settings,)
+            return env_settings, TomlConfigSettingsSource(settings_cls, path)
+
+    if path is not None and not path.is_file():
+        raise ConfigurationError(f"{path}: there is no such file")
+    try:
+        return FromFile()
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{source}: not TOML: {error}") from error
+    except SettingsError as error:
+        raise ConfigurationError(f"{source}: {error}") from error
+    except ValidationError as error:
+        raise ConfigurationError(f"{source}: {_problems(error)}") from error
+
+
+class _OwnKey(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="GATEWAY_", hide_input_in_errors=True)
+
+    api_key: SecretStr = SecretStr("")
+
+
+def api_key(path: Path | None) -> SecretStr:
+    """The API key of a command that calls a gateway: what the file holds, or else ``GATEWAY_API_KEY``.
+
+    Never an argument of the command: every user of a machine can see those. Raises ``ConfigurationError``.
+    """
+    if path is None:
+        key, source = _OwnKey().api_key.get_secret_value(), "GATEWAY_API_KEY"
+    else:
+        source = str(path)
+        try:
+            key = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{path}: the API key cannot be read from it", advice="") from error
+    if not key or not is_sendable(key):
+        raise ConfigurationError(
+            f"{source}: there is no API key", advice="Set GATEWAY_API_KEY, or name a file with --api-key-file."
+        )
+    return SecretStr(key)
+
+
+def api_key_if_any(path: Path | None) -> str | None:
+    """The same for commands that a gateway may let in without one; None where none is set. Raises the same."""
+    if path is None and not _OwnKey().api_key.get_secret_value():
+        return None
+    return api_key(path).get_secret_value()
+
+
+def environment() -> dict[str, str]:
+    """The environment of this process, for the commands that it starts."""
+    return dict(os.environ)  # noqa: TID251 - to be passed on, not to be read
+
+
+def _problems(error: ValidationError) -> str:
+    """Each offending key with what is wrong with it; never the value, which may be a secret."""
+    lines = []
+    for problem in error.errors(include_input=False, include_url=False):
+        key = ".".join(str(part) for part in problem["loc"]) or "configuration"
+        text = "unknown key" if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
+        lines.append(f"{key}: {text}")
+    return "; ".join(lines)

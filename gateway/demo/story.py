@@ -1,0 +1,276 @@
+"""The story of the paused writer, played with real processes: ``gateway demo --story``.
+
+Two writers deposit money into account 1: each reads the balance, then writes the row and a statement, an S3 object that
+the same lock covers. The first one is stopped between its look at its lease and its write. Nothing here is a recorded
+text: what did not happen as told ends the story with ``Untold``.
+
+The lock service is a stand-in, a table of leases in this process: any service that hands out growing tokens will do.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+from rich.console import Console
+
+from gateway.demo.writer import KEY, RESOURCE, STATEMENT, objects, tables
+
+TTL = 2.0
+"""Seconds a lease lasts."""
+
+PATIENCE = 60.0
+"""Seconds a writer may take for one step."""
+
+
+class Untold(Exception):
+    """Something did not happen as the story tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write, until it ends; ``token`` is higher than that of every lease before."""
+
+    holder: str
+    token: int
+    ends: float
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self.ends - time.monotonic()
+
+
+@dataclass(slots=True)
+class LockService:
+    """A stand-in for a lock service: one lock, leases that run out, tokens that grow."""
+
+    next_token: int
+    lease: Lease | None = field(default=None)
+
+    def acquire(self, holder: str) -> Lease | None:
+        """A lease of ``TTL`` seconds; None while somebody else holds the lock."""
+        if self.lease is not None and self.lease.left > 0:
+            return None
+        self.lease = Lease(holder, self.next_token, time.monotonic() + TTL)
+        self.next_token += 1
+        return self.lease
+
+    def renew(self, lease: Lease) -> Lease:
+        """The same lease, for another ``TTL`` seconds: nobody has taken it over yet."""
+        _expect(self.lease is not None and self.lease.token == lease.token, f"{lease.holder} still has the lock")
+        self.lease = replace(lease, ends=time.monotonic() + TTL)
+        return self.lease
+
+
+class Writer:
+    """A writer process, told what to do and heard line by line."""
+
+    def __init__(self, process: "subprocess.Popen[str]", name: str) -> None:
+        self.name = name
+        self._process = process
+
+    def wait(self) -> None:
+        """Wait until the process is up, so that its start costs no time of its lease."""
+        self._hear("waiting for the lock")
+
+    def take(self, lease: Lease) -> None:
+        """Hand the lease over. The writer raises the fence before it reads anything."""
+        self._tell(token=str(lease.token))
+        self._hear("holding the lock")
+
+    def begin(self, amount: int, lease: Lease) -> dict[str, Any]:
+        """Let it read the balance and look at its lease; it is about to write when this returns."""
+        self._tell(deposit=amount, ttl=lease.left)
+        return self._hear("about to write")
+
+    def write(self) -> dict[str, Any]:
+        """Let it write, and hear what the gateway said."""
+        self._tell()
+        return self._hear("written")
+
+    def stop(self) -> None:
+        os.kill(self._process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def _tell(self, **order: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    def _hear(self, step: str) -> dict[str, Any]:
+        # One answer for each order, so nothing ever waits in a buffer where select() cannot see it.
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        line = self._process.stdout.readline() if ready else ""
+        answer: dict[str, Any] = json.loads(line) if line else {}
+        if answer.get("step") != step:
+            raise Untold(f"{self.name} was to be {step!r}, but said {line.strip() or 'nothing'}")
+        return answer
+
+
+def play(url: str, first_token: int, console: Console) -> bool:
+    """Tell the story against the gateway at ``url``; about 6 s. False where it did not go as told."""
+    try:
+        with _writer(url, "writer-a") as first, _writer(url, "writer-b") as second:
+            first.wait()
+            second.wait()
+            _Story(url, LockService(first_token), first, second, console).tell()
+    except (Untold, httpx.HTTPError, OSError) as error:
+        console.print(f"The story did not go as it must: {error}", style="bold red", markup=False)
+        return False
+    return True
+
+
+@contextmanager
+def _writer(url: str, name: str) -> Iterator[Writer]:
+    process = subprocess.Popen(  # noqa: S603 - our own interpreter, module and address
+        [sys.executable, "-m", "gateway.demo.writer", url, name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield Writer(process, name)
+        finally:
+            process.kill()
+
+
+class _Story:
+    """The acts, in order."""
+
+    def __init__(self, url: str, locks: LockService, first: Writer, second: Writer, console: Console) -> None:
+        self._url = url
+        self._locks = locks
+        self._first = first
+        self._second = second
+        self._console = console
+
+    def tell(self) -> None:
+        self._heading("The paused writer")
+        self._line(f"One lock, {RESOURCE}, covers a table row and the S3 object {KEY}. Leases last {TTL:.0f} s.")
+        stale = self._first_writes_and_stops()
+        fresh = self._second_takes_over(stale)
+        self._first_wakes_up(stale, fresh)
+        self._what_is_left(fresh)
+        self._what_is_on_record(stale, fresh)
+
+    def _first_writes_and_stops(self) -> Lease:
+        lease = self._acquire(self._first)
+        self._first.take(lease)
+        self._line(f"{self._first.name} gets the lock with token {lease.token}.")
+        self._deposit(self._first, 10, lease)
+        lease = self._locks.renew(lease)
+        about = self._first.begin(10, lease)
+        _expect(about["lease_left"] > 0, f"{self._first.name} still holds its lease before it is stopped")
+        self._line(
+            f"{self._first.name} reads {about['balance']}, sees {about['lease_left']:.1f} s left on its lease, "
+            "and is about to write …"
+        )
+        self._first.stop()
+        self._line("… when its process is stopped (SIGSTOP): a long pause, as a garbage collector or a host can make.")
+        return lease
+
+    def _second_takes_over(self, stale: Lease) -> Lease:
+        _expect(self._locks.acquire(self._second.name) is None, "the lock is still held")
+        self._line(f"{self._second.name} asks for the lock and has to wait.")
+        time.sleep(max(0.0, stale.left))
+        lease = self._acquire(self._second)
+        self._second.take(lease)
+        self._line(
+            f"The lease runs out. {self._second.name} gets the lock with token {lease.token} and raises the fence."
+        )
+        self._deposit(self._second, 500, lease)
+        return lease
+
+    def _first_wakes_up(self, stale: Lease, fresh: Lease) -> None:
+        self._first.resume()
+        self._line(
+            f"{self._first.name} is resumed (SIGCONT). It knows nothing of all this and writes what it was about to."
+        )
+        answers = self._first.write()
+        for target in ("row", "object"):
+            answer = answers[target]
+            _expect(answer["status"] == 412, f"the {target} is refused with 412, not {answer}")
+            self._line(f"  {target}: 412 {answer['code']}", style="bold red")
+            self._line(f"    {answer['message']}")
+            self._line(f"    {answer['details']}")
+            for told in (stale.token, fresh.token, self._second.name):
+                _expect(
+                    str(told) in f"{answer['message']} {answer['details']}", f"the refusal of the {target} names {told}"
+                )
+
+    def _what_is_left(self, fresh: Lease) -> None:
+        with tables(self._url) as client:
+            row = client.get("/v1/tables/accounts", params={"id": "eq.1"}).raise_for_status().json()[0]
+            fence = client.get(f"/v1/fences/{RESOURCE}").raise_for_status().json()
+        found = objects(self._url).get_object(Bucket=STATEMENT[0], Key=STATEMENT[1])["Body"].read().decode()
+        self._heading("What is there now")
+        self._line(f"row:    balance {row['balance']}, {row['note']}")
+        self._line(f"object: {found}")
+        self._line(f"fence:  {fence['token']}, raised by {fence['raised_by']} at {fence['raised_at']}")
+        _expect(row["note"] == f"written by {self._second.name}", "the row is the second writer's")
+        _expect(found == f"balance {row['balance']}, written by {self._second.name}", "so is the object")
+        _expect(fence["token"] == str(fresh.token), "the fence is the second writer's token")
+
+    def _what_is_on_record(self, stale: Lease, fresh: Lease) -> None:
+        with tables(self._url) as client:
+            answer = client.get("/v1/rejections", params={"resource": RESOURCE, "limit": 2}).raise_for_status()
+        records = answer.json()["rejections"]
+        self._heading("On record (GET /v1/rejections)")
+        for record in records:
+            _expect(
+                (record["token"], record["fence"], record["holder"], record["raised_by"], record["reason"])
+                == (str(stale.token), str(fresh.token), self._first.name, self._second.name, "token-stale"),
+                f"the record tells what happened, not {record}",
+            )
+            self._line(f"{record['at']}  {record['holder']}  {record['method']} {record['target']}")
+            self._line(
+                f"    token {record['token']} refused: {record['raised_by']} had taken over with {record['fence']} "
+                f"at {record['raised_at']}; {_payload(record)}, rejection {record['id']}"
+            )
+        _expect([record["method"] for record in records] == ["PUT", "PATCH"], "both refusals are on record")
+        self._console.print(
+            "\nThe zombie was refused on both planes; nothing it wrote took effect.", style="bold green"
+        )
+
+    def _acquire(self, writer: Writer) -> Lease:
+        lease = self._locks.acquire(writer.name)
+        if lease is None:
+            raise Untold(f"{writer.name} did not get the lock")
+        return lease
+
+    def _deposit(self, writer: Writer, amount: int, lease: Lease) -> None:
+        before = writer.begin(amount, lease)["balance"]
+        answers = writer.write()
+        for target in ("row", "object"):
+            _expect(answers[target]["status"] in (200, 204), f"{writer.name} writes the {target}: {answers[target]}")
+        self._line(f"{writer.name} deposits {amount}: balance {before} -> {before + amount}, row and object written.")
+
+    def _heading(self, text: str) -> None:
+        self._console.print(f"\n{text}", style="bold")
+
+    def _line(self, text: str, style: str | None = None) -> None:
+        self._console.print(f"  {text}", style=style, markup=False)
+
+
+def _payload(record: dict[str, Any]) -> str:
+    return "refused before its body was read" if record["payload_size"] is None else f"{record['payload_size']} bytes"
+
+
+def _expect(happened: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not happened:
+        raise Untold(f"expected that {what}")

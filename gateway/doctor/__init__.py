@@ -1,0 +1,1 @@
+"""``gateway doctor``: what is wrong with an installation, and what follows from it."""

@@ -1,0 +1,324 @@
+"""Examines an installation: configuration, database, object store, what is pending. Says what follows from each.
+
+It goes through everything it can reach. What it cannot reach is a finding, not an error, and no secret is shown.
+"""
+
+import ipaddress
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from gateway.config import Config
+from gateway.config.stores import ObjectStore
+from gateway.doctor.findings import Check, Report, Section, Status, attempt, ok, problem, reason, render, some, warning
+from gateway.doctor.leftovers import UNKNOWN, leftovers
+from gateway.doctor.reaching import reaching
+from gateway.errors import GatewayError, Unavailable
+from gateway.fencing.rules import Mode
+from gateway.guard import findings as guard_findings
+from gateway.objects import xml
+from gateway.objects.probe import PREFIX, SignedAt, probe
+from gateway.objects.profile import REQUIRED, Finding, Profile
+from gateway.objects.upstream import Upstream
+from gateway.store import diagnosis, rights, schema
+from gateway.store.database import Database
+from gateway.store.diagnosis import Exposed, Server
+
+__all__ = ["Check", "Clock", "Report", "Section", "Status", "examine", "local_time", "render"]
+
+OLDEST_VERSION = 140000
+NOTABLE_SKEW = timedelta(seconds=60)
+HARMFUL_SKEW = timedelta(minutes=5)
+# What 16 random bytes are in hex: nobody guesses that, however often they may try.
+LONG_ENOUGH = 32
+_MOST_BUCKETS = 10
+
+Clock: TypeAlias = Callable[[], datetime]
+
+
+def local_time() -> datetime:
+    """This machine's clock: nothing is decided by it, it is only compared."""
+    return datetime.now(UTC)  # noqa: TID251 - the doctor is there to find out whether it is right
+
+
+async def examine(config: Config, clock: Clock = local_time) -> Report:
+    """Look at everything. Writes nothing but the probe's own objects, which it removes."""
+    database = Database(
+        config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.postgres.connect_timeout
+    )
+    try:
+        server = await _connect(database)
+        connected = isinstance(server, Server)
+        sections = [
+            Section("configuration", tuple(_of_configuration(config))),
+            Section("database", tuple(await _of_database(config, database, clock, server))),
+            Section("object store", tuple(await _of_store(config, database.now if connected else _as_provider(clock)))),
+            Section("pending writes", tuple(await leftovers(database) if connected else [UNKNOWN])),
+        ]
+    finally:
+        await database.close()
+    return Report(tuple(sections))
+
+
+def _as_provider(clock: Clock) -> SignedAt:
+    """Without the database this machine's clock does for a probe, which writes nobody's keys but its own."""
+
+    async def now() -> datetime:
+        return clock()
+
+    return now
+
+
+async def _connect(database: Database) -> Server | Check:
+    try:
+        return await diagnosis.server(database)
+    except GatewayError as error:
+        advice = "Start the database, or correct postgres.dsn; until then nothing is written."
+        return problem("connection", reason(error), advice)
+    except ValueError:
+        # The driver's words are left out: they may repeat the password.
+        return problem(
+            "connection", "postgres.dsn cannot be read", "Write postgresql://role:password@host:port/database."
+        )
+
+
+def _of_configuration(config: Config) -> Iterable[Check]:
+    yield ok("tables", f"the schemas {', '.join(config.postgres.schemas)} are exposed")
+    yield _endpoint(config.s3) if config.s3 else ok("objects", "no object store is configured")
+    if config.s3:
+        yield _found(config.s3)
+    yield from _callers(config)
+    yield from _observed(config)
+    if not config.server.tls_certificate and not _is_loopback(config.server.host):
+        yield warning(
+            "listen",
+            f"{config.server.listen} is open to the network without TLS",
+            "Set tls_certificate and tls_key, or put a proxy with TLS in front: API keys travel with each request.",
+        )
+
+
+def _endpoint(store: ObjectStore) -> Check:
+    parts = urlsplit(store.endpoint)
+    detail = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}, region {store.region}"
+    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+        return warning("objects", f"{detail}: not encrypted", "Use https: objects travel in the clear.")
+    return ok("objects", detail)
+
+
+def _found(store: ObjectStore) -> Check:
+    by_write = "an object that was changed without the gateway is found by its next write"
+    if not store.sweep_interval:
+        return ok("bypasses", f"{by_write}; nobody looks for them, since s3.sweep_interval is 0")
+    return ok("bypasses", f"{by_write}, and by rounds every {store.sweep_interval:g} s")
+
+
+def _callers(config: Config) -> Iterable[Check]:
+    if config.auth.anonymous:
+        yield warning(
+            "anonymous",
+            "anybody may use tables and the fencing API",
+            "Set auth.anonymous = false and give each caller an api_key.",
+        )
+    if not config.callers:
+        advice = "Add a [[callers]] section for each writer."
+        yield warning("callers", "none is configured: nobody can prove who it is", advice)
+        return
+    yield ok("callers", ", ".join(caller.name for caller in config.callers))
+    without = [caller.name for caller in config.callers if caller.api_key is None]
+    if without and not config.auth.anonymous:
+        yield warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
+    without = [caller.name for caller in config.callers if caller.access_key_id is None]
+    if without and config.s3:
+        yield warning("S3 keys", f"without one: {', '.join(without)}", "They cannot use objects.")
+    short = [caller.name for caller in config.callers if caller.shortest_secret < LONG_ENOUGH]
+    if short:
+        advice = f"Give them random ones of {LONG_ENOUGH} characters or more, such as openssl rand -hex 32 makes."
+        yield warning("short keys", f"could be guessed: {', '.join(short)}", advice)
+
+
+def _observed(config: Config) -> Iterable[Check]:
+    rules = [*((rule.name, rule.mode) for rule in config.tables), *((rule.match, rule.mode) for rule in config.objects)]
+    observed = [name for name, mode in rules if mode is Mode.OBSERVE]
+    if config.fencing.mode is Mode.OBSERVE:
+        observed.insert(0, "everything without a mode of its own")
+    if observed:
+        advice = 'Set mode = "enforce" once the record shows no false alarms.'
+        yield warning("observe", f"stale writes pass, and are put on record: {', '.join(observed)}", advice)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _of_database(config: Config, database: Database, clock: Clock, server: Server | Check) -> Sequence[Check]:
+    if isinstance(server, Check):
+        return [server]
+    return [
+        *_of_server(server),
+        *await attempt("schema", _of_schema(config, database, server)),
+        *await attempt("exposed schemas", _of_exposed(config, database, server)),
+        *await attempt("reach", reaching(config, database)),
+        *await attempt("guard", guard_findings.examine(config, database)),
+        *await attempt("clock", _of_local_clock(database, clock)),
+    ]
+
+
+def _of_server(server: Server) -> Iterable[Check]:
+    known = f"PostgreSQL {server.version}, database {server.database}, role {server.role}"
+    if server.version_number < OLDEST_VERSION:
+        yield problem("connection", known, "Upgrade: the gateway needs PostgreSQL 14 or newer.")
+    else:
+        yield ok("connection", known)
+    if server.superuser:
+        yield warning(
+            "role", f"{server.role} is a superuser", "Give the gateway a role that may do only what it has to."
+        )
+    if server.read_only:
+        yield problem("writable", "the database is read-only", "Let postgres.dsn name the primary.")
+    if server.isolation != "read committed" or server.time_zone != "UTC" or not server.date_style.startswith("ISO"):
+        yield problem(
+            "session",
+            f"isolation {server.isolation}, TimeZone {server.time_zone}, DateStyle {server.date_style}",
+            "Something between drops the settings of a session: have the pooler pass startup parameters on.",
+        )
+    if not (server.fsync and server.synchronous_commit):
+        yield problem(
+            "durability",
+            "commits may be lost in a crash: fsync or synchronous_commit is off",
+            "Switch both on: a fence that is lost lets an overtaken writer in again.",
+        )
+
+
+async def _of_schema(config: Config, database: Database, server: Server) -> Sequence[Check]:
+    missing = await rights.missing(database)
+    if missing:
+        advice = f"As the owner of the schema: gateway migrate --dsn … --grant-to {server.role}."
+        return [problem("schema", f"the role lacks {some(missing)}", advice)]
+    newest = schema.newest()
+    installed = await schema.installed(config.postgres.dsn.get_secret_value())
+    if installed is None:
+        return [problem("schema", "fencing is not installed", "Run gateway migrate.")]
+    if installed < newest:
+        return [problem("schema", f"fencing is at {installed}, {newest} is needed", "Run gateway migrate.")]
+    if installed > newest:
+        advice = "It works; upgrade this gateway when all others are."
+        return [warning("schema", f"fencing is at {installed}, newer than this gateway's {newest}", advice)]
+    return [ok("schema", f"fencing is at {installed}, the newest"), await _of_record(database, server)]
+
+
+async def _of_record(database: Database, server: Server) -> Check:
+    excessive = await rights.excessive(database)
+    if not excessive:
+        return ok("record", f"{server.role} can add to it, and change nothing")
+    advice = "Let another role own the schema fencing, and grant this one what it needs: docs/operations.md."
+    return warning("record", f"{server.role} could change what is on record: {some(excessive)}", advice)
+
+
+async def _of_exposed(config: Config, database: Database, server: Server) -> Sequence[Check]:
+    exposed = await diagnosis.exposed(database, config.postgres.schemas)
+    missing = await diagnosis.missing_on_exposed(database, config.postgres.schemas)
+    checks = [_of_one_schema(each, server.role) for each in exposed]
+    if missing:
+        lacking = [f"{', '.join(privileges)} on {relation}" for relation, privileges in missing.items()]
+        advice = f"Grant them to {server.role} where callers are meant to have them."
+        checks.append(warning("privileges", f"the role lacks {some(lacking)}", advice))
+    there = {f"{each.schema}.{name}" for each in exposed for name in each.relations}
+    absent = [rule.name for rule in config.tables if rule.name not in there]
+    if absent:
+        checks.append(warning("rules", f"no such table: {some(absent)}", "Correct the name in [[tables]]."))
+    return checks
+
+
+def _of_one_schema(exposed: Exposed, role: str) -> Check:
+    name = f"schema {exposed.schema}"
+    if not exposed.present:
+        return problem(name, "it does not exist", "Create it, or take it out of postgres.schemas.")
+    if not exposed.usable:
+        return problem(name, f"{role} may not use it", f"GRANT USAGE ON SCHEMA {exposed.schema} TO {role}.")
+    return ok(name, f"{len(exposed.relations)} tables and views")
+
+
+async def _of_local_clock(database: Database, clock: Clock) -> Sequence[Check]:
+    before = clock()
+    now = await database.now()
+    local = before + (clock() - before) / 2
+    return [
+        _skew("clock", now - local, "this machine's", "Set this machine's clock by NTP: callers' signatures expire.")
+    ]
+
+
+def _skew(name: str, ahead: timedelta, other: str, advice: str) -> Check:
+    """The database's clock against another one."""
+    direction = "ahead of" if ahead > timedelta() else "behind"
+    detail = f"the database's is {abs(ahead).total_seconds():.0f} s {direction} {other}"
+    if abs(ahead) >= HARMFUL_SKEW:
+        return problem(name, detail, advice)
+    return warning(name, detail, advice) if abs(ahead) >= NOTABLE_SKEW else ok(name, detail)
+
+
+async def _of_store(config: Config, now: SignedAt) -> Sequence[Check]:
+    if config.s3 is None:
+        return [ok("connection", "not configured")]
+    async with Upstream(config.s3) as upstream:
+        advice = "Start the store, or correct s3.endpoint; until then no object is written."
+        checks = [*await attempt("connection", _of_endpoint(upstream, now), advice)]
+        if any(check.name == "connection" and check.status is Status.PROBLEM for check in checks):
+            return checks
+        for bucket in await _buckets(config, upstream):
+            checks += await attempt(f"bucket {bucket}", _of_bucket(upstream, bucket, now))
+        return checks
+
+
+async def _of_endpoint(upstream: Upstream, now: SignedAt) -> Sequence[Check]:
+    signed_at = await now()
+    async with await upstream.send("GET", "/", signed_at=signed_at) as response:
+        error = xml.read_error(await response.read())
+        date, status = response.header("date"), response.status
+    checks = [_skew("clock", signed_at - parsedate_to_datetime(date), "the store's", _SKEW_ADVICE)] if date else []
+    if status >= 500:
+        raise Unavailable(f"The store answers with {status}.")
+    if error is None or error.code == "AccessDenied":
+        return [ok("connection", "the store answers"), *checks]
+    return [problem("connection", f"the store refuses: {status} {error.code}", _KEY_ADVICE), *checks]
+
+
+_SKEW_ADVICE = "Set both clocks by NTP: writes are signed with the database's, and refused from 15 minutes on."
+_KEY_ADVICE = "Correct s3.access_key_id, s3.secret_access_key and s3.region."
+
+
+async def _buckets(config: Config, upstream: Upstream) -> Sequence[str]:
+    """The buckets that rules name; where there are none, those that the store lists."""
+    named = dict.fromkeys(rule.match.partition("/")[0] for rule in config.objects)
+    literal = [name for name in named if not set("*{}") & set(name)]
+    if literal:
+        return literal
+    try:
+        async with await upstream.send("GET", "/") as response:
+            return xml.read_buckets(await response.read())[:_MOST_BUCKETS]
+    except GatewayError:
+        return ()
+
+
+async def _of_bucket(upstream: Upstream, bucket: str, now: SignedAt) -> Sequence[Check]:
+    profile = await probe(upstream, bucket, now)
+    failed = [_of_finding(bucket, finding) for finding in profile.findings if not finding.passed]
+    return [_of_profile(bucket, profile), *failed]
+
+
+def _of_profile(bucket: str, profile: Profile) -> Check:
+    name = f"bucket {bucket}"
+    if not profile.writable:
+        advice = f"Use a store that honours conditional writes. Its objects can still be read. Probes: {PREFIX}"
+        return problem(name, f"cannot be fenced: {profile.reason}", advice)
+    passed = [finding.name for finding in profile.findings if finding.passed]
+    return ok(name, f"can be fenced; passed {', '.join(passed)}")
+
+
+def _of_finding(bucket: str, finding: Finding) -> Check:
+    make = problem if finding.name in REQUIRED else warning
+    return make(f"bucket {bucket}, {finding.name}", finding.detail, finding.consequence)

@@ -1,0 +1,60 @@
+"""What the doctor says of writes under way and of what was left behind."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from gateway.doctor.findings import Check, attempt, ok, problem, warning
+from gateway.objects.sweeper import LEFT_BEHIND
+from gateway.store import intents, tombstones, uploads
+from gateway.store.database import Database
+
+_MOST_PENDING = 1000
+_LONG_PENDING = timedelta(minutes=1)
+_MANY = 10_000
+_SWEEP = "Running gateways clear them away, unless s3.sweep_interval is 0. Run gateway sweep to do it now."
+
+UNKNOWN = problem("intents", "not known without the database", "")
+
+
+async def leftovers(database: Database) -> Sequence[Check]:
+    """What may be under way, and what others have left behind."""
+    return [
+        *await attempt("intents", _of_intents(database)),
+        *await attempt("uploads", _of_uploads(database)),
+        *await attempt("tombstones", _of_tombstones(database)),
+    ]
+
+
+async def _of_intents(database: Database) -> Sequence[Check]:
+    pending = await intents.all_pending(database, _MOST_PENDING)
+    if not pending:
+        return [ok("intents", "none")]
+    age = await database.now() - pending[0].signed_at
+    detail = f"{_counted(pending)}, the oldest for {age.total_seconds():.0f} s on {pending[0].bucket}/{pending[0].key}"
+    if age < _LONG_PENDING:
+        return [ok("intents", detail)]
+    advice = (
+        "Nothing to do: the next write or barrier of a newer holder settles them, or the sweeper, an hour later. Many "
+        "mean that writers crash."
+    )
+    return [warning("intents", detail, advice)]
+
+
+async def _of_uploads(database: Database) -> Sequence[Check]:
+    left = await uploads.left_behind(database, LEFT_BEHIND.total_seconds(), _MOST_PENDING)
+    if not left:
+        return [ok("uploads", "none was left behind")]
+    detail = f"{_counted(left)} left behind by gateways that went away, the oldest of {left[0].place.bucket}"
+    return [warning("uploads", detail, _SWEEP)]
+
+
+async def _of_tombstones(database: Database) -> Sequence[Check]:
+    count, waiting = await tombstones.count(database, await database.now())
+    if not count:
+        return [ok("tombstones", "none")]
+    detail = f"{count}, {waiting} of them may not be swept yet: late requests may be waiting for absence"
+    return [warning("tombstones", detail, _SWEEP) if count - waiting > _MANY else ok("tombstones", detail)]
+
+
+def _counted(found: Sequence[object]) -> str:
+    return f"{len(found)}{'' if len(found) < _MOST_PENDING else ' or more'}"

@@ -1,0 +1,163 @@
+"""Token policies: which tokens may raise a fence at all. No I/O.
+
+A fence takes the highest token it has seen, so a token that nobody was ever given would lock everybody out. What is
+decided here comes before the claim and takes no lock. That is sound where the answer is for ever: fences and the
+counters of issuers only grow, so a token that is plausible against an old fence, or issued already, stays so. Whether a
+lock is still held is not for ever, and is asked with every write.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from gateway.fencing.pattern import check_pattern, covers
+from gateway.fencing.rules import Fence
+from gateway.fencing.token import Token
+
+MAX_JUMP = 2**48
+"""By default, how far a token may be ahead of its fence. No lock has changed hands so often: it would be 300,000
+times a second, for thirty years. And there is room for 32,000 such jumps."""
+
+MAX_EPOCHS = 1000
+"""How many epochs a token may be ahead of its fence. Each is the loss of a counter."""
+
+
+class TokenPolicy(StrEnum):
+    """Which tokens a resource takes."""
+
+    ANY = "any"
+    ISSUED = "issued"
+    SIGNED = "signed"
+    LIVE = "live"
+
+
+class Unreachable(StrEnum):
+    """What holds while the issuer cannot be asked: nothing is written, or the order of tokens alone decides."""
+
+    REFUSE = "refuse"
+    ORDER = "order"
+
+
+class Reason(StrEnum):
+    """Why a token is not taken."""
+
+    JUMP = "jump"
+    NOT_ISSUED = "not-issued"
+    NO_SEQUENCER = "no-sequencer"
+    FORGED = "forged"
+    NOT_HELD = "not-held"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What holds for one resource. ``lock_delay``: seconds for which its lock stays closed after it was lost."""
+
+    tokens: TokenPolicy = TokenPolicy.ANY
+    max_jump: int = MAX_JUMP
+    unreachable: Unreachable = Unreachable.REFUSE
+    lock_delay: float = 0.0
+
+    @property
+    def asks_every_time(self) -> bool:
+        """Whether a token that the fence carries already has to be looked at again, with each write."""
+        return self.tokens in (TokenPolicy.SIGNED, TokenPolicy.LIVE)
+
+
+DEFAULT = Policy()
+_NOTHING = Token(0, 0)
+
+
+class Policies:
+    """The policies of all resources: that of the first pattern which covers it, or else the default."""
+
+    def __init__(self, default: Policy = DEFAULT, rules: Sequence[tuple[str, Policy]] = ()) -> None:
+        """``rules`` are patterns with their policies. Raises ``ResourceMalformed`` for what is no pattern."""
+        for pattern, _ in rules:
+            check_pattern(pattern)
+        # A name that begins otherwise than its pattern needs no closer look.
+        self._default = default
+        self._rules = tuple((pattern.partition("*")[0], pattern, policy) for pattern, policy in rules)
+        # Nearly always nothing has to be looked up, and the hot path asks with each write.
+        self._never = not any(policy.asks_every_time for policy in (default, *(policy for _, policy in rules)))
+
+    def of(self, resource: str) -> Policy:
+        """The policy of a resource, named in canonical form."""
+        for beginning, pattern, policy in self._rules:
+            if resource.startswith(beginning) and covers(pattern, resource):
+                return policy
+        return self._default
+
+    def ask_every_time(self, resource: str) -> bool:
+        """Whether a token of this resource has to be looked at although the fence carries it."""
+        return not self._never and self.of(resource).asks_every_time
+
+    def lock_delay(self, resource: str) -> float:
+        """Seconds for which the lock of the resource stays closed after its holder was lost."""
+        return self.of(resource).lock_delay
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a token when it is decided on.
+
+    ``fence``: of its resource, as it was a moment ago; None: there is none. ``authentic``: whether its sequencer is
+    signed; None: it shows none, or nobody looks at it. ``issued``, ``held``: what the lease service says.
+    """
+
+    fence: Token | None = None
+    authentic: bool | None = None
+    issued: bool = False
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Implausible:
+    """A token that is not taken, and why. ``fence`` is None where there is none, or nobody had to look."""
+
+    resource: str
+    token: Token
+    policy: TokenPolicy
+    reason: Reason
+    fence: Fence | None = None
+
+
+def is_plausible(token: Token, fence: Token | None, max_jump: int) -> bool:
+    """Whether a counter may have come so far since ``fence``; None: since it began.
+
+    True for every token that is not higher. In a newer epoch a counter begins anew, so its value is held against 0.
+    """
+    since = fence or _NOTHING
+    if token.epoch > since.epoch:
+        return token.epoch - since.epoch <= MAX_EPOCHS and token.value <= max_jump
+    return token.epoch < since.epoch or token.value - since.value <= max_jump
+
+
+def decide(policy: Policy, token: Token, standing: Standing) -> Reason | None:
+    """Why the token is not taken; None: it is. What holds while nobody can be asked is ``by_order``."""
+    if _is_settled(policy, token, standing.fence):
+        return None
+    match policy.tokens:
+        case TokenPolicy.ANY:
+            return None if is_plausible(token, standing.fence, policy.max_jump) else Reason.JUMP
+        case TokenPolicy.SIGNED:
+            return None if standing.authentic else _forged(standing, Reason.NO_SEQUENCER)
+        case TokenPolicy.ISSUED:
+            return None if standing.issued else _forged(standing, Reason.NOT_ISSUED)
+        case TokenPolicy.LIVE:
+            return None if standing.held else _forged(standing, Reason.NOT_HELD)
+
+
+def by_order(policy: Policy) -> Policy:
+    """What is left of a policy while its issuer cannot be asked, if it says so: the order, and the guard of jumps."""
+    return replace(policy, tokens=TokenPolicy.ANY)
+
+
+def _is_settled(policy: Policy, token: Token, fence: Token | None) -> bool:
+    """Whether the fence has the answer. One that is overtaken is refused by it, with who has overtaken it; and one that
+    it carries was admitted when it came.
+    """
+    return fence is not None and (token < fence or (token == fence and not policy.asks_every_time))
+
+
+def _forged(standing: Standing, otherwise: Reason) -> Reason:
+    return Reason.FORGED if standing.authentic is False else otherwise

@@ -1,0 +1,279 @@
+"""The guard of a table: works it out, installs it, takes it off.
+
+A guard is a set of triggers. A session that writes the table without the gateway must hold a fencing token for each row
+it touches, or is refused (or, where the guard only observes, put on record). docs/guard.md is its manual.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gateway.config import Config
+from gateway.doctor.findings import Check
+from gateway.errors import ConfigurationError, SqlError
+from gateway.fencing.resource import escape
+from gateway.fencing.rules import Mode
+from gateway.guard import script as guard_script
+from gateway.guard.findings import examine
+from gateway.guard.script import Guard
+from gateway.guard.watching import Watching
+from gateway.observe.events import ignore
+from gateway.store import catalog, guards, schema, watches
+from gateway.store.database import Database
+from gateway.store.guards import Relation, Role
+from gateway.table_rules import table_rules
+from gateway.tables.catalog import Snapshot, Table
+from gateway.tables.plan import naming
+
+REVISION = "0012"
+_REFUSED = "42501"
+_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the operator asks for. ``role`` is the gateway's role, None for the one of postgres.dsn.
+
+    ``dsn`` is who installs, None for the gateway itself; ``grants`` are roles to be let claim tokens. ``watch``: keep a
+    stamp for each row, to find changes that the guard has not seen.
+    """
+
+    table: str
+    observe: bool = False
+    role: str | None = None
+    dsn: str | None = None
+    grants: tuple[str, ...] = ()
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A guard that is ready to be installed: its script, and what its operator has to know."""
+
+    guard: Guard
+    script: str
+    notes: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """What is installed, in one line."""
+        mode, _, role, template, table, *_ = self.guard.arguments
+        does = "is put on record" if mode == Mode.OBSERVE else "is refused"
+        watches = "; its rows are watched" if self.guard.watches else ""
+        return f"{table}: who writes {template} without holding it {does}; the role {role} is let through{watches}"
+
+
+async def prepare(config: Config, wanted: Wanted) -> Prepared:
+    """Work out the guard of a table. Changes nothing.
+
+    Raises ``ConfigurationError`` where the table cannot have one, ``ResourceUnderivable`` where nothing names its rows.
+    """
+    database = _database(config, wanted.dsn)
+    try:
+        await _check_schema(config, wanted.dsn)
+        schema_name, name = _split(config, wanted.table)
+        table, relation = await _table(database, schema_name, name)
+        role = await _gateway_role(config, database, wanted.role, relation)
+        for granted in wanted.grants:
+            await _role(database, granted)
+        rules, default = table_rules(config)
+        rule = rules.get(f"{schema_name}.{name}", default)
+        mode = Mode.OBSERVE if wanted.observe else rule.mode
+        _check_watchable(wanted, relation)
+        guard = Guard(naming(table, rule), mode, rule.equal, role.name, wanted.watch)
+        outdated = [function for function in relation.functions if function != guard.function]
+        script = guard_script.install(guard, relation.relations, outdated)
+        granting = [guard_script.grants(granted) for granted in wanted.grants]
+        return Prepared(guard, "\n".join([script, *granting]), tuple(_notes(guard, relation, role, wanted.grants)))
+    finally:
+        await database.close()
+
+
+async def install(config: Config, wanted: Wanted) -> Prepared:
+    """Put the guard on its table, or in the place of an older one. Waits for writes of the table that are under way."""
+    prepared = await prepare(config, wanted)
+    await _run(config, wanted.dsn, prepared.script)
+    return prepared
+
+
+async def take_stamps(config: Config, table: str, dsn: str | None = None) -> int:
+    """Take the stamps of a watched table anew, as its rows are now; how many tables that were, partitions counted.
+
+    What has changed without the guard until then is not found any more. Raises ``ConfigurationError`` where the table
+    is not watched.
+    """
+    database = _database(config, dsn)
+    try:
+        await _check_schema(config, dsn)
+        schema_name, name = _split(config, table)
+        target = f"{escape(schema_name)}.{escape(name)}"
+        with _by_its_owner():
+            relations = await watches.forget_stamps(database, target)
+        if not relations:
+            raise ConfigurationError(
+                f"The rows of {schema_name}.{name} are not watched.", advice="Install its guard with --watch."
+            )
+        for relation in relations:
+            await Watching(database, ignore).passed(relation)
+        return len(relations)
+    finally:
+        await database.close()
+
+
+async def remove(config: Config, table: str, dsn: str | None) -> bool:
+    """Take the guard off a table, whatever its rule is by now. False: there was none."""
+    database = _database(config, dsn)
+    try:
+        schema_name, name = _split(config, table)
+        relation = await guards.relation(database, schema_name, name)
+        if relation is None:
+            raise ConfigurationError(f"There is no table {schema_name}.{name}.", advice="")
+    finally:
+        await database.close()
+    if relation.guarded:
+        await _run(config, dsn, guard_script.remove(relation.relations, relation.functions))
+    return relation.guarded
+
+
+async def show(config: Config) -> list[Check]:
+    """Which tables have a guard, and whether it fits. Raises ``ConfigurationError`` without the schema for guards."""
+    database = _database(config, None)
+    try:
+        await _check_schema(config, None)
+        return await examine(config, database)
+    finally:
+        await database.close()
+
+
+async def _check_schema(config: Config, dsn: str | None) -> None:
+    installed = await schema.installed(dsn or config.postgres.dsn.get_secret_value())
+    if installed is None or installed < REVISION:
+        raise ConfigurationError(
+            f"The fencing schema is {'not installed' if installed is None else f'at {installed}'}; "
+            f"a guard needs {REVISION}.",
+            advice="Run gateway migrate first.",
+        )
+
+
+def _split(config: Config, table: str) -> tuple[str, str]:
+    """``schema.table``, or a table of the default schema."""
+    before, dot, after = table.partition(".")
+    schema_name, name = (before, after) if dot else (config.postgres.schemas[0], table)
+    if schema_name not in config.postgres.schemas:
+        raise ConfigurationError(
+            f"The schema {schema_name} is not exposed.", advice=f"Exposed are {', '.join(config.postgres.schemas)}."
+        )
+    return schema_name, name
+
+
+async def _table(database: Database, schema_name: str, name: str) -> tuple[Table, Relation]:
+    snapshot = Snapshot.from_rows(await catalog.relations(database, [schema_name]))
+    table = snapshot.tables.get((schema_name, name))
+    relation = await guards.relation(database, schema_name, name)
+    qualified = f"{schema_name}.{name}"
+    if table is None or relation is None:
+        raise ConfigurationError(f"There is no table {qualified}.", advice="")
+    if table.kind in _KINDS:
+        raise ConfigurationError(
+            f"{qualified} is {_KINDS[table.kind]}.", advice="Install the guard on the tables that hold its rows."
+        )
+    if relation.is_partition:
+        raise ConfigurationError(
+            f"{qualified} is a partition.", advice="Install the guard on the partitioned table; it covers all of them."
+        )
+    if relation.has_heirs:
+        raise ConfigurationError(
+            f"Other tables inherit from {qualified}, and its triggers do not see their rows.",
+            advice="Turn them into partitions.",
+        )
+    if not relation.able:
+        raise ConfigurationError(
+            "The triggers run with the rights of whoever installs them, and this role may not use the fences.",
+            advice="Name a role with --dsn that owns the schema fencing and the table.",
+        )
+    return table, relation
+
+
+def _check_watchable(wanted: Wanted, relation: Relation) -> None:
+    """Stamps are kept by primary key, and found by it again."""
+    if wanted.watch and not relation.watchable:
+        lacks = (
+            "no primary key" if relation.watchable is None else "a primary key of types that are not PostgreSQL's own"
+        )
+        raise ConfigurationError(
+            f"{wanted.table} has {lacks}: its rows cannot be watched.", advice="Install the guard without --watch."
+        )
+
+
+async def _gateway_role(config: Config, database: Database, named: str | None, relation: Relation) -> Role:
+    """The role whose sessions are let through: that of postgres.dsn, unless it is named."""
+    if named is not None:
+        return await _role(database, named)
+    own = _database(config, None)
+    try:
+        role = await guards.session(own)
+    finally:
+        await own.close()
+    if role.superuser or role.name == relation.owner:
+        standing = "a superuser" if role.superuser else "the owner of the table"
+        raise ConfigurationError(
+            f"The gateway connects as {role.name}, {standing}: the guard cannot tell it from others who do.",
+            advice=f"Give the gateway a role of its own, or accept it with --gateway-role {role.name}.",
+        )
+    return role
+
+
+async def _role(database: Database, name: str) -> Role:
+    found = await guards.role(database, name)
+    if found is None:
+        raise ConfigurationError(f"There is no role {name}.", advice="")
+    return found
+
+
+def _notes(guard: Guard, relation: Relation, role: Role, granted: Sequence[str]) -> Iterable[str]:
+    if role.superuser or role.name == relation.owner:
+        yield (
+            f"Whoever logs in as {role.name} is let through and can drop the guard; "
+            "give the gateway a role of its own, without that right."
+        )
+    yield f"The owner {relation.owner} and superusers are checked too, but can drop the guard or switch it off."
+    writers = [name for name in relation.writers if name not in (guard.role, *granted)]
+    if writers:
+        yield (
+            f"May write it beside the gateway: {', '.join(writers)}. Take the right away, or let them claim tokens:\n"
+            + "\n".join(guard_script.grants(name) for name in writers if name != "PUBLIC")
+        ).rstrip()
+
+
+async def _run(config: Config, dsn: str | None, script: str) -> None:
+    database = _database(config, dsn)
+    try:
+        with _by_its_owner():
+            await guards.run(database, script)
+    finally:
+        await database.close()
+
+
+@contextmanager
+def _by_its_owner() -> Iterator[None]:
+    """What only the owner of the schema and of the table may do."""
+    try:
+        yield
+    except SqlError as error:
+        if error.sqlstate != _REFUSED:
+            raise
+        raise ConfigurationError(
+            f"The database refuses: {error.message}.",
+            advice="Name a role with --dsn that owns the schema fencing and the table.",
+        ) from error
+
+
+def _database(config: Config, dsn: str | None) -> Database:
+    postgres = config.postgres
+    return Database(
+        dsn or postgres.dsn.get_secret_value(),
+        pool_size=1,
+        statement_timeout=postgres.statement_timeout,
+        lock_timeout=postgres.lock_timeout,
+        connect_timeout=postgres.connect_timeout,
+    )

@@ -1,0 +1,218 @@
+"""The SQL of a guard: the triggers of one table, the function that names its rows, the grants. Text only, no database.
+
+The trigger function runs with its owner's rights, on values of types that other people may have made. So it takes their
+texts (``format``: a type's own output function, never a cast, which the owner of a type can define) and goes on with
+types of PostgreSQL's own.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from gateway.fencing.rules import Equal, Mode
+from gateway.guard import stamps as guard_stamps
+from gateway.tables.catalog import Column
+from gateway.tables.expressions import quote, string
+from gateway.tables.plan import Naming, table_resource
+from gateway.tables.sql import name_expression
+
+STATEMENT, ROW, TRUNCATE = "fencing_guard_statement", "fencing_guard_row", "fencing_guard_truncate"
+WATCH = "watch"
+"""The last argument of the triggers of a guard that watches."""
+
+# Types of which ``::text`` is not what the output function gives, and the type a value is brought back to for it.
+_RESTORED = {
+    **dict.fromkeys(("smallint", "integer", "bigint", "uuid", "date", "boolean", "inet", "cidr")),
+    "character": "bpchar",
+    "bpchar": "bpchar",
+}
+_TOUCHED = "touched"
+
+# Texts of values stand in resource names: the session of the writer is pinned as the gateway's own sessions are.
+_SETTINGS = """\
+SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO, YMD' SET intervalstyle = 'iso_8601'
+SET bytea_output = 'hex' SET extra_float_digits = 1"""
+
+_BODY = """
+<<touched>>
+DECLARE
+    {declarations}
+    was text;
+    becomes text;
+    observes boolean := TG_ARGV[0] = 'observe';
+    once_only boolean := TG_ARGV[1] = 'strict';
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        {old}
+        was := {name};
+        PERFORM fencing.guard_v1(was, TG_ARGV[4], TG_OP, observes, once_only);
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        {new}
+        becomes := {name};
+        IF TG_OP = 'INSERT' OR becomes IS DISTINCT FROM was THEN
+            PERFORM fencing.guard_v1(becomes, TG_ARGV[4], TG_OP, observes, once_only);
+        END IF;
+    END IF;
+    RETURN NULL;
+END
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What the triggers of one table enforce. ``role``: the gateway's, whose sessions are let through. ``watches``: it
+    keeps a stamp for each row; then the table has a primary key.
+    """
+
+    named: Naming
+    mode: Mode
+    equal: Equal
+    role: str
+    watches: bool = False
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of its triggers; migration 0005 says what each is for, and ``WATCH`` is the last one."""
+        watches = (WATCH,) if self.watches else ()
+        return (self.mode.value, self.equal.value, self.role, self.named.template.text, self.target, *watches)
+
+    @property
+    def target(self) -> str:
+        """The table as the record names it."""
+        return table_resource(self.named.table)
+
+    @property
+    def body(self) -> str:
+        """The source of the trigger function for each row."""
+        pieces = {"declarations": self._declarations, "name": self._name}
+        pieces |= {"old": self._parts("OLD", 2), "new": self._parts("NEW", 2)}
+        if not self.watches:
+            return _BODY.format(**pieces)
+        return guard_stamps.BODY.format(**pieces, old_key=self._key("OLD"), new_key=self._key("NEW"))
+
+    @property
+    def naming_body(self) -> str:
+        """The source of a function that names a row it is given, for rows that no trigger has seen."""
+        return guard_stamps.NAMING_BODY.format(
+            declarations=self._declarations, row=self._parts("$1", 1), name=self._name
+        )
+
+    @property
+    def function(self) -> str:
+        """Its name follows from its source: guards of two tables never replace each other's by accident."""
+        return f"guard_{_digest(self.body)}"
+
+    @property
+    def naming(self) -> str:
+        """The function beside it, by the name that migration 0012 looks for."""
+        return guard_stamps.naming_function(self.function)
+
+    @property
+    def _touched(self) -> tuple[Column, ...]:
+        return tuple(replace(column, name=f"part{number}") for number, column in enumerate(self.named.columns, 1))
+
+    @property
+    def _declarations(self) -> str:
+        return "\n    ".join(f"{part.name} {_restored(part)};" for part in self._touched)
+
+    @property
+    def _name(self) -> str:
+        table = replace(self.named.table, name=_TOUCHED)
+        return name_expression(replace(self.named, table=table, columns=self._touched))
+
+    def _parts(self, row: str, depth: int) -> str:
+        pairs = zip(self._touched, self.named.columns, strict=True)
+        return ("\n" + depth * "    ").join(_taken(row, *pair) for pair in pairs)
+
+    def _key(self, row: str) -> str:
+        texts = (f"format('%s', {row}.{quote(name)})" for name in self.named.table.primary_key)
+        return f"ARRAY[{', '.join(texts)}]"
+
+
+def install(guard: Guard, relations: Sequence[str], outdated: Sequence[str]) -> str:
+    """The statements that put the guard on its table, or in the place of an older one.
+
+    ``relations``: the table and its partitions at every level, quoted; the table itself is the first. ``outdated``:
+    names of functions in the schema fencing that nothing uses afterwards.
+    """
+    body, function = guard.body, f"fencing.{guard.function}"
+    return "\n".join([
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger",
+        "LANGUAGE plpgsql STABLE SECURITY DEFINER",
+        _SETTINGS + (guard_stamps.SETTINGS if guard.watches else ""),
+        f"AS $guard_{_digest(body)}${body}$guard_{_digest(body)}$;",
+        f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC;",
+        *(_naming(guard) if guard.watches else ()),
+        *(guard_stamps.on_truncate(one, wanted=guard.watches) for one in relations),
+        *(_trigger(guard, STATEMENT, "BEFORE INSERT OR UPDATE OR DELETE", one) for one in relations),
+        *(_trigger(guard, TRUNCATE, "BEFORE TRUNCATE", one) for one in relations),
+        # AFTER: whatever other triggers have made of the row is what is checked. Partitions get it by themselves.
+        _trigger(guard, ROW, "AFTER INSERT OR UPDATE OR DELETE", relations[0], function),
+        *_dropped(outdated),
+        # What of it goes missing from now on goes on record.
+        _registered(guard, relations[0]),
+    ])  # fmt: skip
+
+
+def remove(relations: Sequence[str], functions: Sequence[str]) -> str:
+    """The statements that take a guard off. ``relations`` as for ``install``; ``functions`` are of schema fencing."""
+    return "\n".join([
+        f"DROP TRIGGER IF EXISTS {ROW} ON {relations[0]};",
+        *(f"DROP TRIGGER IF EXISTS {name} ON {one};" for one in relations for name in (STATEMENT, TRUNCATE)),
+        *(guard_stamps.on_truncate(one, wanted=False) for one in relations),
+        *_dropped(functions),
+        f"SELECT fencing.guard_removed_v1({string(relations[0])});",
+    ])  # fmt: skip
+
+
+def grants(role: str) -> str:
+    """The statements that let a role claim tokens by itself. It needs no right on any table of the schema fencing."""
+    return (
+        f"GRANT USAGE ON SCHEMA fencing TO {quote(role)};\n"
+        f"GRANT EXECUTE ON FUNCTION fencing.hold(text, text, text, boolean) TO {quote(role)};"
+    )
+
+
+def _naming(guard: Guard) -> Iterator[str]:
+    """The function that names rows no trigger has seen."""
+    body, function = guard.naming_body, f"fencing.{guard.naming}(anyelement)"
+    yield f"CREATE OR REPLACE FUNCTION {function} RETURNS text LANGUAGE plpgsql STABLE {_SETTINGS}"
+    yield f"AS $named_{_digest(body)}${body}$named_{_digest(body)}$;"
+    yield f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC;"
+
+
+def _registered(guard: Guard, relation: str) -> str:
+    watches = str(guard.watches).lower()
+    return f"SELECT fencing.guard_installed_v1({string(relation)}, {string(guard.target)}, {watches});"
+
+
+def _dropped(functions: Sequence[str]) -> Iterator[str]:
+    for name in functions:
+        yield f"DROP FUNCTION fencing.{quote(name)};"
+        yield f"DROP FUNCTION IF EXISTS fencing.{quote(guard_stamps.naming_function(name))}(anyelement);"
+
+
+def _trigger(guard: Guard, name: str, moment: str, relation: str, function: str | None = None) -> str:
+    level = "STATEMENT" if function is None else "ROW"
+    called = function or {STATEMENT: "fencing.guard_statement_v1", TRUNCATE: "fencing.guard_truncate_v1"}[name]
+    # The one condition that costs the gateway next to nothing, and that a session cannot change: not by SET ROLE.
+    condition = "" if name == ROW and guard.watches else f" WHEN (SESSION_USER <> {string(guard.role)})"
+    return (
+        f"CREATE OR REPLACE TRIGGER {name} {moment} ON {relation}\n"
+        f"    FOR EACH {level}{condition}\n"
+        f"    EXECUTE FUNCTION {called}({', '.join(string(argument) for argument in guard.arguments)});"
+    )
+
+
+def _restored(column: Column) -> str:
+    return _RESTORED.get(column.base_type, "text") or column.base_type
+
+
+def _taken(row: str, part: Column, column: Column) -> str:
+    value = f"{row}.{quote(column.name)}"
+    return f"{part.name} := CASE WHEN {value} IS NOT NULL THEN format('%s', {value}) END;"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]

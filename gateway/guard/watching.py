@@ -1,0 +1,113 @@
+"""Looks after guards in the background of each gateway: what they have refused, whether they are still there, the rows
+they watch.
+
+All of it is decided in the database, by one gateway at a time; which one does not matter, nor how many there are.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import cast
+
+from gateway.background import said, working
+from gateway.errors import Unavailable
+from gateway.observe.events import BypassFound, FoundBy, GuardRefused, Observe, SweepFailed
+from gateway.store import watches
+from gateway.store.database import Database
+from gateway.store.watches import Finding
+
+INTERVAL = 1.0
+"""Seconds between two looks at what guards have refused, and two stretches of comparing rows with their stamps."""
+_GUARDS_EVERY = 10
+_PAUSE = 10.0  # seconds, after something went wrong
+BLOCKS, STAMPS = 64, 4_000
+"""What is compared in one stretch: of rows half a megabyte."""
+_LARGE = 4096
+_MOST_STEPS = 100_000
+
+
+class Watching:
+    """The guards of one database."""
+
+    def __init__(self, database: Database, observe: Observe) -> None:
+        self._database = database
+        self._observe = observe
+        self._since: datetime | None = None
+        self._blocks = BLOCKS
+
+    def at_work(self) -> AbstractAsyncContextManager[None]:
+        """Look in the background. What goes wrong is an event."""
+        return working(self._keep_looking())
+
+    async def _keep_looking(self) -> None:
+        turn = 0
+        while True:
+            try:
+                await self.look(guards=turn % _GUARDS_EVERY == 0)
+                await self._step()
+                turn += 1
+                await asyncio.sleep(INTERVAL)
+            except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+                self._observe(SweepFailed("guards", said(error)))
+                await asyncio.sleep(_PAUSE)
+
+    async def look(self, *, guards: bool = True) -> int:
+        """Put on record what has been refused since the last look and, with ``guards``, what is missing of them.
+
+        Returns how many entries that were. Raises ``GatewayError``.
+        """
+        now = await self._database.now()
+        refused = await watches.record_refusals(self._database, self._since)
+        self._since = now
+        for one in refused:
+            self._observe(GuardRefused(one.target, one.reason, one.count))
+        return len(refused) + (self._told(await watches.look_at_guards(self._database)) if guards else 0)
+
+    async def sweep(self) -> int:
+        """Look, and compare all watched rows with their stamps, once; how many entries that made.
+
+        Raises ``GatewayError``.
+        """
+        found = await self.look()
+        for relation in await watches.relations(self._database):
+            found += await self.passed(relation)
+        return found
+
+    async def passed(self, relation: str) -> int:
+        """One pass over a table, from where it is to its end; how many entries that made. Raises ``GatewayError``."""
+        found, blocks = 0, _LARGE
+        for _ in range(_MOST_STEPS):
+            try:
+                step = await watches.step(self._database, 0, blocks, blocks * STAMPS // BLOCKS, relation)
+            except Unavailable:
+                if blocks == 1:
+                    raise
+                blocks //= 4
+                continue
+            if step is None:  # a gateway has the table in its hands
+                await asyncio.sleep(INTERVAL / 10)
+                continue
+            found += self._told(step.findings)
+            if step.passed:
+                return found
+        raise Unavailable(f"{relation} changes faster than it can be compared.")
+
+    async def _step(self) -> None:
+        """A stretch of the table that has waited longest. Where writers are in its way, the next one is shorter."""
+        try:
+            step = await watches.step(self._database, INTERVAL, self._blocks, STAMPS)
+        except Unavailable:
+            self._blocks = max(1, self._blocks // 4)
+            return
+        self._blocks = min(BLOCKS, 2 * self._blocks)
+        if step is not None:
+            self._told(step.findings)
+
+    def _told(self, findings: Iterable[Finding]) -> int:
+        found = list(findings)
+        for one in found:
+            self._observe(
+                BypassFound("tables", one.reason, one.resource, one.target, cast(FoundBy, one.found_by), one.rows)
+            )
+        return len(found)

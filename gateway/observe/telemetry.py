@@ -1,0 +1,74 @@
+"""What is seen of one gateway, put together as the configuration wants it: its log, its metrics, its traces."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp
+
+from gateway.config import Config
+from gateway.errors import ConfigurationError
+from gateway.fencing.rules import Mode
+from gateway.observe.events import Observe, Sinks
+from gateway.observe.logs import log_requests
+from gateway.observe.measures import Measures
+from gateway.observe.metrics import Exposition
+from gateway.observe.standing import Standing
+
+if TYPE_CHECKING:
+    from gateway.observe.tracing import Tracing
+
+
+class Telemetry:
+    """``observe`` is told everything; ``standing`` is filled by whoever reads how things stand, before ``metrics``."""
+
+    def __init__(self, config: Config, observe: Observe) -> None:
+        """``observe``: who else is told. Raises ``ConfigurationError`` where traces are wanted and cannot be had."""
+        rules = [
+            *(("tables", rule.name, _mode(rule.mode, config)) for rule in config.tables),
+            *(("objects", rule.match, _mode(rule.mode, config)) for rule in config.objects),
+        ]
+        measures = Measures(
+            [(plane, rule) for plane, rule, _ in rules],
+            [webhook.name for webhook in config.webhooks],
+            [alarm.name for alarm in config.alarms],
+        )
+        self.standing = Standing(_version(), platform.python_version(), rules)
+        self.metrics = Exposition(measures, self.standing)
+        sinks = [observe, *([log_requests] if config.telemetry.access_log else ()), measures]
+        self._tracing = None
+        if config.telemetry.traces is not None:
+            self._tracing = _tracing(config, config.telemetry.traces, Sinks(*sinks))
+            sinks.append(self._tracing)
+        self.observe = Sinks(*sinks)
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """``app``, traced where that is wanted."""
+        return app if self._tracing is None else self._tracing.around(app)
+
+    async def close(self) -> None:
+        """Hand over what has not been sent yet."""
+        if self._tracing is not None:
+            await self._tracing.close()
+
+
+def _mode(mode: Mode | None, config: Config) -> str:
+    return (mode or config.fencing.mode).value
+
+
+def _version() -> str:
+    try:
+        return version("fencing-gateway")
+    except PackageNotFoundError:  # from a folder, not installed
+        return "unknown"
+
+
+def _tracing(config: Config, endpoint: str, observe: Observe) -> "Tracing":
+    try:
+        from gateway.observe.tracing import Tracing as Traces  # noqa: PLC0415 - not everybody has it, nor wants it
+    except ImportError as error:
+        raise ConfigurationError(
+            "telemetry.traces: opentelemetry is not installed.", advice="Install fencing-gateway[tracing]."
+        ) from error
+    telemetry = config.telemetry
+    return Traces(endpoint, service=telemetry.service, version=_version(), sample=telemetry.sample, observe=observe)

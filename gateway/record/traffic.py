@@ -1,0 +1,118 @@
+"""How many writes come to what: counted on their way, and written down every few seconds."""
+
+import asyncio
+import secrets
+import socket
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Literal, TypeAlias
+
+from gateway.background import said, working
+from gateway.observe.events import Event, Observe, SweepFailed, WriteAccepted, WriteRefused
+from gateway.store import traffic as store
+from gateway.store.database import Database
+from gateway.store.traffic import Counts, Place
+
+INTERVAL = 10.0
+"""Seconds between two flushes."""
+
+_GRACE = 3.0  # seconds
+# What waits for a database that is down: flushes, an hour of them, and rows. What comes beyond joins what is there.
+_MOST_WAITING = 360
+_MOST_ROWS = 10_000
+
+Outcome: TypeAlias = Literal["accepted", "refused", "observed"]
+
+
+class Traffic:
+    """The counts of one process: a sink of events, which costs a write one step in a dictionary.
+
+    A write is ``accepted`` or ``refused``; ``observed`` where it passed, and would have been refused if its rule were
+    enforced. What is refused of the API is no write.
+    """
+
+    def __init__(self) -> None:
+        self._gateway = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        # There are only so many tables and patterns of keys.
+        self._counts: defaultdict[tuple[str, str, Outcome], int] = defaultdict(int)
+        self._last: tuple[str, str] | None = None
+        # What has been counted until when (by the loop's clock), and waits for a database.
+        self._waiting: deque[tuple[float, dict[tuple[str, str, Outcome], int]]] = deque()
+        # This process's rows, whole, as long as their minute may not be over. Written as they are, and not added up in
+        # the database, so that a flush whose answer was lost is simply made again.
+        self._rows: dict[Place, Counts] = {}
+        self.handlers = {WriteAccepted: self, WriteRefused: self}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, WriteAccepted):
+            self._counts[event.plane, event.rule or "", "accepted"] += 1
+        elif isinstance(event, WriteRefused):
+            self._refused(event)
+
+    def _refused(self, event: WriteRefused) -> None:
+        """Each refused resource of a write is an event; they come one after the other, and are one write."""
+        attempt = event.rejection.attempt
+        rule = attempt.rule
+        if event.plane == "api" or rule is None or (attempt.request_id, rule) == self._last:
+            return
+        self._last = (attempt.request_id, rule)
+        self._counts[event.plane, rule, "refused" if event.rejection.enforced else "observed"] += 1
+
+    async def flush(self, database: Database) -> None:
+        """Write down what has been counted. Raises ``GatewayError``: then it is kept for the next time.
+
+        Counts go to the minute in which they were flushed first, by the database's clock.
+        """
+        loop = asyncio.get_running_loop()
+        self._put_away(loop.time())
+        if not self._waiting:
+            return
+        now = await database.now()
+        latest = max((place.minute for place in self._rows), default=None)
+        while self._waiting:
+            at, counts = self._waiting.popleft()
+            minute = (now - timedelta(seconds=loop.time() - at)).replace(second=0, microsecond=0)
+            # A row that is let go of must never be begun again, even if the database's clock is set back.
+            if latest is None or (minute > latest and len(self._rows) < _MOST_ROWS):
+                latest = minute
+            for (plane, rule, outcome), number in counts.items():
+                self._rows.setdefault(Place(latest, plane, rule), Counts()).add(outcome, number)
+        await store.write(database, self._gateway, self._rows)
+        self._rows = {place: row for place, row in self._rows.items() if place.minute == latest}
+
+    def _put_away(self, now: float) -> None:
+        if self._counts:
+            self._waiting.append((now, dict(self._counts)))
+            self._counts.clear()
+        if len(self._waiting) > _MOST_WAITING:
+            _, oldest = self._waiting.popleft()
+            for key, number in oldest.items():
+                counts = self._waiting[0][1]
+                counts[key] = counts.get(key, 0) + number
+
+
+@asynccontextmanager
+async def flushing(
+    database: Database, traffic: Traffic, observe: Observe, interval: float = INTERVAL
+) -> AsyncIterator[None]:
+    """Flush as long as this lasts, and once at its end. What goes wrong is an event."""
+    async with working(_keep_flushing(database, traffic, observe, interval)):
+        yield
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_GRACE):
+            await _flush(database, traffic, observe)
+
+
+async def _keep_flushing(database: Database, traffic: Traffic, observe: Observe, interval: float) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        await _flush(database, traffic, observe)
+
+
+async def _flush(database: Database, traffic: Traffic, observe: Observe) -> None:
+    try:
+        await traffic.flush(database)
+    except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+        observe(SweepFailed("counts of writes", said(error)))

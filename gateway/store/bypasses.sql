@@ -1,0 +1,96 @@
+-- name: record
+-- Put on record that a key is not what the last write through the gateway has left there, and go by what it is now: so
+-- each change is found once. No row, and nothing done, where that cannot be told for certain: what is remembered must be a
+-- witness, and nothing may be under way at the key but the write that has looked ($5, $6), which nobody settles. A sweep
+-- ($5 null) has looked between reading the row and this: it must be the same row still ($4).
+--
+-- The key may have rows of other resources, from before a rule was changed; what fits one of them is no finding.
+WITH held AS (
+    SELECT o.resource, o.etag, o.tombstone FROM fencing.object AS o
+    WHERE o.resource = $1 AND o.bucket = $2 AND o.key = $3 AND o.witnessed AND o.etag IS DISTINCT FROM $7::text
+      AND ($4::text IS NULL OR o.xmin::text = $4)
+      AND NOT EXISTS (
+          SELECT FROM fencing.intent AS i
+          WHERE i.bucket = $2 AND i.key = $3 AND (i.settling OR (i.resource, i.write_id, i.attempt) IS DISTINCT FROM ($1, $5::uuid, $6::integer)))
+      AND ($5 IS NULL OR EXISTS (
+          SELECT FROM fencing.intent AS i
+          WHERE i.resource = $1 AND i.bucket = $2 AND i.key = $3 AND (i.write_id, i.attempt) = ($5, $6)))
+      AND NOT EXISTS (
+          SELECT FROM fencing.object AS p
+          WHERE p.bucket = $2 AND p.key = $3 AND p.resource <> $1 AND p.etag IS NOT DISTINCT FROM $7)
+    FOR UPDATE OF o
+), corrected AS (
+    UPDATE fencing.object AS o SET etag = $7, tombstone = false FROM held
+    WHERE o.resource = held.resource AND o.bucket = $2 AND o.key = $3
+), reason AS (
+    SELECT CASE WHEN $7 IS NULL THEN 'object-vanished' WHEN held.etag IS NULL OR held.tombstone THEN 'object-appeared'
+        ELSE 'object-changed' END AS reason, held.* FROM held
+)
+INSERT INTO fencing.intake (kind, plane, rule, resource, reason, target,
+    fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, details)
+SELECT 'bypass', 'objects', $8, r.resource, r.reason, $9, f.epoch, f.value, f.holder, f.caller, f.raised_at,
+    jsonb_strip_nulls(jsonb_build_object('expected', r.etag, 'tombstone', nullif(r.tombstone, false)) || $10::jsonb)
+FROM reason AS r LEFT JOIN fencing.fence AS f ON f.resource = r.resource
+RETURNING reason
+
+-- name: buckets
+-- Begin to patrol the buckets that something is remembered of; found by going from one to the next in the index.
+WITH RECURSIVE named (bucket) AS (
+    (SELECT o.bucket FROM fencing.object AS o ORDER BY o.bucket LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.bucket FROM fencing.object AS o WHERE o.bucket > n.bucket ORDER BY o.bucket LIMIT 1)
+    FROM named AS n WHERE n.bucket IS NOT NULL
+)
+INSERT INTO fencing.patrol (bucket) SELECT bucket FROM named WHERE bucket IS NOT NULL
+ON CONFLICT (bucket) DO NOTHING RETURNING bucket
+
+-- name: take_up
+-- The bucket nobody has taken up for longest, if not since $1, and where to go on in it.
+UPDATE fencing.patrol AS p SET taken_at = clock_timestamp()
+WHERE p.bucket = (
+    SELECT q.bucket FROM fencing.patrol AS q WHERE q.taken_at < $1 ORDER BY q.taken_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+RETURNING p.bucket, p.after
+
+-- name: go_on
+-- The patrol of a bucket has got from $2 to $3, unless somebody else has moved it.
+UPDATE fencing.patrol AS p SET after = $3, taken_at = clock_timestamp() WHERE p.bucket = $1 AND p.after = $2 RETURNING 1
+
+-- name: remembered
+-- What is remembered of the keys of a bucket after one of them, in the order of keys.
+SELECT o.resource, o.key, o.etag, o.tombstone, o.witnessed, o.xmin::text AS version FROM fencing.object AS o
+WHERE o.bucket = $1 AND o.key > $2 ORDER BY o.key LIMIT $3
+
+-- name: forget
+-- Rows of keys that belong to other resources by now, if they are the same rows still.
+DELETE FROM fencing.object AS o USING unnest($2::text[], $3::text[], $4::text[]) AS u (resource, key, version)
+WHERE o.resource = u.resource AND o.bucket = $1 AND o.key = u.key AND o.xmin::text = u.version RETURNING 1
+
+-- name: bucket_vanished
+-- A bucket is gone. Whatever stood there as far as is known goes with it, as one entry; none if nothing did. That it has
+-- not been emptied and deleted through the gateway, and made anew since, is told by rows from before anybody looked: one
+-- of them ($3, $4, $5) must stand for an object still.
+WITH known AS (
+    SELECT FROM fencing.object AS o
+    JOIN unnest($3::text[], $4::text[], $5::text[]) AS u (resource, key, version)
+      ON o.resource = u.resource AND o.key = u.key AND o.xmin::text = u.version
+    WHERE o.bucket = $1 AND o.etag IS NOT NULL AND NOT o.tombstone AND o.witnessed LIMIT 1
+), gone AS (
+    DELETE FROM fencing.object AS o WHERE o.bucket = $1 AND EXISTS (SELECT FROM known)
+      AND NOT EXISTS (SELECT FROM fencing.intent AS i WHERE i.bucket = $1) RETURNING o.etag, o.tombstone, o.witnessed
+), unpatrolled AS (
+    DELETE FROM fencing.patrol AS p WHERE p.bucket = $1 AND EXISTS (SELECT FROM gone)
+), counted AS (
+    SELECT count(*) AS objects FROM gone WHERE etag IS NOT NULL AND NOT tombstone AND witnessed
+)
+INSERT INTO fencing.intake (kind, plane, reason, target, details)
+SELECT 'bypass', 'objects', 'bucket-vanished', $2,
+    jsonb_build_object('found_by', 'sweep', 'bucket', $1::text, 'objects', c.objects)
+FROM counted AS c WHERE c.objects > 0
+RETURNING (details ->> 'objects')::bigint AS objects
+
+-- name: forget_bucket
+-- A bucket has been deleted through the gateway.
+WITH unpatrolled AS (
+    DELETE FROM fencing.patrol AS p WHERE p.bucket = $1
+)
+DELETE FROM fencing.object AS o WHERE o.bucket = $1 RETURNING 1

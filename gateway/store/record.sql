@@ -1,0 +1,28 @@
+-- name: seal
+-- Bring into the record what has been committed; how many entries, null where somebody else is at it and $2 says not to wait.
+SELECT sealed, position FROM fencing.seal_v1($1, $2)
+
+-- name: left
+-- What there is still to be sealed.
+SELECT min(number) AS oldest, max(number) AS newest FROM fencing.intake
+
+-- name: head
+-- The end of the record.
+SELECT position, encode(hash, 'hex') AS hash FROM fencing.head
+
+-- name: put
+-- Something has happened that is no refusal.
+INSERT INTO fencing.intake (
+    kind, plane, rule, resource, reason, epoch, value, holder, caller, request_id,
+    fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, details
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+RETURNING id, at
+
+-- name: prepare_partitions
+-- Partitions for the days to come. This function and the next are named as when a partition was a day: gateways of two
+-- releases call them (docs/decisions/004).
+SELECT fencing.prepare_days_v1($1, $2) AS made
+
+-- name: drop_partition
+-- The oldest partition, if the last of its days is old enough.
+SELECT fencing.drop_day_v1($1) AS last_day

@@ -1,0 +1,68 @@
+"""The axis of time: where a moment is, and which moments are worth a tick. UTC throughout. Pure."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gateway.timeline.history import Span
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_MILLISECONDS = [timedelta(milliseconds=step) for step in (1, 2, 5, 10, 20, 50, 100, 200, 500)]
+_SECONDS = [timedelta(seconds=step) for step in (1, 2, 5, 10, 15, 30)]
+_MINUTES = [timedelta(minutes=step) for step in (1, 2, 5, 10, 15, 30)]
+_HOURS = [timedelta(hours=step) for step in (1, 2, 3, 6, 12)]
+_DAYS = [timedelta(days=step) for step in (1, 2, 5, 10, 30, 100, 365, 1000, 3650, 18250)]
+STEPS = (*_MILLISECONDS, *_SECONDS, *_MINUTES, *_HOURS, *_DAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A moment on the axis. ``day`` is said where it is another than that of the tick before."""
+
+    at: datetime
+    x: float
+    label: str
+    day: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A span of time laid out from ``left`` to ``right``."""
+
+    span: Span
+    left: float
+    right: float
+
+    def x(self, moment: datetime) -> float:
+        """Where a moment is; what is outside of the span is at its end."""
+        share = (self.span.nearest(moment) - self.span.since) / self.span.length
+        return round(self.left + share * (self.right - self.left), 1)
+
+    def ticks(self, at_most: int = 8) -> tuple[Tick, ...]:
+        """Round moments within the span, at the finest step that gives no more than ``at_most`` of them."""
+        step = next((step for step in STEPS if self.span.length / step <= at_most - 1), STEPS[-1])
+        moment = _EPOCH + -(-(self.span.since - _EPOCH) // step) * step
+        ticks: list[Tick] = []
+        day = None
+        while moment <= self.span.until:
+            of_tick = said_day(moment)
+            label = of_tick if step >= timedelta(days=1) else said_time(moment, step)
+            named = of_tick if step < timedelta(days=1) and of_tick != day else None
+            ticks.append(Tick(moment, self.x(moment), label, named))
+            day = of_tick
+            moment += step
+        return tuple(ticks)
+
+
+def said_time(moment: datetime, step: timedelta) -> str:
+    """A time of day, as finely as ``step`` needs it."""
+    moment = moment.astimezone(UTC)
+    if step < timedelta(seconds=1):
+        return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}"
+    return f"{moment:%H:%M:%S}" if step < timedelta(minutes=1) else f"{moment:%H:%M}"
+
+
+def said_day(moment: datetime) -> str:
+    """A day: ``21 Nov 2025``."""
+    moment = moment.astimezone(UTC)
+    return f"{moment.day} {moment:%b %Y}"

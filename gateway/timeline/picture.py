@@ -1,0 +1,271 @@
+"""The timeline as a picture in numbers: where each lane, mark and arrow is, and what is said of it. Pure.
+
+Units are those of the SVG's view box; x grows with time, y with the token. How it is drawn, and in which colours, is up
+to the template and the style sheet.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from gateway.fencing.record import Kind
+from gateway.timeline import words
+from gateway.timeline.axis import Axis
+from gateway.timeline.history import Activity, History, Key, Refusals, Span, Takeover
+from gateway.timeline.lanes import Lane, LeaseSpan, lanes, takeovers
+from gateway.timeline.shapes import Arrow, Band, Bar, Flag, Mark, Picture, Present, Row, Stroke, Upright
+from gateway.timeline.words import Clock
+
+WIDTH, LEFT, RIGHT = 1120.0, 232.0, 1088.0
+TOP, FOOT = 34.0, 44.0
+ROW, LOW_ROW, MANY = 54.0, 42.0, 8
+"""Height of a lane; where there are more than ``MANY`` of them, that of each is ``LOW_ROW``."""
+MARK = 38.0
+"""Width of a mark. Refused writes closer than that are one mark."""
+STRIP = 56.0
+"""Height of the strip of activity."""
+
+_FLAGS = 36.0
+_LABEL = 96.0
+"""Room that a time needs beside an arrow."""
+
+
+def draw(history: History) -> Picture:
+    """The picture of a history."""
+    clock, axis = Clock(history.span), Axis(history.span, LEFT, RIGHT)
+    drawn = lanes(history)
+    rest = _rest(history, drawn)
+    strip = _strip(history.activity, axis, clock) if rest else ()
+    top = TOP + (STRIP if strip else 0.0)
+    height = ROW if len(drawn) <= MANY else LOW_ROW
+    rows = tuple(
+        _row(lane, round(top + (place + 0.5) * height, 1), height, axis, clock) for place, lane in enumerate(drawn)
+    )
+    lanes_end = top + max(1, len(rows)) * height
+    flags = tuple(
+        Flag(axis.x(one.at), words.said_remark(one, clock), one.kind, one.id)
+        for one in history.remarks
+        if history.span.has(one.at)
+    )
+    bottom = lanes_end + (_FLAGS if flags else 0.0)
+    headline = words.headline(drawn, history.totals, clock)
+    return Picture(
+        span=history.span,
+        width=WIDTH,
+        height=bottom + FOOT,
+        left=LEFT,
+        right=RIGHT,
+        top=top,
+        bottom=bottom,
+        ticks=axis.ticks(),
+        rows=rows,
+        arrows=tuple(_arrows(takeovers(history), rows, axis, clock, height)),
+        uprights=tuple(_uprights(takeovers(history), axis)),
+        flags=flags,
+        flags_y=lanes_end + _FLAGS / 2 if flags else None,
+        strip=strip,
+        headline=headline,
+        summary=words.plain(headline),
+        rest=rest,
+        has=_present(rows, flags),
+        clock=clock,
+    )
+
+
+def _present(rows: Sequence[Row], flags: Sequence[Flag]) -> Present:
+    marks = [mark for row in rows for mark in row.marks]
+    kinds = {flag.kind for flag in flags}
+    return Present(
+        several=any(mark.text for mark in marks),
+        noted=any(mark.noted for mark in marks),
+        leases=any(row.bands for row in rows),
+        bypass=Kind.BYPASS in kinds,
+        guarded=Kind.GUARD_REFUSED in kinds,
+        settled=Kind.SETTLED in kinds,
+    )
+
+
+def _row(lane: Lane, y: float, height: float, axis: Axis, clock: Clock) -> Row:
+    return Row(
+        lane,
+        y,
+        height,
+        words.name(lane),
+        lane.party.shown,
+        words.note(lane),
+        words.said_lane(lane, clock),
+        _held(lane, axis),
+        _late(lane, axis),
+        tuple(_bands(lane, axis, clock, labelled=height == ROW)),
+        tuple(_marks(lane, axis, clock)),
+        tuple(words.said_lease(lane.party, lease, clock) for lease in lane.leases),
+    )
+
+
+def _held(lane: Lane, axis: Axis) -> Stroke | None:
+    """From when it raised the fence to when it was overtaken. An epoch that an administrator begins is nobody's."""
+    span, since = axis.span, lane.since
+    until = span.until if lane.overtaken is None else lane.overtaken.at
+    if since is None or lane.begins_epoch or until < span.since or since > span.until:
+        return None
+    goes_on = lane.overtaken is None or until > span.until
+    return Stroke(axis.x(since), axis.x(until), begins=since >= span.since, ends=not goes_on)
+
+
+def _late(lane: Lane, axis: Axis) -> Stroke | None:
+    """What it wrote after it was overtaken, or without ever having taken over: up to its last refused write."""
+    first, last = lane.tally.first, lane.tally.last
+    if first is None or last is None:
+        return None
+    overtaken = lane.overtaken
+    since = first if overtaken is None or first < overtaken.at else overtaken.at
+    return Stroke(axis.x(since), axis.x(last), begins=axis.span.has(since))
+
+
+def _bands(lane: Lane, axis: Axis, clock: Clock, *, labelled: bool) -> list[Band]:
+    bands = []
+    for lease in lane.leases:
+        since, until = lease.since or axis.span.since, _end(lease, lane, axis)
+        if until >= axis.span.since and since <= axis.span.until:
+            ended = labelled and lease.end is not None and lease.until is not None and axis.span.has(lease.until)
+            end = words.said_end(lease.end) if ended and lease.end is not None else None
+            bands.append(Band(axis.x(since), axis.x(until), words.said_lease(lane.party, lease, clock), end))
+    return bands
+
+
+def _end(lease: LeaseSpan, lane: Lane, axis: Axis) -> datetime:
+    """Where a band ends: with its lease, or else where its holder's lane does, since more is not known."""
+    if lease.until is not None:
+        return lease.until
+    return axis.span.until if lane.overtaken is None else lane.overtaken.at
+
+
+def _marks(lane: Lane, axis: Axis, clock: Clock) -> list[Mark]:
+    """The refused writes of a lane from left to right; those too close for marks of their own are one."""
+    groups: list[Refusals] = []
+    for refusals in lane.refusals:
+        if groups and axis.x(refusals.first) - axis.x(groups[-1].first) < MARK + 2:
+            groups[-1] = _together(groups[-1], refusals)
+        else:
+            groups.append(refusals)
+    return [_mark(lane, group, axis, clock) for group in groups]
+
+
+def _together(one: Refusals, other: Refusals) -> Refusals:
+    return replace(
+        one,
+        last=max(one.last, other.last),
+        count=one.count + other.count,
+        noted=one.noted + other.noted,
+        reason=one.reason if one.reason == other.reason else None,
+    )
+
+
+def _mark(lane: Lane, refusals: Refusals, axis: Axis, clock: Clock) -> Mark:
+    several = refusals.count > 1
+    margin = max((refusals.last - refusals.first) / 4, timedelta(milliseconds=5))
+    return Mark(
+        axis.x(refusals.first),
+        MARK - 2,
+        _short_number(refusals.count) if several else None,
+        words.said_refusals(lane, refusals, clock),
+        noted=refusals.noted == refusals.count,
+        id=refusals.id,
+        span=Span(refusals.first - margin, refusals.last + margin) if several else None,
+    )
+
+
+def _arrows(known: Sequence[Takeover], rows: Sequence[Row], axis: Axis, clock: Clock, height: float) -> list[Arrow]:
+    """An arrow for each takeover within the span, of somebody, by somebody who is drawn."""
+    arrows = []
+    by_key = {row.lane.party.key: row for row in rows}
+    for takeover in known:
+        target = by_key.get(takeover.by.key)
+        if target is None or not axis.span.has(takeover.at):
+            continue
+        source = _source(takeover, rows, by_key)
+        if source is None and takeover.over is None:
+            continue
+        x = axis.x(takeover.at)
+        arrows.append(
+            Arrow(
+                x,
+                round(target.y - height * 0.62, 1) if source is None else source.y,
+                target.y,
+                clock.time(takeover.at),
+                flipped=x > RIGHT - _LABEL,
+                label=words.said_takeover(takeover, clock),
+                from_lane=source is not None,
+                inferred=takeover.inferred,
+            )
+        )
+    return arrows
+
+
+def _source(takeover: Takeover, rows: Sequence[Row], by_key: Mapping[Key, Row]) -> Row | None:
+    """The lane that was overtaken: the one on record, or else the last of those known to have been."""
+    if takeover.over is not None and takeover.over.key in by_key:
+        return by_key[takeover.over.key]
+    overtaken = [row for row in rows if row.lane.overtaken == takeover and row.lane.since is not None]
+    return overtaken[-1] if overtaken else None
+
+
+def _uprights(known: Sequence[Takeover], axis: Axis) -> list[Upright]:
+    """The beginnings of epochs: by an administrator, or by the first token of a lock service that has one more."""
+    uprights: list[Upright] = []
+    for before, one in zip([None, *known], known, strict=False):
+        assert one.by.token is not None
+        epoch = one.by.token.epoch
+        begins = one.kind is Kind.EPOCH or (
+            before is not None and before.by.token is not None and before.by.token.epoch < epoch
+        )
+        if begins and axis.span.has(one.at) and all(f"epoch {epoch}" != upright.text for upright in uprights):
+            x = axis.x(one.at)
+            uprights.append(Upright(x, f"epoch {epoch}", flipped=x > RIGHT - _LABEL))
+    return uprights
+
+
+def _strip(activity: Sequence[Activity], axis: Axis, clock: Clock) -> tuple[Bar, ...]:
+    """How much there was when: bars, those of refused writes and those of takeovers each to its own scale."""
+    most_refused = max((piece.refused for piece in activity), default=0)
+    most_takeovers = max((piece.takeovers for piece in activity), default=0)
+    bars = []
+    for piece in activity:
+        if not piece.refused and not piece.takeovers:
+            continue
+        x1, x2 = axis.x(piece.span.since), axis.x(piece.span.until)
+        bars.append(
+            Bar(
+                x1,
+                round(max(1.0, x2 - x1 - 1.0), 1),
+                _height(piece.refused, most_refused),
+                _height(piece.takeovers, most_takeovers),
+                words.said_activity(piece, clock),
+                piece.span,
+            )
+        )
+    return tuple(bars)
+
+
+def _height(count: int, most: int) -> float:
+    """Of a bar: nothing for nothing, something that can be seen for anything else."""
+    return round(max(2.0, count / most * (STRIP / 2 - 8)), 1) if count else 0.0
+
+
+def _rest(history: History, drawn: Sequence[Lane]) -> str | None:
+    """What is not drawn, in words; None where everything is."""
+    totals = history.totals
+    if not history.crowded:
+        return None
+    others = totals.parties - len(history.parties)
+    zombies = totals.zombies - sum(1 for lane in drawn if lane.tally.refused)
+    refused = totals.refused - sum(lane.tally.refused for lane in drawn)
+    return words.said_rest(others, max(0, zombies), max(0, refused))
+
+
+def _short_number(count: int) -> str:
+    """A count that fits on a mark: ``12``, ``1.2k``, ``3M``."""
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if count >= size:
+            return f"{count / size:.1f}{unit}" if count < 10 * size else f"{count // size}{unit}"
+    return str(count)

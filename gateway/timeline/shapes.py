@@ -1,0 +1,153 @@
+"""What a picture of the timeline is made of. Data; units are those of the SVG's view box."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from gateway.fencing.record import Kind
+from gateway.timeline.axis import Tick
+from gateway.timeline.history import Span
+from gateway.timeline.lanes import Lane
+from gateway.timeline.words import Clock, Sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Refused writes; one leads to its entry ``id``, several to the ``span`` they are from. ``noted``: all passed."""
+
+    x: float
+    width: float
+    text: str | None
+    label: str
+    noted: bool
+    id: UUID
+    span: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stroke:
+    """A line along a lane. ``begins`` and ``ends`` are False where it goes on beyond the picture."""
+
+    x1: float
+    x2: float
+    begins: bool = True
+    ends: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A lease. ``end`` is how it ended, in one word; None where it is not over, or its end is not in the picture."""
+
+    x1: float
+    x2: float
+    label: str
+    end: str | None
+
+    @property
+    def wide(self) -> bool:
+        """Whether a few words fit below it."""
+        return self.x2 - self.x1 > 90
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A lane: who, and what is drawn at ``y``, its middle: ``held``, and ``late`` for what it did when overtaken."""
+
+    lane: Lane
+    y: float
+    height: float
+    name: str
+    token: str
+    note: str | None
+    label: str
+    held: Stroke | None
+    late: Stroke | None
+    bands: tuple[Band, ...]
+    marks: tuple[Mark, ...]
+    leases: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A takeover, down from lane to lane. ``from_lane`` is False where who was overtaken is not drawn."""
+
+    x: float
+    y1: float
+    y2: float
+    time: str
+    flipped: bool
+    label: str
+    from_lane: bool
+    inferred: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Upright:
+    """A moment that concerns every lane: a new epoch."""
+
+    x: float
+    text: str
+    flipped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A warning at the foot of the picture, which leads to its entry."""
+
+    x: float
+    label: str
+    kind: Kind
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Activity of one piece of time, in heights; it leads to its ``span``."""
+
+    x: float
+    width: float
+    refused: float
+    takeovers: float
+    label: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Which things there are that a legend has to explain, beside those of every picture."""
+
+    several: bool
+    noted: bool
+    leases: bool
+    bypass: bool
+    guarded: bool
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All that is drawn, and the words beside it. ``strip`` is empty if everything is drawn."""
+
+    span: Span
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+    ticks: tuple[Tick, ...]
+    rows: tuple[Row, ...]
+    arrows: tuple[Arrow, ...]
+    uprights: tuple[Upright, ...]
+    flags: tuple[Flag, ...]
+    flags_y: float | None
+    strip: tuple[Bar, ...]
+    headline: tuple[Sentence, ...]
+    summary: str
+    rest: str | None
+    has: Present
+    clock: Clock
+
+    @property
+    def troubled(self) -> bool:
+        """Whether any write was refused, or would have been."""
+        return any(row.lane.tally.refused for row in self.rows)

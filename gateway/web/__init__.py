@@ -1,0 +1,46 @@
+"""The page: what the record holds, for people, at ``/ui/``. docs/page.md says what each page answers.
+
+``build`` makes the ASGI app. A page is a module with ``routes(site)``; the door, ``door.py``, stands before all.
+"""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from gateway.auth.keys import Keys
+from gateway.errors import GatewayError
+from gateway.web import door, entries, lists, live, observing, overview, report, resource, resources
+from gateway.web.door import Clock, Door
+from gateway.web.protection import Protection
+from gateway.web.site import Site
+
+SEGMENT = "ui"
+"""The first segment of all paths that are the page's."""
+
+
+def build(site: Site, keys: Keys, clock: Clock) -> ASGIApp:
+    """Everything under ``/ui/``. ``clock`` ends sessions."""
+    app = Starlette(
+        routes=[
+            *door.routes(keys, clock, site.pages),
+            *overview.routes(site),
+            *lists.routes(site),
+            *entries.routes(site),
+            *observing.routes(site),
+            *resources.routes(site),
+            *resource.routes(site),
+            *report.routes(site),
+            *live.routes(site),
+            site.assets.route(),
+            Route("/ui", _to_overview),
+        ],
+        exception_handlers={GatewayError: site.answer_error, HTTPException: site.answer_http},
+    )
+    return Protection(Door(app, keys, clock, site.pages))
+
+
+async def _to_overview(_: Request) -> Response:
+    return RedirectResponse("/ui/", 308)

@@ -1,0 +1,139 @@
+"""What a list is asked for: from the fields of its form, which stand in its address, to the filters of the record."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gateway.errors import RequestMalformed, TokenMalformed
+from gateway.fencing.filters import Filters
+from gateway.fencing.record import Kind
+from gateway.fencing.token import Token
+
+SPANS = {
+    "1h": ("Last hour", timedelta(hours=1)),
+    "24h": ("24 hours", timedelta(hours=24)),
+    "7d": ("7 days", timedelta(days=7)),
+    "30d": ("30 days", timedelta(days=30)),
+}
+"""Spans up to now: the name that stands in addresses, what people call it, how long it is."""
+
+PLANES = ("tables", "objects", "api")
+REASONS = ("token-stale", "token-duplicate", "token-used", "token-implausible")
+
+_NAMES = ("prefix", "resource", "holder", "caller", "reason", "plane", "rule")
+_FIELDS = (*_NAMES, "enforced", "token", "span", "since", "until", "before", "after")
+_TIMES = ("span", "since", "until")
+_LONGEST = 1024
+_MAX_POSITION = 10**18 - 1
+_EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+"""Beyond these, moments cannot be reckoned with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """``fields`` are those of the form that say something. ``before`` and ``after`` are positions in the record."""
+
+    fields: Mapping[str, str]
+    kinds: tuple[Kind, ...]
+    filters: Filters
+    before: int | None
+    after: int | None
+
+    @property
+    def exported(self) -> list[tuple[str, str]]:
+        """The same filters as parameters of the API: its exports have no spans, only moments."""
+        said = [(name, value) for name, value in self.fields.items() if name not in _TIMES]
+        moments = [("since", self.filters.since), ("until", self.filters.until)]
+        said += [(name, moment.isoformat()) for name, moment in moments if moment is not None]
+        return said + [("kind", kind.value) for kind in self.kinds]
+
+
+def read(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tuple[Kind, ...] = ()) -> Asked:
+    """Read the parameters of an address. ``now``: the database's. ``kinds``: what the list is about; none: anything.
+
+    Raises ``RequestMalformed``, which names the field.
+    """
+    fields = {name: _checked(name, value) for name, value in parameters if value != "" and name in _FIELDS}
+    named = [value for name, value in parameters if name == "kind" and value]
+    asked_kinds = () if kinds else tuple(dict.fromkeys(map(_kind, named)))
+    span = fields.get("span")
+    if span is not None and span not in SPANS:
+        raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
+    since = _moment("since", fields.get("since"))
+    if since is None and span is not None:
+        since = now - SPANS[span][1]
+    filters = Filters(
+        kinds=asked_kinds or kinds,
+        **{name: fields.get(name) for name in _NAMES},
+        enforced=_choice("enforced", fields.get("enforced")),
+        token=_token(fields.get("token")),
+        since=since,
+        until=_moment("until", fields.get("until")),
+    )
+    before, after = _position("before", fields.get("before")), _position("after", fields.get("after"))
+    kept = {name: value for name, value in fields.items() if name not in ("before", "after", "since", "until")}
+    given: dict[str, str] = {
+        name: _in_form(_moment(name, fields[name])) for name in ("since", "until") if name in fields
+    }
+    return Asked({**kept, **given}, asked_kinds, filters, before, after)
+
+
+def field(parameters: Sequence[tuple[str, str]], name: str) -> str | None:
+    """A field that is no filter; None where it says nothing. Raises ``RequestMalformed``."""
+    return next((_checked(name, value) for given, value in parameters if given == name and value), None)
+
+
+def _checked(name: str, value: str) -> str:
+    if "\0" in value:
+        raise RequestMalformed(f"{name}: a NUL character cannot be part of a name.")
+    if len(value) > _LONGEST:
+        raise RequestMalformed(f"{name}: at most {_LONGEST} characters.")
+    return value
+
+
+def _kind(value: str) -> Kind:
+    try:
+        return Kind(value)
+    except ValueError as error:
+        raise RequestMalformed(f"kind: there is none called {value[:40]}.") from error
+
+
+def _choice(name: str, value: str | None) -> bool | None:
+    if value not in (None, "true", "false"):
+        raise RequestMalformed(f"{name}: must be true or false.")
+    return None if value is None else value == "true"
+
+
+def _token(value: str | None) -> Token | None:
+    try:
+        return None if value is None else Token.parse(value)
+    except TokenMalformed as error:
+        raise RequestMalformed("token: must be digits, or epoch.digits.") from error
+
+
+def _moment(name: str, value: str | None) -> datetime | None:
+    """A moment in ISO 8601. One without a zone, as fields of forms send it, is in UTC."""
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        if not _EARLIEST <= moment <= _LATEST:
+            raise ValueError("beyond the calendar")
+        return moment.astimezone(UTC)
+    except ValueError as error:
+        raise RequestMalformed(f"{name}: must be a time such as 2026-03-01T04:05, which is in UTC.") from error
+
+
+def _in_form(moment: datetime | None) -> str:
+    """As fields of forms want it, which know no zones."""
+    return "" if moment is None else moment.replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def _position(name: str, value: str | None) -> int | None:
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdecimal()) or len(value) > 19 or int(value) > _MAX_POSITION:
+        raise RequestMalformed(f"{name}: must be a position in the record.")
+    return int(value)

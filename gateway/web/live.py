@@ -1,0 +1,106 @@
+"""Refused writes as they come in: a page, and the stream that goes on with it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.api.outlet import Outlet, Room, Streamed
+from gateway.fencing.filters import Filters
+from gateway.fencing.record import Entry, Kind
+from gateway.record.following import Subscription
+from gateway.store import record, search
+from gateway.timeline.history import TAKEOVERS
+from gateway.web.filters import field
+from gateway.web.pace import Pace
+from gateway.web.site import Site
+
+# A proxy that collected the answer before it passed it on would never pass it on.
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+_SHOWN = 30
+"""So many entries are there when the page is opened."""
+_VIEWERS = 100
+QUIET = 15.0
+"""Seconds after which a word is sent that says nothing, so that nobody takes the connection for dead."""
+_DIGITS = 19
+LONGEST = 600.0
+"""Seconds after which a stream ends: the browser opens the next one, and its session is looked at again."""
+
+
+def routes(site: Site) -> list[Route]:
+    """``/ui/live`` and its stream."""
+    room = Room(_VIEWERS, "live pages")
+
+    async def show(request: Request) -> Response:
+        filters = _wanted(request)
+        entries = await search.page(site.database, filters, _SHOWN)
+        return site.pages.render(
+            request,
+            "live.html",
+            entries=entries,
+            fields={"prefix": filters.prefix or ""},
+            takeovers=len(filters.kinds) > 1,
+            after=entries[0].position if entries else 0,
+            now=await site.database.now(),
+        )
+
+    async def stream(request: Request) -> Response:
+        filters = _wanted(request)
+        after = await _position(site, request)
+        return Streamed(_opened(site, room, filters, after), "text/event-stream", _HEADERS, endless=True)
+
+    return [Route("/ui/live", show), Route("/ui/live/stream", stream)]
+
+
+def _wanted(request: Request) -> Filters:
+    sent = request.query_params.multi_items()
+    kinds = (Kind.REJECTION, *TAKEOVERS) if field(sent, "takeovers") == "true" else (Kind.REJECTION,)
+    return Filters(kinds=kinds, prefix=field(sent, "prefix"))
+
+
+async def _position(site: Site, request: Request) -> int | None:
+    """After what to go on: what the browser has had last, or else the page. None: from now on."""
+    told = request.headers.get("last-event-id") or request.query_params.get("after", "")
+    if not (told.isascii() and told.isdecimal()) or len(told) > _DIGITS:
+        return None
+    return int(told) if int(told) <= await record.seal(site.database) else None
+
+
+@asynccontextmanager
+async def _opened(
+    site: Site, room: Room, filters: Filters, after: int | None
+) -> AsyncIterator[Callable[[Outlet], Coroutine[Any, Any, None]]]:
+    with room.place(audits=True):
+        async with site.follower.subscribed(filters, after) as subscription:
+            yield partial(_tell, site, subscription, filters)
+
+
+async def _tell(site: Site, subscription: Subscription, filters: Filters, outlet: Outlet) -> None:
+    clock = asyncio.get_running_loop().time
+    pace, ends = Pace(clock()), clock() + LONGEST
+    await outlet.write(b"retry: 2000\n\n")
+    while clock() < ends:
+        wait = pace.wait(clock())
+        entries: Sequence[Entry] = ()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(QUIET if wait is None else wait):
+                entries = await subscription.next()
+        shown = pace.take(entries, clock())
+        pieces = []
+        if shown:
+            rows = site.pages.piece("live_rows.html", entries=shown[::-1])
+            pieces.append(_event("entries", {"count": len(shown), "rows": rows}, shown[-1].position))
+        if storm := pace.due(clock()):
+            rows = site.pages.piece("live_storm.html", storm=storm, filters=filters)
+            pieces.append(_event("storm", {"count": storm.count, "rows": rows}, subscription.position))
+        await outlet.write(b"".join(pieces) or b": nothing new\n\n")
+
+
+def _event(kind: str, data: dict[str, object], position: int) -> bytes:
+    return f"event: {kind}\nid: {position}\ndata: {json.dumps(data)}\n\n".encode()

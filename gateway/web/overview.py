@@ -1,0 +1,112 @@
+"""The overview: is anything wrong, how much was refused, and where."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.errors import RequestMalformed, Unavailable
+from gateway.fencing.filters import Filters
+from gateway.fencing.record import Kind
+from gateway.store import overview, resources, search, traffic, webhooks
+from gateway.store.overview import Alarm, Standing
+from gateway.store.search import Group, Grouping
+from gateway.store.traffic import Bucket, Counts
+from gateway.store.webhooks import Standing as Delivery
+from gateway.web.filters import SPANS
+from gateway.web.rules import Busy, busy
+from gateway.web.site import Site
+
+_STEPS = {
+    "1h": timedelta(minutes=1),
+    "24h": timedelta(minutes=15),
+    "7d": timedelta(hours=2),
+    "30d": timedelta(hours=8),
+}
+"""How long one step of the chart is, for each span."""
+
+_USUAL = "24h"
+_MOST = 8
+"""So many resources and holders are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All that the database says; ``since`` begins the span."""
+
+    since: datetime
+    standing: Standing
+    series: Sequence[Bucket]
+    resources: Sequence[Group]
+    holders: Sequence[Group]
+    rules: Sequence[Busy]
+    deliveries: Sequence[Delivery]
+    alarms: Mapping[str, Alarm]
+
+    @property
+    def counts(self) -> Counts:
+        """All writes of the span."""
+        sums = Counts()
+        for bucket in self.series:
+            sums.accepted += bucket.counts.accepted
+            sums.refused += bucket.counts.refused
+            sums.observed += bucket.counts.observed
+        return sums
+
+
+def steps(until: datetime, span: str) -> tuple[datetime, datetime, int]:
+    """When the chart of a span begins and ends, and how many steps it has: whole ones, the last one with ``until``."""
+    step = _STEPS[span]
+    since_epoch = (until - datetime.min.replace(tzinfo=UTC)) // step + 1
+    end = datetime.min.replace(tzinfo=UTC) + since_epoch * step
+    count = SPANS[span][1] // step
+    return end - count * step, end, count
+
+
+def routes(site: Site) -> list[Route]:
+    """``/ui/``."""
+
+    async def show(request: Request) -> Response:
+        span = request.query_params.get("span") or _USUAL
+        if span not in SPANS:
+            raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
+        health = await site.health()
+        try:
+            found = await _look(site, span) if health.get("postgres") == "ok" else None
+        except Unavailable:
+            found = None
+        return site.pages.render(
+            request,
+            "overview.html",
+            503 if found is None else 200,
+            found=found,
+            span=span,
+            spans=SPANS,
+            health=health,
+            buckets=site.buckets(),
+            alarms=site.config.alarms,
+            looked_at=resources.LOOKED_AT,
+        )
+
+    return [Route("/ui/", show)]
+
+
+async def _look(site: Site, span: str) -> Overview:
+    database = site.database
+    since, until, count = steps(await database.now(), span)
+    zombies = Filters(kinds=(Kind.REJECTION,), since=since)
+    by_resource = await search.groups(database, zombies, Grouping.RESOURCE, _MOST)
+    by_holder = await search.groups(database, zombies, Grouping.HOLDER, _MOST)
+    return Overview(
+        since,
+        await overview.standing(database),
+        await traffic.series(database, since, until, count),
+        by_resource,
+        by_holder,
+        busy(site.config, await traffic.of_rules(database, since, until)),
+        await webhooks.listed(database, [webhook.name for webhook in site.config.webhooks]),
+        {alarm.name: alarm for alarm in await overview.alarms(database)},
+    )

@@ -1,0 +1,94 @@
+"""The incident report: one resource and one span of time as a document that needs nothing but itself.
+
+It says what the page says, with every refused write (up to a number that it states), and where the record ended when it
+was made, so that it can be checked against the record later.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.api.reports import answer
+from gateway.errors import RequestMalformed
+from gateway.fencing.filters import Filters
+from gateway.fencing.record import Entry, Kind
+from gateway.store import search
+from gateway.web import timelines
+from gateway.web.filters import field, read
+from gateway.web.resource import lag
+from gateway.web.site import Site
+from gateway.web.timelines import Shown
+
+MOST_WRITES = 1000
+MOST_EVENTS = 500
+"""So many refused writes, and so many other events, a report lists."""
+
+_STYLES = ("style.css", "timeline.css", "report.css")
+_OTHERS = tuple(kind for kind in Kind if kind is not Kind.REJECTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``name`` is what its file may be called."""
+
+    content: str
+    name: str
+
+
+def routes(site: Site) -> list[Route]:
+    """``/ui/resource/report``, which answers with a file."""
+
+    async def download(request: Request) -> Response:
+        sent = request.query_params.multi_items()
+        asked, name = read(sent, await site.database.now()), field(sent, "name")
+        if name is None:
+            raise RequestMalformed("name: which resource?", advice="Open the report from the page of a resource.")
+        return answer(await make(site, name, asked.filters.since, asked.filters.until))
+
+    return [Route("/ui/resource/report", download)]
+
+
+async def make(site: Site, resource: str, since: datetime | None, until: datetime | None) -> Report:
+    """The report of a span; without either end, of the last day on which something of note happened.
+
+    Raises ``RequestMalformed`` for spans that are none.
+    """
+    found = await timelines.shown(site.database, resource, since, until)
+    writes = await _listed(site, found, (Kind.REJECTION,), MOST_WRITES)
+    events = await _listed(site, found, _OTHERS, MOST_EVENTS)
+    styles = "\n".join(site.assets.text(name) for name in _STYLES)
+    content = site.pages.piece(
+        "report.html",
+        styles=styles,
+        found=found,
+        picture=found.picture,
+        resource=resource,
+        writes=writes[:MOST_WRITES],
+        more_writes=len(writes) > MOST_WRITES,
+        events=events[:MOST_EVENTS],
+        more_events=len(events) > MOST_EVENTS,
+        lag=lag(found),
+    )
+    return Report(content, _file_name(resource, found.span.since))
+
+
+async def _listed(site: Site, found: Shown, kinds: Sequence[Kind], most: int) -> list[Entry]:
+    """The oldest entries of the span, one more than ``most`` if there are more."""
+    filters = Filters(
+        kinds=tuple(kinds),
+        resource=found.history.resource,
+        since=found.span.since,
+        until=found.span.until + timedelta(microseconds=1),
+    )
+    return await search.page(site.database, filters, most + 1, before=found.head.position + 1, oldest_first=True)
+
+
+def _file_name(resource: str, since: datetime) -> str:
+    """Safe in a header and in any file system."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", resource).strip("-.")[:60] or "resource"
+    return f"incident-{plain}-{since.astimezone(UTC):%Y%m%dT%H%M%SZ}.html"

@@ -1,0 +1,64 @@
+// What every page does with JavaScript; without it, all but live updates works too.
+"use strict";
+
+// Ages go on: by how long the page has been there, so that nobody's clock matters.
+(() => {
+  const units = [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]];
+  const said = new WeakMap();
+
+  function seconds(text) {
+    const [count, unit] = text.split(" ");
+    const found = units.find(([, name]) => unit && unit.startsWith(name));
+    return found ? Number(count) * found[0] : 0;
+  }
+
+  function words(age) {
+    for (const [size, name] of units) {
+      const count = Math.floor(age / size);
+      if (count >= 1) return `${count} ${name}${count === 1 ? "" : "s"} ago`;
+    }
+    return "just now";
+  }
+
+  function tick() {
+    const now = performance.now() / 1000;
+    for (const age of document.querySelectorAll(".age[data-at]")) {
+      if (!said.has(age)) said.set(age, now - seconds(age.textContent));
+      else age.textContent = words(now - said.get(age));
+    }
+  }
+
+  document.addEventListener("DOMContentLoaded", tick);
+  document.addEventListener("htmx:load", tick);
+  setInterval(tick, 15000);
+})();
+
+// Light, dark or as the system has it: at once, without loading the page again.
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!form.matches("form.theme")) return;
+  event.preventDefault();
+  const theme = event.submitter.value;
+  const body = new URLSearchParams({ theme, next: "/ui/" });
+  await fetch(form.action, { method: "POST", body, redirect: "manual" });
+  document.documentElement.dataset.theme = theme;
+  for (const button of form.querySelectorAll("button")) {
+    button.setAttribute("aria-pressed", String(button.value === theme));
+  }
+  document.dispatchEvent(new CustomEvent("themechange"));
+});
+
+// Addresses of filtered lists name only the filters that are set.
+document.addEventListener("htmx:configRequest", (event) => {
+  if (!event.target.matches("form.filters")) return;
+  const { parameters } = event.detail;
+  for (const name of Object.keys(parameters)) if (parameters[name] === "") delete parameters[name];
+});
+
+// What renews itself lets people read: not while they look at it closely, and not where nobody sees it.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  const part = event.target;
+  if (!part.matches("[data-refresh]")) return;
+  const busy = part.querySelector("details[open]") || part.contains(document.activeElement) || document.hidden;
+  if (busy) event.preventDefault();
+});

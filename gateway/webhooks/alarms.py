@@ -1,0 +1,123 @@
+"""Alarms: watch the rate of refused writes, and put on record when it becomes too high, and when that is over.
+
+What an alarm has to say is an entry of the record like any other, written in the transaction that changes its state. So
+it begins once and ends once, whatever gateways do or die meanwhile, and it is delivered as everything else is.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from gateway.background import rounds, working
+from gateway.fencing.record import Happening, Kind
+from gateway.observe.events import AlarmCleared, AlarmRaised, Event, Observe
+from gateway.store import alarms as store
+from gateway.store import record
+from gateway.store.alarms import Counted, State
+from gateway.store.database import Database, Transaction
+from gateway.store.stretches import stretch
+from gateway.webhooks import rate
+from gateway.webhooks.rate import Began, Ended, Rule, Window
+
+STRETCH = 1_000
+"""Entries of the record that are looked at in one transaction."""
+SHOWN = 5
+"""So many resources, holders, callers and refused writes are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """An alarm as it is configured: a rule for refused writes at resources that begin with ``prefix``."""
+
+    name: str
+    prefix: str
+    rule: Rule
+
+
+class Watch:
+    """The alarms of one configuration, as one gateway process watches them. Any number of processes may do so."""
+
+    def __init__(self, database: Database, alarms: Sequence[Alarm], observe: Observe, *, look: float = 1.0) -> None:
+        """``look``: seconds between two looks."""
+        self._database, self._observe, self._look = database, observe, look
+        self._alarms = {alarm.name: alarm for alarm in alarms}
+        self._introduced = False
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """Look in the background. Nothing is lost by stopping at any moment."""
+        if not self._alarms:
+            yield
+            return
+        async with working(rounds("alarms", self.look, self._observe, self._look, at_once=True)):
+            yield
+
+    async def look(self) -> None:
+        """One look at all that is on record and has not been looked at. Raises ``GatewayError``."""
+        if not self._introduced:
+            for alarm in self._alarms.values():
+                await store.introduce(self._database, alarm.name, alarm.prefix, alarm.rule.minutes)
+            self._introduced = True
+        for name in await store.due(self._database, list(self._alarms)):
+            while await self._look_at(self._alarms[name]):
+                pass
+
+    async def _look_at(self, alarm: Alarm) -> bool:
+        """Look at the next stretch of the record; whether there is more."""
+        happened: list[Event] = []
+
+        async def work(transaction: Transaction) -> bool:
+            happened.clear()  # it may be the second try
+            locked = await store.lock(transaction, alarm.name)
+            if locked is None:
+                return False
+            state, now = locked
+            ahead = await stretch(transaction, state.place, STRETCH)
+            found = await store.counted(transaction, state.place, ahead.end.position, alarm.prefix)
+            window = Window(state.moment, state.times, state.since, state.total)
+            window, changes = rate.seen(alarm.rule, window, [one.at for one in found])
+            if ahead.whole:
+                window, ended = rate.passed(alarm.rule, window, now)
+                changes += [ended] if ended else []
+            for change in changes:
+                state, event = await _put_on_record(transaction, alarm, state, change, found)
+                happened.append(event)
+            state = replace(
+                state,
+                place=ahead.end,
+                moment=window.moment,
+                times=window.times,
+                since=window.since,
+                total=window.total,
+            )
+            await store.save(transaction, alarm.name, state)
+            return not ahead.whole
+
+        more = await self._database.run(work)
+        for event in happened:
+            self._observe(event)
+        return more
+
+
+async def _put_on_record(
+    transaction: Transaction, alarm: Alarm, state: State, change: Began | Ended, found: Sequence[Counted]
+) -> tuple[State, Event]:
+    rule = alarm.rule
+    about = {"alarm": alarm.name, "prefix": alarm.prefix, "more_than": rule.more_than, "minutes": rule.minutes}
+    match change:
+        case Began(at, count, index):
+            since = at - timedelta(minutes=rule.minutes)
+            named = await store.particulars(transaction, since, found[index].position, alarm.prefix, SHOWN)
+            details = {**about, "count": count, "reached": _text(at), **named}
+            raised, _ = await record.put(transaction, Happening(Kind.ALARM_RAISED, details=details))
+            return replace(state, raised=raised), AlarmRaised(alarm.name, count, rule.minutes)
+        case Ended(at, since, total):
+            of = None if state.raised is None else str(state.raised)
+            details = {**about, "count": total, "since": _text(since), "until": _text(at), "raised": of}
+            await record.put(transaction, Happening(Kind.ALARM_CLEARED, details=details))
+            return replace(state, raised=None), AlarmCleared(alarm.name, total)
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

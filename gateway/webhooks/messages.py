@@ -1,0 +1,106 @@
+"""What a webhook is sent: entries of the record as JSON, several in one message, and alarms, each by itself.
+
+Who and when and which resource, and never what was to be written: no payload and no digest of one, and of addresses
+only the path, since a query may quote values of rows. Everything is ASCII, whatever stands in a name.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gateway.fencing.record import Entry, Kind
+
+MOST_ENTRIES = 100
+MOST_BYTES = 128 * 1024
+"""Of one message. An entry that is larger by itself is sent by itself."""
+MOST_TARGET = 1024
+"""Characters of an address."""
+
+ALARMS = {Kind.ALARM_RAISED: "fencing.alarm.raised", Kind.ALARM_CLEARED: "fencing.alarm.cleared"}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is posted. The ``id`` is that of its content, so that it is the same when it is sent again."""
+
+    id: str
+    body: bytes
+
+
+def batch(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Those that go into the next message: the first ones, at least one, as far as its bounds and no alarm allow."""
+    size = 0
+    for index, entry in enumerate(entries[:MOST_ENTRIES]):
+        size += len(_json(document(entry)))
+        if index and (size > MOST_BYTES or entry.kind in ALARMS):
+            return entries[:index]
+        if entry.kind in ALARMS:
+            return entries[:1]
+    return entries[:MOST_ENTRIES]
+
+
+def about(webhook: str, entries: Sequence[Entry], missed: int, now: datetime) -> Message:
+    """The message with these entries, which are a batch.
+
+    ``missed``: so many have been dropped from the record before they could be sent, and nobody knows any more whether
+    they would have been. If there are any, ``entries`` may be empty, and the message is of ``now``.
+    """
+    told = {"webhook": webhook, "missed": missed}
+    if not entries:
+        return _message("fencing.entries", f"{webhook}/missed/{missed}/{_time(now)}", now, {**told, "entries": []})
+    first, last = entries[0], entries[-1]
+    content = f"{webhook}/{first.position}/{last.hash}"
+    if first.kind in ALARMS:
+        return _message(ALARMS[first.kind], content, last.at, {**told, **document(first)})
+    return _message("fencing.entries", content, last.at, {**told, "entries": [document(entry) for entry in entries]})
+
+
+def test(webhook: str, now: datetime) -> Message:
+    """A message that is about nothing."""
+    return _message("fencing.test", f"{webhook}/test/{_time(now)}", now, {"webhook": webhook})
+
+
+def document(entry: Entry) -> dict[str, object]:
+    """One entry. What is not known of it is left out."""
+    fence = entry.fence
+    said: Mapping[str, object] = {
+        "position": entry.position,
+        "id": str(entry.id),
+        "hash": entry.hash,
+        "at": _time(entry.at),
+        "kind": entry.kind,
+        "plane": entry.plane,
+        "rule": entry.rule,
+        "resource": entry.resource,
+        "reason": entry.reason,
+        "enforced": entry.enforced,
+        "token": None if entry.token is None else str(entry.token),
+        "holder": entry.holder,
+        "caller": entry.caller,
+        "method": entry.method,
+        "target": None if entry.target is None else entry.target.partition("?")[0][:MOST_TARGET],
+        "client": entry.client,
+        "request_id": entry.request_id,
+        "payload_size": entry.payload_size,
+        "fence": None if fence is None else str(fence.token),
+        "fence_holder": None if fence is None else fence.holder,
+        "fence_caller": None if fence is None else fence.caller,
+        "fence_raised_at": None if fence is None else _time(fence.raised_at),
+        "details": {key: value for key, value in (entry.details or {}).items() if key != "payload"} or None,
+    }
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _message(kind: str, content: str, at: datetime, data: Mapping[str, object]) -> Message:
+    body = _json({"type": kind, "timestamp": _time(at), "data": data})
+    return Message(f"msg_{hashlib.sha256(content.encode()).hexdigest()[:32]}", body)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,202 @@
+"""Sends the record to webhooks: each entry at least once, in order, by one gateway at a time.
+
+The outbox of a webhook is a position in the record (``gateway.store.webhooks``), moved once what is before it has been
+received. Whoever delivers has the row for some seconds; a gateway that is paused meanwhile may send once more what
+another one has sent already, but cannot move the position any more: receivers know messages by their ids.
+
+Nothing here is waited for by anybody who writes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from random import SystemRandom
+from uuid import uuid4
+
+from gateway.background import said
+from gateway.errors import NotFound
+from gateway.fencing.record import Entry
+from gateway.observe.events import Observe, ServiceUnreachable, WebhookDelivered, WebhookFailed
+from gateway.store import webhooks as store
+from gateway.store.database import Database
+from gateway.store.stretches import Place, stretch
+from gateway.store.webhooks import Standing, Wanted
+from gateway.webhooks import messages, patience
+from gateway.webhooks.delivery import TIMEOUT, Answer, Courier, Receiver
+
+STRETCH = 5_000
+"""Entries of the record that are looked at in one statement."""
+
+_GRACE = 5.0  # seconds
+_chance = SystemRandom().random
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A webhook as it is configured."""
+
+    name: str
+    receiver: Receiver
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds."""
+
+    look: float = 1.0
+    """How often a gateway looks whether there is something to send."""
+    owned: float = 2 * TIMEOUT
+    """For how long a gateway that delivers is not disturbed by others: for longer than one attempt takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parcel:
+    """The next message: its entries, if any; how many were dropped before them; where the webhook is after it."""
+
+    entries: Sequence[Entry]
+    missed: int
+    end: Place
+
+
+class Outbox:
+    """The webhooks of one configuration, as one gateway process serves them. Any number of processes may do the same.
+
+    ``chance``: numbers from 0 to 1, so that not everybody tries again at the same time.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        webhooks: Sequence[Webhook],
+        observe: Observe,
+        *,
+        courier: Courier | None = None,
+        times: Times | None = None,
+        chance: Callable[[], float] = _chance,
+    ) -> None:
+        self._database, self._observe = database, observe
+        self._webhooks = {webhook.name: webhook for webhook in webhooks}
+        self._courier, self._times, self._chance = courier or Courier(), times or Times(), chance
+        self._owner = uuid4()
+        self._at_work_on: set[str] = set()
+        self._woken, self._stopping = asyncio.Event(), asyncio.Event()
+
+    def wake(self) -> None:
+        """Do not wait for the next look."""
+        self._woken.set()
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """Deliver in the background. What is under way at the end gets some seconds to end by itself."""
+        try:
+            if not self._webhooks:
+                yield
+                return
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(self._keep_looking())
+                try:
+                    yield
+                finally:
+                    self._stopping.set()
+                    self._woken.set()
+                    await asyncio.wait([task], timeout=_GRACE)
+                    task.cancel()
+        finally:
+            await self._courier.close()
+
+    async def standings(self) -> list[Standing]:
+        """How the webhooks stand. Raises ``GatewayError``."""
+        return await store.listed(self._database, list(self._webhooks))
+
+    async def test(self, name: str) -> Answer:
+        """Send a message about nothing, now. A receiver that takes it is sent what waits for it, too.
+
+        Raises ``NotFound`` for a name that is not configured.
+        """
+        webhook = self._webhooks.get(name)
+        if webhook is None:
+            raise NotFound(f"There is no webhook {name}.")
+        now = await self._database.now()
+        answer = await self._courier.post(webhook.receiver, messages.test(name, now), now)
+        if answer.error is None:
+            await store.resume(self._database, name)
+            self.wake()
+        return answer
+
+    async def _keep_looking(self) -> None:
+        introduced, reachable = False, True
+        async with asyncio.TaskGroup() as group:
+            while not self._stopping.is_set():
+                self._woken.clear()
+                try:
+                    if not introduced:
+                        await store.introduce(self._database, list(self._webhooks))
+                        introduced = True
+                    idle = [name for name in self._webhooks if name not in self._at_work_on]
+                    for outbox in await store.take(self._database, idle, self._owner, self._times.owned):
+                        self._at_work_on.add(outbox.name)
+                        group.create_task(self._deliver_whatever_happens(outbox))
+                    reachable = True
+                except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+                    if reachable:
+                        self._observe(ServiceUnreachable("postgres", f"Webhooks are not attended: {said(error)}"))
+                    reachable = False
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._times.look):
+                        await self._woken.wait()
+
+    async def _deliver_whatever_happens(self, outbox: store.Outbox) -> None:
+        try:
+            await self._deliver(outbox)
+            await store.release(self._database, outbox.name, self._owner)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+            self._observe(ServiceUnreachable("postgres", f"The webhook {outbox.name} is held up: {said(error)}"))
+        finally:
+            self._at_work_on.discard(outbox.name)
+
+    async def _deliver(self, outbox: store.Outbox) -> None:
+        """One message after the other, as long as they are received and this gateway is the one that delivers."""
+        webhook = self._webhooks[outbox.name]
+        while not self._stopping.is_set():
+            parcel = await self._next(webhook, outbox)
+            if parcel.end == outbox.place:
+                return
+            if parcel.entries or parcel.missed:
+                done = await self._send(webhook, outbox, parcel)
+            else:
+                done = await store.skip(self._database, outbox, self._owner, parcel.end)
+            if not done:
+                return
+            outbox = replace(outbox, place=parcel.end, sending=None, failures=0)
+
+    async def _next(self, webhook: Webhook, outbox: store.Outbox) -> _Parcel:
+        """What is to be sent next: what may have been sent before, if that is still to be had, as it was then."""
+        ahead = await stretch(self._database, outbox.place, STRETCH)
+        last = ahead.end.position
+        found = await self._found(webhook, outbox.place, min(last, outbox.sending)) if outbox.sending else []
+        found = found or await self._found(webhook, outbox.place, last)
+        entries = messages.batch([entry for entry, _ in found])
+        return _Parcel(entries, ahead.dropped, found[len(entries) - 1][1] if entries else ahead.end)
+
+    async def _found(self, webhook: Webhook, after: Place, until: int) -> list[tuple[Entry, Place]]:
+        return await store.wanted(self._database, after, until, webhook.wanted, messages.MOST_ENTRIES)
+
+    async def _send(self, webhook: Webhook, outbox: store.Outbox, parcel: _Parcel) -> bool:
+        """Whether it was received, and the next one is this gateway's to send."""
+        last = parcel.end.position if parcel.entries else None
+        now = await store.sending(self._database, outbox, self._owner, last, self._times.owned)
+        if now is None:
+            return False
+        message = messages.about(webhook.name, parcel.entries, parcel.missed, now)
+        answer = await self._courier.post(webhook.receiver, message, now)
+        if answer.error is None:
+            ours = await store.advance(self._database, outbox, self._owner, parcel.end)
+            self._observe(WebhookDelivered(webhook.name, len(parcel.entries), parcel.end.position, outbox.failures))
+            return ours
+        failures = outbox.failures + 1
+        wait = max(answer.wait, patience.pause(failures, self._chance()))
+        await store.fail(self._database, outbox, self._owner, answer.error, wait, paused=answer.gone)
+        self._observe(WebhookFailed(webhook.name, answer.error, failures, None if answer.gone else wait))
+        return False

@@ -1,0 +1,193 @@
+"""A gateway is killed or paused while granting, keeping and releasing: one holder, one token, nothing lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+import asyncpg
+import httpx
+import pytest
+
+from tests.crash.processes import Gateway, Nursery, Victims
+from tests.integration.locks.asking import Caller, calling, problem, value
+from tests.waiting import PATIENCE
+
+HANGS_UP = httpx.TransportError
+ACQUIRE = ("leases.acquire.before", "leases.acquire.after")
+
+
+class Gateways:
+    """One that is well, and others that will not be."""
+
+    def __init__(self, hatch: Callable[[], Gateway]) -> None:
+        self.healthy, self.victims = hatch(), Victims(hatch)
+
+    @asynccontextmanager
+    async def callers(self) -> AsyncIterator[tuple[Gateway, Caller, Caller]]:
+        """A gateway to be mistreated, somebody who asks it, and somebody who asks the healthy one."""
+        victim, sound = self.victims.take(), False
+        try:
+            async with calling(_origin(victim)) as doomed, calling(_origin(self.healthy)) as well:
+                yield victim, doomed, well
+                sound = True
+        finally:
+            self.victims.give_back(victim, sound=sound)
+
+
+@pytest.fixture(scope="module")
+def gateways(crash_dsn: str) -> Iterator[Gateways]:
+    with Nursery({"dsn": crash_dsn}) as nursery:
+        built = Gateways(nursery.hatch)
+        yield built
+        built.victims.close()
+
+
+@pytest.fixture
+def job() -> str:
+    """A lock nobody else wants."""
+    return f"job/{uuid4().hex}"
+
+
+async def _down(victim: Gateway, how: str, pending: "asyncio.Future[httpx.Response]") -> None:
+    # A killed process hangs up a moment before it is seen to be dead.
+    over = lambda: pending.done() and pending.exception() is None  # noqa: E731
+    await asyncio.to_thread(victim.wait_down, how, over)
+
+
+def _origin(gateway: Gateway) -> str:
+    return f"http://127.0.0.1:{gateway.port}"
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("step", ACQUIRE)
+async def test_while_granting(gateways: Gateways, job: str, step: str, how: str, *, barrier: bool) -> None:
+    """The same request is sent again, to another gateway. Nobody ever has a second token of it."""
+    wish = {"ttl": 30, "request": "r", "barrier": barrier}
+    async with gateways.callers() as (victim, doomed, well):
+        victim.trap(step, 1, how)
+        pending = asyncio.ensure_future(doomed.acquire(job, "a", **wish))
+        await _down(victim, how, pending)
+        again = await well.acquire(job, "a", **wish)
+        assert again.status_code == (201 if step.endswith("before") else 200)
+        assert value(lease := again.json()) == 1
+        assert problem(await well.acquire(job, "b")) == (409, "lock-held")
+        if how == "stop":
+            victim.resume()
+            late = await pending
+            assert (late.status_code, late.json()["lease"], late.json()["token"]) in [
+                (200, lease["lease"], "1"),
+                (201, lease["lease"], "1"),
+            ]
+        else:
+            with pytest.raises(HANGS_UP):
+                await pending
+        fence = (await well.http.get(f"/v1/fences/{job}")).json()
+        assert fence["token"] == ("1" if barrier else None)
+        view = await well.lock(job)
+        assert [(hold["holder"], hold["token"]) for hold in view["holders"]] == [("a", "1")]
+        assert (await well.release(lease)).status_code == 204
+        assert value(await well.got(job, "b")) == 2
+
+
+async def test_paused_until_the_lease_is_over(gateways: Gateways, job: str) -> None:
+    """The grant reaches its holder when the lock is somebody else's already. It is good for nothing any more."""
+    async with gateways.callers() as (victim, doomed, well):
+        victim.trap("leases.acquire.after", 1, "stop")
+        pending = asyncio.ensure_future(doomed.acquire(job, "a", ttl=0.3))
+        await _down(victim, "stop", pending)
+        successor = await well.got(job, "b", wait=PATIENCE, barrier=True)
+        assert value(successor) == 2
+        victim.resume()
+        late = (await pending).json()
+        assert value(late) == 1
+        for caller in (doomed, well):
+            assert problem(await caller.renew(late)) == (410, "lease-lost")
+            assert problem(await caller.release(late)) == (410, "lease-lost")
+            assert problem(await caller.barrier(job, late["token"])) == (412, "token-stale")
+        assert (await well.renew(successor)).status_code == 200
+
+
+async def test_killed_while_the_database_grants(gateways: Gateways, job: str, crash_dsn: str) -> None:
+    """The database does not notice: it grants to a gateway that is gone. The client sends its request again."""
+    connection, witness = await asyncpg.connect(crash_dsn), await asyncpg.connect(crash_dsn)
+    try:
+        async with gateways.callers() as (victim, doomed, well):
+            await connection.execute("INSERT INTO fencing.lock (resource) VALUES ($1)", job)
+            async with connection.transaction():
+                await connection.execute("SELECT FROM fencing.lock WHERE resource = $1 FOR UPDATE", job)
+                pending = asyncio.ensure_future(doomed.acquire(job, "a", request="r"))
+                await _waited_for(connection, witness)
+                victim.kill()
+            with pytest.raises(HANGS_UP):
+                await pending
+            lease = await well.got(job, "a", request="r")
+            assert value(lease) == 1
+            assert problem(await well.acquire(job, "b")) == (409, "lock-held")
+            assert (await well.release(lease)).status_code == 204
+            assert (await well.lock(job))["holders"] == []
+    finally:
+        await connection.close()
+        await witness.close()
+
+
+async def _waited_for(
+    connection: "asyncpg.Connection[asyncpg.Record]", witness: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    """Until somebody waits for the connection. In its own transaction it would be told of the same sessions again."""
+    sql = "SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+    async with asyncio.timeout(PATIENCE):
+        while not await witness.fetch(sql, connection.get_server_pid()):
+            await asyncio.sleep(0.01)
+
+
+async def test_killed_with_somebody_in_the_queue(gateways: Gateways, job: str) -> None:
+    """It keeps its place for the moment that its client needs to turn to another gateway."""
+    async with gateways.callers() as (victim, doomed, well):
+        lease = await well.got(job, "a")
+        pending = asyncio.ensure_future(doomed.acquire(job, "b", wait=PATIENCE, request="r"))
+        await well.until(job, waiters=1)
+        behind = asyncio.ensure_future(well.got(job, "c", wait=PATIENCE))
+        await well.until(job, waiters=2)
+        victim.kill()
+        with pytest.raises(HANGS_UP):
+            await pending
+        await well.release(lease)
+        resumed = await well.got(job, "b", wait=PATIENCE, request="r")
+        assert value(resumed) == 2
+        assert not behind.done()
+        await well.release(resumed)
+        assert value(await behind) == 3
+
+
+@pytest.mark.parametrize(
+    ("step", "again", "held"),
+    [
+        ("leases.renew.before", 200, True),
+        ("leases.renew.after", 200, True),
+        ("leases.release.before", 204, False),
+        ("leases.release.after", 410, False),
+    ],
+)
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_while_keeping_and_releasing(
+    gateways: Gateways, job: str, step: str, again: int, how: str, *, held: bool
+) -> None:
+    """Sent again to another gateway, it does what it would have done; 410 after a release says that it had."""
+    async with gateways.callers() as (victim, doomed, well):
+        lease = await doomed.got(job, "a")
+        victim.trap(step, 1, how)
+        ask = Caller.renew if held else Caller.release
+        pending = asyncio.ensure_future(ask(doomed, lease))
+        await _down(victim, how, pending)
+        assert (await ask(well, lease)).status_code == again
+        assert bool((await well.lock(job))["holders"]) is held
+        if how == "stop":
+            victim.resume()
+            # Late by then, what the first one says about a release is that somebody has released it.
+            assert (await pending).status_code in (again, 204, 410)
+        else:
+            with pytest.raises(HANGS_UP):
+                await pending
+        assert bool((await well.lock(job))["holders"]) is held

@@ -1,0 +1,117 @@
+"""Real PostgreSQL for every test that wants one: one server a session, and fresh databases.
+
+The server is the embedded one, or, to test with another release, that of ``TEST_POSTGRES``: the address of a superuser
+without a database, such as ``postgresql://postgres@127.0.0.1:5432``.
+"""
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+import asyncpg
+
+from gateway.demo.embedded import EmbeddedPostgres, postgres
+from gateway.store import schema
+
+_TEMPLATE = "fencing_template"
+
+_MEMORY = Path("/dev/shm")
+_ENOUGH = 2 * 1024**3
+"""Bytes, several times what a server holds. A database is 600 files, and there are thousands: a disk takes longer."""
+
+
+@dataclass(frozen=True)
+class OwnPostgres:
+    """A server that is there already."""
+
+    address: str
+
+    def dsn(self, database: str = "postgres") -> str:
+        return f"{self.address}/{database}"
+
+
+Server: TypeAlias = EmbeddedPostgres | OwnPostgres
+
+
+@contextmanager
+def a_server() -> Iterator[Server]:
+    """Run a server, or name the one that was asked for."""
+    if address := os.environ.get("TEST_POSTGRES"):
+        yield OwnPostgres(address)
+        return
+    place = _MEMORY if _in_memory() else None
+    with tempfile.TemporaryDirectory(prefix="pg", dir=place) as directory, postgres(Path(directory) / "data") as server:
+        yield server
+
+
+@cache
+def _in_memory() -> bool:
+    return _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ENOUGH
+
+
+@contextmanager
+def fresh(server: Server) -> Iterator[str]:
+    """The address of a fresh database with the fencing schema, dropped in the end."""
+    name = _create(server)
+    try:
+        yield server.dsn(name)
+    finally:
+        _drop(server, name)
+
+
+@asynccontextmanager
+async def fresh_database(server: Server) -> AsyncIterator[str]:
+    """The same, where a loop runs."""
+    name = await asyncio.to_thread(_create, server)
+    try:
+        yield server.dsn(name)
+    finally:
+        await asyncio.to_thread(_drop, server, name)
+
+
+def template_of_today(server: Server) -> str:
+    """The database that fresh ones are copies of. The record of one that was made yesterday begins yesterday.
+
+    Nothing begins in the last seconds of a day: much of the record is about days, and it would see two of them.
+    """
+    while (now := datetime.now(UTC)).date() != (now + timedelta(seconds=20)).date():
+        time.sleep(0.5)
+    _make_template(server, now.date())
+    return _TEMPLATE
+
+
+def _create(server: Server) -> str:
+    name = f"test_{uuid.uuid4().hex}"
+    # On a disk it is much the slower way: each file is synchronised.
+    strategy = "STRATEGY file_copy" if _in_memory() and isinstance(server, EmbeddedPostgres) else ""
+    asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {name} TEMPLATE {template_of_today(server)} {strategy}"))
+    return name
+
+
+def _drop(server: Server, name: str) -> None:
+    asyncio.run(_execute(server.dsn(), f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@cache
+def _make_template(server: Server, _: date) -> None:
+    asyncio.run(_execute(server.dsn(), f"DROP DATABASE IF EXISTS {_TEMPLATE} WITH (FORCE)"))
+    asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {_TEMPLATE}"))
+    schema.upgrade(server.dsn(_TEMPLATE))
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

@@ -1,0 +1,67 @@
+"""A record of all sorts, spread over days, to search in."""
+
+from datetime import date, timedelta
+
+from gateway.fencing.record import Entry
+from gateway.store import record
+from gateway.store.database import Database
+
+DAYS = 12
+"""Of these the sixth has no entries, the third no partition of its own, and the eighth one with the two after it."""
+
+_MADE = """
+SELECT n, gen_random_uuid() AS id, begin + n * interval '1 hour' AS at,
+    (ARRAY['rejection', 'rejection', 'rejection', 'raised', 'lease-granted', 'barrier', 'administration'])[1 + n % 7]
+        AS kind,
+    (ARRAY['tables', 'objects', 'api', NULL])[1 + n % 4] AS plane, 'rule-' || n % 3 AS rule,
+    CASE WHEN n % 11 > 0 THEN (ARRAY['job/', 'job/1', 'job/1/', 's3/bucket/'])[1 + n % 4] || n % 5 END AS resource,
+    CASE n % 7 WHEN 0 THEN 'token-used' WHEN 1 THEN 'token-stale' WHEN 2 THEN 'token-duplicate' END AS reason,
+    CASE WHEN n % 7 < 3 THEN n % 13 > 0 END AS enforced, n % 2 AS epoch, (n / 20)::bigint AS value,
+    'holder-' || n % 5 AS holder, 'caller-' || n % 3 AS caller, 'PUT' AS method, '/x' AS target,
+    'request-' || n AS request_id, n % 2 AS fence_epoch, (n / 20 + 1)::bigint AS fence_value,
+    'holder-' || (n + 1) % 5 AS fence_holder, 'caller-' || (n + 1) % 3 AS fence_caller,
+    begin + (n - 2) * interval '1 hour' AS fence_raised_at
+FROM generate_series(1, $1::integer) AS n, (SELECT clock_timestamp() - interval '41 days') AS since (begin)
+"""
+_NAMES = """
+id, at, kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, method, target, request_id,
+fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at
+"""
+
+
+async def sealed(database: Database, count: int) -> None:
+    """So many entries, put on record as gateways do: today, and chained."""
+    await database.fetch_write(f"INSERT INTO fencing.intake ({_NAMES}) SELECT {_NAMES} FROM ({_MADE}) AS made", count)
+    await record.seal(database)
+
+
+async def of_days(database: Database, count: int) -> list[Entry]:
+    """So many entries of the last days, straight into the record, so that their hashes chain nothing; all of them."""
+    row = await database.fetchrow("SELECT (now() AT TIME ZONE 'UTC')::date AS today")
+    assert row is not None
+    today: date = row["today"]
+    days = [today - timedelta(days=DAYS - 1 - number) for number in range(DAYS)]
+    for number, day in enumerate(days[:-1]):
+        if number not in {2, 8, 9}:
+            last = day + timedelta(days=2 if number == 7 else 0)
+            name = f"{day:%Y%m%d}" + (f"_{last:%Y%m%d}" if last > day else "")
+            await database.fetch_write(
+                f"CREATE TABLE fencing.entry_{name} PARTITION OF fencing.entry "
+                f"FOR VALUES FROM ('{day}') TO ('{last + timedelta(days=1)}')"
+            )
+    await database.fetch_write(
+        f"INSERT INTO fencing.entry (position, day, hash, {_NAMES}) "
+        f"SELECT n, ($2::date[])[1 + (n - 1) * {DAYS - 1} / $1::integer], sha256(n::text::bytea), {_NAMES} "
+        f"FROM ({_MADE}) AS made",
+        count,
+        [day for number, day in enumerate(days) if number != 5],
+    )
+    await database.fetch_write("UPDATE fencing.head SET position = $1, day = $2", count, today)
+    return await everything(database)
+
+
+async def everything(database: Database) -> list[Entry]:
+    """The whole record, the oldest entry first."""
+    await record.seal(database)
+    rows = await database.fetch("SELECT * FROM fencing.entry ORDER BY position")
+    return [record.entry_from_row(row) for row in rows]

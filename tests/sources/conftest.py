@@ -1,0 +1,84 @@
+"""One server of each kind for the whole session, and others for the tests that kill theirs."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.client.source import Source
+from tests.sources.kinds import KINDS, Kind
+from tests.sources.network import Network, network
+from tests.sources.servers import Server, ServerMissing
+
+Sources = Callable[..., Source]
+
+
+def started(make: Callable[[], Server], stack: ExitStack) -> Server:
+    """A running server, killed in the end. Skips the test where it is not installed."""
+    try:
+        server = make()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    stack.callback(server.kill)
+    return server.start()
+
+
+@pytest.fixture(scope="session")
+def _running() -> Iterator[Callable[[Kind], Server]]:
+    with tempfile.TemporaryDirectory(prefix="locks") as directory, ExitStack() as stack:
+        servers: dict[str, Server] = {}
+
+        def running(kind: Kind) -> Server:
+            if kind.name not in servers:
+                own = Path(directory) / kind.name
+                own.mkdir(exist_ok=True)
+                servers[kind.name] = started(lambda: kind.server(own), stack)
+            return servers[kind.name]
+
+        yield running
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Every kind of lock service in turn."""
+    chosen: Kind = request.param
+    return chosen
+
+
+@pytest.fixture
+def server(kind: Kind, _running: Callable[[Kind], Server]) -> Server:
+    """A running server that other tests use, too."""
+    return _running(kind)
+
+
+@pytest.fixture
+def own(kind: Kind, tmp_path: Path) -> Iterator[Server]:
+    """A running server of the test's own, to kill and to start again."""
+    with ExitStack() as stack:
+        yield started(lambda: kind.server(tmp_path), stack)
+
+
+@pytest.fixture
+def net(server: Server) -> Iterator[Network]:
+    """The way to the server, for one of the holders."""
+    with network(server.port) as made:
+        yield made
+
+
+@pytest.fixture
+async def sources(kind: Kind) -> AsyncIterator[Sources]:
+    """Makes sources of this kind, ``sources(address, …)``, and closes them in the end."""
+    async with AsyncExitStack() as stack:
+
+        def make(address: str, **given: Any) -> Source:
+            source = kind.at(address, **given)
+            stack.push_async_callback(source.aclose)
+            return source
+
+        yield make
+        # What kazoo's threads have still to say to the loop.
+        await asyncio.sleep(0)

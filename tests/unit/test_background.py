@@ -1,0 +1,117 @@
+"""What works in the background goes on whatever goes wrong, says so, and ends with what it works behind."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gateway.background import rounds, said, working
+from gateway.errors import Unavailable
+from gateway.observe.events import SweepFailed
+from tests.running import Events
+
+TROUBLE = Unavailable("The database is away.")
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that were slept for, which nobody has waited for."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert len(slept) < 100, "it goes on though it was cancelled"
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return slept
+
+
+def going(*outcomes: Exception | None) -> Callable[[], Awaitable[None]]:
+    """Work that goes as it is said here, round by round; whoever asks for more of it is cancelled."""
+    left = iter(outcomes)
+
+    async def work() -> None:
+        outcome = next(left, asyncio.CancelledError())
+        if outcome is not None:
+            raise outcome
+
+    return work
+
+
+class TestRounds:
+    @pytest.mark.parametrize(("at_once", "slept"), [(False, [7, 7, 7]), (True, [7, 7])])
+    async def test_there_is_a_pause_between_two_and_before_the_first(
+        self, pauses: list[float], *, at_once: bool, slept: list[float]
+    ) -> None:
+        events = Events()
+        with pytest.raises(asyncio.CancelledError):
+            await rounds("leaves", going(None, None), events, 7, at_once=at_once)
+        assert pauses == slept
+        assert events == []
+
+    async def test_what_goes_wrong_is_an_event_each_time_and_the_next_round_comes(self, pauses: list[float]) -> None:
+        events = Events()
+        with pytest.raises(asyncio.CancelledError):
+            await rounds("leaves", going(TROUBLE, None, TROUBLE, KeyError("secret")), events, 7, at_once=True)
+        trouble = SweepFailed("leaves", "The database is away.")
+        assert events == [trouble, trouble, SweepFailed("leaves", "KeyError")]
+        assert pauses == [7, 7, 7, 7]
+
+    async def test_pauses_grow_while_it_goes_wrong_and_it_is_said_once(self, pauses: list[float]) -> None:
+        events = Events()
+        work = going(None, TROUBLE, TROUBLE, TROUBLE, TROUBLE, None, TROUBLE)
+        with pytest.raises(asyncio.CancelledError):
+            await rounds("leaves", work, events, 2, longest=10)
+        assert pauses == [2, 2, 4, 8, 10, 10, 2, 4]
+        assert events == [SweepFailed("leaves", "The database is away.")] * 2
+
+
+class TestWorking:
+    async def test_all_of_it_lasts_as_long_as_this_does(self) -> None:
+        begun, cancelled = asyncio.Event(), []
+
+        async def work(name: str, *, last: bool = False) -> None:
+            try:
+                if last:
+                    begun.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(name)
+                raise
+
+        async with working(work("one"), work("other", last=True)):
+            await begun.wait()
+            assert cancelled == []
+        assert cancelled == ["one", "other"]
+
+    async def test_work_that_is_done_ends_nothing(self) -> None:
+        async def work() -> None:
+            done.set()
+
+        done = asyncio.Event()
+        async with working(work()):
+            await done.wait()
+            await asyncio.sleep(0)
+        assert done.is_set()
+
+    async def test_it_ends_where_what_it_works_behind_fails(self) -> None:
+        async def work() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        async def serve() -> None:
+            async with working(work()):
+                await begun.wait()
+                raise TROUBLE
+
+        begun = asyncio.Event()
+        with pytest.raises(ExceptionGroup) as raised:
+            await serve()
+        assert raised.value.exceptions == (TROUBLE,)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(TROUBLE, "The database is away."), (ValueError("password=hunter2"), "ValueError")]
+)
+def test_only_what_was_foreseen_is_quoted(error: Exception, words: str) -> None:
+    assert said(error) == words
