@@ -1,4 +1,8 @@
-"""One gateway for all tests of the client library; every test has a lock of its own."""
+"""One gateway for all tests of a module; every test has a lock of its own.
+
+It runs in a thread of this process, and must not outlast its module: what tests of other modules put in the place of
+parts of a library, it would meet.
+"""
 
 from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
@@ -11,7 +15,7 @@ from tests.sdk.counter import Counter
 from tests.sdk.stage import Stage, staged
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stage(postgres_server: EmbeddedPostgres) -> Iterator[Stage]:
     with staged(postgres_server) as one:
         yield one

@@ -85,14 +85,17 @@ def _healthy(clients: str) -> bool:
 
 
 def zookeeper(directory: Path, *properties: str) -> Server:
-    """A standalone ZooKeeper with ticks of 100 ms: sessions last between 0.2 and 10 seconds."""
+    """A standalone ZooKeeper with ticks of 100 ms.
+
+    Sessions last between 0.2 and 30 seconds: a restart takes no longer on a busy machine.
+    """
     java, jar = which("java"), next((path for path in _JARS if path.exists()), None)
     if java is None or jar is None:
         raise ServerMissing("ZooKeeper is not installed: apt-get install --no-install-recommends zookeeper")
     port = free_port()
     configuration = directory / "zoo.cfg"
     configuration.write_text(
-        f"tickTime=100\nmaxSessionTimeout=10000\ndataDir={directory}/data\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
+        f"tickTime=100\nmaxSessionTimeout=30000\ndataDir={directory}/data\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
         "admin.enableServer=false\n4lw.commands.whitelist=srvr\nmaxClientCnxns=0\n"
     )
     # It is killed, but the machine is not: what it has written need not be on disk. Nor does it run for long.

@@ -85,6 +85,13 @@ async def outcome(operation: Any, /, **arguments: Any) -> tuple[int, str]:
     return answer["ResponseMetadata"]["HTTPStatusCode"], ""
 
 
+async def warm_up(client: S3Client, key: str) -> None:
+    """The first write to a bucket, for which it is probed: again until all of the probe is answered in time."""
+    async with asyncio.timeout(2 * PATIENCE):
+        while await outcome(client.put_object, Key=key, Body=b"probed") != (200, ""):
+            await asyncio.sleep(0.1)
+
+
 async def body_of(client: S3Client, key: str, bucket: str = "bucket") -> bytes:
     """The whole object."""
     answer = await call(client.get_object, Bucket=bucket, Key=key)

@@ -14,7 +14,7 @@ from gateway.observe.events import IntentSettled, OutcomeLost
 from gateway.store import schema
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
-from tests.integration.objects.clients import body_of, call, connect, outcome
+from tests.integration.objects.clients import body_of, call, connect, outcome, warm_up
 from tests.integration.objects.raw import head, send
 from tests.integration.objects.stage import Stage, staged
 from tests.processes import free_port
@@ -32,7 +32,7 @@ STALE = (412, "StaleFencingToken")
 async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     double = S3Double(buckets=["bucket"])
     async with staged(postgres_server, double, s3={"timeout": TIMEOUT, "pending_wait": 0.3}) as one:
-        await call(connect(one.origin, "1").put_object, Key="warm", Body=b"probed")
+        await warm_up(connect(one.origin, "1"), "warm")
         yield one
 
 

@@ -17,7 +17,7 @@ import pytest_asyncio
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.bump import candidates
 from tests.doubles.s3 import Mutation, Rule, S3Double
-from tests.integration.objects.clients import call, connect, outcome
+from tests.integration.objects.clients import connect, outcome, warm_up
 from tests.integration.objects.stage import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -51,7 +51,7 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     rules = [{"match": "bucket/{job}/**", "resource": "job/{job}"}]
     store = {"timeout": 0.7, "pending_wait": 0.3}
     async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules, s3=store) as one:
-        await call(connect(one.origin, "1").put_object, Key="warm/up", Body=b"probed")
+        await warm_up(connect(one.origin, "1"), "warm/up")
         yield one
 
 

@@ -14,7 +14,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import Behaviour, S3Double
 from tests.doubles.s3.conditions import UNCONDITIONAL
 from tests.doubles.s3.state import Content, Origin
-from tests.integration.objects.clients import body_of, call, connect, outcome
+from tests.integration.objects.clients import body_of, call, connect, outcome, warm_up
 from tests.integration.objects.stage import Stage, staged
 from tests.waiting import PATIENCE
 
@@ -28,7 +28,7 @@ MEBIBYTE = 1024 * 1024
 async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     rules = [{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}]
     async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules) as one:
-        await call(connect(one.origin, "1").put_object, Key="warm", Body=b"probed")
+        await warm_up(connect(one.origin, "1"), "warm")
         yield one
 
 
