@@ -1,12 +1,14 @@
 """The fencing API as the client library asks it: JSON over a shared session, typed errors instead of statuses."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
 from gateway.client import refusals, tracing
+from gateway.client.cancelling import cancellable
 from gateway.client.errors import OutcomeUnknown, Refused, Unavailable
 
 
@@ -53,7 +55,9 @@ class Api:
         if traced:
             tracing.carry(headers)
         try:
-            answer = await session.request(method, self._url + path, json=content, headers=headers, timeout=timeout)
+            answer = await cancellable(
+                partial(session.request, method, self._url + path, json=content, headers=headers, timeout=timeout)
+            )
         except httpx.TransportError as error:
             raise Unavailable(
                 f"{self._url} cannot be reached: {type(error).__name__} {error}".rstrip() + "."

@@ -3,10 +3,12 @@
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import httpx
 
+from gateway.client.cancelling import cancellable
 from gateway.client.errors import Refused, Unavailable
 
 SPREAD: Final = 17 / 16
@@ -69,8 +71,9 @@ class Asking:
         timeout = httpx.Timeout(self._timeout, read=self._timeout + held_back * SPREAD)
         try:
             client = self._opened()
-            response = await client.request(
-                method, path, params=params, json=json, headers=dict(self._headers()), timeout=timeout
+            headers = dict(self._headers())
+            response = await cancellable(
+                partial(client.request, method, path, params=params, json=json, headers=headers, timeout=timeout)
             )
         except (httpx.TransportError, OSError) as error:
             raise Unavailable(

@@ -7,10 +7,12 @@ import base64
 import json
 import ssl
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import httpx
 
+from gateway.client.cancelling import cancellable
 from gateway.client.errors import FencingError, Refused, Unavailable
 
 _NO_SUCH_PAGE: Final = "404 page not found"
@@ -104,7 +106,7 @@ class EtcdApi:
                 "POST", f"{endpoint}/v3/{method}", json=dict(body), headers=headers, timeout=timeout
             )
             try:
-                return await self._http.send(request, stream=stream)
+                return await cancellable(partial(self._http.send, request, stream=stream))
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 failed = error
                 # The next request begins with another one.

@@ -1,12 +1,14 @@
 """httpx clients that write under a lock: its headers on every request to the gateway, and to nobody else."""
 
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
 
 import httpx
 
 from gateway.client import refusals, tracing
+from gateway.client.cancelling import cancellable
 from gateway.client.errors import FencingError, Stale
 from gateway.errors import TokenUsed
 
@@ -96,7 +98,8 @@ class AsyncTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self._presenter.present(request)
-        response = await self._session().send(request, stream=True, auth=None, follow_redirects=False)
+        send = partial(self._session().send, request, stream=True, auth=None, follow_redirects=False)
+        response = await cancellable(send)
         if not self._presenter.concerns(response):
             return response
         await response.aread()

@@ -1,0 +1,93 @@
+"""A request may be cancelled at any moment: no connection stays open that nobody knows of any more."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from gateway.client import FencedClient, Unavailable, client
+from gateway.client.cancelling import cancellable
+from tests.sdk.counter import Counter
+from tests.waiting import PATIENCE
+
+CONNECTIONS = 5
+
+
+class Service:
+    """Answers as many requests at a time as are sent to it, each over a connection of its own."""
+
+    def __init__(self) -> None:
+        self.connected = 0
+        self._together = asyncio.Barrier(CONNECTIONS)
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connected += 1
+        try:
+            while request := await reader.readuntil(b"\r\n\r\n"):
+                if request.startswith(b"GET /together"):
+                    await self._together.wait()
+                writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"token": null}')
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            self.connected -= 1
+            writer.close()
+
+    async def left_by_all_but(self, few: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while self.connected > few:
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[Service, str]]:
+    service = Service()
+    server = await asyncio.start_server(service, "127.0.0.1", 0)
+    try:
+        yield service, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await service.left_by_all_but(0)
+
+
+@pytest.mark.parametrize("after", range(8), ids=lambda turns: f"after {turns} turns")
+@pytest.mark.parametrize("kind", ["api", "lock"])
+async def test_connections_that_were_to_be_closed_are(
+    counter: Counter, monkeypatch: pytest.MonkeyPatch, kind: str, after: int
+) -> None:
+    unused = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=0.02)
+    monkeypatch.setattr(client, "LIMITS", unused)
+    async with (
+        serving() as (service, origin),
+        FencedClient(origin) as fenced,
+        fenced.lock("job/1", source=counter, barrier=False) as lock,
+    ):
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(CONNECTIONS):
+                tasks.create_task(lock.http.get("/together"))
+        assert service.connected == CONNECTIONS
+        await asyncio.sleep(0.05)
+        asking = asyncio.create_task(fenced._api.ask("GET", "/") if kind == "api" else lock.http.get("/"))
+        for _ in range(after):
+            await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await lock.http.get("/")
+        await service.left_by_all_but(1)
+
+
+async def test_errors_are_themselves() -> None:
+    async def fail() -> None:
+        raise Unavailable("no answer")
+
+    with pytest.raises(Unavailable, match="no answer"):
+        await cancellable(fail)
+
+
+async def test_timeouts_end_it() -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await cancellable(asyncio.Event().wait)
