@@ -5,6 +5,7 @@ scope of anyio's that cancellation does not reach. asyncio's own ``Task.cancel``
 task groups of asyncio's with it: those still to be closed would be in no pool any more, and stay open.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -29,4 +30,6 @@ async def cancellable(request: Callable[[], Awaitable[T]]) -> T:
         tasks.start_soon(ask)
     if errors:
         raise errors.pop()
+    if not answers:  # it alone was cancelled, by somebody who cancels all tasks there are
+        raise asyncio.CancelledError
     return answers.pop()

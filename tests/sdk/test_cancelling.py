@@ -91,3 +91,15 @@ async def test_timeouts_end_it() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await cancellable(asyncio.Event().wait)
+
+
+async def test_a_request_that_somebody_else_cancels() -> None:
+    async def cancel_others(one: "asyncio.Task[object] | None") -> None:
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {one, asyncio.current_task()}:
+            task.cancel()
+
+    cancelling = asyncio.create_task(cancel_others(asyncio.current_task()))
+    with pytest.raises(asyncio.CancelledError):
+        await cancellable(asyncio.Event().wait)
+    await cancelling
