@@ -16,20 +16,25 @@ T = TypeVar("T")
 
 async def cancellable(request: Callable[[], Awaitable[T]]) -> T:
     """What comes of the request. Whoever is cancelled here waits until what must not be cancelled is done."""
-    answers: list[T] = []
-    errors: list[Exception] = []
+    scope = anyio.CancelScope()
 
-    async def ask() -> None:
-        try:
-            answers.append(await request())
-        except Exception as error:  # noqa: BLE001 - raised below, as itself and not in a group
-            errors.append(error)
-
-    # Its child is cancelled as anyio does it, also where this task is cancelled as asyncio does it.
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask)
-    if errors:
-        raise errors.pop()
-    if not answers:  # it alone was cancelled, by somebody who cancels all tasks there are
+    async def ask() -> T:
+        with scope:
+            return await request()
         raise asyncio.CancelledError
-    return answers.pop()
+
+    asking, cancelled = asyncio.ensure_future(ask()), None
+    try:
+        while not asking.done():
+            try:
+                await asyncio.wait((asking,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+                scope.cancel()
+        if cancelled is None:
+            return asking.result()
+        if not asking.cancelled():
+            asking.exception()  # nobody wants to know any more
+        raise cancelled
+    finally:
+        del asking, cancelled  # an error that is raised here refers to this frame

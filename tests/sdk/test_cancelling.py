@@ -1,9 +1,11 @@
 """A request may be cancelled at any moment: no connection stays open that nobody knows of any more."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import anyio
 import httpx
 import pytest
 
@@ -16,7 +18,7 @@ CONNECTIONS = 5
 
 
 class Service:
-    """Answers as many requests at a time as are sent to it, each over a connection of its own."""
+    """Answers ``/together`` once it is asked for over all connections, and ``/never`` never."""
 
     def __init__(self) -> None:
         self.connected = 0
@@ -26,6 +28,8 @@ class Service:
         self.connected += 1
         try:
             while request := await reader.readuntil(b"\r\n\r\n"):
+                if request.startswith(b"GET /never"):
+                    continue
                 if request.startswith(b"GET /together"):
                     await self._together.wait()
                 writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"token": null}')
@@ -69,13 +73,13 @@ async def test_connections_that_were_to_be_closed_are(
                 tasks.create_task(lock.http.get("/together"))
         assert service.connected == CONNECTIONS
         await asyncio.sleep(0.05)
-        asking = asyncio.create_task(fenced._api.ask("GET", "/") if kind == "api" else lock.http.get("/"))
+        asking = asyncio.create_task(fenced._api.ask("GET", "/never") if kind == "api" else lock.http.get("/never"))
         for _ in range(after):
             await asyncio.sleep(0)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        await lock.http.get("/")
+        await lock.http.get("/at-once")
         await service.left_by_all_but(1)
 
 
@@ -93,9 +97,13 @@ async def test_timeouts_end_it() -> None:
             await cancellable(asyncio.Event().wait)
 
 
-async def test_a_request_that_somebody_else_cancels() -> None:
+@pytest.mark.parametrize("after", range(3), ids=lambda turns: f"after {turns} turns")
+async def test_a_request_that_somebody_else_cancels(after: int) -> None:
+    """As a program's end does; also before it has begun, and nothing is said about what was never awaited."""
+
     async def cancel_others(one: "asyncio.Task[object] | None") -> None:
-        await asyncio.sleep(0)
+        for _ in range(after):
+            await asyncio.sleep(0)
         for task in asyncio.all_tasks() - {one, asyncio.current_task()}:
             task.cancel()
 
@@ -103,3 +111,10 @@ async def test_a_request_that_somebody_else_cancels() -> None:
     with pytest.raises(asyncio.CancelledError):
         await cancellable(asyncio.Event().wait)
     await cancelling
+    gc.collect()
+
+
+async def test_a_scope_that_is_cancelled_ends_it() -> None:
+    with anyio.move_on_after(0.01) as scope:
+        await cancellable(asyncio.Event().wait)
+    assert scope.cancelled_caught
