@@ -7,18 +7,16 @@ task groups of asyncio's with it: those still to be closed would be in no pool a
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import anyio
+import httpx
 
-T = TypeVar("T")
 
-
-async def cancellable(request: Callable[[], Awaitable[T]]) -> T:
-    """What comes of the request. Whoever is cancelled here waits until what must not be cancelled is done."""
+async def cancellable(request: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+    """The answer. Whoever is cancelled here waits until what must not be cancelled is done."""
     scope = anyio.CancelScope()
 
-    async def ask() -> T:
+    async def ask() -> httpx.Response:
         with scope:
             return await request()
         raise asyncio.CancelledError
@@ -33,8 +31,10 @@ async def cancellable(request: Callable[[], Awaitable[T]]) -> T:
                 scope.cancel()
         if cancelled is None:
             return asking.result()
-        if not asking.cancelled():
-            asking.exception()  # nobody wants to know any more
+        if not asking.cancelled() and asking.exception() is None:
+            # It came at the same moment, and nobody else would ever give back its connection.
+            with anyio.CancelScope(shield=True):
+                await asking.result().aclose()
         raise cancelled
     finally:
         del asking, cancelled  # an error that is raised here refers to this frame

@@ -83,8 +83,47 @@ async def test_connections_that_were_to_be_closed_are(
         await service.left_by_all_but(1)
 
 
+class Body(httpx.AsyncByteStream):
+    """Knows how often it was handed out and not closed."""
+
+    handed_out = 0
+    open = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b""
+
+    async def aclose(self) -> None:
+        self.open -= 1
+
+
+async def never() -> httpx.Response:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def test_an_answer_that_comes_when_nobody_wants_it_any_more_is_closed() -> None:
+    body = Body()
+
+    async def answered() -> httpx.Response:
+        body.handed_out += 1
+        body.open += 1
+        return httpx.Response(200, stream=body)
+
+    for after in range(5):
+        asking = asyncio.create_task(cancellable(answered))
+        for _ in range(after):
+            await asyncio.sleep(0)
+        if asking.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        else:
+            await (await asking).aclose()
+        assert body.open == 0
+    assert body.handed_out > 1
+
+
 async def test_errors_are_themselves() -> None:
-    async def fail() -> None:
+    async def fail() -> httpx.Response:
         raise Unavailable("no answer")
 
     with pytest.raises(Unavailable, match="no answer"):
@@ -94,7 +133,7 @@ async def test_errors_are_themselves() -> None:
 async def test_timeouts_end_it() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await cancellable(asyncio.Event().wait)
+            await cancellable(never)
 
 
 @pytest.mark.parametrize("after", range(3), ids=lambda turns: f"after {turns} turns")
@@ -109,12 +148,12 @@ async def test_a_request_that_somebody_else_cancels(after: int) -> None:
 
     cancelling = asyncio.create_task(cancel_others(asyncio.current_task()))
     with pytest.raises(asyncio.CancelledError):
-        await cancellable(asyncio.Event().wait)
+        await cancellable(never)
     await cancelling
     gc.collect()
 
 
 async def test_a_scope_that_is_cancelled_ends_it() -> None:
     with anyio.move_on_after(0.01) as scope:
-        await cancellable(asyncio.Event().wait)
+        await cancellable(never)
     assert scope.cancelled_caught

@@ -87,7 +87,7 @@ def _healthy(clients: str) -> bool:
 def zookeeper(directory: Path, *properties: str) -> Server:
     """A standalone ZooKeeper with ticks of 100 ms.
 
-    Sessions last between 0.2 and 30 seconds: a restart takes no longer on a busy machine.
+    Sessions last between 0.2 and 30 seconds, which a restart does not take on a busy machine either.
     """
     java, jar = which("java"), next((path for path in _JARS if path.exists()), None)
     if java is None or jar is None:
