@@ -41,7 +41,7 @@ async def record_overtaken(database: Database, attempts: Sequence[tuple[str, Att
     """
     ids = [uuid4() for _ in attempts]
     arguments = (*_attempted(ids, attempts), *_payloads(ids, attempts))
-    rows = {row["id"]: row for row in await database.fetchmany_write(_SQL["record_overtaken"], [arguments])}
+    rows = {row["id"]: row for row in await database.fetch_write(_SQL["record_overtaken"], *arguments)}
     return [
         Rejection(entry, row["at"], resource, Decision.STALE, True, attempt, fence_from_row(resource, row))  # noqa: FBT003
         if (row := rows.get(entry))

@@ -8,11 +8,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from gateway.store.database import Database, Record
+from gateway.store.database import SHARED_LOCK_TIMEOUT, SHARED_STATEMENT_TIMEOUT, Database, Record
 from gateway.store.sessions import Session
 from gateway.tables import batch, storms
 from tests.integration.tables.asking import Send, answered, row, rows
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, waiting
 
 BURST = 300
 TARGET = "/accounts?id=eq.1"
@@ -31,16 +31,16 @@ class Recording:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.trips: list[int] = []
         self.broken = False
-        real = asyncpg.Connection.fetchmany
+        real = asyncpg.Connection.fetch
 
-        async def counted(session: Session, sql: str, arguments: Sequence[Sequence[Any]]) -> list[Record]:
-            if "fencing.intake" in sql:
-                self.trips.append(len(arguments[0][0]))
+        async def counted(session: Session, sql: str, *arguments: Sequence[Any]) -> list[Record]:
+            if "INSERT INTO fencing.intake" in sql:
+                self.trips.append(len(arguments[0]))
                 if self.broken:
                     raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
-            return await real(session, sql, arguments)
+            return await real(session, sql, *arguments)
 
-        monkeypatch.setattr(asyncpg.Connection, "fetchmany", counted)
+        monkeypatch.setattr(asyncpg.Connection, "fetch", counted)
 
 
 @pytest.fixture
@@ -94,6 +94,19 @@ async def test_what_cannot_be_recorded_is_not_refused(write: Send, overtaken: Da
         answered(response, 503, "unavailable")
     recording.broken = False
     answered(await write("PATCH", TARGET, {"note": "zombie"}, token=1), 412, "token-stale")
+
+
+async def test_a_slow_database_makes_nobody_less_of_a_zombie(
+    write: Send, overtaken: Database, stranger: asyncpg.Connection
+) -> None:
+    """There is nobody a zombie goes in front of: it waits for the record longer than writes wait for one another."""
+    async with stranger.transaction():
+        await stranger.execute("LOCK TABLE fencing.intake IN EXCLUSIVE MODE")
+        zombie = asyncio.ensure_future(write("PATCH", TARGET, {"note": "zombie's"}, token=5))
+        await waiting(overtaken)
+        await asyncio.sleep(max(SHARED_LOCK_TIMEOUT, SHARED_STATEMENT_TIMEOUT) * 1.1)
+        assert not zombie.done()
+    answered(await zombie, 412, "token-stale")
 
 
 async def test_a_zombie_that_hangs_up_takes_nobody_with_it(write: Send, overtaken: Database) -> None:
