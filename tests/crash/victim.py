@@ -1,9 +1,9 @@
 """A gateway that stops or kills itself at a named step. The knob is in here, not in the product: it is a sink.
 
-Run as ``python -m tests.crash.victim`` it is a nursery: for each line on its standard input, what ``running.config``
-takes and the bucket that is known to the gateway, both in one JSON document, it forks a gateway and prints the process
-id and the port. A fork costs a hundredth of what importing everything again would. All of them are killed once its
-standard input ends.
+Run as ``python -m tests.crash.victim`` it is the parent of gateways: for each line on its standard input, what
+``running.config`` takes and the bucket that is known to the gateway, both in one JSON document, it forks a gateway and
+prints the process id and the port. A fork costs a hundredth of what importing everything again would. All of them are
+killed once its standard input ends.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def live(given: dict[str, Any]) -> None:
     serving.server(victim, grace=1).run(sockets=[listener])
 
 
-class Nursery:
-    """Makes gateways that have in common what costs much and is the same for all of them."""
+class Parent:
+    """What gateways are forked from: they have in common what costs much and is the same for all of them."""
 
     def __init__(self) -> None:
         self.pids: list[int] = []
@@ -101,7 +101,7 @@ class Nursery:
             if known is not None:
                 _answer_with(self._profiles[known])
             live(given)
-        except BaseException:  # noqa: BLE001 - whatever it is must not unwind into the nursery's own code
+        except BaseException:  # noqa: BLE001 - whatever it is must not unwind into the code of the parent
             traceback.print_exc()
         finally:
             os._exit(1)
@@ -136,11 +136,11 @@ def _answer_with(profile: Profile) -> None:
 
 def main() -> None:
     """Hatch until the standard input ends, then leave nobody behind."""
-    nursery = Nursery()
+    parent = Parent()
     for line in sys.stdin:
-        nursery.hatch(**json.loads(line))
+        parent.hatch(**json.loads(line))
     # The processes have to be reaped before their ids are used again, so each is waited for at the end only.
-    for pid in nursery.pids:
+    for pid in parent.pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
