@@ -56,7 +56,7 @@ class PolicyDouble(RecordingDouble):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    async with staged(postgres_server, PolicyDouble(), callers=CALLERS, s3={"timeout": 2.0}) as one:
+    async with staged(postgres_server, PolicyDouble(), callers=CALLERS, s3={"timeout": 10.0}) as one:
         yield one
 
 
