@@ -121,9 +121,9 @@ async def _play(
         f"WHERE resource IN ({resources}) ORDER BY resource, at",
     )
     answers = {
-        f"account {number}, {asked}": answer
+        f"account {number}, request {place}: {asked}": answer
         for number, task in enumerate(running)
-        for asked, answer in zip(enumerate(plans[number]), task.result(), strict=True)
+        for place, (asked, answer) in enumerate(zip(plans[number], task.result(), strict=True))
     }
     return {**answers, "rows": left, "fences": fences, "refused": refused}
 

@@ -99,7 +99,7 @@ async def test_what_cannot_be_recorded_is_not_refused(write: Send, overtaken: Da
 async def test_a_slow_database_makes_nobody_less_of_a_zombie(
     write: Send, overtaken: Database, stranger: asyncpg.Connection
 ) -> None:
-    """There is nobody a zombie goes in front of: it waits for the record longer than writes wait for one another."""
+    """Writes that share a trip soon give up, because each can go by itself. Refusals cannot: they wait."""
     async with stranger.transaction():
         await stranger.execute("LOCK TABLE fencing.intake IN EXCLUSIVE MODE")
         zombie = asyncio.ensure_future(write("PATCH", TARGET, {"note": "zombie's"}, token=5))
