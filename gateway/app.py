@@ -21,10 +21,12 @@ from gateway.connection import Connection
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.guard.watching import Watching
+from gateway.http.body import Bodies, Pace
+from gateway.http.head import Head
+from gateway.http.memory import Memory
 from gateway.leases.service import LeaseService
 from gateway.middleware import Middleware
 from gateway.objects.addressing import bucket_of_host
-from gateway.objects.intake import Limits
 from gateway.objects.patrol import Patrol
 from gateway.objects.plane import ObjectPlane, Settings
 from gateway.objects.probe import Profiles
@@ -72,6 +74,8 @@ class Gateway:
         self._telemetry = telemetry
         self._observe = observe = Sinks(telemetry.observe, self._traffic)
         self._capture = Capture(config.audit.capture, config.audit.redact)
+        pace = Pace(idle=config.server.body_timeout, grace=config.server.body_timeout)
+        self._bodies = Bodies(Memory(config.server.memory), pace)
         keys = Keys(config.callers, anonymous=config.auth.anonymous)
         policies, signer, self._issuer = (
             configured.policies(config),
@@ -89,6 +93,7 @@ class Gateway:
         self._api = api.build(
             database=self._database,
             keys=keys,
+            bodies=self._bodies,
             barrier=self._barrier,
             admission=self._admission,
             signer=signer,
@@ -112,7 +117,7 @@ class Gateway:
             alarms=[alarm.name for alarm in config.alarms],
         )
         self._site = Site(self._database, self._follower, config, self._health, self._buckets, self._api)
-        self._web = web.build(self._site, keys, _clock)
+        self._web = web.build(self._site, keys, _clock, self._bodies)
         self._table_prefixes = configured.table_prefixes(config)
         self._domains = config.server.domains
 
@@ -125,8 +130,9 @@ class Gateway:
 
     def _area(self, scope: Scope) -> tuple[str, ASGIApp]:
         """What is asked for, as it is called in metrics, and whoever serves that."""
-        path: str = scope["path"]
-        if self._objects is not None and bucket_of_host(scope["headers"], self._domains) is not None:
+        head = Head.of(scope)
+        path = head.path
+        if self._objects is not None and bucket_of_host(head.headers, self._domains) is not None:
             return "objects", self._objects
         if path.startswith(self._table_prefixes):
             return "tables", self._tables
@@ -136,7 +142,7 @@ class Gateway:
             return "streams" if streams else "page", self._web
         if self._objects is None or 1 <= len(first) <= 2:
             if path.startswith(_OF_LEASES):
-                scope["state"]["path"] = without_id(scope["method"], path)
+                scope["state"]["path"] = without_id(head.method, path)
                 return "leases", self._api
             return "streams" if streams else "api", self._api
         return "objects", self._objects
@@ -221,9 +227,8 @@ class Gateway:
         standing.sessions_waiting.values = {(pool,): one.waiting for pool, one in use.items()}
         standing.lock_waits.set(self._leases.waiting())
         standing.streams.set(self._follower.followers)
-        if self._objects is not None:
-            standing.memory.set(self._objects.memory.used)
-            standing.memory_limit.set(self._objects.memory.size)
+        standing.memory.set(self._bodies.memory.used)
+        standing.memory_limit.set(self._bodies.memory.size)
 
     def _buckets(self) -> dict[str, BucketView]:
         known = {} if self._profiles is None else self._profiles.known
@@ -258,11 +263,10 @@ class Gateway:
                 domains=config.server.domains,
                 max_body=config.server.max_body,
                 threshold=config.s3.memory_threshold,
-                memory=config.server.memory,
                 pending_wait=config.s3.pending_wait,
-                limits=Limits(idle=config.server.body_timeout, grace=config.server.body_timeout),
                 capture=self._capture,
             ),
+            bodies=self._bodies,
         )
 
     def _build_profiles(self, config: Config) -> Profiles | None:
@@ -279,6 +283,7 @@ class Gateway:
             settle=self._settle,
             admission=self._admission,
             capture=self._capture,
+            bodies=self._bodies,
         )
 
 

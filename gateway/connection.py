@@ -1,7 +1,7 @@
-"""A client's connection: uvicorn's, with an end to the space and the time that a client may take for nothing.
+"""A client's connection: uvicorn's, with limits on the space and the time that heads, trailers and idling may take.
 
-Its parser collects heads of any size, and its only clock stops at the first byte of a head; a few hundred idle sockets
-would hold the server for ever. What a body may cost is the business of whoever takes it in.
+uvicorn's parser collects heads of any size, appends trailers to the headers of a request that is already running, and
+stops its only clock at the first byte of a head. ``gateway.http.body`` limits what a body may take.
 """
 
 from asyncio import Event, TimerHandle, Transport
@@ -9,7 +9,7 @@ from asyncio import Event, TimerHandle, Transport
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MAX_HEAD = 64 * 1024
-"""Bytes of a request's line and headers. S3's own come to 8 KiB at the most, metadata and all."""
+"""Bytes of a request's line, headers and trailers. Those of S3 come to 8 KiB at the most, metadata included."""
 PATIENCE = 20.0
 """Seconds until a head must be complete, and until what is left of the body of an answered request must have come."""
 KEEP_ALIVE = 75
@@ -31,7 +31,7 @@ class Connection(HttpToolsProtocol):
     _stall: TimerHandle | None = None
     _in_head = False
     _head_size = 0  # of the fields that are complete
-    _head_arrived = 0  # of everything, from the second packet on
+    _arrived = 0  # bytes since the head began or a piece of the body came, from the second packet on
     _given_up = False
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -50,16 +50,17 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._given_up:
             return
-        self._head_arrived += len(data)
+        self._arrived += len(data)
         super().data_received(data)
-        if self._in_head and self._head_arrived > MAX_HEAD:
-            self._give_up(431)
+        # No body came of it: a head, trailers, or extensions of chunks, which the parser collects.
+        if self._arrived > MAX_HEAD:
+            self._give_up(431 if self._in_head else None)
         elif self._deadline is None and (self._in_head or self._is_idle()):
             self._set_deadline()
 
     def on_message_begin(self) -> None:
         self._in_head = True
-        self._head_size = self._head_arrived = 0
+        self._head_size = self._arrived = 0
         super().on_message_begin()
         # uvicorn drops what is sent to a client that is gone, and says nothing. Who sends much can ask.
         self.scope["state"]["gone"] = self.transport.is_closing
@@ -76,8 +77,13 @@ class Connection(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._fits(len(name) + len(value) + 4):
-            super().on_header(name, value)
+        fits = self._fits(len(name) + len(value) + 4)
+        if self._in_head:
+            if fits:
+                super().on_header(name, value)
+        elif not fits:
+            # The request may be under way already: closing leaves its outcome unknown, and a refusal would claim more.
+            self._give_up(None)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -85,14 +91,18 @@ class Connection(HttpToolsProtocol):
             self._give_up(431)
         if not self._given_up:
             self._clear_deadline()
+            # From here on the head cannot change. Trailers have no meaning here: they are counted and dropped.
+            self.scope["headers"] = tuple(self.headers)
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._arrived = 0
         if not self._given_up:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         if not self._given_up:
+            self.cycle.scope["state"]["whole"] = True
             super().on_message_complete()
 
     def _fits(self, size: int) -> bool:

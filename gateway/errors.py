@@ -29,6 +29,7 @@ S3's XML on buckets. A code is never reused for something else.
     ├── Forbidden                403  forbidden
     ├── NotFound                 404  not-found
     ├── BodyTooLarge             413  body-too-large
+    ├── BodyTooSlow              408  body-too-slow
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
     ├── TooManyReaders           503  too-many-readers
@@ -276,6 +277,14 @@ class BodyTooLarge(GatewayError):
     s3_code = "EntityTooLarge"
     title = "The body is larger than this gateway takes"
     default_advice = "Send less in one request, or ask the operator to raise the limit."
+
+
+class BodyTooSlow(GatewayError):
+    code = "body-too-slow"
+    status = 408
+    s3_code = "RequestTimeout"
+    title = "The body did not arrive in time"
+    default_advice = "Send the request again, over a connection that is fast enough."
 
 
 class OutcomeUnknown(GatewayError):

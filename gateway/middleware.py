@@ -11,6 +11,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import GatewayError
+from gateway.http.head import Head
 from gateway.observe import context
 from gateway.observe.events import Observe, RequestAnswered, RequestFailed
 
@@ -49,7 +50,8 @@ class Middleware:
         state["request_id"] = request_id
         state["client"] = client[0] if client else None
         expects, theirs = False, None
-        for name, value in scope["headers"]:
+        head = Head.of(scope)
+        for name, value in head.headers:
             if name == b"expect":
                 expects = True
             elif name == REQUEST_ID:
@@ -67,10 +69,10 @@ class Middleware:
 
         try:
             if expects:
-                receive, send = _unless_held_back(scope["headers"], receive, send)
+                receive, send = _unless_held_back(head.headers, receive, send)
             await self._app(scope, receive, identified)
         except Exception as error:
-            self._observe(RequestFailed(request_id, scope["method"], state.get("path", scope["path"]), error))
+            self._observe(RequestFailed(request_id, head.method, state.get("path", head.path), error))
             state["code"] = GatewayError.code
             if status:
                 raise
@@ -80,8 +82,8 @@ class Middleware:
                 RequestAnswered(
                     request_id,
                     state.get("area", "api"),
-                    scope["method"],
-                    state.get("path", scope["path"]),
+                    head.method,
+                    state.get("path", head.path),
                     status,
                     state.get("code"),
                     perf_counter() - began,

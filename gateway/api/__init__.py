@@ -29,14 +29,18 @@ from gateway.api import (
 )
 from gateway.api import metrics as measured
 from gateway.api.fences import Barrier
+from gateway.api.intake import MAX_BODY, Intake
 from gateway.api.leases import Locks
 from gateway.api.metrics import Metrics
 from gateway.api.operations import Buckets, Health
 from gateway.api.reports import MakeReport
+from gateway.api.requests import Authenticate
 from gateway.api.transactions import Transact
 from gateway.auth.keys import Keys
 from gateway.auth.principal import Principal
 from gateway.fencing.sequencer import Signer
+from gateway.http.body import Bodies
+from gateway.http.head import Head
 from gateway.record.audit import Audit
 from gateway.record.following import Follower
 from gateway.store.database import Database
@@ -47,6 +51,7 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
     *,
     database: Database,
     keys: Keys,
+    bodies: Bodies,
     barrier: Barrier,
     admission: Admission,
     signer: Signer,
@@ -73,9 +78,12 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
     problems.install(app)
 
     def caller(request: Request) -> Principal:
-        # The page has let its viewer in already, and asks for what it links to.
-        principal: Principal = request.scope["state"].get("viewer") or keys.by_bearer(request.scope["headers"])
-        request.scope["state"]["caller"] = principal.name
+        # The page, or the intake of the body, has proven the caller already.
+        state = request.scope["state"]
+        principal: Principal | None = state.get("viewer")
+        if principal is None:
+            principal = state["viewer"] = keys.by_bearer(Head.of(request.scope).headers)
+            state["caller"] = principal.name
         return principal
 
     # The first are the first to be looked at.
@@ -96,14 +104,23 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
         operations.routes(health, buckets, caller),
         measured.routes(metrics, caller),
     ):
-        _add(app, router)
+        _add(app, router, caller, bodies)
     app.router.add_route("/v1/docs", documentation, include_in_schema=False)
     return app
 
 
-def _add(app: FastAPI, router: APIRouter) -> None:
+_LIMITS: dict[str, int | None] = {
+    "/v1/leases": 1024 * 1024,  # renewals of all leases of a program in one request
+    "/v1/transaction": None,  # the table plane reads it, within its own limit
+}
+
+
+def _add(app: FastAPI, router: APIRouter, caller: Authenticate, bodies: Bodies) -> None:
     """Take over its routes as they are: those of a router that is included are built again at the first request."""
     for route in router.routes:
         if isinstance(route, APIRoute):
             route.responses = {**problems.EVERYWHERE, **route.responses}
+            limit = _LIMITS.get(route.path, MAX_BODY)
+            if limit is not None and (route.body_field is not None or "requestBody" in (route.openapi_extra or {})):
+                route.app = Intake(route.app, caller, bodies, limit)
         app.router.routes.append(route)

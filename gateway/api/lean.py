@@ -14,10 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
-from gateway.errors import BodyTooLarge, RequestMalformed, Unavailable
-
-MAX_BODY = 1024 * 1024
-"""Bytes. The longest list of leases has room in it."""
+from gateway.errors import RequestMalformed, Unavailable
 
 Model = TypeVar("Model", bound=BaseModel)
 Result = TypeVar("Result")
@@ -49,7 +46,7 @@ async def read(request: Request, model: type[Model]) -> Model:
 
     Raises what FastAPI raises, for the same answer.
     """
-    body = await _received(request) or b"{}"
+    body = await request.body() or b"{}"
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -95,22 +92,6 @@ async def _stopping(request: Request) -> None:
     """Until the server begins to stop; it says so to its connections."""
     stopping: asyncio.Event = request.scope["state"].get("stopping") or asyncio.Event()
     await stopping.wait()
-
-
-async def _received(request: Request) -> bytes:
-    pieces: list[bytes] = []
-    size, more = 0, True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise RequestMalformed("The client has hung up in the midst of the body.")
-        piece = message.get("body", b"")
-        size += len(piece)
-        if size > MAX_BODY:
-            raise BodyTooLarge(f"The body of a request has at most {MAX_BODY:,} bytes here.")
-        pieces.append(piece)
-        more = message.get("more_body", False)
-    return b"".join(pieces)
 
 
 def _in_one_piece(schema: Any, parts: dict[str, Any]) -> Any:

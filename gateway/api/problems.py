@@ -12,6 +12,8 @@ from starlette.exceptions import HTTPException
 from gateway.errors import GatewayError, NotFound, RequestMalformed
 from gateway.middleware import problem
 
+_MOST_NAMED = 20
+"""Mistakes in one request that its answer names."""
 _REFERENCE = "#/components/schemas/{}"
 
 
@@ -75,8 +77,10 @@ async def _answer_error(request: Request, error: Exception) -> ProblemResponse:
 
 async def _answer_invalid(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, RequestValidationError)
-    said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-    return _problem(request, RequestMalformed(f"{said}."), RequestMalformed.status)
+    wrong = error.errors()
+    said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong[:_MOST_NAMED])
+    more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+    return _problem(request, RequestMalformed(f"{said}{more}."), RequestMalformed.status)
 
 
 async def _answer_http(request: Request, error: Exception) -> ProblemResponse:

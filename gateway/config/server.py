@@ -22,9 +22,9 @@ class Server(Section):
     domains: tuple[str, ...] = ()
     """Hosts under which a bucket may be a label of its own: ``s3.example.com`` serves ``bucket.s3.example.com``."""
     memory: Annotated[int, Field(gt=0)] = 256 * MEBIBYTE
-    """Bytes of objects that may be in memory at one time; whoever wants more waits its turn."""
+    """Bytes of bodies in memory at one time, on all planes. A request that needs more waits."""
     body_timeout: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds a client may send nothing of an object's body, and that it may take beyond one for each KiB."""
+    """Seconds a client may send nothing of a body, and that it may take beyond one for each 16 KiB."""
 
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may use the tables from a browser, such as ``https://app.example.com``; ``*`` for all."""

@@ -57,13 +57,13 @@ class Administration:
                 f"{request.operation} is administration of a bucket, and this caller may not: an operator can set "
                 "admin = true for it.",
             )
-        body = await call.intake(MAX_DOCUMENT).whole() if call.scope["method"] in ("PUT", "POST") else None
+        body = await call.document() if call.head.method in ("PUT", "POST") else None
         await administration.record(self._database, call.attempt(), request.operation, bucket=request.bucket)
         headers = [*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())]
         content = body.content if body else b""
-        reply = await self.send(call.scope["method"], request.raw_path, request.query, headers, content)
+        reply = await self.send(call.head.method, request.raw_path, request.query, headers, content)
         if request.operation is Operation.DELETE_BUCKET and await self._clear(request.bucket, reply):
-            reply = await self.send(call.scope["method"], request.raw_path, request.query, headers, content)
+            reply = await self.send(call.head.method, request.raw_path, request.query, headers, content)
         if request.operation is Operation.DELETE_BUCKET and reply.status < 300:
             await bypasses.forget_bucket(self._database, request.bucket)
         if request.operation in _CHANGES_THE_PROFILE:

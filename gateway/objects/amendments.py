@@ -40,9 +40,9 @@ class Amendments:
         await self._writes.admit(write)
         for part in request.operation.markers & _PARTS_OF_AN_OBJECT:
             await self._check_understood(request, part)
-        body = await call.intake(MAX_DOCUMENT).whole() if call.scope["method"] in ("PUT", "POST") else None
+        body = await call.document() if call.head.method in ("PUT", "POST") else None
         amendment = Amendment(
-            call.scope["method"],
+            call.head.method,
             request.query,
             (*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())),
             body.content if body else b"",

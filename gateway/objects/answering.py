@@ -7,11 +7,12 @@ from starlette.types import Scope, Send
 
 from gateway.errors import GatewayError, StoreError
 from gateway.fencing.rules import Fence
+from gateway.http.body import ClientGone
+from gateway.http.head import Head
 from gateway.objects import forwarding, xml
 from gateway.objects.answers import Applied, Headers
 from gateway.objects.effects import Deleted
 from gateway.objects.hop import Response
-from gateway.objects.intake import ClientGone
 from gateway.objects.operations import Operation
 from gateway.objects.request import S3Request
 
@@ -49,8 +50,8 @@ class Answer:
     """The answer to one request."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
-        self._method: str = scope["method"]
-        self._path: str = scope["raw_path"].decode("latin-1")
+        head = Head.of(scope)
+        self._method, self._path = head.method, head.raw_path.decode("latin-1")
         self._told = scope["state"]
         self._request_id: str = self._told["request_id"]
         # Nobody is told that the client has hung up: without asking, the rest of a large object would be read for it.

@@ -3,14 +3,18 @@
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
-from starlette.types import Receive, Scope
+from starlette.types import Scope
 
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import VerifiedSignature
 from gateway.errors import GatewayError
 from gateway.fencing.record import Attempt, Captured
+from gateway.http.body import Body
+from gateway.http.head import Head
 from gateway.objects.answering import Answer
-from gateway.objects.intake import Intake, Limits, media_type_of
+from gateway.objects.body import VerifiedBody
+from gateway.objects.documents import MAX_DOCUMENT
+from gateway.objects.intake import Intake, media_type_of
 from gateway.objects.request import S3Request
 from gateway.record.capture import NOTHING, Capture
 
@@ -28,12 +32,12 @@ class Call:
     """
 
     scope: Scope
-    receive: Receive
+    head: Head
+    body: Body
     answer: Answer
     request: S3Request
     signature: VerifiedSignature
     max_body: int
-    limits: Limits
     hosted: bool = False
     capture: Capture = NOTHING
 
@@ -44,27 +48,33 @@ class Call:
     @property
     def body_is_held_back(self) -> bool:
         """Whether the client sends its body only when it is told to go on."""
-        return any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.scope["headers"])
+        return any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.head.headers)
 
     @property
     def address(self) -> str:
         """Where the object is, as its client would ask for it."""
-        host = next((value.decode("latin-1") for name, value in self.scope["headers"] if name == b"host"), "")
+        host = next((value.decode("latin-1") for name, value in self.head.headers if name == b"host"), "")
         path = f"/{self.request.raw_key}" if self.hosted else self.request.raw_path
         return f"{self.scope.get('scheme', 'http')}://{host}{path}"
 
     def intake(self, max_size: int | None = None) -> Intake:
         """The body, not asked for yet. Raises ``BodyTooLarge``, or ``StoreError`` for a head that cannot be right."""
         size = self.max_body if max_size is None else min(max_size, self.max_body)
-        headers = [*self.scope["headers"], *((name.encode(), value.encode()) for name, value in self.request.hoisted)]
-        return Intake(self.receive, headers, self.signature, size, self.limits, self.capture)
+        headers = [*self.head.headers, *((name.encode(), value.encode()) for name, value in self.request.hoisted)]
+        return Intake(self.body, headers, self.signature, size, self.capture)
+
+    async def document(self) -> VerifiedBody:
+        """Return a body that is a document of S3's, in memory. Raises what ``Intake.whole`` raises."""
+        intake = self.intake(MAX_DOCUMENT)
+        await self.body.reserve(intake.length)
+        return await intake.whole()
 
     async def beginning(self) -> Captured | None:
         """What is kept of a body that has not been asked for, and is not going to be."""
         if not self.capture.most:
             return None
         if self.body_is_held_back:
-            return Captured(media_type_of(self.scope["headers"]), left_out="the client was not asked for it")
+            return Captured(media_type_of(self.head.headers), left_out="the client was not asked for it")
         try:
             intake = self.intake()
         except GatewayError:
@@ -73,7 +83,7 @@ class Call:
 
     def attempt(self) -> Attempt:
         """How the request goes on record."""
-        path, query = (self.scope[part].decode("latin-1") for part in ("raw_path", "query_string"))
+        path, query = self.head.raw_path.decode("latin-1"), self.head.query_string.decode("latin-1")
         # What proves a token is as good as the token for whoever reads the record, and a session token may hold it.
         kept = [part for part in query.split("&") if unquote_plus(part.partition("=")[0]).lower() not in _PROOFS]
         target = "?".join(filter(None, (path, "&".join(kept))))
@@ -82,7 +92,7 @@ class Call:
             token=self.request.fencing.token,
             holder=self.request.fencing.holder,
             caller=self.principal.name,
-            method=self.scope["method"],
+            method=self.head.method,
             target=target[:MAX_TARGET],
             client=state["client"],
             request_id=state["request_id"],

@@ -4,10 +4,10 @@ import asyncio
 from datetime import UTC, datetime
 
 from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.http.memory import Memory
 from gateway.objects import documents
 from gateway.objects.answers import Applied, Rejected, Uploaded
 from gateway.objects.call import Call
-from gateway.objects.memory import Memory
 from gateway.objects.multipart import Part, PartSource
 from gateway.objects.puts import Puts
 from gateway.objects.request import S3Request

@@ -15,6 +15,7 @@ from gateway.objects.effects import Deleted
 from gateway.objects.runner import Payload
 from gateway.objects.upstream import TextHeaders
 from gateway.objects.writes import Write, Writes
+from gateway.offload import offload
 
 _AT_A_TIME = 16
 
@@ -37,9 +38,9 @@ class Deletes:
 
     async def delete_many(self, call: Call) -> None:
         """DeleteObjects: every key is fenced, refused and recorded by itself. The answer says what became of each."""
-        intake = call.intake(documents.MAX_DOCUMENT)
         _require_digest(call)
-        wanted = documents.deletion((await intake.whole()).content)
+        body = await call.document()
+        wanted = await offload(len(body.content), documents.deletion, body.content)
         await self._writes.writable(call.request.bucket)  # there may be no such bucket: that is no error of each key
         gate = asyncio.Semaphore(_AT_A_TIME)
 
@@ -92,7 +93,7 @@ def _said(headers: dict[bytes, bytes]) -> DeletedObject:
 
 def _require_digest(call: Call) -> None:
     """S3 does not delete a thousand objects by a document that nothing vouches for."""
-    names = {name.lower() for name, _ in call.scope["headers"]}
+    names = {name.lower() for name, _ in call.head.headers}
     if b"content-md5" not in names and not any(
         name.startswith((b"x-amz-checksum-", b"x-amz-trailer")) for name in names
     ):

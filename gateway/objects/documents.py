@@ -12,6 +12,8 @@ MAX_KEYS = 1000
 MAX_PARTS = 10_000
 MAX_DOCUMENT = 4 * 1024 * 1024
 """Bytes that a document in a request may have: ten thousand parts with checksums, or a thousand of the longest keys."""
+_MOST_TAGS = 200_000
+"""Ten thousand parts with all their checksums have fewer. Each costs a few microseconds to read."""
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _CHECKSUMS = frozenset({"ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256"})
@@ -141,6 +143,8 @@ def posted(location: str, bucket: str, key: str, etag: str) -> bytes:
 
 
 def _root(body: bytes, name: str) -> Element:
+    if body.count(b"<") > _MOST_TAGS:
+        raise _malformed(f"The document has more than {_MOST_TAGS:,} tags.")
     root = xml.parse(body, len(body))
     if root is None or xml.local(root) != name:
         raise _malformed("The XML you provided was not well-formed or did not validate against our published schema.")

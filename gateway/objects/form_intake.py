@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 
-from starlette.types import Receive
-
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.fencing.record import Captured
+from gateway.http.body import Arrivals, ClientGone
 from gateway.objects.body import VerifiedBody, whole
 from gateway.objects.checksums import Declared, Proof, Verification
 from gateway.objects.form_parser import MAX_FIELD_BYTES, FormParser, is_form, malformed
-from gateway.objects.intake import BEGINNING_PATIENCE, Arrivals, Beginning, ClientGone, Limits
+from gateway.objects.intake import BEGINNING_PATIENCE, Beginning
 from gateway.record.capture import NOTHING, Capture
 
 # Of boundaries and the like, beside the fields themselves.
@@ -27,15 +26,14 @@ class FormIntake:
 
     def __init__(
         self,
-        receive: Receive,
+        arrivals: Arrivals,
         headers: Iterable[tuple[bytes, bytes]],
         max_size: int,
-        limits: Limits,
         capture: Capture = NOTHING,
     ) -> None:
         received = tuple(headers)
         self._kept = Beginning(capture, "")
-        self._arrivals = Arrivals(receive, limits)
+        self._arrivals = arrivals
         self._parser = FormParser(_one(received, b"content-type") or "")
         self._left = _length(_one(received, b"content-length"))
         self._before_file = 0

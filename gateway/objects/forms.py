@@ -10,13 +10,14 @@ from gateway.auth import post_policy
 from gateway.auth.principal import SecretOf
 from gateway.auth.sigv4 import PayloadMode, RequestHead, VerifiedSignature
 from gateway.errors import StoreError, TokenRequired
+from gateway.http.body import Bodies
+from gateway.http.head import Head
 from gateway.objects import addressing, documents, form_fields
 from gateway.objects.answering import Answer
 from gateway.objects.call import Call
 from gateway.objects.effects import Stored
 from gateway.objects.form_fields import Form
 from gateway.objects.form_intake import FormIntake, is_form_upload
-from gateway.objects.intake import Limits
 from gateway.objects.puts import Puts
 from gateway.objects.writes import Write, Writes
 from gateway.record.capture import NOTHING, Capture
@@ -40,7 +41,7 @@ class Forms:
         *,
         domains: tuple[str, ...],
         max_body: int,
-        limits: Limits,
+        bodies: Bodies,
         capture: Capture = NOTHING,
     ) -> None:
         self._writes = writes
@@ -49,7 +50,7 @@ class Forms:
         self._clock = clock
         self._domains = domains
         self._max_body = max_body
-        self._limits = limits
+        self._bodies = bodies
         self._capture = capture
 
     def bucket(self, head: RequestHead) -> str | None:
@@ -61,8 +62,9 @@ class Forms:
 
     async def post(self, bucket: str, scope: Scope, receive: Receive, answer: Answer) -> None:
         """PostObject. Raises ``GatewayError``, ``ClientGone``."""
-        _check_headers(scope["headers"])
-        intake = FormIntake(receive, scope["headers"], self._max_body, self._limits, self._capture)
+        head, body = Head.of(scope), self._bodies.of(scope, receive)
+        _check_headers(head.headers)
+        intake = FormIntake(body, head.headers, self._max_body, self._capture)
         fields, filename = await intake.fields()
         named = form_fields.named(fields, filename, bucket)
         policy = post_policy.verify(named, self._secret_of, self._clock())
@@ -71,8 +73,8 @@ class Forms:
         media_type = dict(form.request.headers).get("content-type", "")
         intake.expect(form.declared, policy.min_length, policy.max_length, media_type)
         signature = VerifiedSignature(policy.principal, PayloadMode.UNSIGNED)
-        hosted = addressing.bucket_of_host(scope["headers"], self._domains) is not None
-        call = Call(scope, receive, answer, form.request, signature, self._max_body, self._limits, hosted)
+        hosted = addressing.bucket_of_host(head.headers, self._domains) is not None
+        call = Call(scope, head, body, answer, form.request, signature, self._max_body, hosted)
         write = await self._write(call, intake)
         await _tell(call, form, write, await self._puts.store_form(write, intake, form.request.headers))
 

@@ -1,68 +1,19 @@
-"""Taking a body in from its client: whole into memory, or piece by piece for one who sends it on.
-
-A client that says nothing for too long, or next to nothing, is cut off: it would hold its connection for ever.
-"""
+"""Takes in the body of a write: whole into memory, or piece by piece to be sent on, decoded and proven."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
-
-from starlette.types import Receive
 
 from gateway.auth.sigv4 import VerifiedSignature
-from gateway.errors import StoreError
+from gateway.errors import GatewayError
 from gateway.fencing.record import Captured
+from gateway.http.body import Arrivals, ClientGone
 from gateway.objects.body import Inspection, VerifiedBody, whole
 from gateway.objects.checksums import Proof
 from gateway.record.capture import NOTHING, Capture
 
 BEGINNING_PATIENCE = 1.0
 """Seconds for the beginning of a body that is kept of a write which is refused already."""
-
-
-class ClientGone(Exception):
-    """The client hung up before its request was complete. Nothing was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How slow a client may be.
-
-    It may send nothing for ``idle`` seconds, and take ``grace`` seconds in all and one more for each ``rate`` bytes.
-    Only the time spent waiting for the client counts; a store that takes its bytes slowly is not its fault.
-    """
-
-    idle: float = 30.0
-    grace: float = 30.0
-    rate: int = 1024
-
-
-class Arrivals:
-    """What a client sends of one request's body, as it comes."""
-
-    def __init__(self, receive: Receive, limits: Limits) -> None:
-        self._receive = receive
-        self._limits = limits
-        self._arrived = 0
-        self._waited = 0.0
-
-    async def next(self) -> tuple[bytes, bool]:
-        """What has arrived, and whether there is more to come. Raises ``StoreError`` RequestTimeout, ``ClientGone``."""
-        limits, loop = self._limits, asyncio.get_running_loop()
-        since = loop.time()
-        patience = limits.grace + self._arrived / limits.rate - self._waited
-        try:
-            async with asyncio.timeout(min(limits.idle, patience)):
-                message = await self._receive()
-        except TimeoutError:
-            raise StoreError("RequestTimeout", 408, "The body came too slowly. Nothing was written.") from None
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        self._waited += loop.time() - since
-        data: bytes = message.get("body", b"")
-        self._arrived += len(data)
-        return data, message.get("more_body", False)
 
 
 class Beginning:
@@ -103,17 +54,16 @@ class Intake:
 
     def __init__(
         self,
-        receive: Receive,
+        arrivals: Arrivals,
         headers: Iterable[tuple[bytes, bytes]],
         signature: VerifiedSignature,
         max_size: int,
-        limits: Limits | None = None,
         capture: Capture = NOTHING,
     ) -> None:
         """``capture``: what is to be kept of the body, should its write be refused."""
         headers = tuple(headers)
         self._kept = Beginning(capture, media_type_of(headers) if capture.most else "")
-        self._arrivals = Arrivals(receive, limits or Limits())
+        self._arrivals = arrivals
         self._inspection = Inspection(headers, sha256=signature.sha256, signatures=signature.chunks, max_size=max_size)
         self._proof: Proof | None = None
 
@@ -139,7 +89,7 @@ class Intake:
         return self._proof
 
     async def whole(self) -> VerifiedBody:
-        """The whole body in memory, with all its digests. Raises ``StoreError`` for what it is not, ``ClientGone``."""
+        """Return the whole body, with all its digests. Raises ``StoreError``, ``BodyTooSlow`` or ``ClientGone``."""
         self._inspection.ask_for(md5=True, sha256=True)
         async with aclosing(self._decoded()) as pieces:
             content = [piece async for piece in pieces]
@@ -168,7 +118,7 @@ class Intake:
 
     async def beginning(self) -> Captured | None:
         """What is kept of a body that nobody has asked for, and nobody will: as much of that as comes in a moment."""
-        with suppress(StoreError, ClientGone, TimeoutError):
+        with suppress(GatewayError, ClientGone, TimeoutError):
             async with asyncio.timeout(BEGINNING_PATIENCE), aclosing(self._decoded()) as pieces:
                 while not self._kept.is_full and (piece := await anext(pieces, None)) is not None:
                     self._kept.add(piece)

@@ -12,6 +12,8 @@ from gateway.auth.principal import SecretOf
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import GatewayError
 from gateway.fencing.rules import Decision, Fence, Presented
+from gateway.http.body import Bodies, ClientGone
+from gateway.http.head import Head
 from gateway.objects import addressing, protocol
 from gateway.objects.addressing import bucket_of_host
 from gateway.objects.administration import Administration
@@ -22,9 +24,7 @@ from gateway.objects.copies import Copies
 from gateway.objects.deletes import Deletes
 from gateway.objects.effects import Barred, NotDone, Refused
 from gateway.objects.forms import Forms
-from gateway.objects.intake import ClientGone, Limits
 from gateway.objects.listings import Listings
-from gateway.objects.memory import Memory
 from gateway.objects.operations import Kind, Operation
 from gateway.objects.patrol import Patrol
 from gateway.objects.probe import Profiles
@@ -49,16 +49,14 @@ class Settings:
     """What an operator decides about the object plane.
 
     ``domains``: hosts under which a bucket may be a label of its own. In bytes: ``max_body`` of one request,
-    ``threshold`` up to which a body is put from memory, ``memory`` for all of those together. ``pending_wait`` in
-    seconds. ``capture``: what is kept of the payloads of refused writes.
+    ``threshold`` up to which a body is put from memory. ``pending_wait`` in seconds. ``capture``: what is kept of the
+    payloads of refused writes.
     """
 
     domains: tuple[str, ...]
     max_body: int
     threshold: int
-    memory: int
     pending_wait: float
-    limits: Limits
     capture: Capture = NOTHING
 
 
@@ -77,13 +75,14 @@ class ObjectPlane:
         observe: Observe,
         clock: Callable[[], datetime],
         settings: Settings,
+        bodies: Bodies,
     ) -> None:
         """``clock`` judges the age of signatures."""
+        self._bodies, memory = bodies, bodies.memory
         self._secret_of = secret_of
         self._clock = clock
         self._settings = settings
         self._runner = Runner(database, upstream, profiles, observe, settings.pending_wait, resources)
-        self.memory = memory = Memory(settings.memory)
         threshold = settings.threshold
         audit = Audit(database, observe, "objects")
         writes = Writes(database, profiles, resources, self._runner, audit, admission, observe)
@@ -100,7 +99,7 @@ class ObjectPlane:
             clock,
             domains=settings.domains,
             max_body=settings.max_body,
-            limits=settings.limits,
+            bodies=bodies,
             capture=settings.capture,
         )
         self._reads = Reads(upstream)
@@ -129,7 +128,8 @@ class ObjectPlane:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = Answer(scope, send)
         try:
-            head = RequestHead(scope["method"], scope["raw_path"], scope["query_string"], scope["headers"])
+            sent = Head.of(scope)
+            head = RequestHead(sent.method, sent.raw_path, sent.query_string, sent.headers)
             form = self._forms.bucket(head)
             if form is not None:
                 await self._forms.post(form, scope, receive, answer)
@@ -151,10 +151,14 @@ class ObjectPlane:
         scope["state"]["caller"] = signature.principal.name
         request = classify(head.method, head.raw_path, head.query_string, head.headers, self._settings.domains)
         settings, hosted = self._settings, bucket_of_host(head.headers, self._settings.domains) is not None
+        body = self._bodies.of(scope, receive)
         call = Call(
-            scope, receive, answer, request, signature, settings.max_body, settings.limits, hosted, settings.capture
+            scope, Head.of(scope), body, answer, request, signature, settings.max_body, hosted, settings.capture
         )
-        await self._handler(request.operation)(call)
+        try:
+            await self._handler(request.operation)(call)
+        finally:
+            body.release()
 
     async def barrier(self, resource: str, presented: Presented, caller: str) -> tuple[Decision, Fence]:
         """Raise the fence of a resource and settle what older holders have under way in the store.

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.http.memory import Memory
 from gateway.objects import bump, protocol
 from gateway.objects.answers import Applied, NotApplied, Rejected, Started
 from gateway.objects.body import VerifiedBody
@@ -13,7 +14,6 @@ from gateway.objects.conditions import Condition
 from gateway.objects.effects import Candidate, Deleted, Stored
 from gateway.objects.form_intake import FormIntake
 from gateway.objects.intake import Intake
-from gateway.objects.memory import Memory
 from gateway.objects.multipart import Part, etag_of_parts
 from gateway.objects.profile import Profile
 from gateway.objects.runner import Payload, path_of

@@ -2,17 +2,18 @@
 
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.rules import Fence
+from gateway.http.memory import Memory
 from gateway.objects import documents, protocol
 from gateway.objects.answers import Applied, Found, NotApplied, NotSent, Rejected, Started, Unknown, Uploaded
 from gateway.objects.call import Call
 from gateway.objects.effects import Stored
-from gateway.objects.memory import Memory
 from gateway.objects.multipart import Part, PartSource, etag_of_parts
 from gateway.objects.runner import Payload, path_of
 from gateway.objects.sources import Sources
 from gateway.objects.staging import forward_part
 from gateway.objects.upstream import Upstream
 from gateway.objects.writes import Beginning, Write, Writes, refusal_of_store
+from gateway.offload import offload
 from gateway.store import uploads
 from gateway.store.database import Database
 from gateway.store.uploads import Place, Upload
@@ -121,8 +122,8 @@ class Uploads:
         """Make the parts the object."""
         upload_id = call.request.parameter("uploadId") or ""
         write, upload = await self._opened(call, upload_id)
-        body = await call.intake(documents.MAX_DOCUMENT).whole()
-        listed = documents.completion(body.content)
+        body = await call.document()
+        listed = await offload(len(body.content), documents.completion, body.content)
         profile = await self._writes.fit(write)
         if upload.completed:
             # A new holder is acknowledged by this, too, although it writes nothing.

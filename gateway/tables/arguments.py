@@ -11,6 +11,7 @@ from gateway.errors import DialectError
 from gateway.tables.filters import PLAIN, QUANTIFIABLE, SEARCHES
 from gateway.tables.functions import Function
 from gateway.tables.media import BodyType, type_not_acceptable
+from gateway.tables.pieces import in_pieces
 from gateway.tables.query import RESERVED
 
 _TREES = ("and", "or", "not.and", "not.or")
@@ -71,7 +72,7 @@ def from_query(query_string: bytes) -> tuple[Arguments, bytes]:
 
 def _from_json(content: bytes, columns: Sequence[str] | None) -> Arguments:
     try:
-        document = orjson.loads(content)
+        document = in_pieces(content, orjson.loads)
     except orjson.JSONDecodeError as error:
         raise DialectError("PGRST102", 400, "Empty or invalid json") from error
     if not isinstance(document, dict):

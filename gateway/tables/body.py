@@ -8,6 +8,7 @@ digits.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl
 
@@ -16,9 +17,10 @@ import orjson
 from gateway.errors import BodyTooLarge, DialectError
 from gateway.tables import separated
 from gateway.tables.media import BodyType, type_not_acceptable
+from gateway.tables.pieces import in_pieces
 
 MAX_ROWS = 100_000
-"""Rows of one body: each is looked at here, while no other request is."""
+"""Rows of one body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,10 @@ class Payload:
     columns: tuple[str, ...]
 
     def exact_rows(self) -> Sequence[Mapping[str, Any]]:
-        """The rows with every number as the text that stands in the body, which is what the database reads."""
+        """Return the rows with every number as the text that stands in the body, which is what the database reads."""
+        loads = partial(json.loads, parse_int=str, parse_float=str, parse_constant=_no_constant)
         try:
-            rows: list[Mapping[str, Any]] = json.loads(
-                self.text, parse_int=str, parse_float=str, parse_constant=_no_constant
-            )
+            rows: list[Mapping[str, Any]] = in_pieces(self.text.encode(), loads)
         except (ValueError, RecursionError) as error:
             raise _invalid() from error
         return rows
@@ -64,7 +65,7 @@ def parse(body: bytes, columns: tuple[str, ...] | None) -> Payload:
     ``BodyTooLarge`` for too many of them.
     """
     try:
-        document = orjson.loads(body)
+        document = in_pieces(body, orjson.loads)
     except orjson.JSONDecodeError as error:
         raise _invalid() from error
     if isinstance(document, dict):

@@ -12,6 +12,7 @@ from typing import TypeVar
 from gateway.errors import DialectError, GatewayError, ResourceUnderivable, SqlError, TokenRequired
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.rules import Mode
+from gateway.offload import offload
 from gateway.store import catalog
 from gateway.store.database import Database, Transaction
 from gateway.tables import abilities, arguments, invocation, media, replays, request, response
@@ -146,14 +147,15 @@ class Caller:
         headers: Mapping[bytes, str],
         shown: FencingHeaders,
         sender: Sender,
-        body: Callable[[Request], Awaitable[bytes]],
+        body: Callable[[], Awaitable[bytes]],
     ) -> Response:
         """A call by POST: the arguments are the body. A function that may write is a write; the others only read."""
         wanted = request.parse("POST", sender.query.encode("latin-1"), headers)
         kind = media.body_type(headers)
         replays.parse_key(headers)
-        content = await body(wanted)
-        given = arguments.from_body(kind, content, wanted.query.columns)
+        content = await body()
+        given = await offload(len(content), arguments.from_body, kind, content, wanted.query.columns)
+        key = await offload(len(content), key_of, sender, target.schema, headers, content)
 
         async def work(functions: Functions) -> Response:
             choice = functions.choose(target.schema, target.name, given.names, kind)
@@ -161,7 +163,7 @@ class Caller:
             if not choice.function.writes:
                 return await self._reader.read_only(call.wanted, call.only_read)
             write = self._write(call, shown, sender, content)
-            return await self._slow_path.carry_out(Order([write], key_of(sender, target.schema, headers, content)))
+            return await self._slow_path.carry_out(Order([write], key))
 
         return await self._functions.using(work)
 

@@ -17,6 +17,7 @@ from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed
 from gateway.fencing import headers as fencing_headers
 from gateway.fencing.headers import FencingHeaders
 from gateway.tables.media import JSON
+from gateway.tables.pieces import in_pieces
 from gateway.tables.replays import digest
 from gateway.tables.request import WRITES
 from gateway.tables.response import Response
@@ -65,7 +66,7 @@ def parse(content: bytes, shown: FencingHeaders) -> tuple[Entry, ...]:
     is among the facts.
     """
     try:
-        document = orjson.loads(content)
+        document = in_pieces(content, orjson.loads)
         if not isinstance(document, dict) or document.keys() != {"writes"}:
             raise _malformed("The body must be an object with the one member 'writes'.")
         writes = document["writes"]

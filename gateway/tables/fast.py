@@ -6,14 +6,16 @@ and whatever is wrong with a request, is found out by sending it the whole way, 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from gateway.admission import Admission
 from gateway.errors import GatewayError, SqlError
 from gateway.fencing.record import Attempt
 from gateway.fencing.refusal import refusal
 from gateway.fencing.token import Token
+from gateway.http.head import Head
 from gateway.observe.events import Observe, StepReached, WriteAccepted
+from gateway.offload import LARGE
 from gateway.record.audit import Audit
 from gateway.store.database import Database
 from gateway.tables import body, recipes, response
@@ -75,9 +77,9 @@ class FastPath:
         self._writes: dict[Form, _Writes] = {}
         self._reads: dict[Form, _Learnt[ReadRecipe]] = {}
 
-    def plain(self, scope: Mapping[str, Any]) -> Plain | None:
-        """The request as a form and its values; None where it is not plain."""
-        return self._forms.read(scope)
+    def plain(self, head: Head) -> Plain | None:
+        """Return the request as a form and its values; None if it is not plain."""
+        return self._forms.read(head)
 
     def knows(self, plain: Plain) -> bool:
         """Whether a request of this form has been seen."""
@@ -93,6 +95,8 @@ class FastPath:
         Raises ``InVain`` where it was sent and the whole way tells what to do, and what ``send`` raises.
         """
         writes = self._writes[plain.form]
+        if len(content) > LARGE:
+            return None
         try:
             payload = None if plain.form.method == "DELETE" else body.parse(content, writes.columns)
             shown = plain.shown()

@@ -1,16 +1,20 @@
 """The table plane: an ASGI app that speaks PostgREST's dialect and fences every write."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from gateway.admission import Admission
 from gateway.auth.principal import ANONYMOUS, Principal
-from gateway.errors import DialectError, GatewayError, SqlError
+from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
 from gateway.fencing import headers as fencing_headers
+from gateway.http.body import Bodies, Body, ClientGone, Message, Receive, Scope
+from gateway.http.head import Head
+from gateway.http.memory import Memory
 from gateway.observe.events import Observe
+from gateway.offload import offload
 from gateway.record.audit import Audit
 from gateway.record.capture import NOTHING, Capture
 from gateway.store.database import Database
@@ -21,20 +25,19 @@ from gateway.tables.cors import Origins, origin_of
 from gateway.tables.fast import FastPath, InVain
 from gateway.tables.following import following
 from gateway.tables.honouring import Honouring
-from gateway.tables.intake import ClientGone, Message, Receive, whole_body
 from gateway.tables.known import Known, KnownTables
 from gateway.tables.plan import Rule
 from gateway.tables.planning import Planner, key_of
 from gateway.tables.reads import Reader, ReadSettings
-from gateway.tables.request import READS, WRITES, Request, unsupported
+from gateway.tables.recipes import Plain
+from gateway.tables.request import READS, WRITES, unsupported
 from gateway.tables.response import Response
 from gateway.tables.route import Target
 from gateway.tables.sender import Sender
 from gateway.tables.slow import Settle, SlowPath
-from gateway.tables.transactions import Terms, Transactions
+from gateway.tables.transactions import Terms, Transactions, with_details
 from gateway.tables.writes import Writer
 
-Scope: TypeAlias = MutableMapping[str, Any]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Authenticate: TypeAlias = Callable[[Iterable[tuple[bytes, bytes]]], Principal]
 
@@ -67,6 +70,19 @@ class Exposure:
     origins: tuple[str, ...] = ()
 
 
+class Incoming(NamedTuple):
+    """One request. What is planned and what is learnt both come from its frozen ``head``, and from nothing else.
+
+    ``state`` is that of the ASGI scope; ``plain`` is the head as a form and its values, None if it is not plain.
+    """
+
+    head: Head
+    state: dict[str, Any]
+    principal: Principal
+    body: Body
+    plain: Plain | None
+
+
 class TablePlane:
     """The ASGI app. Construct it before the database is reachable; it connects when the first request needs it."""
 
@@ -80,15 +96,17 @@ class TablePlane:
         settle: Settle | None = None,
         admission: Admission | None = None,
         capture: Capture = NOTHING,
+        bodies: Bodies | None = None,
     ) -> None:
         """``authenticate`` proves the caller from raw headers; ``settle`` is None where there is no object plane;
-        ``capture`` is what is kept of the payloads of refused writes.
+        ``capture`` is what is kept of the payloads of refused writes; ``bodies`` reads the bodies of requests.
 
         Without ``admission``, what holds by default: any token, within the largest jump.
         """
         admission = admission or Admission(database)
         self._database, self._authenticate, self._observe = database, authenticate, observe
         self._capture = capture
+        self._bodies = bodies or Bodies(Memory(4 * exposure.max_body))
         self._schemas, self._prefixes, self._max_body = exposure.schemas, exposure.prefixes, exposure.max_body
         self._tables = KnownTables(database, exposure.schemas, exposure.rules, exposure.default_rule, observe)
         self._fast = FastPath(database, self._tables, admission, Audit(database, observe, "tables"), observe)
@@ -100,92 +118,109 @@ class TablePlane:
         self._writer = Writer(self._fast, self._slow, observe)
         self._functions = KnownFunctions(database, exposure.functions)
         self._caller = Caller(self._functions, self._honouring, self._reader, self._slow, exposure.default_rule)
-        terms = Terms(exposure.schemas, exposure.prefixes[0], exposure.max_body, capture)
-        self._transactions = Transactions(self._tables, self._planner, self._slow, terms, self._of_database)
+        terms = Terms(exposure.schemas, exposure.prefixes[0], exposure.max_body)
+        self._transactions = Transactions(self._tables, self._planner, self._slow, terms)
 
     def following(self, listen: Listen | None) -> AbstractAsyncContextManager[None]:
         """While this lasts, changes of the tables are followed, and what is to be warned of is announced."""
         return following(self._tables, listen, self._observe)
 
     async def transact(self, scope: Scope, receive: Receive, principal: Principal) -> Response:
-        """The answer to a list of writes, all of which have taken effect. Raises a ``GatewayError`` where none has."""
-        if origin_of(scope["headers"]) is not None:
-            self._origins.check_write(scope["headers"])
-        return await self._transactions.execute(scope, receive, principal)
+        """Carry out a list of writes and return the answer. Raises a ``GatewayError`` if none has taken effect."""
+        head, body = Head.of(scope), self._bodies.of(scope, receive)
+        if origin_of(head.headers) is not None:
+            self._origins.check_write(head.headers)
+        sender = Sender.of(head, scope["state"], principal, self._capture)
+        try:
+            return await self._transactions.execute(head, body, sender)
+        except SqlError as error:
+            told = self._of_database(principal, error)
+            told.facts.update(error.facts)
+            raise with_details(told) from error
+        except DialectError as error:
+            raise with_details(error) from error.__cause__
+        except ClientGone:
+            raise RequestMalformed("The request ended before its body was complete.") from None
+        finally:
+            body.release()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = origin_of(scope["headers"])
-        told = scope.setdefault("state", {})
+        head, body, state = Head.of(scope), self._bodies.of(scope, receive), scope["state"]
+        origin = origin_of(head.headers)
         try:
-            answer = None if origin is None else self._of_a_page(scope)
+            answer = None if origin is None else self._of_a_page(head)
             if answer is None:
-                answer = await self._respond(scope, receive)
+                principal = self._authenticate(head.headers)
+                state["caller"] = principal.name
+                answer = await self._respond(Incoming(head, state, principal, body, self._fast.plain(head)))
         except ClientGone:
             return
-        except SqlError as error:
-            failure = self._of_database(scope, error)
-            told["code"], answer = failure.code, self._failure(failure)
         except GatewayError as error:
-            told["code"], answer = error.code, self._failure(error)
+            state["code"], answer = error.code, failures.answer(error, verbose=self._exposure.verbose_errors)
+        finally:
+            body.release()
         headers = answer.headers + self._origins.headers(origin)
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 
-    def _of_a_page(self, scope: Scope) -> Response | None:
-        """What a browser is told about a request of a page before anybody looks at the request itself."""
-        if scope["method"] in WRITES:
-            self._origins.check_write(scope["headers"])
-        return self._origins.preflight(scope["method"], scope["headers"])
+    def _of_a_page(self, head: Head) -> Response | None:
+        """Refuse a write that a foreign page sends, and answer a browser that asks before it sends one."""
+        if head.method in WRITES:
+            self._origins.check_write(head.headers)
+        return self._origins.preflight(head.method, head.headers)
 
-    def _failure(self, error: GatewayError) -> Response:
-        return failures.answer(error, verbose=self._exposure.verbose_errors)
-
-    def _of_database(self, scope: Mapping[str, Any], error: SqlError) -> GatewayError:
-        known = self._authenticate(scope["headers"]) != ANONYMOUS
+    def _of_database(self, principal: Principal, error: SqlError) -> GatewayError:
+        known = principal is not ANONYMOUS
         return failures.of_database(error, known_caller=known, verbose=self._exposure.verbose_errors)
 
-    async def _respond(self, scope: Scope, receive: Receive) -> Response:
-        """By the fast path, if requests of this form have taken it before; or else the whole way, from the start."""
-        plain = self._fast.plain(scope)
-        if plain is None or not self._fast.knows(plain):
-            return await self._answer(scope, receive)
-        principal = self._caller_of(scope)
-        answer, tried = None, False
+    async def _respond(self, incoming: Incoming) -> Response:
+        """Answer by the fast path if requests of this form have taken it before, else by the whole way."""
         try:
-            if plain.form.method in READS:
-                answer = await self._fast.read(plain, scope["query_string"])
+            answer, tried = await self._by_recipe(incoming)
+            return answer or await self._answer(incoming, tried=tried)
+        except SqlError as error:
+            raise self._of_database(incoming.principal, error) from error
+
+    async def _by_recipe(self, incoming: Incoming) -> tuple[Response | None, bool]:
+        """Return the answer of the fast path, if it has one, and whether it has sent a write in vain."""
+        head, plain = incoming.head, incoming.plain
+        if plain is None or not self._fast.knows(plain):
+            return None, False
+        reads = head.method in READS
+        try:
+            if reads:
+                answer = await self._fast.read(plain, head.query_string)
             else:
-                content = await whole_body(receive, None, self._max_body)
-                receive = _again(content)
-                answer = await self._fast.write(plain, content, partial(Sender.of, scope, principal, self._capture))
+                content = await incoming.body.whole(self._max_body)
+                answer = await self._fast.write(plain, content, partial(self._sender, incoming))
         except InVain:
-            tried = True
+            return None, True
         except SqlError as error:
             # What the catalog says of the table may be out of date; the whole way finds that out.
             if error.sqlstate[:2] not in _OF_NAMES_AND_VALUES:
                 raise
-        if answer is None:
-            return await self._answer(scope, receive, tried=tried)
-        profile = plain.headers.get(b"accept-profile" if plain.form.method in READS else b"content-profile")
-        if profile is not None or len(self._schemas) > 1:
-            answer.headers.append((b"content-profile", profile or self._schemas[0].encode()))
-        return answer
+            return None, False
+        if answer is not None:
+            profile = plain.headers.get(b"accept-profile" if reads else b"content-profile")
+            if profile is not None or len(self._schemas) > 1:
+                answer.headers.append((b"content-profile", profile or self._schemas[0].encode()))
+        return answer, False
 
-    async def _answer(self, scope: Scope, receive: Receive, *, tried: bool = False) -> Response:
-        """The whole way. ``tried``: the fast path has been tried, in vain."""
-        method: str = scope["method"]
-        principal = self._caller_of(scope)
-        kind, name = route.name_of(scope["path"], self._prefixes)
-        headers = request.headings(scope["headers"])
+    async def _answer(self, incoming: Incoming, *, tried: bool) -> Response:
+        """Answer by the whole way. ``tried``: the fast path has sent the write, in vain."""
+        head = incoming.head
+        method = head.method
+        kind, name = route.name_of(head.path, self._prefixes)
+        headers = request.headings(head.headers)
         target = route.target(name, request.profile_of(method, headers), self._schemas)
         if kind == "function":
-            answer = await self._call(scope, receive, target, headers, principal)
+            answer = await self._call(incoming, target, headers)
         elif kind == "root":
             answer = await self._describe(method, target, headers)
         elif method in WRITES:
-            answer = await self._write(scope, receive, target, headers, principal, tried=tried)
+            answer = await self._write(incoming, target, headers, tried=tried)
         elif method in READS:
-            answer = await self._read(scope, target, headers)
+            answer = await self._read(incoming, target, headers)
         elif method == "OPTIONS":
             answer = abilities.options((await self._tables.table(target.schema, target.name)).table)
         else:
@@ -194,10 +229,8 @@ class TablePlane:
             answer.headers.append((b"content-profile", target.schema.encode()))
         return answer
 
-    def _caller_of(self, scope: Scope) -> Principal:
-        principal = self._authenticate(scope["headers"])
-        scope["state"]["caller"] = principal.name
-        return principal
+    def _sender(self, incoming: Incoming) -> Sender:
+        return Sender.of(incoming.head, incoming.state, incoming.principal, self._capture)
 
     async def _describe(self, method: str, target: Target, headers: Mapping[bytes, str]) -> Response:
         """All there is in a schema, as OpenAPI."""
@@ -219,63 +252,43 @@ class TablePlane:
         )
         return abilities.root(described, with_body=method == "GET")
 
-    async def _call(
-        self, scope: Scope, receive: Receive, target: Target, headers: Mapping[bytes, str], principal: Principal
-    ) -> Response:
-        method = scope["method"]
-        if method == "OPTIONS":
+    async def _call(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
+        head = incoming.head
+        if head.method == "OPTIONS":
             return await self._caller.options(target)
-        if method in READS:
-            return await self._caller.read(target, method, scope["query_string"], headers)
-        if method != "POST":
-            raise not_callable(method)
-        shown = fencing_headers.read(scope["headers"], pairs=True)
+        if head.method in READS:
+            return await self._caller.read(target, head.method, head.query_string, headers)
+        if head.method != "POST":
+            raise not_callable(head.method)
+        shown = fencing_headers.read(head.headers, pairs=True)
+        body = partial(incoming.body.whole, self._max_body)
+        return await self._caller.post(target, headers, shown, self._sender(incoming), body)
 
-        async def body(wanted: Request) -> bytes:
-            return await whole_body(receive, wanted.content_length, self._max_body)
-
-        return await self._caller.post(target, headers, shown, Sender.of(scope, principal, self._capture), body)
-
-    async def _read(self, scope: Scope, target: Target, headers: Mapping[bytes, str]) -> Response:
-        wanted = request.parse(scope["method"], scope["query_string"], headers)
+    async def _read(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
+        head = incoming.head
+        wanted = request.parse(head.method, head.query_string, headers)
 
         async def work(known: Known) -> Response:
-            plain = self._fast.plain(scope)
             asked = await self._honouring.settled(wanted, headers)
-            return await self._reader.execute(asked, known, scope["path"], scope["query_string"], plain)
+            return await self._reader.execute(asked, known, head.path, head.query_string, incoming.plain)
 
         return await self._tables.using(target.schema, target.name, work)
 
     async def _write(
-        self,
-        scope: Scope,
-        receive: Receive,
-        target: Target,
-        headers: Mapping[bytes, str],
-        principal: Principal,
-        *,
-        tried: bool,
+        self, incoming: Incoming, target: Target, headers: Mapping[bytes, str], *, tried: bool
     ) -> Response:
+        head, sender = incoming.head, self._sender(incoming)
         rule = self._tables.rule(target.schema, target.name)
-        shown = fencing_headers.read(scope["headers"], pairs=True)
-        sender = Sender.of(scope, principal, self._capture)
-        asked = planning.ask(scope["query_string"], headers, shown, rule, sender, target.name)
-        asked = asked.with_body(await whole_body(receive, asked.request.content_length, self._max_body))
-        key = key_of(sender, target.schema, headers, asked.body)
+        shown = fencing_headers.read(head.headers, pairs=True)
+        asked = planning.ask(head.query_string, headers, shown, rule, sender, target.name)
+        content = await incoming.body.whole(self._max_body)
+        asked = await offload(len(content), asked.with_body, content)
+        key = await offload(len(content), key_of, sender, target.schema, headers, content)
         if key is not None and (again := await self._slow.replaying.answer(key, [asked.tokens], sender.caller)):
             return again
 
         async def work(known: Known) -> Response:
             write = await self._planner.plan(asked, known)
-            return await self._writer.execute(replace(write, plain=self._fast.plain(scope), tried=tried), key)
+            return await self._writer.execute(replace(write, plain=incoming.plain, tried=tried), key)
 
         return await self._tables.using(target.schema, target.name, work)
-
-
-def _again(content: bytes) -> Receive:
-    """What gives a body that has been read once more."""
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": content}
-
-    return receive

@@ -13,6 +13,7 @@ from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, 
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt
 from gateway.fencing.rules import Equal, Mode, Tokens
+from gateway.offload import offload
 from gateway.store.database import Database, Transaction
 from gateway.store.idempotency import Key
 from gateway.tables import body, media, plan, replays, request, sql
@@ -150,12 +151,13 @@ class Planner:
         """The resources of the write, and whether it is guarded; in observe mode None and the reason for none."""
         try:
             named = known.naming()
-            claim = plan.derive(wanted, payload, named, explicit)
-            asked = plan.questions(claim, named) if claim.rows else None
+            size = len(payload.text) if payload else 0
+            claim = await offload(size, plan.derive, wanted, payload, named, explicit)
+            asked = await offload(size, plan.questions, claim, named) if claim.rows else None
             answers = await self._answers(asked) if asked else {}
             # The statement may read such a value otherwise than it was read here: "today", in the caller's time zone.
             guarded = claim.guarded or (wanted.method == "PATCH" and bool(asked))
-            return plan.resources(claim, named, answers), guarded, None
+            return await offload(size, plan.resources, claim, named, answers), guarded, None
         except (ResourceUnderivable, ResourceMismatch, TokenRequired) as failure:
             if known.rule.mode is Mode.ENFORCE:
                 raise

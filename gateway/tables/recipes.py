@@ -10,11 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from gateway.fencing import headers as fencing_headers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.resource import MAX_BYTES, escape
+from gateway.http.head import Head
 from gateway.tables.body import Payload
 from gateway.tables.canonical import canonical_text
 from gateway.tables.catalog import Table
@@ -68,9 +69,9 @@ class Forms:
         # Clients send the same names in the same order again and again.
         self._plain: dict[tuple[bytes, ...], bool] = {}
 
-    def read(self, scope: Mapping[str, Any]) -> Plain | None:
-        """The request of an ASGI scope as a form and its values; None where it is not plain."""
-        pairs: list[tuple[bytes, bytes]] = scope["headers"]
+    def read(self, head: Head) -> Plain | None:
+        """Return the request as a form and its values; None if it is not plain."""
+        pairs = head.headers
         headers = dict(pairs)
         names = tuple(headers)
         plain = self._plain.get(names)
@@ -80,7 +81,7 @@ class Forms:
             return None
         parameters: list[bytes | str] = []
         values: list[str] = []
-        query: bytes = scope["query_string"]
+        query = head.query_string
         for part in query.split(b"&") if query else ():
             match = _PLAIN_FILTER.fullmatch(part)
             if match and match[1] not in _PARAMETERS:
@@ -91,7 +92,7 @@ class Forms:
                 parameters.append(part)
             else:
                 return None
-        form = Form(scope["method"], scope["path"], tuple(map(headers.get, _IN_FORM)), tuple(parameters))
+        form = Form(head.method, head.path, tuple(map(headers.get, _IN_FORM)), tuple(parameters))
         return Plain(form, values, headers)
 
     def _learnt(self, names: tuple[bytes, ...]) -> bool:

@@ -1,7 +1,7 @@
 """Who sent a write, and how it stands on record if it is refused."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import unquote_plus
@@ -9,6 +9,7 @@ from urllib.parse import unquote_plus
 from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.fencing.record import Attempt
 from gateway.fencing.token import Token
+from gateway.http.head import Head
 from gateway.record.capture import NOTHING, Capture
 
 _MAX_TARGET = 2048
@@ -31,19 +32,18 @@ class Sender:
     capture: Capture = NOTHING
 
     @classmethod
-    def of(cls, scope: Mapping[str, Any], principal: Principal, capture: Capture = NOTHING) -> Self:
-        """The sender of an ASGI request. ``principal`` is who it has proved to be."""
-        state = scope.get("state") or {}
+    def of(cls, head: Head, state: Mapping[str, Any], principal: Principal, capture: Capture = NOTHING) -> Self:
+        """Return the sender of a request. ``state`` is that of its ASGI scope, ``principal`` the proven caller."""
         return cls(
             caller=principal.name,
-            method=scope["method"],
-            path=scope["path"],
-            query=scope["query_string"].decode("latin-1"),
+            method=head.method,
+            path=head.path,
+            query=head.query_string.decode("latin-1"),
             client=state.get("client"),
             request_id=state.get("request_id", ""),
             # All who show nothing are one, and no configured caller has an empty name.
             keyring="" if principal is ANONYMOUS else principal.name,
-            media_type=_media_type(scope["headers"]),
+            media_type=(head.value(b"content-type") or b"").decode("latin-1"),
             capture=capture,
         )
 
@@ -71,7 +71,3 @@ class Sender:
             rule=table,
             captured=self.capture.of_table(content, self.media_type, table),
         )
-
-
-def _media_type(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    return next((value.decode("latin-1") for name, value in headers if name == b"content-type"), "")

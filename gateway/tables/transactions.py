@@ -5,16 +5,15 @@ Each is asked, planned and carried out as if it had come alone, so what is not a
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from gateway.auth.principal import Principal
-from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
+from gateway.errors import DialectError, GatewayError, RequestMalformed
 from gateway.fencing import headers as fencing_headers
-from gateway.record.capture import NOTHING, Capture
+from gateway.http.body import Body
+from gateway.http.head import Head
+from gateway.offload import offload
 from gateway.store.idempotency import Key
 from gateway.tables import entries, replays, request, route
 from gateway.tables.entries import Entry, of_write
-from gateway.tables.intake import ClientGone, Receive, whole_body
 from gateway.tables.known import Known, KnownTables
 from gateway.tables.planning import Asked, Planner, ask
 from gateway.tables.response import Response
@@ -27,60 +26,36 @@ _NO_SUCH_TABLE = "PGRST205"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Where tables are served, by the default and by which schemas; the most bytes a request may have, and what is kept
-    of the payloads of refused writes.
-    """
+    """Where tables are served: the schemas and the path. ``max_body`` is in bytes."""
 
     schemas: tuple[str, ...]
     prefix: str
     max_body: int
-    capture: Capture = NOTHING
 
 
 class Transactions:
-    """Carries out lists of writes. ``of_database`` makes an answer of an error of the database."""
+    """Carries out lists of writes."""
 
-    def __init__(
-        self,
-        tables: KnownTables,
-        planner: Planner,
-        slow_path: SlowPath,
-        terms: Terms,
-        of_database: Callable[[Mapping[str, Any], SqlError], GatewayError],
-    ) -> None:
-        self._tables, self._planner, self._slow_path = tables, planner, slow_path
-        self._terms, self._of_database = terms, of_database
+    def __init__(self, tables: KnownTables, planner: Planner, slow_path: SlowPath, terms: Terms) -> None:
+        self._tables, self._planner, self._slow_path, self._terms = tables, planner, slow_path, terms
 
-    async def execute(self, scope: Mapping[str, Any], receive: Receive, principal: Principal) -> Response:
-        """The answer to ``POST /v1/transaction``. Raises what refuses any of the writes, or all of them.
+    async def execute(self, head: Head, body: Body, sender: Sender) -> Response:
+        """Answer ``POST /v1/transaction``. Raises what refuses any of the writes, or all of them.
 
         The facts of an error say which write it is about, if it is about one.
         """
-        try:
-            return await self._execute(scope, receive, principal)
-        except SqlError as error:
-            told = self._of_database(scope, error)
-            told.facts.update(error.facts)
-            raise _with_details(told) from error
-        except DialectError as error:
-            raise _with_details(error) from error.__cause__
-        except ClientGone:
-            raise RequestMalformed("The request ended before its body was complete.") from None
-
-    async def _execute(self, scope: Mapping[str, Any], receive: Receive, principal: Principal) -> Response:
-        headers = request.headings(scope["headers"])
+        headers = request.headings(head.headers)
         _check_head(headers)
-        shown = fencing_headers.read(scope["headers"], pairs=True)
+        shown = fencing_headers.read(head.headers, pairs=True)
         name = replays.parse_key(headers)
-        content = await whole_body(receive, request.content_length(headers), self._terms.max_body)
-        listed = entries.parse(content, shown)
-        sender = Sender.of(scope, principal, self._terms.capture)
-        key = None if name is None else Key(sender.keyring, name, _fingerprint(listed))
+        content = await body.whole(self._terms.max_body)
+        listed = await offload(len(content), entries.parse, content, shown)
+        key = None if name is None else Key(sender.keyring, name, await offload(len(content), _fingerprint, listed))
         asked, targets = [], []
         for number, entry in enumerate(listed):
             with of_write(number):
                 target = route.target(entry.table, entry.schema, self._terms.schemas)
-                asked.append(self._asked(entry, target, sender))
+                asked.append(await offload(len(entry.body), self._asked, entry, target, sender))
             targets.append((target.schema, target.name))
         shown_for = [one.tokens for one in asked]
         if key is not None and (again := await self._slow_path.replaying.answer(key, shown_for, sender.caller)):
@@ -140,8 +115,8 @@ def _fingerprint(listed: tuple[Entry, ...]) -> bytes:
     return replays.digest([b"transaction", entries.fingerprint(listed)])
 
 
-def _with_details(error: GatewayError) -> GatewayError:
-    """What the dialect has a key for is a fact of a problem document."""
+def with_details(error: GatewayError) -> GatewayError:
+    """Return the error with the details of the dialect, if it has any, as a fact of a problem document."""
     if isinstance(error, DialectError) and error.details is not None:
         error.facts.setdefault("details", error.details)
     return error

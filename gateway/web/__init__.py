@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from gateway.auth.keys import Keys
 from gateway.errors import GatewayError
+from gateway.http.body import Bodies
 from gateway.web import door, entries, lists, live, observing, overview, report, resource, resources
 from gateway.web.door import Clock, Door
 from gateway.web.protection import Protection
@@ -21,11 +22,11 @@ SEGMENT = "ui"
 """The first segment of all paths that are the page's."""
 
 
-def build(site: Site, keys: Keys, clock: Clock) -> ASGIApp:
-    """Everything under ``/ui/``. ``clock`` ends sessions."""
+def build(site: Site, keys: Keys, clock: Clock, bodies: Bodies) -> ASGIApp:
+    """Return the app of everything under ``/ui/``. ``clock`` ends sessions."""
     app = Starlette(
         routes=[
-            *door.routes(keys, clock, site.pages),
+            *door.routes(keys, clock, site.pages, bodies),
             *overview.routes(site),
             *lists.routes(site),
             *entries.routes(site),

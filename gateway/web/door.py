@@ -13,7 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.auth.keys import Keys
 from gateway.auth.principal import Principal
 from gateway.auth.sessions import LIFETIME
-from gateway.errors import RequestMalformed, Unauthenticated
+from gateway.errors import BodyTooLarge, RequestMalformed, Unauthenticated
+from gateway.http.body import Bodies, ClientGone
 from gateway.web.assets import PREFIX
 from gateway.web.rendering import THEME_COOKIE, THEMES, Pages, address
 
@@ -70,14 +71,14 @@ class Door:
         return self._app
 
 
-def routes(keys: Keys, clock: Clock, pages: Pages) -> list[Route]:
+def routes(keys: Keys, clock: Clock, pages: Pages, bodies: Bodies) -> list[Route]:
     """Logging in and out, and the choice of light and dark."""
 
     async def show_login(request: Request) -> Response:
         return pages.render(request, "login.html", next=_safe(request.query_params.get("next")), problem=None)
 
     async def log_in(request: Request) -> Response:
-        form = await _form(request)
+        form = await _form(request, bodies)
         following = _safe(form.get("next"))
         try:
             caller, session = keys.log_in(form.get("api_key", "").strip(), clock())
@@ -105,7 +106,7 @@ def routes(keys: Keys, clock: Clock, pages: Pages) -> list[Route]:
         return answer
 
     async def choose_theme(request: Request) -> Response:
-        form = await _form(request)
+        form = await _form(request, bodies)
         answer = RedirectResponse(_safe(form.get("next")), 303)
         theme = form.get("theme", "")
         if theme in THEMES:
@@ -185,13 +186,14 @@ def _safe(following: str | None) -> str:
     return HOME if "." in segments or ".." in segments else following
 
 
-async def _form(request: Request) -> dict[str, str]:
-    """The fields of a small form. Anybody may send one, so no more than so much of it is read."""
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > _MAX_FORM:
-            raise RequestMalformed("The form is too large.")
+async def _form(request: Request, bodies: Bodies) -> dict[str, str]:
+    """Return the fields of a small form. Its sender need not have proven anything yet."""
+    try:
+        content = await bodies.of(request.scope, request.receive).whole(_MAX_FORM)
+    except BodyTooLarge:
+        raise RequestMalformed("The form is too large.") from None
+    except ClientGone:
+        raise RequestMalformed("The form did not arrive.") from None
     try:
         return dict(parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     except ValueError as error:

@@ -13,6 +13,7 @@ from tests.waiting import PATIENCE
 OK = b"HTTP/1.1 200 OK\r\n"
 asked: list[bytes] = []
 sent: list[int] = []
+headers_seen: list[object] = []
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -35,6 +36,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
             message = await receive()
             size, more = size + len(message.get("body", b"")), message.get("more_body", False)
         body = str(size).encode()
+        headers_seen.append(scope["headers"])
     headers = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -55,6 +57,7 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(connection, "STALL", 0.4)
     asked.clear()
     sent.clear()
+    headers_seen.clear()
     async with served(app) as port:
         yield port
 
@@ -153,6 +156,34 @@ async def test_after_the_rest_of_a_body_the_connection_can_be_used_again(
     answer = await exchange(port, start, b"x" * 5, b"x" * 5, head(10, b"/again"), pause=0.05)
     assert answer.count(OK) == 2
     assert asked == [b"/", b"/again"]
+
+
+CHUNKED = b"PUT /body HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"0\r\n", *[b"x: " + b"y" * 9_000 + b"\r\n"] * 100],
+        [b"0\r\n", b"x: ", *[b"y" * 9_000] * 100],
+        [b"5;x=", *[b"y" * 9_000] * 100],
+    ],
+    ids=["many trailers", "one long trailer", "the extension of a chunk"],
+)
+async def test_trailers_count_against_the_limit_of_the_head(
+    port: int, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]
+) -> None:
+    """The request may be under way, so the connection ends without an answer: its outcome is unknown."""
+    monkeypatch.setattr(connection, "PATIENCE", PATIENCE)
+    assert await exchange(port, CHUNKED, *pieces, pause=0.001) == b""
+
+
+async def test_trailers_are_dropped(port: int) -> None:
+    answer = await exchange(
+        port, CHUNKED + b"5\r\nhello\r\n0\r\nexpect: 100-continue\r\nx: y\r\n\r\n", head(10, b"/again")
+    )
+    assert answer.count(OK) == 2
+    assert headers_seen[0] == ((b"host", b"a"), (b"transfer-encoding", b"chunked"))
 
 
 async def test_a_connection_in_use_is_not_timed(port: int) -> None:

@@ -20,7 +20,7 @@ PURE_TABLES = (
     "tables.grammar tables.invocation tables.media tables.openapi tables.overrides tables.pins tables.plan "
     "tables.preferences tables.query tables.reach tables.relations tables.replays tables.request tables.response "
     "tables.route tables.selection tables.separated tables.shape tables.sql tables.tags tables.unchanged "
-    "tables.versions"
+    "tables.versions tables.pieces"
 )
 SQL_TABLES = "tables.conditions tables.embedding tables.expressions tables.invocation tables.sql"
 PURE_OBJECTS = (
@@ -78,7 +78,7 @@ TABLE: dict[str, tuple[str, str]] = {
         ],
         (f"{RULES} {PURE_TABLES}", "orjson"),
     ),
-    "tables": (f"{RULES} auth background tables {STORE_AND_RECORD}", "starlette"),
+    "tables": (f"{RULES} auth background http offload tables {STORE_AND_RECORD}", "starlette"),
     **dict.fromkeys(PURE_OBJECTS.split(), (f"{RULES} {PURE_OBJECTS}", "")),
     "objects.checksums": (f"{RULES} {PURE_OBJECTS}", "awscrt"),
     "objects.form_parser": (f"{RULES} {PURE_OBJECTS}", "python_multipart"),
@@ -88,21 +88,23 @@ TABLE: dict[str, tuple[str, str]] = {
     "objects.exchange": (f"errors config objects.hop {PURE_OBJECTS} {WATCHED}", ""),
     "objects.multipart": (f"errors config objects.exchange objects.hop {PURE_OBJECTS}", ""),
     "objects.upstream": (f"errors config objects.exchange objects.multipart objects.hop {PURE_OBJECTS}", ""),
-    "objects": (f"{RULES} auth objects {STORE_AND_RECORD}", "starlette"),
+    "objects": (f"{RULES} auth http offload objects {STORE_AND_RECORD}", "starlette"),
     "background": ("errors observe.events", ""),
-    "middleware": (f"errors {WATCHED}", "starlette orjson"),
+    "http": ("errors http", ""),
+    "offload": ("", ""),
+    "middleware": (f"errors http.head {WATCHED}", "starlette orjson"),
     "record.following": (f"{RULES} background store observe.events", ""),
     "api": (
-        f"{RULES} api auth record.following leases middleware webhooks {STORE_AND_RECORD}",
+        f"{RULES} api auth http record.following leases middleware webhooks {STORE_AND_RECORD}",
         "fastapi pydantic starlette",
     ),
-    "web": (f"{RULES} api.outlet api.reports config auth record.following store text timeline web", "starlette"),
+    "web": (f"{RULES} api.outlet api.reports config auth http record.following store text timeline web", "starlette"),
     "web.rendering": ("text web", "starlette jinja2 markupsafe"),
     "text": ("", ""),
     "app": (
         (
-            f"{RULES} config configured auth api connection guard.watching leases middleware tables objects observe "
-            f"record {STORE_AND_RECORD} web webhooks"
+            f"{RULES} config configured auth api connection guard.watching http leases middleware tables objects "
+            f"observe record {STORE_AND_RECORD} web webhooks"
         ),
         "starlette",
     ),
@@ -253,6 +255,7 @@ def test_opentelemetry_has_one_door_in_the_gateway_and_one_in_the_client() -> No
 
 PURE = [
     "errors",
+    "http.head",
     *(m for m, _ in modules() if m.startswith(("fencing.", "timeline."))),
     "text",
     *(one for one in PURE_OBSERVE.split() if one != "observe.stages"),

@@ -18,8 +18,9 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
 from gateway.config.stores import ObjectStore
 from gateway.errors import GatewayError, Unavailable
+from gateway.http.body import Arrivals, ClientGone, Pace
 from gateway.objects.answers import Applied, Found, Missing, Started, Uploaded
-from gateway.objects.intake import ClientGone, Intake, Limits
+from gateway.objects.intake import Intake
 from gateway.objects.multipart import Part
 from gateway.objects.staging import Staged, forward_part, stage
 from gateway.objects.upstream import Upstream
@@ -61,7 +62,7 @@ class Front:
     upstream: Upstream
     double: S3Double
     port: int = 0
-    limits: Limits = field(default_factory=Limits)
+    pace: Pace = field(default_factory=Pace)
     notes: Notes = field(default_factory=Notes)
     outcomes: "asyncio.Queue[object]" = field(default_factory=asyncio.Queue)
     upload_id: str = ""
@@ -80,7 +81,7 @@ class Front:
 
     async def _serve(self, scope: Any, receive: Any) -> object:
         signer = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
-        intake = Intake(receive, scope["headers"], signer, 1024 * MEBIBYTE, self.limits)
+        intake = Intake(Arrivals(receive, self.pace), scope["headers"], signer, 1024 * MEBIBYTE)
         if scope["path"] == "/part":
             return await forward_part(
                 self.upstream, *PLACE, self.upload_id, 1, intake, (), signed_at=await now(),
@@ -209,7 +210,7 @@ async def test_a_client_that_hangs_up(front: Front, sent: int) -> None:
 
 
 async def test_a_client_that_falls_silent_half_way(front: Front) -> None:
-    front.limits = Limits(idle=0.3)
+    front.pace = Pace(idle=0.3)
     reply = await front.put(plain(BODY)[: 9 * MEBIBYTE])
     assert reply is not None
     assert reply.status == 408

@@ -183,7 +183,7 @@ class TestSecrets:
             def fail(*_: object) -> None:
                 raise RuntimeError("a mistake of ours")
 
-            monkeypatch.setattr("gateway.tables.plane.whole_body", fail)
+            monkeypatch.setattr("gateway.http.body.Body.whole", fail)
             headers = {"X-Secret": "header-secret", "Fencing-Token": "5"}
             assert (
                 await api.patch("/v1/tables/accounts?id=eq.1", json={"balance": 1}, headers=headers)

@@ -8,6 +8,8 @@ import pytest
 from gateway.auth import sessions
 from gateway.auth.keys import Keys
 from gateway.config.server import CallerKeys
+from gateway.http.body import Bodies
+from gateway.http.memory import Memory
 from gateway.observe.events import ignore
 from gateway.record.following import Follower
 from gateway.store.database import Database
@@ -111,7 +113,7 @@ async def test_a_session_ends_after_twelve_hours_and_with_its_key(dsn: str, data
     def page(callers: list[dict[str, object]]) -> httpx.AsyncClient:
         keys = Keys([CallerKeys.model_validate(caller) for caller in callers], anonymous=False)
         site = Site(database, Follower(database, ignore, None), config, health, dict, nowhere)
-        app = build(site, keys, lambda: now)
+        app = build(site, keys, lambda: now, Bodies(Memory(1_000_000)))
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
 
     async with page(CALLERS) as client:

@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.types import Message, Receive
+from starlette.types import Message
 
 from gateway.errors import BodyTooLarge, StoreError
+from gateway.http.body import Arrivals, ClientGone, Pace
 from gateway.objects.checksums import Algorithm, Declared
 from gateway.objects.form_intake import FormIntake, is_form_upload
-from gateway.objects.intake import ClientGone, Limits
 from gateway.objects.staging import _pieces
 
 HEAD = (
@@ -23,7 +23,7 @@ HEAD = (
 END = b"\r\n--b--\r\n"
 
 
-def arriving(body: bytes, places: list[int], *, gone: bool = False) -> Receive:
+def arriving(body: bytes, places: list[int], *, gone: bool = False) -> Arrivals:
     ends = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
     cut = [body[start:end] for start, end in pairwise(ends)] or [b""]
     messages: list[Message] = [{"type": "http.request", "body": piece, "more_body": True} for piece in cut]
@@ -33,12 +33,12 @@ def arriving(body: bytes, places: list[int], *, gone: bool = False) -> Receive:
     async def receive() -> Message:
         return next(left)
 
-    return receive
+    return Arrivals(receive, Pace())
 
 
 def form(body: bytes, places: list[int], *, gone: bool = False, max_size: int = 10_000) -> FormIntake:
     headers = [(b"content-type", b"multipart/form-data; boundary=b"), (b"content-length", str(len(body)).encode())]
-    return FormIntake(arriving(body, places, gone=gone), headers, max_size, Limits())
+    return FormIntake(arriving(body, places, gone=gone), headers, max_size)
 
 
 CONTENT = st.lists(st.sampled_from([b"\r\n--", b"b-", b"\r", b"x" * 100]), max_size=20).map(b"".join)
@@ -107,7 +107,7 @@ def test_parts_of_a_body_of_unknown_length(chunks: list[bytes], size: int) -> No
 )
 def test_a_head_that_cannot_be_right(headers: list[tuple[bytes, bytes]], code: str) -> None:
     with pytest.raises(StoreError) as caught:
-        FormIntake(arriving(b"", []), headers, 100, Limits())
+        FormIntake(arriving(b"", []), headers, 100)
     assert caught.value.s3_code == code
 
 

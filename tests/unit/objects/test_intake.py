@@ -17,7 +17,8 @@ from gateway.auth import canonical
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, PayloadMode, VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError
-from gateway.objects.intake import ClientGone, Intake, Limits
+from gateway.http.body import Arrivals, ClientGone, Pace
+from gateway.objects.intake import Intake
 
 Headers = list[tuple[bytes, bytes]]
 SIGNER = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
@@ -93,9 +94,9 @@ def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
 
 
 def intake(
-    headers: Headers, receive: Receive, *, limits: Limits | None = None, signature: VerifiedSignature = SIGNER
+    headers: Headers, receive: Receive, *, pace: Pace | None = None, signature: VerifiedSignature = SIGNER
 ) -> Intake:
-    return Intake(receive, headers, signature, 10_000, limits)
+    return Intake(Arrivals(receive, pace or Pace()), headers, signature, 10_000)
 
 
 async def streamed(one: Intake) -> bytes:
@@ -236,24 +237,24 @@ async def test_a_client_that_falls_silent_is_cut_off() -> None:
 
     for take in (streamed, Intake.whole):
         with pytest.raises(GatewayError) as caught:
-            await take(intake(plain(5), silent, limits=Limits(idle=0.05)))
+            await take(intake(plain(5), silent, pace=Pace(idle=0.05)))
         assert (caught.value.s3_code, caught.value.status) == ("RequestTimeout", 408)
 
 
 async def test_a_client_that_trickles_is_cut_off() -> None:
     """Each byte is in time, and together they would take for ever."""
-    one = intake(plain(1000), arriving(*[b"x"] * 1000, pause=0.01), limits=Limits(idle=1, grace=0.1, rate=1000))
+    one = intake(plain(1000), arriving(*[b"x"] * 1000, pause=0.01), pace=Pace(idle=1, grace=0.1, rate=1000))
     assert await refusal(one) == ("RequestTimeout", 408)
 
 
 async def test_a_slow_client_that_is_fast_enough_is_heard_out() -> None:
-    limits = Limits(idle=30, grace=0.1, rate=20)
-    assert await streamed(intake(plain(600), arriving(*[b"x" * 20] * 30, pause=0.01), limits=limits)) == b"x" * 600
+    pace = Pace(idle=30, grace=0.1, rate=20)
+    assert await streamed(intake(plain(600), arriving(*[b"x" * 20] * 30, pause=0.01), pace=pace)) == b"x" * 600
 
 
 async def test_a_slow_taker_is_not_the_fault_of_the_client() -> None:
-    limits = Limits(idle=0.1, grace=0.1, rate=1_000_000)
-    one = intake(plain(3), arriving(b"a", b"b", b"c"), limits=limits)
+    pace = Pace(idle=0.1, grace=0.1, rate=1_000_000)
+    one = intake(plain(3), arriving(b"a", b"b", b"c"), pace=pace)
     taken: list[Any] = []
     async for chunk in one.chunks():
         await asyncio.sleep(0.1)

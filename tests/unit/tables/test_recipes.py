@@ -1,12 +1,11 @@
 """Which requests are plain, and that a recipe puts their values where they belong."""
 
-from typing import Any
-
 import pytest
 
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
+from gateway.http.head import Head
 from gateway.tables import body, recipes
 from gateway.tables.plan import Rule, naming
 from gateway.tables.recipes import Form, Forms, WriteRecipe
@@ -20,13 +19,15 @@ Headers = list[tuple[bytes, bytes]]
 TOKEN: Headers = [(b"host", b"gateway"), (b"fencing-token", b"5"), (b"content-length", b"9")]
 
 
-def scope(method: str = "PATCH", query: str = "id=eq.1", headers: Headers = TOKEN) -> dict[str, Any]:
-    return {"method": method, "path": "/v1/tables/accounts", "query_string": query.encode(), "headers": headers}
+def head(
+    method: str = "PATCH", query: str = "id=eq.1", headers: Headers = TOKEN, path: str = "/v1/tables/accounts"
+) -> Head:
+    return Head(method, path, path.encode(), query.encode(), tuple(headers))
 
 
 def test_requests_that_differ_in_values_have_one_form() -> None:
     forms = Forms()
-    one, other = forms.read(scope(query="id=eq.1&owner=eq.ann")), forms.read(scope(query="id=eq.22&owner=eq.bob"))
+    one, other = forms.read(head(query="id=eq.1&owner=eq.ann")), forms.read(head(query="id=eq.22&owner=eq.bob"))
     assert one is not None
     assert other is not None
     assert one.form == other.form == Form("PATCH", "/v1/tables/accounts", (None,) * 5, ("id", "owner"))
@@ -36,20 +37,20 @@ def test_requests_that_differ_in_values_have_one_form() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        scope("DELETE"),
-        scope() | {"path": "/v1/tables/others"},
-        scope(query="owner=eq.1"),
-        scope(query="id=eq.1&select=id"),
-        scope(query="id=eq.1&columns=id"),
+        head("DELETE"),
+        head(path="/v1/tables/others"),
+        head(query="owner=eq.1"),
+        head(query="id=eq.1&select=id"),
+        head(query="id=eq.1&columns=id"),
         *(
-            scope(headers=[*TOKEN, (name, b"x")])
+            head(headers=[*TOKEN, (name, b"x")])
             for name in (b"prefer", b"accept", b"content-type", b"accept-profile", b"content-profile")
         ),
     ],
 )
-def test_whatever_is_no_value_makes_another_form(changed: dict[str, Any]) -> None:
+def test_whatever_is_no_value_makes_another_form(changed: Head) -> None:
     forms = Forms()
-    plain, other = forms.read(scope()), forms.read(changed)
+    plain, other = forms.read(head()), forms.read(changed)
     assert plain is not None
     assert other is not None
     assert plain.form != other.form
@@ -63,7 +64,7 @@ def test_what_is_said_of_the_lock_is_no_part_of_the_form() -> None:
         (b"fencing-sequencer", proof),
     ]
     forms = Forms()
-    silent, telling = forms.read(scope()), forms.read(scope(headers=[*TOKEN, *said]))
+    silent, telling = forms.read(head()), forms.read(head(headers=[*TOKEN, *said]))
     assert silent is not None
     assert telling is not None
     assert silent.form == telling.form
@@ -81,7 +82,7 @@ def test_what_is_said_of_the_lock_is_no_part_of_the_form() -> None:
     ],
 )  # fmt: skip
 def test_other_filters_have_no_form(query: str) -> None:
-    assert Forms().read(scope(query=query)) is None
+    assert Forms().read(head(query=query)) is None
 
 
 @pytest.mark.parametrize(
@@ -95,24 +96,24 @@ def test_other_filters_have_no_form(query: str) -> None:
 def test_a_request_that_asks_for_more_has_no_form(header: bytes) -> None:
     forms = Forms()
     for _ in range(2):
-        assert forms.read(scope(headers=[*TOKEN, (header, b"x")])) is None
+        assert forms.read(head(headers=[*TOKEN, (header, b"x")])) is None
 
 
 def test_a_header_that_stands_twice_has_no_form() -> None:
     forms = Forms()
-    assert forms.read(scope()) is not None
-    assert forms.read(scope(headers=[*TOKEN, (b"fencing-token", b"6")])) is None
+    assert forms.read(head()) is not None
+    assert forms.read(head(headers=[*TOKEN, (b"fencing-token", b"6")])) is None
 
 
 def test_the_names_of_headers_are_remembered_within_bounds() -> None:
     forms = Forms()
     for number in range(3 * recipes.MOST_NAMES):
-        assert forms.read(scope(headers=[*TOKEN, (b"x-%d" % number, b"")])) is not None
+        assert forms.read(head(headers=[*TOKEN, (b"x-%d" % number, b"")])) is not None
     assert len(forms._plain) <= recipes.MOST_NAMES
 
 
 def learnt(method: str, query: str, content: str, template_of: Rule | None = None) -> WriteRecipe | None:
-    plain = Forms().read(scope(method, query))
+    plain = Forms().read(head(method, query))
     assert plain is not None
     wanted = parse(method, query.encode(), {})
     named = naming(ACCOUNTS, template_of or Rule())

@@ -1,4 +1,4 @@
-"""How many bytes of bodies may be in memory at one time. Whoever wants more waits, and its client with it."""
+"""A budget for the bodies in memory. A request that needs more than is free waits, and so does its client."""
 
 import asyncio
 from collections import deque
@@ -26,17 +26,26 @@ class Memory:
 
     @asynccontextmanager
     async def reserved(self, size: int) -> AsyncGenerator[None, None]:
-        """Room for a body of so many bytes, until the block is left."""
-        # It is there twice while it is put together: in the pieces that came, and whole.
-        size = min(2 * size, self._size)
-        await self._take(size)
+        """Reserve room for a body of so many bytes, until the block is left."""
+        room = await self.take(size)
         try:
             yield
         finally:
-            self._free += size
-            self._hand_out()
+            self.give(room)
 
-    async def _take(self, size: int) -> None:
+    async def take(self, size: int) -> int:
+        """Wait for room for a body of so many bytes, and return what to ``give`` back."""
+        # A body exists twice while it is joined: as the pieces that arrived, and whole.
+        room = min(2 * size, self._size)
+        await self._wait(room)
+        return room
+
+    def give(self, room: int) -> None:
+        """Give back what ``take`` has returned."""
+        self._free += room
+        self._hand_out()
+
+    async def _wait(self, size: int) -> None:
         if not self._waiting and size <= self._free:
             self._free -= size
             return
