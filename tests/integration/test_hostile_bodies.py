@@ -52,7 +52,7 @@ def _with_body(routes: list[BaseRoute]) -> Iterator[tuple[str, str]]:
         if isinstance(route, APIRoute) and (route.body_field or "requestBody" in (route.openapi_extra or {})):
             path = route.path.replace("{resource:path}", "order/5")
             path = re.sub(r"\{lease\}", "01890000-0000-7000-8000-000000000000", path)
-            yield from ((method, re.sub(r"\{\w+(:\w+)?\}", "x", path)) for method in route.methods & UNSAFE)
+            yield from ((method, re.sub(r"\{\w+(:\w+)?\}", "x", path)) for method in (route.methods or set()) & UNSAFE)
 
 
 @pytest.fixture(scope="module")

@@ -179,7 +179,9 @@ async def test_nobody_sees_what_trailers_a_hostile_caller_sends(
             sent = 0
             while not done.is_set():
                 asked = chance.choice(chance.choice(plans))
-                trailers = {name: asked.headers[name] for name in ("prefer", "accept") if name in asked.headers}
+                trailers: dict[str, str] = {
+                    name: asked.headers[name] for name in ("prefer", "accept") if name in asked.headers
+                }
                 # The honest client accepts anything, unless it says what it wants.
                 head = {"fencing-token": "9", **({} if "accept" in trailers else {"accept": "*/*"})}
                 await _with_trailers(port, replace(asked, headers=head), trailers)
