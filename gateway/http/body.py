@@ -76,13 +76,13 @@ class Arrivals:
 class Body(Arrivals):
     """The body of one request, whole. Call ``release`` when the request is answered."""
 
-    __slots__ = ("_content", "_head", "_memory", "_room")
+    __slots__ = ("_content", "_memory", "_room", "_scope")
 
     def __init__(self, scope: Scope, receive: Receive, pace: Pace, memory: Memory) -> None:
-        self._head, self._memory = Head.of(scope), memory
+        super().__init__(receive, pace, scope["state"])
+        self._scope, self._memory = scope, memory
         self._content: bytes | None = None
         self._room = 0
-        super().__init__(receive, pace, scope["state"])
 
     async def whole(self, limit: int) -> bytes:
         """Return the whole body, and the same again if asked again. ``limit`` is in bytes.
@@ -93,7 +93,7 @@ class Body(Arrivals):
             if not self._state.get("whole"):
                 self._check_announced(limit)
             data, more = await self.next()
-            if len(data) > limit:
+            if self.arrived > limit:
                 raise _too_large(limit)
             self._content = await self._joined(data, limit) if more else data
         return self._content
@@ -126,7 +126,7 @@ class Body(Arrivals):
             raise _too_large(limit)
 
     def _announced(self) -> int | None:
-        value = self._head.value(b"content-length") or b""
+        value = Head.of(self._scope).value(b"content-length") or b""
         return int(value) if value.isdigit() and len(value) <= 18 else None
 
 

@@ -5,8 +5,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
-_KEPT = "head"
-
 
 class Head(NamedTuple):
     """A request without its body. ``path`` is decoded, ``raw_path`` as sent; names of headers are in lower case."""
@@ -23,13 +21,12 @@ class Head(NamedTuple):
 
         A server may append trailers to the list of headers while a body arrives; this copy does not see them.
         """
-        state = scope.setdefault("state", {})
-        head: Head | None = state.get(_KEPT)
+        state: dict[str, Any] = scope.setdefault("state", {})
+        head: Head | None = state.get("head")
         if head is None:
             path = scope["path"]
             raw_path = scope.get("raw_path") or path.encode()
-            head = cls(scope["method"], path, raw_path, scope["query_string"], tuple(scope["headers"]))
-            state[_KEPT] = head
+            head = state["head"] = cls(scope["method"], path, raw_path, scope["query_string"], tuple(scope["headers"]))
         return head
 
     def value(self, name: bytes) -> bytes | None:
