@@ -12,8 +12,8 @@ MAX_KEYS = 1000
 MAX_PARTS = 10_000
 MAX_DOCUMENT = 4 * 1024 * 1024
 """Bytes that a document in a request may have: ten thousand parts with checksums, or a thousand of the longest keys."""
-_MOST_TAGS = 200_000
-"""Ten thousand parts with all their checksums have fewer. Each costs a few microseconds to read."""
+_TAGS_OF_A_KEY, _TAGS_OF_A_PART = 24, 20
+"""Start and end tags, each of which costs a few microseconds to read. A part has a checksum of each kind at most."""
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _CHECKSUMS = frozenset({"ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256"})
@@ -47,7 +47,7 @@ class ListedPart:
 
 def deletion(body: bytes) -> Deletion:
     """Read the document of a DeleteObjects. Raises ``StoreError`` MalformedXML."""
-    root = _root(body, "Delete")
+    root = _root(body, "Delete", MAX_KEYS * _TAGS_OF_A_KEY)
     objects = [_doomed(element) for element in root if xml.local(element) == "Object"]
     if not 1 <= len(objects) <= MAX_KEYS:
         raise _malformed(f"A DeleteObjects names 1 to {MAX_KEYS} objects.")
@@ -68,7 +68,7 @@ def _doomed(element: Element) -> Doomed:
 
 def completion(body: bytes) -> tuple[ListedPart, ...]:
     """Read the document of a CompleteMultipartUpload. Raises ``StoreError`` MalformedXML or InvalidPartOrder."""
-    root = _root(body, "CompleteMultipartUpload")
+    root = _root(body, "CompleteMultipartUpload", MAX_PARTS * _TAGS_OF_A_PART)
     parts = tuple(_part(element) for element in root if xml.local(element) == "Part")
     if not 1 <= len(parts) <= MAX_PARTS:
         raise _malformed(f"An upload is completed with 1 to {MAX_PARTS} parts.")
@@ -142,9 +142,9 @@ def posted(location: str, bucket: str, key: str, etag: str) -> bytes:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<PostResponse>{_fields(fields)}</PostResponse>'.encode()
 
 
-def _root(body: bytes, name: str) -> Element:
-    if body.count(b"<") > _MOST_TAGS:
-        raise _malformed(f"The document has more than {_MOST_TAGS:,} tags.")
+def _root(body: bytes, name: str, most_tags: int) -> Element:
+    if body.count(b"<") > most_tags:
+        raise _malformed(f"The document has more than {most_tags:,} tags.")
     root = xml.parse(body, len(body))
     if root is None or xml.local(root) != name:
         raise _malformed("The XML you provided was not well-formed or did not validate against our published schema.")

@@ -122,7 +122,7 @@ def test_what_makes_no_difference(read: Any, document: str, change: Any) -> None
 @both
 def test_elements_within_elements(read: Any, document: str) -> None:
     """Nothing goes down into what a client nests as deep as it likes."""
-    deep = "<a>" * 90_000 + "</a>" * 90_000
+    deep = "<a>" * 11_000 + "</a>" * 11_000
     assert read(document.replace("</", f"{deep}</", 1).encode()) == read(document.encode())
 
 
@@ -358,3 +358,25 @@ class TestAnswers:
         root = ET.fromstring(documents.deleted(results, quiet=True))
         assert [(each.tag, each[0].text) for each in root] == [(f"{S3}Error", "b")]
         assert len(ET.fromstring(documents.deleted(results[:1], quiet=True))) == 0
+
+
+@both
+def test_a_document_has_a_limit_of_tags(read: Any, document: str) -> None:
+    filling = "<a/>" * 250_000
+    with pytest.raises(StoreError) as caught:
+        read(document.replace("</", f"{filling}</", 1).encode())
+    assert caught.value.s3_code == "MalformedXML"
+
+
+def test_the_largest_documents_are_within_the_limit() -> None:
+    keys = "".join(
+        f"<Object><Key>{number}</Key><VersionId>v</VersionId><ETag>e</ETag></Object>" for number in range(1000)
+    )
+    assert len(documents.deletion(f"<Delete>{keys}</Delete>".encode()).objects) == 1000
+    kinds = ("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256")
+    checksums = "".join(f"<Checksum{kind}>x</Checksum{kind}>" for kind in kinds)
+    parts = "".join(
+        f"<Part><PartNumber>{number}</PartNumber><ETag>e</ETag>{checksums}</Part>" for number in range(1, 10_001)
+    )
+    document = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>"
+    assert len(documents.completion(document.encode())) == 10_000
