@@ -299,7 +299,7 @@ def plain(text: str) -> str:
 
 SILENT = {"/v1/metrics"}
 """Sinks that are told of no single request. All others have the marker that stands beside each credential."""
-WITHOUT_QUERIES = {"/ui/", f"/ui/resource?name=s3/bucket/{MARKER}", "/v1/metrics", "fencing.payload", "webhooks"}
+WITHOUT_QUERIES = {"/ui/", "/ui/events", "/v1/metrics", "fencing.payload", "webhooks"}
 """Sinks that show a request without its query."""
 
 
