@@ -25,7 +25,7 @@ PURE_TABLES = (
 SQL_TABLES = "tables.conditions tables.embedding tables.expressions tables.invocation tables.sql"
 PURE_OBJECTS = (
     "objects.addressing objects.answers objects.body objects.channels objects.checksums objects.chunked "
-    "objects.conditions objects.effects objects.form_fields objects.form_parser "
+    "objects.conditions objects.effects objects.form_fields objects.form_parser objects.invocations "
     "objects.forwarding objects.listing objects.operations objects.profile objects.protocol objects.request "
     "objects.resources objects.settling objects.source objects.spelling objects.tombstone objects.xml"
 )
