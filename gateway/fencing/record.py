@@ -6,8 +6,12 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+from gateway.fencing.redaction import redacted
 from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
+
+MAX_TARGET = 2048
+"""Characters that are kept of a target."""
 
 
 class Kind(StrEnum):
@@ -61,10 +65,10 @@ class Attempt:
     """A write as it arrived: who sent it, and at what it was aimed.
 
     ``token`` and ``holder`` are what the writer presented; ``caller`` is who it proved to be; ``client`` its network
-    address; ``target`` the path and query of the request; ``payload_size`` is in bytes. The payload's size and
-    SHA-256 (hex) are None where the write was refused before its body was read. ``plane`` is ``tables``, ``objects`` or
-    ``api``; ``rule`` the table or the pattern of keys whose rule it came under. ``captured`` is None where nothing is
-    to be kept of payloads, or there was none.
+    address. ``target`` is the path and query of the request; credentials in it are not kept, nor is what is beyond
+    ``MAX_TARGET``. ``payload_size`` is in bytes. The payload's size and SHA-256 (hex) are None where the write was
+    refused before its body was read. ``plane`` is ``tables``, ``objects`` or ``api``; ``rule`` the table or the pattern
+    of keys whose rule it came under. ``captured`` is None where nothing is to be kept of payloads, or there was none.
     """
 
     token: Token | None
@@ -79,6 +83,10 @@ class Attempt:
     plane: str | None = None
     rule: str | None = None
     captured: Captured | None = None
+
+    def __post_init__(self) -> None:
+        """Make certain that no plane puts a credential on record."""
+        object.__setattr__(self, "target", redacted(self.target[:MAX_TARGET])[:MAX_TARGET])
 
 
 @dataclass(frozen=True, slots=True)

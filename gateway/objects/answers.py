@@ -75,6 +75,8 @@ class Found:
     """The store's own clock, from its Date header."""
     last_modified: datetime | None = None
     """By the store's clock."""
+    invocation: str | None = None
+    """The digest of the call that wrote it: see ``invocations``."""
 
 
 @dataclass(frozen=True, slots=True)

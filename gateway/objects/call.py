@@ -1,7 +1,6 @@
 """One request to the object plane, once it is known who sent it and what it asks for."""
 
 from dataclasses import dataclass
-from urllib.parse import unquote_plus
 
 from starlette.types import Scope
 
@@ -17,10 +16,6 @@ from gateway.objects.documents import MAX_DOCUMENT
 from gateway.objects.intake import Intake, media_type_of
 from gateway.objects.request import S3Request
 from gateway.record.capture import NOTHING, Capture
-
-MAX_TARGET = 2048
-
-_PROOFS = frozenset({"fencing-sequencer", "x-amz-security-token"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +79,13 @@ class Call:
     def attempt(self) -> Attempt:
         """How the request goes on record."""
         path, query = self.head.raw_path.decode("latin-1"), self.head.query_string.decode("latin-1")
-        # What proves a token is as good as the token for whoever reads the record, and a session token may hold it.
-        kept = [part for part in query.split("&") if unquote_plus(part.partition("=")[0]).lower() not in _PROOFS]
-        target = "?".join(filter(None, (path, "&".join(kept))))
         state = self.scope["state"]
         return Attempt(
             token=self.request.fencing.token,
             holder=self.request.fencing.holder,
             caller=self.principal.name,
             method=self.head.method,
-            target=target[:MAX_TARGET],
+            target="?".join(filter(None, (path, query))),
             client=state["client"],
             request_id=state["request_id"],
             plane="objects",

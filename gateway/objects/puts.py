@@ -95,7 +95,7 @@ class Puts:
         """Write a body that is in memory."""
         write = write.with_payload(body.digests.size, body.digests.sha256)
         steps = protocol.put(write.announcement(profile), _forms(profile, body), condition)
-        payload = Payload(body.content, [*headers, *body.digests.headers])
+        payload = Payload(body.content, [*headers, *body.digests.headers, *write.marks_of_call()])
         return stored(await self._writes.run(write, steps, payload))
 
     async def _in_parts(

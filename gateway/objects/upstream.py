@@ -174,6 +174,7 @@ def _head_answer(response: Response) -> HeadAnswer:
         size=int(size) if size and size.isdecimal() else 0,
         date=date,
         last_modified=clock_of(response.header("last-modified")),
+        invocation=response.header(forwarding.INVOCATION),
     )
 
 

@@ -1,8 +1,10 @@
 """What all fenced writes have in common: the resource and the token of a key, early refusal, the end of the story."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, cast
 from uuid import UUID, uuid4
 
 from gateway.admission import Admission
@@ -24,13 +26,14 @@ from gateway.fencing.intent import (
 from gateway.fencing.policy import Implausible
 from gateway.fencing.record import Attempt, Captured, Refusal
 from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
-from gateway.objects import forwarding, protocol, spelling
-from gateway.objects.answers import Rejected
+from gateway.objects import forwarding, invocations, protocol, spelling
+from gateway.objects.answers import Found, HeadAnswer, Rejected
 from gateway.objects.call import Call
 from gateway.objects.effects import (
     Barred,
     ConditionFailed,
     Deleted,
+    Head,
     NotDone,
     Obstacle,
     Outcome,
@@ -40,6 +43,7 @@ from gateway.objects.effects import (
     StoreRefused,
     Uncertain,
 )
+from gateway.objects.operations import Operation
 from gateway.objects.probe import Profiles
 from gateway.objects.profile import KEYS, Profile
 from gateway.objects.resources import Resources, Target
@@ -62,6 +66,8 @@ _ABOUT_US = frozenset(
     }
 )
 
+LOOK = 1.0
+"""Seconds that a refused writer waits for the store to say whose object stands at its key."""
 
 Beginning: TypeAlias = Callable[[], Awaitable[Captured | None]]
 """What is kept of a body that has not been read, when its write is refused."""
@@ -83,6 +89,8 @@ class Write:
     """Observe mode: why the token that was shown counts as none."""
     beginning: Beginning | None = None
     """For as long as its body has not been read; None where it has none, or none that is worth keeping."""
+    evidence: str | None = None
+    """What an earlier attempt of the same call has left in the object's metadata; None where no attempt leaves any."""
 
     def announcement(self, profile: Profile | None = None) -> Announcement:
         """What the protocol is to announce. A store where nothing can be bumped gets signatures that die early."""
@@ -101,9 +109,13 @@ class Write:
         )
 
     def marks(self) -> TextHeaders:
-        """The metadata of the object it will be that say whose write it is."""
+        """The metadata of the object it will be that say whose write it is, and of which call."""
         token = str(self.presented.token) if self.presented else ""
-        return forwarding.own_metadata(self.target.resource, token, str(self.mark))
+        return (*forwarding.own_metadata(self.target.resource, token, str(self.mark)), *self.marks_of_call())
+
+    def marks_of_call(self) -> TextHeaders:
+        """The metadata that say of which call it is."""
+        return () if self.evidence in (None, str(self.mark)) else ((forwarding.INVOCATION, self.evidence),)
 
     def with_payload(self, size: int, sha256: str | None) -> "Write":
         """The same write, now that its body is known: ``size`` in bytes, SHA-256 in hex."""
@@ -173,8 +185,11 @@ class Writes:
         attempt = replace(call.attempt(), token=said.token, holder=said.holder, rule=target.rule)
         mark = opened.write_id if opened else write_id
         name = request.key if key is None else key
+        evidence = _evidence(call, mark)
         return await self._admitted(
-            Write(request.bucket, name, target, presented, attempt, write_id, mark, beginning=beginning)
+            Write(
+                request.bucket, name, target, presented, attempt, write_id, mark, beginning=beginning, evidence=evidence
+            )
         )
 
     async def _admitted(self, write: Write) -> Write:
@@ -187,7 +202,7 @@ class Writes:
         if not refused:
             return write
         if write.target.mode is Mode.ENFORCE:
-            raise await self._audit.implausible(refused, await write.on_record())
+            raise await self._told(write, await self._audit.implausible(refused, await write.on_record()))
         return replace(write, presented=None, implausible=refused[0])
 
     async def admit(self, write: Write, fence: Fence | None = None) -> None:
@@ -206,7 +221,26 @@ class Writes:
 
     async def refused(self, write: Write, decision: Decision, fence: Fence) -> GatewayError:
         """Put a refusal on record; the error to answer with."""
-        return await self._audit.refused([(decision, fence)], await write.on_record())
+        return await self._told(write, await self._audit.refused([(decision, fence)], await write.on_record()))
+
+    async def _told(self, write: Write, error: GatewayError) -> GatewayError:
+        """The error of a refused write, which says so where an earlier attempt of the same call stands at the key.
+
+        This is about the earlier attempt only: the refused one has written nothing. A store that is slow or away is not
+        waited for.
+        """
+        if write.evidence is None:
+            return error
+        with suppress(GatewayError, TimeoutError):
+            async with asyncio.timeout(LOOK):
+                there = await self._runner.run(_look(write))
+            if isinstance(there, Found) and write.evidence in (there.invocation, there.write_id):
+                error.message += (
+                    " This request has written nothing, but an earlier attempt of it took effect: it wrote the object "
+                    "that stands at the key."
+                )
+                error.facts["earlier-attempt"] = "took-effect"
+        return error
 
     async def bar(self, write: Write) -> Fence | None:
         """Before a write is acknowledged that has been done already: raise the fence to its token, so that what its
@@ -266,7 +300,7 @@ class Writes:
             case Refused(decision, fence):
                 raise await self.refused(write, decision, fence)
             case ConditionFailed(error):
-                raise error
+                raise await self._told(write, error)
             case StoreRefused(rejected):
                 # Of what carries no condition, an overtaken holder's is stopped by the store: that is not the reason.
                 await self.admit(write)
@@ -288,6 +322,22 @@ class Writes:
                 await self._audit.passed(Refusal(write.target.resource, reason, write.attempt, fence, enforced=False))
             except Unavailable as error:
                 raise OutcomeUnknown("The write has taken effect, but could not be put on record.") from error
+
+
+def _look(write: Write) -> Steps[HeadAnswer]:
+    return cast(HeadAnswer, (yield Head(write.bucket, write.key)))
+
+
+def _evidence(call: Call, mark: UUID) -> str | None:
+    """What an earlier attempt of the same call has left at the key, if it has written the object there."""
+    request = call.request
+    match request.operation:
+        case Operation.COMPLETE_MULTIPART_UPLOAD:
+            return str(mark)
+        case Operation.PUT_OBJECT | Operation.COPY_OBJECT:
+            return invocations.digest(call.head.headers, call.principal.name, request.bucket, request.key)
+        case _:
+            return None
 
 
 def _presented(call: Call, resource: str, opened: Upload | None) -> FencingHeaders:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import structlog
 
+from gateway.fencing.redaction import redacted
 from gateway.observe.context import REQUEST_ID, TRACE_IDS
 from gateway.observe.events import (
     AlarmCleared,
@@ -43,12 +44,30 @@ def _of_the_request(_: object, __: str, line: MutableMapping[str, Any]) -> Mutab
     return line
 
 
+def _without_credentials(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Remove credentials from all texts of a line: a path or the message of an exception may contain an address."""
+    return {name: _redacted(value) for name, value in line.items()}
+
+
+def _redacted(value: Any) -> Any:
+    match value:
+        case str():
+            return redacted(value)
+        case list():
+            return [_redacted(one) for one in value]
+        case dict():
+            return {name: _redacted(one) for name, one in value.items()}
+        case _:
+            return value
+
+
 PROCESSORS = (
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     _of_the_request,
     # Without local variables: among them are headers and bodies.
     structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
+    _without_credentials,
     structlog.processors.JSONRenderer(),
 )
 """What makes a line of an event."""

@@ -23,6 +23,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, set_sp
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.fencing.redaction import redacted
 from gateway.observe.context import ORIGIN, SENT_ALONG, TRACE_IDS
 from gateway.observe.events import (
     Event,
@@ -178,7 +179,7 @@ class Tracing:
             opened = _OPEN.get()
         span.update_name(f"{event.method} {event.area}")
         span.set_attribute("fencing.plane", event.area)
-        span.set_attribute("url.path", event.path[:_MAX_PATH])
+        span.set_attribute("url.path", redacted(event.path[:_MAX_PATH]))
         if event.status:
             span.set_attribute("http.response.status_code", event.status)
         if event.caller is not None:
@@ -237,7 +238,7 @@ class Tracing:
                 return
 
     def _ask(self, name: str, method: str, path: str) -> None:
-        attributes = {"http.request.method": method, "url.path": path[:_MAX_PATH]}
+        attributes = {"http.request.method": method, "url.path": redacted(path[:_MAX_PATH])}
         span = self._enter(name, SpanKind.CLIENT, attributes)
         if span is not None:
             carrier: dict[str, str] = {}

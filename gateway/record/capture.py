@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
 from gateway.fencing.record import Captured
+from gateway.fencing.redaction import REDACTED
 
-REDACTED = "[redacted]"
 MOST_READ = 1024 * 1024
 """Bytes of a payload that is read to redact it. Meanwhile everybody else waits."""
 

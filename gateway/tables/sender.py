@@ -4,15 +4,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import unquote_plus
 
 from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.fencing.record import Attempt
 from gateway.fencing.token import Token
 from gateway.http.head import Head
 from gateway.record.capture import NOTHING, Capture
-
-_MAX_TARGET = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +45,8 @@ class Sender:
         )
 
     def target(self, table: str) -> str:
-        """Path and query of a write to ``table``, bounded. An API key that some clients repeat in the query does not go
-        on record, nor do values of redacted columns.
-        """
-        kept = [part for part in self.query.split("&") if unquote_plus(part.partition("=")[0]) != "apikey"]
-        query = self.capture.query("&".join(kept), table)
-        return "?".join(filter(None, (self.path, query)))[:_MAX_TARGET]
+        """Path and query of a write to ``table``, without values of redacted columns."""
+        return "?".join(filter(None, (self.path, self.capture.query(self.query, table))))
 
     def attempt(self, token: Token | None, holder: str | None, content: bytes, table: str) -> Attempt:
         """A write with this body to ``table`` (``schema.name``; of a call, the function's), as it goes on record."""

@@ -25,7 +25,7 @@ PURE_TABLES = (
 SQL_TABLES = "tables.conditions tables.embedding tables.expressions tables.invocation tables.sql"
 PURE_OBJECTS = (
     "objects.addressing objects.answers objects.body objects.channels objects.checksums objects.chunked "
-    "objects.conditions objects.effects objects.form_fields objects.form_parser "
+    "objects.conditions objects.effects objects.form_fields objects.form_parser objects.invocations "
     "objects.forwarding objects.listing objects.operations objects.profile objects.protocol objects.request "
     "objects.resources objects.settling objects.source objects.spelling objects.tombstone objects.xml"
 )
@@ -47,9 +47,9 @@ TABLE: dict[str, tuple[str, str]] = {
     "config.watching": ("fencing config.section webhooks.signing", "pydantic"),
     "observe": ("", ""),
     **dict.fromkeys(PURE_OBSERVE.split(), (f"{RULES} {PURE_OBSERVE}", "")),
-    "observe.logs": (PURE_OBSERVE, "structlog"),
+    "observe.logs": (f"{PURE_OBSERVE} fencing.redaction", "structlog"),
     "observe.metrics": (PURE_OBSERVE, "prometheus_client"),
-    "observe.tracing": (PURE_OBSERVE, "opentelemetry starlette"),
+    "observe.tracing": (f"{PURE_OBSERVE} fencing.redaction", "opentelemetry starlette"),
     "observe.telemetry": (f"{RULES} config observe", "starlette"),
     "observe.vitals": ("errors observe.standing store", ""),
     "store": (f"{RULES} store", "asyncpg"),

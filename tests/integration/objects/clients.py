@@ -40,7 +40,7 @@ def connect(origin: str, token: str | None = None, holder: str | None = None, **
         aws_access_key_id=settings.pop("access_key", ACCESS_KEY),
         aws_secret_access_key=settings.pop("secret_key", SECRET_KEY),
         config=Config(
-            retries={"total_max_attempts": 1},
+            retries={"total_max_attempts": settings.pop("attempts", 1)},
             s3={"addressing_style": "path"},
             signature_version="s3v4",
             max_pool_connections=32,

@@ -77,7 +77,8 @@ async def test_a_copy_takes_over_all_but_whose_it_is(shared: Stage, key: str, si
     }
     assert stored.tags == {"a": "b c", "d": ""}
     own = {name: value for name, value in stored.metadata.items() if name.startswith("fencing-")}
-    assert own.pop("fencing-write-id") != source.metadata["fencing-write-id"]
+    for mark in ("fencing-write-id", "fencing-invocation"):
+        assert own.pop(mark) != source.metadata[mark]
     assert own == {"fencing-token": "34", "fencing-resource": f"s3/bucket/{key}"}
     assert stored.metadata["colour"] == "red"
     found = await call(s3.head_object, Key=key)
@@ -129,11 +130,12 @@ async def test_without_a_directive_what_is_said_does_not_count(shared: Stage, ke
 
 async def test_the_marks_of_a_source_are_never_those_of_its_copy(shared: Stage, key: str) -> None:
     """Not even those that no gateway of today writes; a tombstone's mark would make the copy invisible."""
-    marks = {"fencing-token": "99", "fencing-write-id": "w", "fencing-resource": "r", "fencing-of-tomorrow": "1"}
-    shared.double.put("bucket", f"{key}/a source+ä?", b"x", {**marks, "colour": "red"})
+    marks = {"fencing-token": "99", "fencing-write-id": "w", "fencing-resource": "r", "fencing-invocation": "i"}
+    shared.double.put("bucket", f"{key}/a source+ä?", b"x", {**marks, "fencing-of-tomorrow": "1", "colour": "red"})
     await call(connect(shared.origin, "34").copy_object, **named(key))
     metadata = dict(shared.double.objects("bucket")[key].content.metadata)
     assert metadata.pop("fencing-write-id") != "w"
+    assert metadata.pop("fencing-invocation") != "i"
     assert metadata == {"colour": "red", "fencing-token": "34", "fencing-resource": f"s3/bucket/{key}"}
 
 

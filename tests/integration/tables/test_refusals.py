@@ -260,7 +260,7 @@ async def test_an_api_key_in_the_query_does_not_go_on_record(write: Send, tables
     answered(await write("PATCH", TARGET, {"note": "new"}, token=6), 204)
     answered(await write("PATCH", f"{TARGET}&%61pikey=secret&note=eq.x", {"note": "old"}, token=5), 412, "token-stale")
     found = await row(tables, "SELECT target FROM fencing.rejection")
-    assert found["target"] == "/v1/tables/accounts?id=eq.1&note=eq.x"
+    assert found["target"] == "/v1/tables/accounts?id=eq.1&%61pikey=[redacted]&note=eq.x"
 
 
 async def test_a_refusal_that_cannot_be_recorded_is_not_answered_as_one(write: Send, tables: Database) -> None:

@@ -1,0 +1,119 @@
+"""Credentials in the text of a request: their values are not repeated; all else is, to the letter."""
+
+import time
+from urllib.parse import quote
+
+import pytest
+
+from gateway.fencing.record import MAX_TARGET, Attempt
+from gateway.fencing.redaction import REDACTED, redacted
+from gateway.objects.request import _AUTHENTICATION
+
+PRESIGNED = (
+    "/bucket/key?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIA1%2F20260101%2Fus-east-1%2Fs3%2Faws4_request"
+    "&X-Amz-Date=20260101T000000Z&X-Amz-Expires=600&X-Amz-SignedHeaders=host&X-Amz-Signature=5ec4e7"
+)
+
+
+def test_of_a_presigned_url_the_access_key_id_the_time_and_the_lifetime_are_left() -> None:
+    assert redacted(PRESIGNED) == (
+        "/bucket/key?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIA1"
+        f"&X-Amz-Date=20260101T000000Z&X-Amz-Expires=600&X-Amz-SignedHeaders=host&X-Amz-Signature={REDACTED}"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("X-Amz-Signature", "X-Amz-Security-Token", "Signature", "apikey", "api_key", "X-Api-Key", "access_token"),
+        *("Authorization", "Proxy-Authorization", "Cookie", "Fencing-Sequencer", "x-amz-meta-fencing-sequencer"),
+        *("X-Amz-Server-Side-Encryption-Customer-Key", "X-Amz-MFA"),
+    ],
+)
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        str,
+        str.lower,
+        str.upper,
+        lambda name: name.replace("-", "_"),
+        lambda name: name.replace("-", "%2D").replace("_", "%5f"),
+        lambda name: f"%{ord(name[0]):02X}{name[1:]}",
+        lambda name: quote(quote(f"%{ord(name[0]):02X}{name[1:]}")),
+        lambda name: f"+{name}%20",
+    ],
+)
+def test_each_credential_in_each_spelling_of_its_name(name: str, spelt: object) -> None:
+    assert callable(spelt)
+    target = f"/v1/tables/t?id=eq.1&{spelt(name)}=se%2Fcr=et?=&note=eq.x"
+    assert redacted(target) == f"/v1/tables/t?id=eq.1&{spelt(name)}={REDACTED}&note=eq.x"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/b/k?apikey=secret&apikey=secret&APIKEY=secret",
+        "/b/k?a=1;apikey=secret",
+        "apikey=secret",
+        "/b/k%3Fapikey%3Dsecret",
+        "/b/k%3fx%3d1%26apikey%3Dsecret%26y%3D2",
+        "/b/k%3Fapikey=secret",
+        "/b/k%253Fapikey%253Dsecret?x=1",
+        "/v1/tables/t?url=eq.https://store/b/k?apikey=secret",
+        f"/v1/tables/t?url=eq.{quote('https://store/b/k?x=1&apikey=secret', safe='')}&id=eq.1",
+        "X-Amz-Security-Token=secret%26secret%3Dsecret",
+        "Cannot connect to http://store/b/k?apikey=secret [refused]",
+        "/b/k?X-Amz-Credential=AKIA1/secret",
+        "/b/k?X-Amz-Credential=AKIA1%252Fsecret",
+        "/b/k?" + quote(quote(quote(quote(quote(quote(quote(quote("apikey=secret", safe=""))))))), safe="%"),
+        "/b/k?" + "%25" * 3000 + "3Fapikey%3Dsecret",
+    ],
+)
+def test_wherever_it_stands(target: str) -> None:
+    assert "secret" in target
+    assert "secret" not in redacted(target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "",
+        "/",
+        "/v1/tables/accounts?id=eq.1&name=like.*a%26b*&or=(a.eq.1,b.not.in.(2,3))",
+        "/bucket/signature=5/part-0?partNumber=3&uploadId=x%2By%3D%3D",
+        "/bucket/100%25%2F%zz?x-id=PutObject&fencing-token=34",
+        "/v1/tables/t?policy=eq.1&key=eq.2&token=eq.3&keyapikey=eq.4&apikeys=eq.5",
+        "/v1/tables/t?note=eq.apikey",
+        "/v1/fences/job%2F1/barrier",
+        "/b/caf%C3%A9%FF?q=%E2%82%AC",
+    ],
+)
+def test_all_else_stays_as_it_was_sent(target: str) -> None:
+    assert redacted(target) == target
+
+
+@pytest.mark.parametrize("target", [PRESIGNED, "/b/k%3Fapikey%3Dsecret%26y%3D2", "/t?a=1&apikey=x&b=%26"])
+def test_what_was_redacted_once_stays_as_it_is(target: str) -> None:
+    assert redacted(redacted(target)) == redacted(target)
+
+
+@pytest.mark.parametrize("piece", ["a", "=", "?", "&", "%", "%25", "a=", "?a=%3F", "%2525", "apikey="])
+def test_the_longest_target_takes_no_time(piece: str) -> None:
+    target = piece * (65536 // len(piece))
+    began = time.process_time()
+    redacted(target)
+    assert time.process_time() - began < 1
+
+
+def test_every_parameter_that_proves_a_signature_is_known() -> None:
+    """Those that are left of a presigned request say who signed it, what, when and for how long."""
+    left = {name for name in _AUTHENTICATION if redacted(f"/b/k?{name}=value") == f"/b/k?{name}=value"}
+    harmless = {"X-Amz-Algorithm", "X-Amz-Content-Sha256", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders"}
+    assert left == {*harmless, "X-Amz-Credential"}
+
+
+def test_no_attempt_can_be_made_with_a_credential_in_its_target() -> None:
+    attempt = Attempt(None, None, "ann", "DELETE", PRESIGNED + "x" * 5000, None, "r")
+    assert attempt.target == redacted(PRESIGNED)
+    long = Attempt(None, None, "ann", "DELETE", f"/{'k' * 5000}", None, "r")
+    assert len(long.target) == MAX_TARGET
