@@ -11,13 +11,14 @@ from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.errors import DialectError, GatewayError, SqlError
 from gateway.fencing import headers as fencing_headers
 from gateway.observe.events import Observe
+from gateway.origins import origin_of
 from gateway.record.audit import Audit
 from gateway.record.capture import NOTHING, Capture
 from gateway.store.database import Database
 from gateway.store.notifications import Listen
 from gateway.tables import abilities, failures, media, openapi, planning, request, route
 from gateway.tables.calls import Caller, KnownFunctions, not_callable
-from gateway.tables.cors import Origins, origin_of
+from gateway.tables.cors import Origins
 from gateway.tables.fast import FastPath, InVain
 from gateway.tables.following import following
 from gateway.tables.honouring import Honouring
@@ -109,15 +110,13 @@ class TablePlane:
 
     async def transact(self, scope: Scope, receive: Receive, principal: Principal) -> Response:
         """The answer to a list of writes, all of which have taken effect. Raises a ``GatewayError`` where none has."""
-        if origin_of(scope["headers"]) is not None:
-            self._origins.check_write(scope["headers"])
         return await self._transactions.execute(scope, receive, principal)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         origin = origin_of(scope["headers"])
         told = scope.setdefault("state", {})
         try:
-            answer = None if origin is None else self._of_a_page(scope)
+            answer = None if origin is None else self._origins.preflight(scope["method"], scope["headers"])
             if answer is None:
                 answer = await self._respond(scope, receive)
         except ClientGone:
@@ -130,12 +129,6 @@ class TablePlane:
         headers = answer.headers + self._origins.headers(origin)
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
-
-    def _of_a_page(self, scope: Scope) -> Response | None:
-        """What a browser is told about a request of a page before anybody looks at the request itself."""
-        if scope["method"] in WRITES:
-            self._origins.check_write(scope["headers"])
-        return self._origins.preflight(scope["method"], scope["headers"])
 
     def _failure(self, error: GatewayError) -> Response:
         return failures.answer(error, verbose=self._exposure.verbose_errors)

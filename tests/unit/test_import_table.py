@@ -78,7 +78,8 @@ TABLE: dict[str, tuple[str, str]] = {
         ],
         (f"{RULES} {PURE_TABLES}", "orjson"),
     ),
-    "tables": (f"{RULES} auth background tables {STORE_AND_RECORD}", "starlette"),
+    "tables.cors": (f"origins {PURE_TABLES}", ""),
+    "tables": (f"{RULES} auth background origins tables {STORE_AND_RECORD}", "starlette"),
     **dict.fromkeys(PURE_OBJECTS.split(), (f"{RULES} {PURE_OBJECTS}", "")),
     "objects.checksums": (f"{RULES} {PURE_OBJECTS}", "awscrt"),
     "objects.form_parser": (f"{RULES} {PURE_OBJECTS}", "python_multipart"),
@@ -90,19 +91,23 @@ TABLE: dict[str, tuple[str, str]] = {
     "objects.upstream": (f"errors config objects.exchange objects.multipart objects.hop {PURE_OBJECTS}", ""),
     "objects": (f"{RULES} auth objects {STORE_AND_RECORD}", "starlette"),
     "background": ("errors observe.events", ""),
+    "origins": ("errors", ""),
     "middleware": (f"errors {WATCHED}", "starlette orjson"),
     "record.following": (f"{RULES} background store observe.events", ""),
     "api": (
         f"{RULES} api auth record.following leases middleware webhooks {STORE_AND_RECORD}",
         "fastapi pydantic starlette",
     ),
-    "web": (f"{RULES} api.outlet api.reports config auth record.following store text timeline web", "starlette"),
+    "web": (
+        f"{RULES} api.outlet api.reports config auth origins record.following store text timeline web",
+        "starlette",
+    ),
     "web.rendering": ("text web", "starlette jinja2 markupsafe"),
     "text": ("", ""),
     "app": (
         (
-            f"{RULES} config configured auth api connection guard.watching leases middleware tables objects observe "
-            f"record {STORE_AND_RECORD} web webhooks"
+            f"{RULES} config configured auth api connection guard.watching leases middleware origins tables objects "
+            f"observe record {STORE_AND_RECORD} web webhooks"
         ),
         "starlette",
     ),
@@ -253,6 +258,7 @@ def test_opentelemetry_has_one_door_in_the_gateway_and_one_in_the_client() -> No
 
 PURE = [
     "errors",
+    "origins",
     *(m for m, _ in modules() if m.startswith(("fencing.", "timeline."))),
     "text",
     *(one for one in PURE_OBSERVE.split() if one != "observe.stages"),
