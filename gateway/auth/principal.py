@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from gateway.errors import RequestMalformed, StoreError
+from gateway.fencing import record
 from gateway.fencing.pattern import check_pattern, covers
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
@@ -58,7 +59,7 @@ class Principal:
     audit: bool = False
 
 
-ANONYMOUS = Principal("anonymous", audit=True)
+ANONYMOUS = Principal(record.ANONYMOUS, audit=True)
 
 SecretOf: TypeAlias = Callable[[str, str | None], tuple[Principal, str] | None]
 """From an access key id and the session token beside it, if any, to their owner and the secret; None where the id is

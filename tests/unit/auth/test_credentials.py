@@ -193,13 +193,6 @@ def test_who_can_have_them() -> None:
     assert "access_key_id" in caught.value.advice
 
 
-def test_a_caller_called_anonymous_is_not_everybody() -> None:
-    keys = Keys([caller("anonymous", api_key=SecretStr("key"))], anonymous=True)
-    with pytest.raises(Unauthenticated):
-        keys.issue(keys.by_bearer([]), GRANT)
-    assert keys.issue(keys.by_bearer([(b"apikey", b"key")]), GRANT).session_token
-
-
 def test_an_id_that_the_operator_chose_wins_over_the_prefix() -> None:
     configured = CallerKeys(name="a", access_key_id="FENCEOFMINE", secret_access_key=SecretStr("s"))
     assert Keys([configured], anonymous=False).secret_of("FENCEOFMINE", None) == (Principal("a"), "s")
