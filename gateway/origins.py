@@ -5,18 +5,18 @@ session cookie travels by itself. So each request that can change something is h
 Browsers say it in ``Sec-Fetch-Site`` or ``Origin``, which scripts cannot set; programs send neither.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from typing import TypeAlias
 
 from gateway.errors import Forbidden
 
-Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 """Methods that change nothing; every other one is checked."""
 
-_SAID = frozenset((b"host", b"origin", b"sec-fetch-site"))
+_OF_PAGES = frozenset((b"origin", b"sec-fetch-site"))
 # "none": the user has started the request, and no page has.
 _OWN_SITES = frozenset((b"same-origin", b"none"))
 
@@ -38,14 +38,13 @@ def sender(headers: Headers) -> Sender:
     Browsers send it to https and to this machine only. ``Origin`` is compared with ``Host`` without its scheme, because
     a proxy in front may end TLS.
     """
-    said = [pair for pair in headers if pair[0] in _SAID]
-    sites = {value for name, value in said if name == b"sec-fetch-site"}
+    if not [name for name, _ in headers if name in _OF_PAGES]:
+        return Sender.PROGRAM
+    sites = {value for name, value in headers if name == b"sec-fetch-site"}
     if sites:
         return Sender.OWN if sites <= _OWN_SITES else Sender.FOREIGN
-    origins = {value.partition(b"://")[2].lower() for name, value in said if name == b"origin"}
-    if not origins:
-        return Sender.PROGRAM
-    hosts = {value.strip().lower() for name, value in said if name == b"host"}
+    origins = {value.partition(b"://")[2].lower() for name, value in headers if name == b"origin"}
+    hosts = {value.strip().lower() for name, value in headers if name == b"host"}
     return Sender.OWN if origins == hosts and b"" not in hosts else Sender.FOREIGN
 
 
@@ -65,10 +64,9 @@ def admits(allowed: Collection[str], origin: bytes) -> bool:
 
 def check(method: str, headers: Headers, allowed: Collection[str] = ()) -> None:
     """Raise ``Forbidden`` for a request that may change something and comes from a page of an origin not allowed."""
-    if method in SAFE:
+    if method in SAFE or sender(headers) is not Sender.FOREIGN:
         return
-    known = list(headers)
-    if sender(known) is Sender.FOREIGN and not admits(allowed, origin_of(known) or b"null"):
+    if not admits(allowed, origin_of(headers) or b"null"):
         raise Forbidden(
             "A page of another origin must not change anything here.",
             advice="Send the request from a program, or from a page of this gateway. A proxy in front must pass on the "
