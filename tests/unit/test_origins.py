@@ -55,7 +55,7 @@ def test_a_foreign_page_may_ask(method: str) -> None:
         [(b"host", b"GATEWAY.example:8080"), OWN],
         [HOST, SAME],
         [HOST, TYPED],
-        # A proxy in front has changed Host. What the browser says still holds.
+        # A proxy in front has changed Host. The browser's own word still holds.
         [(b"host", b"10.0.0.7"), OWN, SAME],
     ],
 )

@@ -66,8 +66,8 @@ def test_they_say_what_they_read(read: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("read", [[EVERYTHING], ["s3/**"], [], None, "**", [7], ["**/x"], {"**": 1}])
-def test_nobody_widens_what_they_read(read: object) -> None:
-    """What they read is part of what is proven, so that their holder cannot add to it."""
+def test_their_holder_cannot_widen_what_they_read(read: object) -> None:
+    """The proof covers the read scope, so their holder cannot add to it."""
     issued = KEYS.issue(BATCH, replace(GRANT, read=("s3/in/**",)))
     version, claims, proof = issued.session_token.split(".")
     content = {**json.loads(base64.urlsafe_b64decode(claims + "==")), "read": read}

@@ -74,7 +74,7 @@ async def test_nothing_beyond_it_is_read(operation: Operation, pattern: str) -> 
 
 
 @pytest.mark.parametrize("operation", READS)
-async def test_where_everything_was_asked_for_everything_is_read(operation: Operation) -> None:
+async def test_everything_is_read_by_those_who_asked_for_everything(operation: Operation) -> None:
     assert not await denied(request(operation), grant("job/42", EVERYTHING))
     assert not await denied(request(operation), None)
 
