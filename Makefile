@@ -10,7 +10,7 @@ unexport PYTHONHOME
 # Or each of the processes that are started compiles all of the gateway anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo story test clients stores conformance check format bench lock clean
+.PHONY: help setup demo story test clients stores conformance check audit format bench lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -53,6 +53,9 @@ check: setup  ## formatting, lint, types, the import table
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_import_table.py
+
+audit: setup  ## look up known vulnerabilities of what is pinned; needs a network, and is skipped without one
+	$(BIN)/python .ci/audit.py
 
 format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .

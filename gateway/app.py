@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import api, configured, web
+from gateway import api, configured, origins, web
 from gateway.admission import Admission
 from gateway.api.leases import without_id
 from gateway.api.metrics import Metrics
@@ -18,14 +18,14 @@ from gateway.api.operations import BucketView
 from gateway.auth.keys import Keys
 from gateway.config import Config
 from gateway.connection import Connection
-from gateway.errors import GatewayError, Unavailable
+from gateway.errors import Forbidden, GatewayError, Unavailable
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.guard.watching import Watching
 from gateway.http.body import Bodies, Pace
 from gateway.http.head import Head
 from gateway.http.memory import Memory
 from gateway.leases.service import LeaseService
-from gateway.middleware import Middleware
+from gateway.middleware import Middleware, answer_problem
 from gateway.objects.addressing import bucket_of_host
 from gateway.objects.patrol import Patrol
 from gateway.objects.plane import ObjectPlane, Settings
@@ -120,13 +120,30 @@ class Gateway:
         self._web = web.build(self._site, keys, _clock, self._bodies)
         self._table_prefixes = configured.table_prefixes(config)
         self._domains = config.server.domains
+        self._cors_origins = config.server.cors_origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
             scope["state"]["area"], serve = self._area(scope)
+            try:
+                self._check_origin(scope, serve)
+            except Forbidden as error:
+                scope["state"]["code"] = error.code
+                await answer_problem(error, send)
+                return
             await serve(scope, receive, send)
+
+    def _check_origin(self, scope: Scope, serve: ASGIApp) -> None:
+        """Raise ``Forbidden`` for what a page of another origin must not send.
+
+        Requests to buckets are signed, each by itself, which no other site can do: their bucket's CORS rules decide.
+        """
+        if serve is not self._objects:
+            allowed = self._cors_origins if serve is self._tables else ()
+            head = Head.of(scope)
+            origins.check(head.method, head.headers, allowed)
 
     def _area(self, scope: Scope) -> tuple[str, ASGIApp]:
         """What is asked for, as it is called in metrics, and whoever serves that."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -18,6 +18,13 @@ from gateway.commands.saying import ConfigPath, say, show
 from gateway.config import Config, api_key, environment, load
 from gateway.config.server import Server
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
+
+ReadScope: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN", help="What the S3 credentials read beside what they write; repeatable, or once 'all'."
+    ),
+]
 
 PROBLEM = 2
 
@@ -128,6 +135,7 @@ def credentials(
     token: Annotated[str, typer.Option(help="The fencing token that the lock service gave.")],
     holder: Annotated[str | None, typer.Option(help="The name of the holder.")] = None,
     ttl: Annotated[int, typer.Option(help="Seconds until they expire.", min=60, max=43200)] = 3600,
+    read: ReadScope = None,
     api_key_file: Annotated[
         Path | None, typer.Option(help="Holds the API key. Without it, GATEWAY_API_KEY does.")
     ] = None,
@@ -136,7 +144,7 @@ def credentials(
     from gateway.commands.credentials import Wanted, fetch  # noqa: PLC0415 - serving needs no HTTP client
 
     key = api_key(api_key_file).get_secret_value()
-    typer.echo(fetch(url, key, Wanted(resource, token, holder, ttl)))
+    typer.echo(fetch(url, key, Wanted(resource, token, holder, ttl, read or ())))
 
 
 @application.command("epoch")
@@ -205,6 +213,7 @@ def run(  # noqa: PLR0913 - an option is an argument
         Path | None, typer.Option(help="Holds the API key. Without it, GATEWAY_API_KEY does.")
     ] = None,
     *,
+    read: ReadScope = None,
     shared: Annotated[bool, typer.Option("--shared", help="Share the lock with others that want it shared.")] = False,
     pass_api_key: Annotated[bool, typer.Option("--pass-api-key", help="Let the command have the API key.")] = False,
 ) -> None:
@@ -222,6 +231,7 @@ def run(  # noqa: PLR0913 - an option is an argument
         source=source,
         holder=holder,
         credentials=credentials,
+        read=tuple(read or ()),
         grace=grace,
         pass_api_key=pass_api_key,
     )

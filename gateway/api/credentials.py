@@ -1,7 +1,7 @@
 """Fenced credentials: temporary S3 keys with which any client writes under a token, and under no other."""
 
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,7 +11,7 @@ from gateway.api.problems import Problem
 from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
 from gateway.api.sequencers import SequencerText
 from gateway.auth.keys import Keys
-from gateway.auth.principal import Grant, Principal
+from gateway.auth.principal import EVERYTHING, Grant, Principal
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.rules import Presented, decide
 from gateway.fencing.sequencer import Sequencer
@@ -19,6 +19,9 @@ from gateway.fencing.token import Token
 from gateway.record.audit import Audit
 from gateway.store import administration, fences
 from gateway.store.database import Database
+
+Pattern: TypeAlias = Annotated[str, Field(max_length=512)]
+Scope: TypeAlias = Literal["own", "all"] | Annotated[list[Pattern], Field(max_length=16)]
 
 
 class CredentialsRequest(BaseModel):
@@ -33,6 +36,17 @@ class CredentialsRequest(BaseModel):
     holder: HolderName | None = None
     sequencer: SequencerText | None = None
     ttl: Annotated[int, Field(ge=60, le=43200, description="Seconds until they expire.")] = 3600
+    read: Scope = Field(
+        default="own",
+        description="What they read: what they write; or beside it what these patterns of resources cover; or all "
+        "buckets that the caller reads.",
+        examples=["own", ["s3/inputs/**"]],
+    )
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Return the patterns of what is to be read beside the resource itself."""
+        return {"own": (), "all": (EVERYTHING,)}[self.read] if isinstance(self.read, str) else tuple(self.read)
 
 
 class CredentialsView(BaseModel):
@@ -45,6 +59,7 @@ class CredentialsView(BaseModel):
     resource: str
     token: str
     holder: str | None
+    read: Scope
 
 
 def routes(database: Database, keys: Keys, admission: Admission, audit: Audit, caller: Authenticate) -> APIRouter:
@@ -55,6 +70,7 @@ def routes(database: Database, keys: Keys, admission: Admission, audit: Audit, c
         "/v1/credentials",
         summary="Get temporary S3 keys that write with a fencing token",
         description="Any S3 client that uses them writes with this token, to this resource and to nothing else. "
+        "It reads this resource too, and nothing else unless the request asks for more. "
         "They expire by themselves, and are useless as soon as a newer holder has taken over.",
         status_code=201,
         responses={
@@ -71,7 +87,7 @@ def routes(database: Database, keys: Keys, admission: Admission, audit: Audit, c
         lifetime = timedelta(seconds=wanted.ttl)
         expires = (await database.now()).replace(microsecond=0) + lifetime
         sequencer = None if wanted.sequencer is None else Sequencer.parse(wanted.sequencer)
-        grant = Grant(wanted.resource, Token.parse(wanted.token), wanted.holder, expires, sequencer)
+        grant = Grant(wanted.resource, Token.parse(wanted.token), wanted.holder, expires, sequencer, wanted.beside)
         issued = keys.issue(principal, grant)
         shown = FencingHeaders(grant.token, grant.pattern, grant.holder)
         presented = Presented(grant.token, grant.holder, sequencer=sequencer)
@@ -90,6 +106,7 @@ def routes(database: Database, keys: Keys, admission: Admission, audit: Audit, c
             pattern=grant.pattern,
             access_key_id=issued.access_key_id,
             expiration=expires.isoformat(),
+            **({"read": wanted.read} if grant.read else {}),
         )
         response.headers["Cache-Control"] = "no-store"
         return CredentialsView(
@@ -100,6 +117,7 @@ def routes(database: Database, keys: Keys, admission: Admission, audit: Audit, c
             resource=grant.pattern,
             token=str(grant.token),
             holder=grant.holder,
+            read=wanted.read,
         )
 
     return router

@@ -53,7 +53,7 @@ def issue(caller: str, caller_secret: str, grant: Grant, unique: str) -> FencedC
     """Keys for ``grant``, whose ``expires`` must be set. ``unique``: letters and digits that were never used before."""
     assert grant.expires is not None
     access_key_id = PREFIX + unique
-    content = {
+    content: dict[str, Any] = {
         "caller": caller,
         "resource": grant.pattern,
         "token": str(grant.token),
@@ -62,6 +62,8 @@ def issue(caller: str, caller_secret: str, grant: Grant, unique: str) -> FencedC
     }
     if grant.sequencer is not None:
         content["sequencer"] = grant.sequencer.text
+    if grant.read:
+        content["read"] = grant.read
     claims = _encoded(json.dumps(content, separators=(",", ":")).encode())
     key = _key(caller_secret)
     session_token = f"{_VERSION}.{claims}.{_mac(key, 'proof', access_key_id, claims)}"
@@ -84,7 +86,8 @@ def read(session_token: str) -> Presented:
         content: Any = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
         expires = datetime.fromtimestamp(content["expires"], UTC)
         sequencer = Sequencer.parse(str(content["sequencer"])) if "sequencer" in content else None
-        grant = Grant(content["resource"], Token.parse(content["token"]), content["holder"], expires, sequencer)
+        token, readable = Token.parse(content["token"]), tuple(content.get("read", ()))
+        grant = Grant(content["resource"], token, content["holder"], expires, sequencer, readable)
         return Presented(str(content["caller"]), grant, claims, proof)
     except (GatewayError, ArithmeticError, LookupError, TypeError, ValueError, OSError, RecursionError) as error:
         raise _invalid() from error

@@ -6,14 +6,21 @@ from datetime import datetime
 from typing import TypeAlias
 
 from gateway.errors import RequestMalformed, StoreError
+from gateway.fencing import record
 from gateway.fencing.pattern import check_pattern, covers
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
+
+EVERYTHING = "**"
+"""The pattern of all resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
     """What fenced credentials are bound to: the resources of ``pattern``, written with ``token`` and no other.
+
+    They read those resources, and beside them what the patterns ``read`` cover. ``EVERYTHING`` among these opens every
+    bucket.
 
     ``pattern`` is a resource name in canonical form, in which a segment ``*`` stands for any one segment and a last
     ``**`` for all the rest; ``ResourceMalformed`` for anything else. ``expires`` is aware; None where nothing ends it.
@@ -25,9 +32,12 @@ class Grant:
     holder: str | None = None
     expires: datetime | None = None
     sequencer: Sequencer | None = None
+    read: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_pattern(self.pattern)
+        for pattern in self.read:
+            check_pattern(pattern)
         if self.sequencer is not None and self.sequencer.token != self.token:
             raise RequestMalformed(
                 "The sequencer is for another token than the credentials are.",
@@ -42,6 +52,16 @@ class Grant:
     def covers(self, resource: str) -> bool:
         """Whether the grant is about a resource, named in canonical form."""
         return covers(self.pattern, resource)
+
+    @property
+    def reads_everything(self) -> bool:
+        """Return whether nothing is left to compare: all resources of all buckets may be read."""
+        return EVERYTHING in self.readable
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """Return the patterns of what may be read."""
+        return (self.pattern, *self.read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +78,7 @@ class Principal:
     audit: bool = False
 
 
-ANONYMOUS = Principal("anonymous", audit=True)
+ANONYMOUS = Principal(record.ANONYMOUS, audit=True)
 
 SecretOf: TypeAlias = Callable[[str, str | None], tuple[Principal, str] | None]
 """From an access key id and the session token beside it, if any, to their owner and the secret; None where the id is

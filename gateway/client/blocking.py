@@ -21,7 +21,7 @@ from gateway.client import lock as locks
 from gateway.client import postgrest
 from gateway.client.client import LIMITS, trusted
 from gateway.client.clock import Clock, now
-from gateway.client.credentials import Credentials
+from gateway.client.credentials import Credentials, Read
 from gateway.client.errors import Unavailable
 from gateway.client.hold import Hold
 from gateway.client.http import Transport
@@ -213,13 +213,15 @@ class Lock(Hold):
             self._s3 = self.boto3()
         return self._s3
 
-    def credentials(self, pattern: str | None = None, ttl: int = 3600) -> Credentials:
+    def credentials(self, pattern: str | None = None, ttl: int = 3600, read: Read = "own") -> Credentials:
         """Temporary S3 keys, as the asynchronous lock's."""
-        return self._client.portal().call(partial(self._lock.credentials, pattern, ttl))
+        return self._client.portal().call(partial(self._lock.credentials, pattern, ttl, read))
 
-    def environment(self, *, s3: bool = True, pattern: str | None = None, ttl: int = 3600) -> dict[str, str]:
+    def environment(
+        self, *, s3: bool = True, pattern: str | None = None, ttl: int = 3600, read: Read = "own"
+    ) -> dict[str, str]:
         """The environment variables for a command, as the asynchronous lock's."""
-        return self._client.portal().call(partial(self._lock.environment, s3=s3, pattern=pattern, ttl=ttl))
+        return self._client.portal().call(partial(self._lock.environment, s3=s3, pattern=pattern, ttl=ttl, read=read))
 
     def __enter__(self) -> Self:
         if self._holding is not None:

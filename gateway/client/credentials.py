@@ -1,14 +1,22 @@
 """A lock for programs that cannot be changed: temporary S3 keys, and the environment of a command."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal, TypeAlias
 
 from gateway.client.api import Api, said
+
+Read: TypeAlias = Literal["own", "all"] | Sequence[str]
+"""What temporary keys read: what they write; every bucket; or, beside what they write, what these patterns cover."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Temporary S3 keys that write under one token, to one resource, and to nothing else."""
+    """Temporary S3 keys that write under one token, to one resource, and to nothing else.
+
+    They read what they write, and beside it what they were asked for with.
+    """
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -24,9 +32,11 @@ class Credentials:
         }
 
 
-async def issued(api: Api, headers: dict[str, str], pattern: str | None, ttl: int) -> Credentials:
+async def issued(api: Api, headers: dict[str, str], pattern: str | None, ttl: int, read: Read = "own") -> Credentials:
     """Ask for them. ``headers`` are those of the lock; ``ttl`` is in seconds."""
     content = {**said(headers), "resource": pattern or headers["Fencing-Resource"], "ttl": ttl}
+    if read != "own":
+        content["read"] = read if isinstance(read, str) else list(read)
     answer = await api.ask("POST", "/v1/credentials", content)
     return Credentials(
         answer["access_key_id"],

@@ -12,7 +12,7 @@ import httpx
 from gateway.client import credentials, postgrest, s3
 from gateway.client.barrier import Barrier
 from gateway.client.body import Body
-from gateway.client.credentials import Credentials
+from gateway.client.credentials import Credentials, Read
 from gateway.client.finishing import finish
 from gateway.client.hold import Hold, State
 from gateway.client.http import AsyncTransport
@@ -74,20 +74,24 @@ class Lock(Hold):
         """
         return s3.aiobotocore_client(self, self._means.endpoint, config)
 
-    async def credentials(self, pattern: str | None = None, ttl: int = 3600) -> Credentials:
+    async def credentials(self, pattern: str | None = None, ttl: int = 3600, read: Read = "own") -> Credentials:
         """Temporary S3 keys that write under this lock, to its resource or to what ``pattern`` covers.
 
-        ``ttl``: seconds, 60 to 43,200. They outlive the block, until somebody else takes over or they expire.
+        ``read``: ``"own"`` for the same; patterns of what they read beside it; ``"all"`` for every bucket that the
+        caller reads. ``ttl``: seconds, 60 to 43,200. They outlive the block, until somebody else takes over or they
+        expire.
         """
         self.check()
-        return await credentials.issued(self._means.api, self.headers, pattern, ttl)
+        return await credentials.issued(self._means.api, self.headers, pattern, ttl, read)
 
-    async def environment(self, *, s3: bool = True, pattern: str | None = None, ttl: int = 3600) -> dict[str, str]:
+    async def environment(
+        self, *, s3: bool = True, pattern: str | None = None, ttl: int = 3600, read: Read = "own"
+    ) -> dict[str, str]:
         """The environment variables for a command that is to write under this lock.
 
-        ``s3``: with temporary S3 keys, and the gateway as AWS' endpoint; ``pattern`` and ``ttl`` are theirs.
+        ``s3``: with temporary S3 keys, and the gateway as AWS' endpoint; ``pattern``, ``ttl`` and ``read`` are theirs.
         """
-        keys = await self.credentials(pattern, ttl) if s3 else None
+        keys = await self.credentials(pattern, ttl, read) if s3 else None
         return credentials.environment(self.headers, self._means.url, keys)
 
     async def __aenter__(self) -> Self:

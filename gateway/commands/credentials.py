@@ -1,6 +1,7 @@
 """``gateway credentials``: fenced credentials from a gateway, as S3 clients take them from a process of the user's."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.commands.calling import Gateway
@@ -8,12 +9,16 @@ from gateway.commands.calling import Gateway
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the credentials are to be good for. ``ttl`` is in seconds."""
+    """What the credentials are to be good for. ``ttl`` is in seconds.
+
+    ``read``: patterns of what they read beside the resource; ``all`` alone for everything.
+    """
 
     resource: str
     token: str
     holder: str | None
     ttl: int
+    read: Sequence[str] = ()
 
 
 def fetch(url: str, api_key: str, wanted: Wanted) -> str:
@@ -21,9 +26,11 @@ def fetch(url: str, api_key: str, wanted: Wanted) -> str:
 
     Raises ``GatewayError`` with what the gateway said, ``Unavailable`` where it said nothing.
     """
-    asked = {"resource": wanted.resource, "token": wanted.token, "ttl": wanted.ttl}
+    asked: dict[str, object] = {"resource": wanted.resource, "token": wanted.token, "ttl": wanted.ttl}
     if wanted.holder is not None:
         asked["holder"] = wanted.holder
+    if wanted.read:
+        asked["read"] = "all" if list(wanted.read) == ["all"] else list(wanted.read)
     gateway = Gateway(url, api_key)
     document = gateway.call("POST", "/v1/credentials", body=asked, status=201)
     try:

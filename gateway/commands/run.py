@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from gateway.client.address import source_at
 from gateway.client.child import Ended, Signals, supervise
 from gateway.client.client import FencedClient
+from gateway.client.credentials import Read
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Stale, Unavailable
 from gateway.client.lock import Lock
 from gateway.client.source import Mode, Source
@@ -58,6 +59,7 @@ class Wanted:
     source: str = "gateway"
     holder: str | None = None
     credentials: str | None = None
+    read: tuple[str, ...] = ()
     grace: float = 10.0
     pass_api_key: bool = False
 
@@ -144,8 +146,10 @@ class _Run:
 
     async def _variables(self, lock: Lock) -> dict[str, str]:
         """What the command gets to know of the lock."""
+        wanted = self._wanted
+        read: Read = "all" if wanted.read == ("all",) else wanted.read or "own"
         try:
-            return await lock.environment(pattern=self._wanted.credentials, ttl=CREDENTIALS_TTL)
+            return await lock.environment(pattern=wanted.credentials, ttl=CREDENTIALS_TTL, read=read)
         except Refused as refusal:
             if refusal.status != 403:
                 raise

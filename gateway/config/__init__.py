@@ -63,7 +63,8 @@ class Config(BaseSettings):
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
         for section, names in (
-            ("callers", [caller.name for caller in self.callers]),
+            # Names that only a machine keeps apart are one name to the reader of the record.
+            ("callers", [caller.name.casefold() for caller in self.callers]),
             ("callers", [caller.access_key_id for caller in self.callers if caller.access_key_id]),
             ("tables", [rule.name for rule in self.tables]),
             ("objects", [rule.match for rule in self.objects]),
@@ -74,6 +75,15 @@ class Config(BaseSettings):
             for name in names:
                 if names.count(name) > 1:
                     raise ValueError(f"[[{section}]]: {name} stands there twice")
+        return self
+
+    @model_validator(mode="after")
+    def _each_key_has_one_owner(self) -> "Config":
+        owners: dict[str, str] = {}
+        for caller in self.callers:
+            key = "" if caller.api_key is None else caller.api_key.get_secret_value()
+            if key and (other := owners.setdefault(key, caller.name)) != caller.name:
+                raise ValueError(f"[[callers]]: {other} and {caller.name} have the same api_key")
         return self
 
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.config.section import MEBIBYTE, Section
+from gateway.fencing.record import ANONYMOUS, ROLE, SWEEPER, is_own_name
 
 
 class Server(Section):
@@ -63,7 +64,7 @@ class Server(Section):
 class CallerKeys(Section):
     """Who may write, and what it proves itself with."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
     access_key_id: str | None = None
     secret_access_key: SecretStr | None = None
     api_key: SecretStr | None = None
@@ -71,6 +72,19 @@ class CallerKeys(Section):
     """May administer buckets: create and delete them, change their policies and settings. May audit, too."""
     audit: bool = False
     """May read the whole record, and the page. Others are shown what they have done themselves."""
+
+    @field_validator("name")
+    @classmethod
+    def _its_own(cls, value: str) -> str:
+        """Locks, idempotency keys and entries of the record belong to a name: nobody else may come by it."""
+        if value != value.strip() or not value.isprintable():
+            raise ValueError("must not begin or end with a space, nor have characters in it that nobody sees")
+        if is_own_name(value):
+            raise ValueError(
+                f"{value} is reserved: the gateway itself is on record as {ANONYMOUS}, {SWEEPER} and {ROLE}…; "
+                "choose another name"
+            )
+        return value
 
     @model_validator(mode="after")
     def _provable(self) -> "CallerKeys":

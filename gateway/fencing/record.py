@@ -1,5 +1,6 @@
 """The record: refused writes, and whatever else has happened to fences, locks and what they protect."""
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +13,18 @@ from gateway.fencing.token import Token
 
 MAX_TARGET = 2048
 """Characters that are kept of a target."""
+ANONYMOUS = "anonymous"
+"""The caller on record where a request shows no credentials."""
+SWEEPER = "sweeper"
+"""The caller on record where a gateway cleans up by itself."""
+ROLE = "role:"
+"""How the caller on record begins where a session of the database came without the gateway. A role's name follows."""
+
+
+def is_own_name(caller: str) -> bool:
+    """Return whether the gateway itself writes this name down, or one that people take for the same."""
+    seen = unicodedata.normalize("NFKC", caller).strip().casefold()
+    return seen in (ANONYMOUS, SWEEPER) or seen.startswith(ROLE)
 
 
 class Kind(StrEnum):

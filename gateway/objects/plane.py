@@ -33,6 +33,7 @@ from gateway.objects.reads import Reads
 from gateway.objects.request import classify
 from gateway.objects.resources import Resources
 from gateway.objects.runner import Runner
+from gateway.objects.scope import ReadScope
 from gateway.objects.sources import Sources
 from gateway.objects.sweeper import Sweeper
 from gateway.objects.uploads import Uploads
@@ -103,6 +104,7 @@ class ObjectPlane:
             capture=settings.capture,
         )
         self._reads = Reads(upstream)
+        self._scope = ReadScope(resources, profiles)
         patrol = Patrol(database, upstream, resources, observe)
         self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe, patrol)
         listings = Listings(database, upstream)
@@ -150,6 +152,7 @@ class ObjectPlane:
         signature = sigv4.verify(head, self._secret_of, self._clock())
         scope["state"]["caller"] = signature.principal.name
         request = classify(head.method, head.raw_path, head.query_string, head.headers, self._settings.domains)
+        await self._scope.check(request, signature.principal.grant)
         settings, hosted = self._settings, bucket_of_host(head.headers, self._settings.domains) is not None
         body = self._bodies.of(scope, receive)
         call = Call(

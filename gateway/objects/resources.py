@@ -1,7 +1,7 @@
 """Which resource a key belongs to. Each key has exactly one: two names would fence it apart from itself."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,6 +14,8 @@ DEFAULT_RULE = "s3"
 """What stands on record for a rule, where none is about the key. A pattern always has a slash."""
 
 _FIELD = re.compile(r"\{([^{}/]+)\}")
+# What no name can have: they stand for a value, and for an end of a key, that are not known.
+_ANY, _REST = "\0", "\1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,30 @@ class Rule:
             return None
         return _name(self.template, bucket, key, dict(zip(self.fields, match.groups(), strict=True)))
 
+    def below(self, bucket: str, prefix: str) -> tuple[str, bool] | None:
+        """Return a pattern that covers the resources of the keys below a prefix that the rule is about.
+
+        And whether it is about all keys below the prefix. None where it is about none of them.
+        """
+        segments, (*whole, begun) = self.match.split("/"), (bucket, *prefix.split("/"))
+        open_ended = segments[-1] == "**"
+        if open_ended:
+            segments.pop()
+        elif len(segments) <= len(whole):
+            return None
+        values: dict[str, str] = {}
+        for position, segment in enumerate(segments):
+            known = whole[position] if position < len(whole) else None
+            if field := _FIELD.fullmatch(segment):
+                if known == "":
+                    return None
+                values[field[1]] = _ANY if known is None else escape(known)
+            elif segment != "*" and not (
+                segment == known if known is not None else position > len(whole) or segment.startswith(begun)
+            ):
+                return None
+        return _below(self.template, bucket, prefix, values), open_ended and len(segments) <= len(whole)
+
 
 def _name(template: Template, bucket: str, key: str, values: dict[str, str]) -> str:
     escaped = {name: escape(value) for name, value in values.items()}
@@ -71,6 +97,21 @@ def _name(template: Template, bucket: str, key: str, values: dict[str, str]) -> 
             f"The key is too long to be a resource: its name may have {MAX_BYTES} bytes, percent-encoded.",
             advice="Use a shorter key, or ask the operator for an object rule with a shorter resource.",
         ) from error
+
+
+def _below(template: Template, bucket: str, prefix: str, escaped: Mapping[str, str]) -> str:
+    """A pattern for the names of all keys below a prefix. ``escaped`` has the values of the fields, or ``_ANY``."""
+    values = {**escaped, "bucket": escape(bucket), "key": escape_path(prefix) + _REST}
+    text = template.literals[0]
+    for field, literal in zip(template.fields, template.literals[1:], strict=True):
+        text += values[field] + literal
+    pattern: list[str] = []
+    for segment in text.split("/"):
+        if _REST in segment:
+            pattern.append("**")
+            break
+        pattern.append("*" if _ANY in segment else segment)
+    return "/".join(pattern)
 
 
 def _pattern(match: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
@@ -117,6 +158,17 @@ class Resources:
                 facts={"resource": target.resource},
             )
         return target
+
+    def below(self, bucket: str, prefix: str) -> Iterator[str]:
+        """Yield patterns that together cover the resources of all keys that begin with ``prefix``, and maybe others."""
+        for rule in self._rules:
+            found = rule.below(bucket, prefix)
+            if found is not None:
+                pattern, of_all = found
+                yield pattern
+                if of_all:
+                    return
+        yield _below(self._default, bucket, prefix, {})
 
     def _derived(self, bucket: str, key: str) -> Target:
         for rule in self._rules:

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.intent import Announcement, Intent
+from gateway.fencing.record import SWEEPER
 from gateway.fencing.rules import Mode
 from gateway.objects import protocol, settling
 from gateway.objects.effects import Deleted, NotDone, StoreRefused, Uncertain
@@ -34,7 +35,6 @@ LEFT_BEHIND = timedelta(minutes=15)
 FORSAKEN = timedelta(hours=1)
 """A mutation that was announced so long ago is dead: twice as long as the longest signature and its margin."""
 
-_CALLER = "sweeper"
 _BATCH = 100
 _MOST_BATCHES = 10
 _AT_A_TIME = 8
@@ -132,7 +132,7 @@ class Sweeper:
             return False
         # No token: it counts as the fence's own, so every newer holder settles it like any older write.
         write = Announcement(
-            grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=_CALLER, mode=Mode.OBSERVE
+            grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=SWEEPER, mode=Mode.OBSERVE
         )
         steps = protocol.sweep(write, conditional_delete=conditional)
         outcome = await self._runner.run(steps, Payload() if conditional else _UNCONDITIONAL)

@@ -1,15 +1,15 @@
 """Cross-origin requests: which pages in a browser may use the tables, and what they get to see of an answer.
 
 Callers prove themselves with a key they put into a header, never with something a browser adds on its own. So no
-answer allows credentials, and a foreign page can do nothing that its own visitor has not given it the key for. Where
-anonymous callers are let in there is no key: there a write that a browser says comes from a foreign page is refused.
+answer allows credentials, and a foreign page can do nothing that its own visitor has not given it the key for. Which
+pages may write is checked before any plane, in ``gateway/origins.py``.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.errors import Forbidden
+from gateway import origins
 from gateway.tables.overrides import Headers
 from gateway.tables.response import Response
 
@@ -21,7 +21,6 @@ _EXPOSED = (
 )
 _METHODS = b"GET, HEAD, POST, PATCH, PUT, DELETE, OPTIONS"
 _REQUESTED = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2000}")
-_FOREIGN = frozenset((b"cross-site", b"same-site"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class Origins:
     allowed: tuple[str, ...] = ()
 
     def admits(self, origin: bytes) -> bool:
-        """Compared to the letter: browsers write an origin in one way only, and ``null`` is nobody's."""
-        return "*" in self.allowed or origin.decode("latin-1") in self.allowed
+        """Return whether pages of this origin are let in."""
+        return origins.admits(self.allowed, origin)
 
     def preflight(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Response | None:
         """The answer to a browser that asks before it sends a request; None for anything else.
@@ -68,21 +67,6 @@ class Origins:
             (b"access-control-allow-origin", b"*" if every else origin),
             (b"access-control-expose-headers", _EXPOSED),
         ]
-
-    def check_write(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raises ``Forbidden`` for a write which a browser says was sent by a page of another origin, not let in."""
-        found = _single(headers)
-        if found.get(b"sec-fetch-site") in _FOREIGN and not self.admits(found.get(b"origin", b"null")):
-            raise Forbidden(
-                "A page of another origin must not write here.",
-                advice="Ask the operator to add its origin to server.cors_origins.",
-            )
-
-
-def origin_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """The origin of the page that sends a request; None where no page does, or more than one is named."""
-    origins = [value for name, value in headers if name == b"origin"]
-    return origins[0] if len(origins) == 1 else None
 
 
 def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

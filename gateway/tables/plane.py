@@ -15,13 +15,14 @@ from gateway.http.head import Head
 from gateway.http.memory import Memory
 from gateway.observe.events import Observe
 from gateway.offload import offload
+from gateway.origins import origin_of
 from gateway.record.audit import Audit
 from gateway.record.capture import NOTHING, Capture
 from gateway.store.database import Database
 from gateway.store.notifications import Listen
 from gateway.tables import abilities, failures, media, openapi, planning, request, route
 from gateway.tables.calls import Caller, KnownFunctions, not_callable
-from gateway.tables.cors import Origins, origin_of
+from gateway.tables.cors import Origins
 from gateway.tables.fast import FastPath, InVain
 from gateway.tables.following import following
 from gateway.tables.honouring import Honouring
@@ -128,8 +129,6 @@ class TablePlane:
     async def transact(self, scope: Scope, receive: Receive, principal: Principal) -> Response:
         """Carry out a list of writes and return the answer. Raises a ``GatewayError`` if none has taken effect."""
         head, body = Head.of(scope), self._bodies.of(scope, receive)
-        if origin_of(head.headers) is not None:
-            self._origins.check_write(head.headers)
         sender = Sender.of(head, scope["state"], principal, self._capture)
         try:
             return await self._transactions.execute(head, body, sender)
@@ -148,7 +147,7 @@ class TablePlane:
         head, body, state = Head.of(scope), self._bodies.of(scope, receive), scope["state"]
         origin = origin_of(head.headers)
         try:
-            answer = None if origin is None else self._of_a_page(head)
+            answer = None if origin is None else self._origins.preflight(head.method, head.headers)
             if answer is None:
                 principal = self._authenticate(head.headers)
                 state["caller"] = principal.name
@@ -162,12 +161,6 @@ class TablePlane:
         headers = answer.headers + self._origins.headers(origin)
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
-
-    def _of_a_page(self, head: Head) -> Response | None:
-        """Refuse a write that a foreign page sends, and answer a browser that asks before it sends one."""
-        if head.method in WRITES:
-            self._origins.check_write(head.headers)
-        return self._origins.preflight(head.method, head.headers)
 
     def _of_database(self, principal: Principal, error: SqlError) -> GatewayError:
         known = principal is not ANONYMOUS

@@ -15,6 +15,8 @@ from gateway.auth.principal import Principal
 from gateway.auth.sessions import LIFETIME
 from gateway.errors import BodyTooLarge, RequestMalformed, Unauthenticated
 from gateway.http.body import Bodies, ClientGone
+from gateway.http.head import Head
+from gateway.origins import SAFE, Sender, sender
 from gateway.web.assets import PREFIX
 from gateway.web.rendering import THEME_COOKIE, THEMES, Pages, address
 
@@ -58,7 +60,8 @@ class Door:
     def _answering(self, request: Request, viewer: Principal | None) -> ASGIApp:
         # Not that of ``request.url``, which is put together with whatever the client calls this host.
         path: str = request.scope["path"]
-        if request.method not in ("GET", "HEAD") and not _is_from_here(request):
+        # The app has refused pages of other origins. A form comes from a page, so it must name ours.
+        if request.method not in SAFE and sender(Head.of(request.scope).headers) is not Sender.OWN:
             return self._pages.render(request, "refused.html", 403, message=_FOREIGN_FORM, caller=None)
         if path in (LOGIN, LOGOUT, THEME) or path.startswith(PREFIX):
             return self._app
@@ -154,14 +157,6 @@ def _is_withheld(request: Request) -> bool:
 
 def _target(request: Request) -> str:
     return request.url.path + (f"?{request.url.query}" if request.url.query else "")
-
-
-def _is_from_here(request: Request) -> bool:
-    """Whether a browser says that a form of our own was sent. The scheme may have been changed by a proxy in front."""
-    origin = request.headers.get("origin")
-    if origin is None:
-        return request.headers.get("sec-fetch-site") == "same-origin"
-    return _split(origin).netloc == request.headers.get("host")
 
 
 def _is_secure(request: Request) -> bool:

@@ -22,14 +22,14 @@ SNIPPETS = {
     )
 }
 LIBRARIES = ("aiobotocore.session", "boto3", "httpx", "minio", "postgrest", "s3fs")
-WITHOUT_AN_OBJECT = {"fenced-credentials"}
+WITHOUT_AN_OBJECT = {"fenced-credentials", "wider-read"}
 OF_TABLES = {"postgrest", "postgrest-request", "postgrest-hook", "postgrest-js", "supabase-js", "curl-tables"}
 
 
 def test_every_snippet_of_code_is_run() -> None:
     blocks = re.findall(r"^```(\w+)$", PAGE.read_text(), re.MULTILINE)
     assert len(blocks) == len(SNIPPETS) + blocks.count("properties")
-    assert len(SNIPPETS) == 21
+    assert len(SNIPPETS) == 22
 
 
 def test_what_the_page_shows_can_be_pasted_where_the_demo_runs() -> None:

@@ -16,7 +16,7 @@ import pytest_asyncio
 from botocore.credentials import ProcessProvider
 
 from gateway.auth.keys import Keys
-from gateway.auth.principal import Grant, Principal
+from gateway.auth.principal import EVERYTHING, Grant, Principal
 from gateway.config import Config
 from gateway.demo import demonstration as demo
 from gateway.demo.embedded import EmbeddedPostgres
@@ -185,6 +185,26 @@ class TestCommand:
         assert found is not None
         assert found[0].grant == Grant(job, Token(0, 34), "me", datetime.fromisoformat(printed["Expiration"]))
         assert found[1] == printed["SecretAccessKey"]
+
+    @pytest.mark.parametrize(
+        ("said", "read"), [((), ()), (("s3/in/**", "job/7"), ("s3/in/**", "job/7")), (("all",), (EVERYTHING,))]
+    )
+    async def test_they_read_more_where_that_is_asked_for(
+        self,
+        origin: str,
+        settings: Config,
+        job: str,
+        monkeypatch: pytest.MonkeyPatch,
+        said: tuple[str, ...],
+        read: tuple[str, ...],
+    ) -> None:
+        options = [word for pattern in said for word in ("--read", pattern)]
+        answer = await fetched(monkeypatch, origin, "--resource", job, "--token", "34", *options)
+        printed = json.loads(answer.stdout)
+        found = Keys(settings.callers, anonymous=False).secret_of(printed["AccessKeyId"], printed["SessionToken"])
+        assert found is not None
+        assert found[0].grant is not None
+        assert found[0].grant.read == read
 
     async def test_sdks_run_it_by_themselves(self, origin: str, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GATEWAY_API_KEY", API_KEY)

@@ -1,6 +1,7 @@
 """``gateway run``: a real command under a real lock. What it finds, how it ends, and how it is stopped."""
 
 import asyncio
+import base64
 import json
 import os
 import pty
@@ -191,6 +192,23 @@ def test_the_command_finds_its_token_and_fenced_credentials_and_nothing_that_ove
     assert not {"FENCING_SEQUENCER", "AWS_PROFILE", "AWS_SECURITY_TOKEN", "AWS_DEFAULT_REGION"} & found.keys()
     assert not {"GATEWAY_API_KEY", "GATEWAY_SOURCE"} & found.keys()
     assert gateway.lock(lock)["holders"] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ([], None),
+        (["--read", "s3/inputs/**", "--read", "job/7"], ["s3/inputs/**", "job/7"]),
+        (["--read", "all"], ["**"]),
+    ],
+)
+def test_the_credentials_read_what_was_asked_for(
+    gateway: Gateway, lock: str, said: list[str], read: list[str] | None
+) -> None:
+    ended = gateway.run("--lock", lock, *said, *python(PRINT_ENVIRONMENT))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    claims = json.loads(ended.stdout)["AWS_SESSION_TOKEN"].split(".")[1]
+    assert json.loads(base64.urlsafe_b64decode(claims + "==")).get("read") == read
 
 
 def test_without_s3_keys_of_ones_own_there_are_no_credentials_and_that_is_said_once(

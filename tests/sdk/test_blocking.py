@@ -125,6 +125,8 @@ def test_threads_wait_for_each_other(client: FencedClient, job: str) -> None:
 def test_credentials_and_the_environment(stage: Stage, client: FencedClient, job: str) -> None:
     with client.lock(job) as lock:
         assert lock.credentials().session_token
+        assert len(lock.credentials(read="all").session_token) > len(lock.credentials().session_token)
+        assert lock.environment(read=["s3/in/**"])["AWS_SESSION_TOKEN"]
         variables = lock.environment()
         assert (variables["FENCING_TOKEN"], variables["AWS_ENDPOINT_URL_S3"]) == (lock.token, stage.origin)
 

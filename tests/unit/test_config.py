@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr, ValidationError
 
+from gateway.auth.principal import ANONYMOUS
 from gateway.config import load
+from gateway.config.server import CallerKeys
 from gateway.errors import ConfigurationError
+from gateway.fencing.record import SWEEPER, is_own_name
 from gateway.fencing.rules import Mode
 
 COMPLETE = """
@@ -66,6 +70,31 @@ def test_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["anonymous", "Anonymous", "ANONYMOUS", "ａnonymous", "sweeper", "Sweeper", "role:app", "ROLE:postgres"]
+)
+def test_no_caller_has_a_name_of_the_gateways_own(name: str) -> None:
+    """Locks and entries of the record belong to a name: its owner would share them with everybody."""
+    with pytest.raises(ValidationError, match="reserved"):
+        CallerKeys(name=name, api_key=SecretStr("k"))
+
+
+@pytest.mark.parametrize("name", [" anonymous", "worker ", "wor\u200bker", "worker\n", "\0", " ", "x" * 201, ""])
+def test_the_name_of_a_caller_is_what_it_looks_like(name: str) -> None:
+    with pytest.raises(ValidationError):
+        CallerKeys(name=name, api_key=SecretStr("k"))
+
+
+@pytest.mark.parametrize("name", ["worker", "Ann Other", "anonymous-batch", "sweeper2", "rôle", "café"])
+def test_other_names_are_taken(name: str) -> None:
+    assert CallerKeys(name=name, api_key=SecretStr("k")).name == name
+
+
+def test_the_gateways_own_names_are_reserved() -> None:
+    assert is_own_name(ANONYMOUS.name)
+    assert is_own_name(SWEEPER)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "postgres: Field required"),
@@ -89,6 +118,18 @@ def test_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         ('[postgres]\ndsn = "x"\n[server]\ncors_origins = ["https://A.b"]', "server.cors_origins"),
         ('[postgres]\ndsn = "x"\n[server]\ncors_origins = ["https://*.b"]', "server.cors_origins"),
         ('[postgres]\ndsn = "x"\n[[callers]]\nname = "a"', "callers.0: needs an api_key"),
+        (
+            '[postgres]\ndsn = "x"\n[[callers]]\nname = "anonymous"\napi_key = "k"',
+            "callers.0.name: anonymous is reserved",
+        ),
+        (
+            '[postgres]\ndsn = "x"\n[[callers]]\nname = "A"\napi_key = "k"\n[[callers]]\nname = "a"\napi_key = "l"',
+            "[[callers]]: a stands there twice",
+        ),
+        (
+            '[postgres]\ndsn = "x"\n[[callers]]\nname = "a"\napi_key = "k"\n[[callers]]\nname = "b"\napi_key = "k"',
+            "[[callers]]: a and b have the same api_key",
+        ),
         ('[postgres]\ndsn = "x"\n[[callers]]\nname = "a"\naccess_key_id = "b"', "belong together"),
         ('[postgres]\ndsn = "x"\n[[tables]]\nname = "orders"', "tables.0.name"),
         ('[postgres]\ndsn = "x"\n[[tables]]\nname = "a.b"\nmode = "maybe"', "tables.0.mode"),

@@ -78,7 +78,8 @@ TABLE: dict[str, tuple[str, str]] = {
         ],
         (f"{RULES} {PURE_TABLES}", "orjson"),
     ),
-    "tables": (f"{RULES} auth background http offload tables {STORE_AND_RECORD}", "starlette"),
+    "tables.cors": (f"origins {PURE_TABLES}", ""),
+    "tables": (f"{RULES} auth background http offload origins tables {STORE_AND_RECORD}", "starlette"),
     **dict.fromkeys(PURE_OBJECTS.split(), (f"{RULES} {PURE_OBJECTS}", "")),
     "objects.checksums": (f"{RULES} {PURE_OBJECTS}", "awscrt"),
     "objects.form_parser": (f"{RULES} {PURE_OBJECTS}", "python_multipart"),
@@ -93,18 +94,22 @@ TABLE: dict[str, tuple[str, str]] = {
     "http": ("errors http", ""),
     "offload": ("", ""),
     "middleware": (f"errors http.head {WATCHED}", "starlette orjson"),
+    "origins": ("errors", ""),
     "record.following": (f"{RULES} background store observe.events", ""),
     "api": (
         f"{RULES} api auth http record.following leases middleware webhooks {STORE_AND_RECORD}",
         "fastapi pydantic starlette",
     ),
-    "web": (f"{RULES} api.outlet api.reports config auth http record.following store text timeline web", "starlette"),
+    "web": (
+        f"{RULES} api.outlet api.reports config auth http origins record.following store text timeline web",
+        "starlette",
+    ),
     "web.rendering": ("text web", "starlette jinja2 markupsafe"),
     "text": ("", ""),
     "app": (
         (
-            f"{RULES} config configured auth api connection guard.watching http leases middleware tables objects "
-            f"observe record {STORE_AND_RECORD} web webhooks"
+            f"{RULES} config configured auth api connection guard.watching http leases middleware origins tables "
+            f"objects observe record {STORE_AND_RECORD} web webhooks"
         ),
         "starlette",
     ),
@@ -256,6 +261,7 @@ def test_opentelemetry_has_one_door_in_the_gateway_and_one_in_the_client() -> No
 PURE = [
     "errors",
     "http.head",
+    "origins",
     *(m for m, _ in modules() if m.startswith(("fencing.", "timeline."))),
     "text",
     *(one for one in PURE_OBSERVE.split() if one != "observe.stages"),

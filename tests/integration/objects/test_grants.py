@@ -1,9 +1,10 @@
 """Fenced credentials: every S3 client presents its token with them, and none can do more than they say."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 from mypy_boto3_s3 import S3Client
@@ -14,9 +15,10 @@ from gateway.config.server import CallerKeys
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.token import Token
 from tests.doubles.s3 import S3Double
-from tests.integration.objects.clients import body_of, call, connect, outcome
+from tests.integration.objects.clients import body_of, call, connect, outcome, refused
 from tests.integration.objects.stage import Stage, staged
 from tests.running import ACCESS_KEY, SECRET_KEY
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -39,10 +41,11 @@ async def fenced(
     token: str = "34",
     holder: str | None = "ann",
     present: tuple[str | None, str | None] = (None, None),
+    read: str | Sequence[str] = ("s3/bucket/source",),
 ) -> S3Client:
     """A client with fenced credentials. ``present``: token and holder in its headers beside them."""
     async with stage.api() as api:
-        wanted = {"resource": resource, "token": token} | ({"holder": holder} if holder else {})
+        wanted = {"resource": resource, "token": token, "read": read} | ({"holder": holder} if holder else {})
         answer = await api.post("/v1/credentials", json=wanted)
     assert answer.status_code == 201, answer.text
     given = answer.json()
@@ -193,3 +196,103 @@ async def test_expired_ones(shared: Stage, key: str, ago: timedelta) -> None:
     assert await outcome(late.get_object, Key=key) == (400, "ExpiredToken"), "they are no credentials at all"
     assert shared.body(key) == b"before"
     assert await outcome(good_until(datetime.now(UTC) + ago).put_object, Key=key, Body=b"x") == (200, "")
+
+
+def reads(s3: S3Client, key: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """One of each kind, a copy and a part of an upload among them."""
+    own = {"Key": "own", "CopySource": f"bucket/{key}"}
+    return {
+        "get": (s3.get_object, {"Key": key}),
+        "head": (s3.head_object, {"Key": key}),
+        "tagging": (s3.get_object_tagging, {"Key": key}),
+        "attributes": (s3.get_object_attributes, {"Key": key, "ObjectAttributes": ["ETag"]}),
+        "copy": (s3.copy_object, own),
+        "part": (s3.upload_part_copy, {**own, "PartNumber": 1, "UploadId": "u"}),
+        "list": (s3.list_objects_v2, {"Prefix": key}),
+        "list as before": (s3.list_objects, {"Prefix": key}),
+        "versions": (s3.list_object_versions, {"Prefix": key}),
+        "uploads": (s3.list_multipart_uploads, {"Prefix": key}),
+        "bucket": (s3.list_objects_v2, {}),
+        "buckets": (s3.list_buckets, {}),
+        "policy": (s3.get_bucket_policy, {}),
+        "another bucket": (s3.head_bucket, {"Bucket": "other"}),
+    }
+
+
+READS = sorted(reads(connect("http://none"), ""))
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_they_read_nothing_beyond_it_and_the_store_is_not_asked(shared: Stage, key: str, read: str) -> None:
+    shared.double.put("bucket", f"{key}-secret", b"secret")
+    s3 = await fenced(shared, f"s3/bucket/{key}", read="own")
+    since = len(shared.double.requests)
+    function, arguments = reads(s3, f"{key}-secret")[read]
+    status, code = await outcome(function, **arguments)
+    assert (status, code) in (DENIED, (403, "403")), "an answer to HEAD has no code"
+    assert shared.double.requests[since:] == []
+
+
+async def test_they_read_what_they_write(shared: Stage, key: str) -> None:
+    s3 = await fenced(shared, f"job/{key}", read="own")
+    own = f"jobs/{key}/deep/x"
+    await call(s3.put_object, Key=own, Body=b"x")
+    assert await body_of(s3, own) == b"x"
+    await call(s3.head_object, Key=own)
+    await call(s3.head_bucket)
+    await call(s3.copy_object, Key=f"jobs/{key}/copy", CopySource=f"bucket/{own}")
+    listed = await call(s3.list_objects_v2, Prefix=f"jobs/{key}/")
+    assert [one["Key"] for one in listed["Contents"]] == [f"jobs/{key}/copy", own]
+    assert await outcome(s3.head_object, Key=f"jobs/{key}/none") == (404, "404")
+    assert await outcome(s3.list_objects_v2, Prefix=f"jobs/{key}") == DENIED, "jobs of longer names would be shown"
+
+
+async def test_what_they_read_beside_it_was_asked_for(shared: Stage, key: str) -> None:
+    shared.double.put("other", f"in/{key}/a", b"a")
+    shared.double.put("other", f"out/{key}", b"b")
+    s3 = await fenced(shared, f"job/{key}", read=[f"s3/other/in/{key}/**"])
+    assert await body_of(s3, f"in/{key}/a", "other") == b"a"
+    await call(s3.copy_object, Key=f"jobs/{key}/a", CopySource=f"other/in/{key}/a")
+    assert len((await call(s3.list_objects_v2, Bucket="other", Prefix=f"in/{key}/"))["Contents"]) == 1
+    assert await outcome(s3.get_object, Bucket="other", Key=f"out/{key}") == DENIED
+    assert await outcome(s3.put_object, Bucket="other", Key=f"in/{key}/a", Body=b"x") == DENIED, (
+        "reading is not writing"
+    )
+    everything = await fenced(shared, f"job/{key}", read="all")
+    assert await body_of(everything, f"out/{key}", "other") == b"b"
+    assert len((await call(everything.list_buckets))["Buckets"]) == 2
+    assert await outcome(everything.put_object, Bucket="other", Key=f"out/{key}", Body=b"x") == DENIED
+
+
+async def test_urls_that_are_signed_with_them_read_no_more(shared: Stage, key: str) -> None:
+    for each in (key, f"{key}-secret"):
+        shared.double.put("bucket", each, b"content")
+    s3 = await fenced(shared, f"s3/bucket/{key}", read="own")
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
+        for each, status in ((key, 200), (f"{key}-secret", 403)):
+            url = s3.generate_presigned_url("get_object", {"Bucket": "bucket", "Key": each})
+            answer = await client.get(url)
+            assert answer.status_code == status, answer.text
+
+
+async def test_the_refusal_says_what_to_do(shared: Stage, key: str) -> None:
+    s3 = await fenced(shared, f"s3/bucket/{key}", read="own")
+    _, _, message = await refused(s3.get_object, Key=f"{key}-2")
+    assert f"what s3/bucket/{key} covers" in message
+    assert f"s3/bucket/{key}-2" in message
+    assert 'a wider "read"' in message
+
+
+@pytest.mark.parametrize("read", ["", "s3/bucket/**", ["s3/b*"], ["**/x"], ["\u00e9"], [""], ["x"] * 17, [1], None])
+async def test_what_cannot_be_asked_for(shared: Stage, read: object) -> None:
+    async with shared.api() as api:
+        answer = await api.post("/v1/credentials", json={"resource": "job/1", "token": "1", "read": read})
+    assert (answer.status_code, answer.json()["code"]) in ((400, "request-malformed"), (400, "resource-malformed"))
+
+
+async def test_a_wider_read_is_on_record(shared: Stage, key: str) -> None:
+    await fenced(shared, f"job/{key}", read=["s3/other/**"])
+    async with shared.api() as api:
+        found = (await api.get("/v1/events", params={"kind": "administration", "resource": f"job/{key}"})).json()
+    (entry,) = found["events"]
+    assert entry["details"]["read"] == ["s3/other/**"]

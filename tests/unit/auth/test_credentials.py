@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ from pydantic import SecretStr
 from gateway.auth import credentials
 from gateway.auth.credentials import FencedCredentials
 from gateway.auth.keys import Keys
-from gateway.auth.principal import ANONYMOUS, Grant, Principal
+from gateway.auth.principal import ANONYMOUS, EVERYTHING, Grant, Principal
 from gateway.auth.sigv4 import RequestHead, verify
 from gateway.config.server import CallerKeys
 from gateway.errors import Forbidden, StoreError, Unauthenticated
@@ -52,6 +53,26 @@ def test_they_are_bound_to_their_grant_and_administer_nothing(issued: FencedCred
     found = KEYS.secret_of(issued.access_key_id, issued.session_token)
     assert found == (Principal("batch", admin=False, grant=GRANT), issued.secret_access_key)
     assert KEYS.secret_of("AKbatch", None) == (Principal("batch", admin=True, audit=True), "batch-secret")
+
+
+@pytest.mark.parametrize("read", [(), ("s3/in/**",), (EVERYTHING,), ("s3/in/*", "job/1")])
+def test_they_say_what_they_read(read: tuple[str, ...]) -> None:
+    grant = replace(GRANT, read=read)
+    issued = KEYS.issue(BATCH, grant)
+    found = KEYS.secret_of(issued.access_key_id, issued.session_token)
+    assert found is not None
+    assert found[0].grant == grant
+    assert grant.reads_everything == (EVERYTHING in read)
+
+
+@pytest.mark.parametrize("read", [[EVERYTHING], ["s3/**"], [], None, "**", [7], ["**/x"], {"**": 1}])
+def test_their_holder_cannot_widen_what_they_read(read: object) -> None:
+    """The proof covers the read scope, so their holder cannot add to it."""
+    issued = KEYS.issue(BATCH, replace(GRANT, read=("s3/in/**",)))
+    version, claims, proof = issued.session_token.split(".")
+    content = {**json.loads(base64.urlsafe_b64decode(claims + "==")), "read": read}
+    forged = base64.urlsafe_b64encode(json.dumps(content, separators=(",", ":")).encode()).rstrip(b"=").decode()
+    assert refusal(issued.access_key_id, f"{version}.{forged}.{proof}") == INVALID
 
 
 def test_every_gateway_of_the_same_configuration_takes_them(issued: FencedCredentials) -> None:
@@ -191,13 +212,6 @@ def test_who_can_have_them() -> None:
     with pytest.raises(Forbidden) as caught:
         KEYS.issue(Principal("k"), GRANT)
     assert "access_key_id" in caught.value.advice
-
-
-def test_a_caller_called_anonymous_is_not_everybody() -> None:
-    keys = Keys([caller("anonymous", api_key=SecretStr("key"))], anonymous=True)
-    with pytest.raises(Unauthenticated):
-        keys.issue(keys.by_bearer([]), GRANT)
-    assert keys.issue(keys.by_bearer([(b"apikey", b"key")]), GRANT).session_token
 
 
 def test_an_id_that_the_operator_chose_wins_over_the_prefix() -> None:

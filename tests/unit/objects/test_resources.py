@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
+from gateway.fencing.pattern import covers
 from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Equal, Mode
 from gateway.objects.resources import Resources, Rule
@@ -109,3 +110,47 @@ def test_two_keys_never_share_a_default_resource(one: str, other: str) -> None:
     resources = Resources()
     names = [canonical(resources.target("bucket", key).resource) for key in (one, other)]
     assert (names[0] == names[1]) == (one == other)
+
+
+SEGMENT = st.sampled_from(["a", "b", "ab", "", "*", "**", "%", "\u00e9"])
+KEYS = st.lists(SEGMENT, min_size=1, max_size=4).map("/".join).filter(bool)
+RULES = st.lists(
+    st.sampled_from(
+        [
+            *(("bkt/a/**", "one"), ("bkt/{x}/**", "x/{x}"), ("bkt/{x}/{y}", "y-{y}/{x}"), ("bkt/*/b", "b/{key}")),
+            *(("{z}/a/{x}/**", "z/{z}/{x}"), ("bkt/**", "in-{key}"), ("bkt/a/b", "s3/{bucket}/{key}/end")),
+            *(("bkt/{x}/*", "w/{x}/{bucket}"), ("*/ab/**", None), ("bkt/{x}", "top/{x}")),
+        ]
+    ),
+    max_size=3,
+)
+
+
+@given(RULES, KEYS, KEYS, st.integers(0, 12))
+def test_what_is_below_a_prefix(rules: list[tuple[str, str | None]], key: str, begun: str, length: int) -> None:
+    """The resource of each key below a prefix is covered by one of the patterns."""
+    resources = Resources([Rule.compile(*rule) for rule in rules])
+    for prefix in (key[:length], begun):
+        for whole in (prefix + key, prefix):
+            if whole:
+                resource = resources.target("bkt", whole).resource
+                assert any(covers(pattern, resource) for pattern in resources.below("bkt", prefix)), (prefix, whole)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "patterns"),
+    [
+        ("", ["job/*", "s3/bkt/**"]),
+        ("jobs", ["job/*", "s3/bkt/**"]),
+        ("jobs/", ["job/*", "s3/bkt/jobs/**"]),
+        ("jobs/42", ["job/*", "s3/bkt/jobs/**"]),
+        ("jobs/42/", ["job/42"]),
+        ("jobs/42/a/b", ["job/42"]),
+        ("jobs//", ["s3/bkt/jobs//**"]),
+        ("others/x y", ["s3/bkt/others/**"]),
+        ("jobs2/", ["s3/bkt/jobs2/**"]),
+    ],
+)
+def test_below_a_prefix_there_is_no_more_than_needs_be(prefix: str, patterns: list[str]) -> None:
+    resources = Resources([Rule.compile("bkt/jobs/{id}/**", "job/{id}")])
+    assert list(resources.below("bkt", prefix)) == patterns

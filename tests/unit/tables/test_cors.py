@@ -2,8 +2,7 @@
 
 import pytest
 
-from gateway.errors import Forbidden
-from gateway.tables.cors import Origins, origin_of
+from gateway.tables.cors import Origins
 
 APP = b"https://app.example"
 ONE, ALL, NONE = Origins(("https://app.example",)), Origins(("*",)), Origins()
@@ -66,26 +65,3 @@ def test_what_a_page_gets_to_see() -> None:
 def test_all_pages_may_read_where_the_operator_says_so() -> None:
     assert dict(ALL.headers(b"null"))[b"access-control-allow-origin"] == b"*"
     assert ALL.headers(None) == []
-
-
-@pytest.mark.parametrize("site", [b"cross-site", b"same-site"])
-def test_a_foreign_page_does_not_write(site: bytes) -> None:
-    sent = [(b"origin", b"https://evil.example"), (b"sec-fetch-site", site)]
-    for origins in (ONE, NONE):
-        with pytest.raises(Forbidden):
-            origins.check_write(sent)
-    ALL.check_write(sent)
-    ONE.check_write([(b"origin", APP), (b"sec-fetch-site", site)])
-
-
-@pytest.mark.parametrize(
-    "sent", [[], [(b"origin", APP)], [(b"origin", b"http://127.0.0.1"), (b"sec-fetch-site", b"same-origin")]]
-)
-def test_programs_and_pages_of_the_same_origin_write(sent: list[tuple[bytes, bytes]]) -> None:
-    NONE.check_write(sent)
-
-
-def test_the_origin_of_a_request() -> None:
-    assert origin_of([(b"a", b"b"), (b"origin", APP)]) == APP
-    assert origin_of([]) is None
-    assert origin_of([(b"origin", APP), (b"origin", b"x")]) is None
