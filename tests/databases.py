@@ -6,6 +6,7 @@ without a database, such as ``postgresql://postgres@127.0.0.1:5432``.
 
 import asyncio
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -21,9 +22,36 @@ from typing import TypeAlias
 import asyncpg
 
 from gateway.demo.embedded import EmbeddedPostgres, postgres
-from gateway.store import schema
+from gateway.store import rights, schema
 
 _TEMPLATE = "fencing_template"
+
+GATEWAY = "fencing_gateway"
+"""The role of gateways in tests. It has what ``gateway migrate --grant-to`` gives, and the tables of each test."""
+
+# An operator grants the tables that are served. Here, each table is, as soon as it is made.
+_ROLE = f"""
+DO $$ BEGIN
+    IF to_regrole('{GATEWAY}') IS NULL THEN
+        CREATE ROLE {GATEWAY} LOGIN;
+    END IF;
+END $$;
+CREATE FUNCTION pg_catalog.grant_to_gateway() RETURNS event_trigger LANGUAGE plpgsql AS $$
+DECLARE
+    made record;
+BEGIN
+    FOR made IN SELECT * FROM pg_event_trigger_ddl_commands() WHERE schema_name IS DISTINCT FROM 'fencing' LOOP
+        IF made.object_type IN ('table', 'view', 'materialized view', 'foreign table') THEN
+            EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO {GATEWAY}', made.object_identity);
+        ELSIF made.object_type = 'sequence' THEN
+            EXECUTE format('GRANT USAGE ON SEQUENCE %s TO {GATEWAY}', made.object_identity);
+        ELSIF made.object_type = 'schema' THEN
+            EXECUTE format('GRANT USAGE ON SCHEMA %s TO {GATEWAY}', made.object_identity);
+        END IF;
+    END LOOP;
+END $$;
+CREATE EVENT TRIGGER grant_to_gateway ON ddl_command_end EXECUTE FUNCTION pg_catalog.grant_to_gateway();
+"""
 
 _MEMORY = Path("/dev/shm")
 _ENOUGH = 2 * 1024**3
@@ -69,6 +97,11 @@ def fresh(server: Server) -> Iterator[str]:
         _drop(server, name)
 
 
+def as_gateway(dsn: str) -> str:
+    """Return the address of a superuser for the role of a gateway, and that of any other role as it is."""
+    return re.sub(r"://postgres:?@", f"://{GATEWAY}@", dsn, count=1)
+
+
 @asynccontextmanager
 async def fresh_database(server: Server) -> AsyncIterator[str]:
     """The same, where a loop runs."""
@@ -106,7 +139,14 @@ def _drop(server: Server, name: str) -> None:
 def _make_template(server: Server, _: date) -> None:
     asyncio.run(_execute(server.dsn(), f"DROP DATABASE IF EXISTS {_TEMPLATE} WITH (FORCE)"))
     asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {_TEMPLATE}"))
-    schema.upgrade(server.dsn(_TEMPLATE))
+    install(server.dsn(_TEMPLATE))
+
+
+def install(dsn: str) -> None:
+    """Install the fencing schema in a database as an operator would: with a role for gateways beside its owner."""
+    schema.upgrade(dsn)
+    asyncio.run(_execute(dsn, _ROLE))
+    asyncio.run(rights.grant(dsn, GATEWAY))
 
 
 async def _execute(dsn: str, statement: str) -> None:

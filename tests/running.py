@@ -14,6 +14,7 @@ from gateway import app
 from gateway.config import Config
 from gateway.connection import Connection
 from gateway.observe.events import Event, Observe
+from tests.databases import as_gateway
 from tests.waiting import PATIENCE
 
 ACCESS_KEY, SECRET_KEY, API_KEY = "AKIAWRITER", "writer-secret", "writer-api-key"
@@ -30,7 +31,7 @@ def config(dsn: str, endpoint: str | None = None, **sections: Any) -> Config:
     }
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     caller = {"name": "writer", "audit": True, **keys}
-    database = {"dsn": dsn, "connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
+    database = {"dsn": as_gateway(dsn), "connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
     given = {"postgres": database, "s3": store if endpoint else None, "callers": [caller]}
     return Config.model_validate({**given, **sections})
 

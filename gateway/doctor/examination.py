@@ -208,7 +208,19 @@ async def _of_schema(config: Config, database: Database, server: Server) -> Sequ
     if installed > newest:
         advice = "It works; upgrade this gateway when all others are."
         return [warning("schema", f"fencing is at {installed}, newer than this gateway's {newest}", advice)]
-    return [ok("schema", f"fencing is at {installed}, the newest"), await _of_record(database, server)]
+    return [
+        ok("schema", f"fencing is at {installed}, the newest"),
+        await _of_statements(database, server),
+        await _of_record(database, server),
+    ]
+
+
+async def _of_statements(database: Database, server: Server) -> Check:
+    refused = await rights.refused_statements(database)
+    if not refused:
+        return ok("statements", f"PostgreSQL plans all statements of the gateway for {server.role}")
+    advice = f"As the owner of the schema: gateway migrate --dsn … --grant-to {server.role}."
+    return problem("statements", f"PostgreSQL refuses {some(refused)}", advice)
 
 
 async def _of_record(database: Database, server: Server) -> Check:

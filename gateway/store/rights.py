@@ -1,17 +1,21 @@
 """What the gateway's role may do in the schema ``fencing``: what it needs, and what it had better not be able to do."""
 
-from gateway.errors import ConfigurationError
+from functools import partial
+from importlib.resources import files
+
+from gateway.errors import ConfigurationError, SqlError
 from gateway.store.database import Database, Transaction
 from gateway.store.queries import load
 
 _SQL = load("rights")
 
-# What the gateway's statements need, table by table. To the record things are added, and never changed.
+# What the gateway's statements need, table by table. The gateway adds to the record and never changes it.
+# A test derives the same table from the text of all queries and functions.
 TABLES = {
     "migration": ("SELECT",),
     "fence": ("SELECT", "INSERT", "UPDATE"),
     "intent": ("SELECT", "INSERT", "UPDATE", "DELETE"),
-    "forbidden": ("SELECT", "INSERT", "DELETE"),
+    "forbidden": ("SELECT", "INSERT", "UPDATE"),
     "object": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "upload": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "tombstone": ("SELECT", "INSERT", "UPDATE", "DELETE"),
@@ -33,7 +37,7 @@ TABLES = {
     "payload": ("SELECT", "INSERT"),
     "traffic": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "patrol": ("SELECT", "INSERT", "UPDATE", "DELETE"),
-    "watch": ("SELECT",),
+    "watch": ("SELECT", "UPDATE"),
     "webhook": ("SELECT", "INSERT", "UPDATE"),
     "alarm": ("SELECT", "INSERT", "UPDATE"),
 }
@@ -81,6 +85,36 @@ async def missing(database: Database) -> list[str]:
     """The privileges this session's role needs on the schema and lacks, such as "INSERT on fencing.fence"."""
     rows = await database.fetch(_SQL["missing"], *_needed(), list(FUNCTIONS))
     return [row["privilege"] for row in rows]
+
+
+async def refused_statements(database: Database) -> list[str]:
+    """Let PostgreSQL plan each query of ``gateway/store`` for this session's role, and return those that it refuses.
+
+    A plan is refused where the role lacks a right on any relation of the query. Nothing is carried out. Queries that
+    are completed when they are used are left out, and so are settings.
+    """
+    refused = []
+    for number, (name, query) in enumerate(queries()):
+        try:
+            await database.run(partial(_plan, f"tried_{number}", query))
+        except SqlError as error:
+            refused.append(f"{name}: {error.message}")
+    return refused
+
+
+async def _plan(name: str, query: str, transaction: Transaction) -> None:
+    await transaction.execute(f"PREPARE {name} AS {query}")
+    row = await transaction.fetchrow(_SQL["parameters"], name)
+    values = ", ".join(f"NULL::{kind}" for kind in row["kinds"]) if row else ""
+    await transaction.execute(f"EXPLAIN EXECUTE {name}({values})" if values else f"EXPLAIN EXECUTE {name}")
+    await transaction.execute(f"DEALLOCATE {name}")
+
+
+def queries() -> list[tuple[str, str]]:
+    """Return name and text of each query of ``gateway/store`` that is complete as it stands."""
+    modules = sorted(entry.name[:-4] for entry in files("gateway.store").iterdir() if entry.name.endswith(".sql"))
+    named = [(f"{module}.{name}", text) for module in modules for name, text in load(module).items()]
+    return [(name, text) for name, text in named if "{" not in text and not name.startswith("settings.")]
 
 
 async def excessive(database: Database) -> list[str]:

@@ -53,3 +53,7 @@ WHERE (
   AND has_table_privilege(c.oid, wanted.privilege)
   AND (wanted.privilege <> 'INSERT' OR c.oid <> 'fencing.intake'::regclass)
 ORDER BY 1
+
+-- name: parameters
+-- The types of the parameters of a prepared statement.
+SELECT parameter_types::text[] AS kinds FROM pg_prepared_statements WHERE name = $1

@@ -10,7 +10,7 @@ from tests.crash.clients import BUCKET, Client
 from tests.crash.kinds import SOURCE, SOURCE_BODY
 from tests.crash.processes import Gateway, Nursery, Victims
 from tests.crash.stage import Postgres, Stage
-from tests.databases import Server, fresh
+from tests.databases import Server, as_gateway, fresh
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, DoubleProcess
 
 # A victim that is paused inside a transaction is thrown out of it after this many seconds.
@@ -63,7 +63,7 @@ def weak_stage(crash_dsn: str, crash_postgres: Postgres) -> Iterator[Stage]:
 def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int) -> Iterator[Stage]:
     given = {
         "dsn": dsn,
-        "postgres": {"dsn": dsn, "idle_timeout": IDLE_TIMEOUT},
+        "postgres": {"dsn": as_gateway(dsn), "idle_timeout": IDLE_TIMEOUT},
         "objects": [{"match": "bucket/accounts/{id}/**", "resource": "public.accounts/{id}"}],
         "s3": _store(double.endpoint),
     }
@@ -76,7 +76,7 @@ def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int) -> 
             return gateway
 
         # Where the machine is busy, one that is well may sleep in its transactions for a moment too.
-        healthy = hatch(known=None, postgres={"dsn": dsn})
+        healthy = hatch(known=None, postgres={"dsn": as_gateway(dsn)})
         assert Client(healthy.port, 1).put(SOURCE, SOURCE_BODY).succeeded
         built = Stage(double, postgres, healthy, Victims(hatch), given, first)
         yield built

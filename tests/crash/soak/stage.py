@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from gateway.demo.embedded import postgres
-from gateway.store import schema
 from tests.crash.clients import BUCKET
 from tests.crash.history import Deed, History, Token
 from tests.crash.processes import Gateway, Nursery
 from tests.crash.replication import CHANGES, PUBLICATION, SLOT, Commit, commits
 from tests.crash.stage import Postgres
+from tests.databases import as_gateway, install
 from tests.doubles.s3 import ACCESS_KEY as STORE_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
 from tests.doubles.s3 import DoubleProcess
@@ -115,7 +115,7 @@ def staged(seed: int) -> Iterator[Soak]:
 
 
 def _prepared(dsn: str) -> None:
-    schema.upgrade(dsn)
+    install(dsn)
     database = Postgres(dsn)
     for statement in _TABLES.split(";\n"):
         if statement.strip():
@@ -128,7 +128,12 @@ def _given(dsn: str, endpoint: str) -> dict[str, Any]:
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     return {
         "dsn": dsn,
-        "postgres": {"dsn": dsn, "idle_timeout": 0.5, "lock_timeout": 2, "functions": ["public.write_entry"]},
+        "postgres": {
+            "dsn": as_gateway(dsn),
+            "idle_timeout": 0.5,
+            "lock_timeout": 2,
+            "functions": ["public.write_entry"],
+        },
         "tables": [{"name": "public.entries", "resource": "job/{job}"}],
         "objects": [{"match": f"{BUCKET}/jobs/{{job}}/**", "resource": "job/{job}"}],
         "callers": [{"name": "writer", "admin": True, "audit": True, **keys}],

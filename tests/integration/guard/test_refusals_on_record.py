@@ -12,9 +12,10 @@ import asyncpg
 import pytest
 
 from gateway.demo.embedded import postgres
-from gateway.store import schema, watches
+from gateway.store import watches
 from gateway.store.database import Database
 from gateway.store.watches import Refused
+from tests.databases import install
 from tests.integration.guard.stage import Session, Stage, hold, logging_in_as, refused, session
 
 TABLE = "public.shipments"
@@ -172,7 +173,7 @@ async def test_a_guard_of_an_earlier_revision_counts_too(guarded: Stage, app: Se
 async def test_a_crash_of_the_server_makes_none_up(tmp_path: Path) -> None:
     """PostgreSQL logs sequences ahead: after a crash they go on with numbers that were never used."""
     with postgres(tmp_path / "data") as server:
-        await asyncio.to_thread(schema.upgrade, server.dsn())
+        await asyncio.to_thread(install, server.dsn())
         dsn = server.dsn()
         stage = Stage(dsn, logging_in_as("gateway", dsn), logging_in_as("app", dsn), "gateway", "app")
         await stage.execute("""

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from gateway.demo.embedded import postgres
-from gateway.store import schema
+from tests.databases import install
 from tests.integration.locks.asking import problem, served, value
 
 JOB = "job/1"
@@ -14,7 +14,7 @@ JOB = "job/1"
 async def test_the_database_is_restarted() -> None:
     with tempfile.TemporaryDirectory(prefix="pg") as directory, postgres(Path(directory) / "data") as server:
         dsn = server.dsn("postgres")
-        await asyncio.to_thread(schema.upgrade, dsn)
+        await asyncio.to_thread(install, dsn)
         async with served(dsn) as service:
             lease = await service.writer.got(JOB, "a", ttl=60)
             waiting = []

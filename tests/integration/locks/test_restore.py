@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 
 from gateway.demo.embedded import postgres
-from gateway.store import schema
+from tests.databases import install
 from tests.integration.locks.asking import problem, served
 
 JOB = "job/1"
@@ -21,7 +21,7 @@ async def test_recovery_to_a_point_in_time() -> None:
     with tempfile.TemporaryDirectory(prefix="pg") as directory:
         data, restored = Path(directory) / "data", Path(directory) / "restored"
         with postgres(data) as server:
-            await asyncio.to_thread(schema.upgrade, server.dsn())
+            await asyncio.to_thread(install, server.dsn())
             async with served(server.dsn()) as service:
                 await service.writer.release(await service.writer.got(JOB, "before the backup", barrier=True))
         # With their owners: where tests run as root, the server does not.
@@ -53,7 +53,7 @@ async def test_a_disk_put_back_to_a_snapshot() -> None:
     with tempfile.TemporaryDirectory(prefix="pg") as directory:
         data, snapshot = Path(directory) / "data", Path(directory) / "snapshot"
         with postgres(data) as server:
-            await asyncio.to_thread(schema.upgrade, server.dsn())
+            await asyncio.to_thread(install, server.dsn())
             async with served(server.dsn()) as service:
                 await service.writer.release(await service.writer.got(JOB, "before the snapshot", barrier=True))
         subprocess.run(["cp", "-a", data, snapshot], check=True)

@@ -11,8 +11,7 @@ import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.observe.events import IntentSettled, OutcomeLost
-from gateway.store import schema
-from tests.databases import fresh_database
+from tests.databases import fresh_database, install
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import body_of, call, connect, outcome, warm_up
 from tests.integration.objects.raw import head, send
@@ -260,7 +259,7 @@ async def test_the_database_stops_under_a_write_and_starts_again() -> None:
     double = S3Double(buckets=["bucket"])
     with tempfile.TemporaryDirectory(prefix="pg") as directory, postgres(Path(directory) / "data") as server:
         dsn = server.dsn("postgres")
-        await asyncio.to_thread(schema.upgrade, dsn)
+        await asyncio.to_thread(install, dsn)
         async with serve(double) as endpoint, running(config(dsn, endpoint)) as origin:
             s3 = connect(origin, "33")
             assert await outcome(s3.put_object, Key="k", Body=b"first") == (200, "")

@@ -18,6 +18,7 @@ from gateway.fencing.token import Token
 from gateway.record.sealing import Sealing
 from gateway.store import epochs, fences, intents, leases, record, rights
 from gateway.store.database import Database
+from tests.databases import GATEWAY
 from tests.integration.record.sealed import flaws, lines, on_record
 from tests.integration.test_doctor import execute
 from tests.running import Events, config
@@ -198,6 +199,10 @@ class TestDoctor:
             assert privilege in check.detail
 
     async def test_so_is_one_that_owns_the_record(self, dsn: str) -> None:
-        check = await self.check(dsn, "postgres")
+        await execute(dsn, f"ALTER ROLE {GATEWAY} SUPERUSER")
+        try:
+            check = await self.check(dsn, GATEWAY)
+        finally:
+            await execute(dsn, f"ALTER ROLE {GATEWAY} NOSUPERUSER")
         assert check.status is Status.WARNING
         assert "ownership of fencing.entry" in check.detail
