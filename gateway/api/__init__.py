@@ -31,6 +31,7 @@ from gateway.api import metrics as measured
 from gateway.api.fences import Barrier
 from gateway.api.leases import Locks
 from gateway.api.metrics import Metrics
+from gateway.api.names import AsSent
 from gateway.api.operations import Buckets, Health
 from gateway.api.reports import MakeReport
 from gateway.api.transactions import Transact
@@ -71,6 +72,7 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
         openapi_url="/v1/openapi.json",
     )
     problems.install(app)
+    app.add_middleware(AsSent)
 
     def caller(request: Request) -> Principal:
         # The page has let its viewer in already, and asks for what it links to.
