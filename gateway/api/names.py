@@ -1,7 +1,7 @@
 """Names of resources in paths: taken as they were sent, for every route.
 
-A server hands on the path decoded, and in that ``public.txt/c%2Fd`` and ``public.txt/c/d`` are one path. They are two
-resources. So the routes of the fencing API are matched with the path before decoding, and ``{resource}`` is the name itself.
+The server also hands on the path decoded. There, ``public.txt/c%2Fd`` and ``public.txt/c/d`` look the same, but they
+are two resources. So the routes are matched with the path before decoding, and ``{resource}`` is the name itself.
 """
 
 from typing import Annotated, TypeAlias
@@ -32,6 +32,6 @@ class AsSent:
 
 
 def path_as_sent(scope: Scope) -> str:
-    """Return the path of a request before percent-decoding. Nothing that is not ASCII can be a name in it."""
+    """Return the path of a request before percent-decoding."""
     raw: bytes = scope["raw_path"]
     return raw.decode("utf-8", "replace")

@@ -22,7 +22,7 @@ def meant(view: Any, resource: str) -> Any:
     raise Refused(
         f"The gateway was asked about {resource}, and answered about {answered}.",
         status=httpx.codes.OK,
-        advice="Something on the way rewrites paths. Configure it to pass them on as they were sent.",
+        advice="A proxy on the way changes paths. Have it pass them on as they were sent (docs/fencing.md).",
     )
 
 

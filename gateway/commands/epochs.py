@@ -32,7 +32,7 @@ def start(gateway: Gateway, fence: Carried, reason: str) -> str:
     if answered != fence.resource:
         raise GatewayError(
             f"A new epoch of {answered} has begun, not of {fence.resource}.",
-            advice="Something on the way rewrites paths. Configure it to pass them on as they were sent.",
+            advice="A proxy on the way changes paths. Have it pass them on as they were sent (docs/fencing.md).",
         )
     return token
 

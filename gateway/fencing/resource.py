@@ -3,8 +3,8 @@
 A name is RFC 3986 path characters; any other byte, and any ``/`` that belongs to a value, is percent-encoded in upper
 case. ``,`` and ``=`` are encoded as well, so that lists of ``resource=token`` stay readable by machine.
 
-A name stands in the path of a URL exactly as it is. HTTP clients and proxies fold the segments ``.`` and ``..``, also where
-they are percent-encoded, and would so name another resource. No name has such a segment: see ``escape``.
+A name stands in the path of a URL exactly as it is. HTTP clients and proxies fold the segments ``.`` and ``..``, even
+percent-encoded ones, and would name another resource then. So no name has such a segment: see ``escape``.
 """
 
 import re
@@ -45,19 +45,15 @@ def escape_path(value: str) -> str:
 
 
 def canonical(name: str) -> str:
-    """Return ``name`` itself if it is in canonical form. Raise ``ResourceMalformed`` with the spelling to use if not."""
+    """Return ``name`` if it is in canonical form. Raise ``ResourceMalformed``, with the spelling to use, if not."""
     if _PLAIN_NAME.fullmatch(name) and not name.startswith(".") and "/." not in name:
         return name
     fault = _fault(name)
     if fault is None:
         return name
     spelling = _spelling(name)
-    raise ResourceMalformed(
-        fault,
-        advice=None
-        if spelling is None
-        else f"Its canonical spelling is {spelling}, which stands in headers, in JSON and in the path of a URL as it is.",
-    )
+    usage = "which stands in headers, in JSON and in the path of a URL as it is"
+    raise ResourceMalformed(fault, advice=spelling and f"Its canonical spelling is {spelling}, {usage}.")
 
 
 def _fault(name: str) -> str | None:

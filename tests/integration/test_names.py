@@ -301,7 +301,9 @@ async def test_the_client_library_locks_by_the_same_names(world: World) -> None:
 def asked(origin: str, route: tuple[str, str], name: str) -> dict[str, Any]:
     """Ask with a path that a library would not send so, and return the problem."""
     method, path = route
-    body = next((httpx.Request("POST", "http://g", json=body).content for word, body in BODIES.items() if word in path), b"")
+    body = next(
+        (httpx.Request("POST", "http://g", json=body).content for word, body in BODIES.items() if word in path), b""
+    )
     where = path.replace("{resource:path}", name).replace("{lease}", str(uuid4()))
     connection = http.client.HTTPConnection(urlsplit(origin).netloc, timeout=PATIENCE)
     try:

@@ -54,9 +54,7 @@ class Caller:
         return await self.http.delete(_path(lease))
 
     async def withdraw(self, resource: str, holder: str, request: str) -> httpx.Response:
-        return await self.http.post(
-            f"/v1/withdrawals/{resource}", json={"holder": holder, "request": request}
-        )
+        return await self.http.post(f"/v1/withdrawals/{resource}", json={"holder": holder, "request": request})
 
     async def lock(self, resource: str) -> dict[str, Any]:
         """How the lock stands."""
@@ -66,9 +64,7 @@ class Caller:
         return view
 
     async def break_lock(self, resource: str, expected: str, reason: str = "a test") -> httpx.Response:
-        return await self.http.post(
-            f"/v1/breaks/{resource}", json={"expected": expected, "reason": reason}
-        )
+        return await self.http.post(f"/v1/breaks/{resource}", json={"expected": expected, "reason": reason})
 
     async def barrier(self, resource: str, token: str) -> httpx.Response:
         return await self.http.post(f"/v1/fences/{resource}/barrier", json={"token": token})

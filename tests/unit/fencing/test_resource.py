@@ -12,7 +12,9 @@ from gateway.fencing.resource import MAX_BYTES, Template, canonical, escape, esc
 values = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
-@pytest.mark.parametrize("name", ["a", "order/5", "s3/bucket/a//b", "x/%2F", "%25", "a" * MAX_BYTES, "t/", ".../.~", "..~/x", "%FF"])
+@pytest.mark.parametrize(
+    "name", ["a", "order/5", "s3/bucket/a//b", "x/%2F", "%25", "a" * MAX_BYTES, "t/", ".../.~", "..~/x", "%FF"]
+)
 def test_canonical_names_pass(name: str) -> None:
     assert canonical(name) == name
 
@@ -30,7 +32,8 @@ def test_other_names_do_not(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "spelling"),
-    [("a b", "a%20b"), ("a%2fb", "a%2Fb"), ("%41", "A"), ("a/../b", "a/..~/b"), ("%2E/x", ".~/x"), ("a,b=c", "a%2Cb%3Dc"),
+    [("a b", "a%20b"), ("a%2fb", "a%2Fb"), ("%41", "A"), ("a/../b", "a/..~/b"), ("%2E/x", ".~/x"),
+     ("a,b=c", "a%2Cb%3Dc"),
      ("ü", "%C3%BC"), ("%ff", "%FF"), ("50%", None), ("%zz", None), ("", None), ("\ud800", None), ("," * 200, None)],
     ids=ascii,
 )  # fmt: skip
