@@ -14,6 +14,7 @@ from gateway import api, configured, origins, web
 from gateway.admission import Admission
 from gateway.api.leases import without_id
 from gateway.api.metrics import Metrics
+from gateway.api.names import path_as_sent
 from gateway.api.operations import BucketView
 from gateway.auth.keys import Keys
 from gateway.config import Config
@@ -159,7 +160,7 @@ class Gateway:
             return "streams" if streams else "page", self._web
         if self._objects is None or 1 <= len(first) <= 2:
             if path.startswith(_OF_LEASES):
-                scope["state"]["path"] = without_id(head.method, path)
+                scope["state"]["path"] = without_id(head.method, path_as_sent(scope))
                 return "leases", self._api
             return "streams" if streams else "api", self._api
         return "objects", self._objects

@@ -73,7 +73,10 @@ class Connection(HttpToolsProtocol):
         super().shutdown()
 
     def on_url(self, url: bytes) -> None:
-        if self._fits(len(url)):
+        # No client sends a fragment. The parser would cut it off, and the request would be for something else.
+        if b"#" in url:
+            self._give_up(400)
+        elif self._fits(len(url)):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:

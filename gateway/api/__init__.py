@@ -32,6 +32,7 @@ from gateway.api.fences import Barrier
 from gateway.api.intake import MAX_BODY, Intake
 from gateway.api.leases import Locks
 from gateway.api.metrics import Metrics
+from gateway.api.names import AsSent
 from gateway.api.operations import Buckets, Health
 from gateway.api.reports import MakeReport
 from gateway.api.requests import Authenticate
@@ -76,6 +77,7 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
         openapi_url="/v1/openapi.json",
     )
     problems.install(app)
+    app.add_middleware(AsSent)
 
     def caller(request: Request) -> Principal:
         # The page, or the intake of the body, has proven the caller already.

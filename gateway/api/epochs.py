@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.fences import Barrier, FenceView, fence_view
+from gateway.api.names import ResourceName
 from gateway.api.problems import Problem
 from gateway.api.requests import Authenticate, TokenText, check_administrator, storable
 from gateway.auth.principal import Principal
@@ -45,7 +46,7 @@ def routes(database: Database, barrier: Barrier, caller: Authenticate) -> APIRou
         },
     )
     async def start_epoch(
-        resource: str, wanted: EpochRequest, principal: Annotated[Principal, Depends(caller)]
+        resource: ResourceName, wanted: EpochRequest, principal: Annotated[Principal, Depends(caller)]
     ) -> FenceView:
         check_administrator(principal)
         name, expected = canonical(resource), Token.parse(wanted.expected)

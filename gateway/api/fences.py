@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admission import Admission
+from gateway.api.names import ResourceName
 from gateway.api.problems import Problem
 from gateway.api.requests import (
     MAX_PAGE,
@@ -77,7 +78,7 @@ def routes(database: Database, barrier: Barrier, admission: Admission, audit: Au
         )
 
     @router.get("/v1/fences/{resource:path}", summary="Read a fence", dependencies=[Depends(caller)])
-    async def read_fence(resource: str) -> FenceView:
+    async def read_fence(resource: ResourceName) -> FenceView:
         name = canonical(resource)
         return fence_view(name, await fences.read(database, name))
 
@@ -94,7 +95,10 @@ def routes(database: Database, barrier: Barrier, admission: Admission, audit: Au
         },
     )
     async def raise_barrier(
-        resource: str, wanted: BarrierRequest, request: Request, principal: Annotated[Principal, Depends(caller)]
+        resource: ResourceName,
+        wanted: BarrierRequest,
+        request: Request,
+        principal: Annotated[Principal, Depends(caller)],
     ) -> FenceView:
         name = canonical(resource)
         sequencer = None if wanted.sequencer is None else Sequencer.parse(wanted.sequencer)

@@ -21,6 +21,7 @@ from gateway.api.lease_models import (
     RenewRequest,
     WithdrawRequest,
 )
+from gateway.api.names import ResourceName
 from gateway.api.problems import Problem
 from gateway.api.requests import Authenticate, attempt
 from gateway.auth.principal import Principal
@@ -111,7 +112,7 @@ class Endpoints:
     audit: Audit
     caller: Authenticate
 
-    async def acquire(self, request: Request, resource: str) -> Response:
+    async def acquire(self, request: Request, resource: ResourceName) -> Response:
         principal = self.caller(request)
         wish = await read(request, AcquireRequest)
         wanted = self.locks.wanted(resource, wish, principal.name)
@@ -138,7 +139,7 @@ class Endpoints:
         # It may have taken long. The holder begins with a whole lease, or learns that it has lost it.
         return await self.locks.service.renew(lease.resource, lease.id, lease.caller)
 
-    async def renew(self, request: Request, resource: str, lease: str) -> Response:
+    async def renew(self, request: Request, resource: ResourceName, lease: str) -> Response:
         principal = self.caller(request)
         wish = await read(request, RenewRequest)
         one = self.locks.renewal(resource, _lease_id(lease), principal.name, wish.ttl)
@@ -160,7 +161,7 @@ class Endpoints:
         ]
         return _answer(RenewedList(leases=views), 200)
 
-    async def release(self, request: Request, resource: str, lease: str) -> Response:
+    async def release(self, request: Request, resource: ResourceName, lease: str) -> Response:
         principal = self.caller(request)
         name, one = canonical(resource), _lease_id(lease)
         self.locks.observe(RELEASE_BEFORE)
@@ -168,7 +169,7 @@ class Endpoints:
         self.locks.observe(RELEASE_AFTER)
         return Response(status_code=204)
 
-    async def withdraw(self, request: Request, resource: str) -> Response:
+    async def withdraw(self, request: Request, resource: ResourceName) -> Response:
         principal = self.caller(request)
         wish = await read(request, WithdrawRequest)
         name = canonical(resource)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.leases import Locks
+from gateway.api.names import ResourceName
 from gateway.api.problems import Problem
 from gateway.api.requests import MAX_PAGE, Authenticate, TokenText, check_administrator, storable
 from gateway.auth.principal import Principal
@@ -87,7 +88,7 @@ def routes(locks: Locks, caller: Authenticate) -> APIRouter:
         )
 
     @router.get("/v1/leases/{resource:path}", summary="Read how a lock stands", dependencies=[Depends(caller)])
-    async def read_lock(resource: str) -> LockView:
+    async def read_lock(resource: ResourceName) -> LockView:
         return _lock_view(await service.inspect(canonical(resource)))
 
     @router.post(
@@ -100,7 +101,7 @@ def routes(locks: Locks, caller: Authenticate) -> APIRouter:
         },
     )
     async def break_lock(
-        resource: str, wanted: BreakRequest, principal: Annotated[Principal, Depends(caller)]
+        resource: ResourceName, wanted: BreakRequest, principal: Annotated[Principal, Depends(caller)]
     ) -> LockView:
         check_administrator(principal, "Ask an administrator, or wait until the lease has lapsed.")
         name, expected = canonical(resource), Token.parse(wanted.expected)

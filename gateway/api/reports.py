@@ -7,6 +7,7 @@ from typing import Annotated, Protocol, TypeAlias
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
+from gateway.api.names import ResourceName
 from gateway.api.problems import Problem
 from gateway.api.record_filters import Moment
 from gateway.api.requests import Authenticate
@@ -59,7 +60,7 @@ def routes(make: MakeReport, caller: Authenticate) -> APIRouter:
         },
     )
     async def read_report(
-        resource: str,
+        resource: ResourceName,
         principal: Annotated[Principal, Depends(caller)],
         since: Annotated[Moment | None, Query(description="From here on.")] = None,
         until: Annotated[Moment | None, Query(description="Up to here; now, if it is left out.")] = None,

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 
@@ -12,10 +11,19 @@ from gateway.client.cancelling import cancellable
 from gateway.client.errors import OutcomeUnknown, Refused, Unavailable
 
 
-def segment(resource: str) -> str:
-    """A resource name as it stands in a URL: its own escapes escaped, and dots where a client would fold them."""
-    parts = quote(resource, safe="/!$&'()*+;:@~").split("/")
-    return "/".join("%2E" * len(part) if part in (".", "..") else part for part in parts)
+def meant(view: Any, resource: str) -> Any:
+    """Return an answer that is about ``resource``. Raise ``Refused`` if it is about another one.
+
+    A canonical name stands in a path as it is. A proxy that decodes or normalises paths makes another name of it.
+    """
+    if isinstance(view, dict) and view.get("resource") == resource:
+        return view
+    answered = view.get("resource") if isinstance(view, dict) else None
+    raise Refused(
+        f"The gateway was asked about {resource}, and answered about {answered}.",
+        status=httpx.codes.OK,
+        advice="A proxy on the way changes paths. Have it pass them on as they were sent (docs/fencing.md).",
+    )
 
 
 def said(headers: Mapping[str, str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from gateway.client.api import Api, said, segment
+from gateway.client.api import Api, meant, said
 from gateway.client.errors import FencingError, IssuerWentBackwards, Stale, Unavailable
 from gateway.client.source import Held, Source
 from gateway.fencing.token import Token
@@ -22,7 +22,8 @@ class Barrier:
 
         Read afterwards, it could be newer than the number: the token of a zombie would pass for one of the new epoch.
         """
-        token = (await self.api.ask("GET", f"/v1/fences/{segment(self.resource)}"))["token"]
+        fence = meant(await self.api.ask("GET", f"/v1/fences/{self.resource}"), self.resource)
+        token = fence["token"]
         return 0 if token is None else Token.parse(token).epoch
 
     async def stand(self, held: Held, headers: dict[str, str], patience: float) -> None:
@@ -35,7 +36,7 @@ class Barrier:
         give_up, pause = loop.time() + patience, 0.05
         while True:
             try:
-                await self.api.ask("POST", f"/v1/fences/{segment(self.resource)}/barrier", content)
+                fence = await self.api.ask("POST", f"/v1/fences/{self.resource}/barrier", content)
             except Stale as refusal:
                 raise await self._behind(held, Token.parse(headers["Fencing-Token"]), refusal) from refusal
             except Unavailable:
@@ -45,6 +46,7 @@ class Barrier:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 1.0)
             else:
+                meant(fence, self.resource)
                 return
 
     async def _behind(self, held: Held, token: Token, refusal: Stale) -> FencingError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any
 
-from gateway.client.api import Api, segment
+from gateway.client.api import Api, meant
 from gateway.client.bundling import Bundling
 from gateway.client.clock import Clock, now
 from gateway.client.errors import LockLost, NotAcquired, Refused, Unavailable
@@ -96,7 +96,7 @@ class Leases:
         asked, content = self._clock(), {"holder": wanted.holder, "ttl": wanted.ttl, "wait": stretch}
         content |= {"mode": wanted.mode, "request": wanted.request}
         try:
-            view = await self._posted(f"/v1/leases/{segment(wanted.resource)}", content, stretch)
+            view = await self._posted(f"/v1/leases/{wanted.resource}", content, stretch)
         except NotAcquired as refused:
             if _is_own(refused):
                 raise
@@ -106,7 +106,7 @@ class Leases:
                 wanted.resource, holder=refused.holder, expires_in=refused.expires_in, code=refused.code,
                 facts=refused.facts,
             ) from None  # fmt: skip
-        held = _held(view, asked, wanted)
+        held = _held(meant(view, wanted.resource), asked, wanted)
         # It may have been granted long after it was asked for, and counts from then on: a short request tells better.
         return await self._renew_alone(held, wanted.ttl) if self._clock() - asked > wanted.ttl / 5 else held
 
@@ -144,7 +144,7 @@ class Leases:
             await self._api.ask("DELETE", _path(held))
 
     async def holds(self, held: Held) -> bool:
-        view = await self._api.ask("GET", f"/v1/leases/{segment(held.resource)}")
+        view = meant(await self._api.ask("GET", f"/v1/leases/{held.resource}"), held.resource)
         token = str(Token(held.epoch or 0, held.value))
         return any((one["holder"], one["token"]) == (held.holder, token) for one in view["holders"])
 
@@ -153,7 +153,7 @@ class Leases:
 
     async def _withdraw(self, wanted: _Wanted) -> None:
         content = {"holder": wanted.holder, "request": wanted.request}
-        await self._api.ask("POST", f"/v1/withdrawals/{segment(wanted.resource)}", content)
+        await self._api.ask("POST", f"/v1/withdrawals/{wanted.resource}", content)
 
 
 def _held(view: Any, asked: float, wanted: _Wanted) -> Held:
@@ -176,4 +176,4 @@ def _is_own(refused: NotAcquired) -> bool:
 
 
 def _path(held: Held) -> str:
-    return f"/v1/leases/{segment(held.resource)}/{held.handle}"
+    return f"/v1/leases/{held.resource}/{held.handle}"

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from gateway.commands.calling import Gateway
+from gateway.errors import GatewayError
+from gateway.fencing.resource import canonical
 
 _PAGE = 1000
 
@@ -22,14 +23,18 @@ def start(gateway: Gateway, fence: Carried, reason: str) -> str:
 
     Raises what ``Gateway.call`` raises; ``GatewayError`` too where the fence carries another token.
     """
-    # A name keeps its own escapes, and segments of dots, which a client would fold.
-    segments = [quote(part, safe="").replace(".", "%2E") for part in fence.resource.split("/")]
-    path = f"/v1/fences/{'/'.join(segments)}/epoch"
+    path = f"/v1/fences/{canonical(fence.resource)}/epoch"
     document = gateway.call("POST", path, body={"expected": fence.token, "reason": reason})
     try:
-        return str(document["token"])
+        answered, token = str(document["resource"]), str(document["token"])
     except (LookupError, TypeError) as error:
         raise gateway.stranger() from error
+    if answered != fence.resource:
+        raise GatewayError(
+            f"A new epoch of {answered} has begun, not of {fence.resource}.",
+            advice="A proxy on the way changes paths. Have it pass them on as they were sent (docs/fencing.md).",
+        )
+    return token
 
 
 def under(gateway: Gateway, prefix: str) -> Iterator[Carried]:

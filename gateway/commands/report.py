@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import quote
 
 from gateway.commands.calling import Gateway
 from gateway.errors import ConfigurationError
@@ -14,11 +13,9 @@ def fetch(gateway: Gateway, resource: str, since: datetime | None, until: dateti
 
     Raises ``ResourceMalformed``, and what ``Gateway.fetch`` raises.
     """
-    # A name keeps its own escapes, and segments of dots, which a client would fold.
-    segments = [quote(part, safe="").replace(".", "%2E") for part in canonical(resource).split("/")]
     asked = {"since": since, "until": until}
     parameters = {name: moment.isoformat() for name, moment in asked.items() if moment is not None}
-    report = gateway.fetch(f"/v1/reports/{'/'.join(segments)}", parameters)
+    report = gateway.fetch(f"/v1/reports/{canonical(resource)}", parameters)
     if not report.lstrip().startswith("<!doctype html>"):
         raise gateway.stranger()
     return report

@@ -77,5 +77,7 @@ def not_taken(implausible: Implausible, rejection: Rejection) -> TokenImplausibl
         "rejection": str(rejection.id),
     }
     return TokenImplausible(
-        f"The fencing token {implausible.token} of {implausible.resource} {said}.", advice=advice, facts=facts
+        f"The fencing token {implausible.token} of {implausible.resource} {said}.",
+        advice=advice.format(resource=implausible.resource),
+        facts=facts,
     )

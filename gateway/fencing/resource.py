@@ -2,30 +2,40 @@
 
 A name is RFC 3986 path characters; any other byte, and any ``/`` that belongs to a value, is percent-encoded in upper
 case. ``,`` and ``=`` are encoded as well, so that lists of ``resource=token`` stay readable by machine.
+
+A name stands in the path of a URL exactly as it is. HTTP clients and proxies fold the segments ``.`` and ``..``, even
+percent-encoded ones, and would name another resource then. So no name has such a segment: see ``escape``.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
+from urllib.parse import unquote_to_bytes
 
 from gateway.errors import ConfigurationError, ResourceMalformed
 
 MAX_BYTES = 512
 
-# The SQL function fencing.escape_v1 (migrations) must agree with this set to the letter.
+# The SQL functions fencing.escape_v1 and fencing.canonical_v1 (migrations) must agree with this module to the letter.
 _LITERAL = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+;:@")
 _ENCODED = tuple(chr(byte) if byte in _LITERAL else f"%{byte:02X}" for byte in range(256))
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9\-._~!$&'()*+;:@]*")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9\-._~!$&'()*+;:@/]{1,512}")
 _UNIT = re.compile(r"%([0-9A-F]{2})|([A-Za-z0-9\-._~!$&'()*+;:@/])")
+_FOLDED = re.compile(r"(?:^|/)\.\.?(?:/|$)")
+_DOTS = re.compile(r"\.\.?~*")
+_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _FIELD = re.compile(r"\{([^{}/]+)\}")
 
 
 def escape(value: str) -> str:
-    """One value as it stands in a resource name: nothing in it can be taken for the template around it."""
+    """Return one value as it stands in a resource name: nothing in it can be taken for the template around it.
+
+    The values ``.`` and ``..`` end in ``~``. So that two values never share a name, ``.~`` ends in one more, and so on.
+    """
     if _PLAIN_VALUE.fullmatch(value):
-        return value
+        return f"{value}~" if value.startswith(".") and _DOTS.fullmatch(value) else value
     return "".join(_ENCODED[byte] for byte in value.encode())
 
 
@@ -35,24 +45,46 @@ def escape_path(value: str) -> str:
 
 
 def canonical(name: str) -> str:
-    """``name`` itself if it is in canonical form, else ``ResourceMalformed``."""
-    if _PLAIN_NAME.fullmatch(name):
+    """Return ``name`` if it is in canonical form. Raise ``ResourceMalformed``, with the spelling to use, if not."""
+    if _PLAIN_NAME.fullmatch(name) and not name.startswith(".") and "/." not in name:
         return name
+    fault = _fault(name)
+    if fault is None:
+        return name
+    spelling = _spelling(name)
+    usage = "which stands in headers, in JSON and in the path of a URL as it is"
+    raise ResourceMalformed(fault, advice=spelling and f"Its canonical spelling is {spelling}, {usage}.")
+
+
+def _fault(name: str) -> str | None:
     if not name:
-        raise ResourceMalformed("A resource name must not be empty.")
+        return "A resource name must not be empty."
     if len(name.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise ResourceMalformed(f"A resource name has at most {MAX_BYTES} bytes; this one has more.")
+        return f"A resource name has at most {MAX_BYTES} bytes; this one has more."
+    if _FOLDED.search(name):
+        return "A resource name has no segment . or .., because HTTP clients fold them."
     position = 0
     while position < len(name):
         unit = _UNIT.match(name, position)
         if unit is None:
-            raise ResourceMalformed(
-                f"Character {position + 1} of the resource name must be percent-encoded in upper case."
-            )
+            return f"Character {position + 1} of the resource name must be percent-encoded in upper case."
         if unit[1] is not None and int(unit[1], 16) in _LITERAL:
-            raise ResourceMalformed(f"%{unit[1]} in the resource name stands for a character that is written plainly.")
+            return f"%{unit[1]} in the resource name stands for a character that is written plainly."
         position = unit.end()
-    return name
+    return None
+
+
+def _spelling(name: str) -> str | None:
+    """Return the one canonical name that ``name`` can only mean; None where there is none."""
+    try:
+        raw = name.encode()
+    except UnicodeEncodeError:
+        return None
+    if not raw or _BROKEN_ESCAPE.search(raw):
+        return None
+    segments = ("".join(_ENCODED[byte] for byte in unquote_to_bytes(segment)) for segment in raw.split(b"/"))
+    spelling = "/".join(f"{segment}~" if segment in (".", "..") else segment for segment in segments)
+    return spelling if len(spelling) <= MAX_BYTES else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,11 @@ def granted(wanted: Wanted, asked: Asked) -> Granted:
         return Granted(asked.lease, asked.fresh)
     resource, lease = wanted.resource, asked.lease
     if asked.outcome is Outcome.EXHAUSTED:
-        raise TokensExhausted(f"{resource} has used up the tokens of its epoch.", facts={"resource": resource})
+        raise TokensExhausted(
+            f"{resource} has used up the tokens of its epoch.",
+            advice=f"Ask an administrator to start a new epoch: POST /v1/fences/{resource}/epoch.",
+            facts={"resource": resource},
+        )
     facts = {
         "resource": resource,
         "mode": lease.mode.value if lease else None,

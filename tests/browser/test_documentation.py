@@ -4,6 +4,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from tests.browser.stage import AUDITOR_KEY, Stage
@@ -50,6 +51,23 @@ def test_an_operation_is_tried_out_with_an_api_key(visit: Callable[..., Page]) -
     operation.get_by_role("button", name="Try it out").click()
     operation.get_by_role("button", name="Execute").click()
     expect(operation.locator(".live-responses-table .response-col_status").last).to_contain_text("200")
+
+
+@pytest.mark.parametrize("name", ["order/5", "public.txt/c%2Fd", "public.txt/50%25", "t/a+b;c%3Dd@e:f%20g"])
+def test_a_name_is_sent_as_it_is_typed(visit: Callable[..., Page], name: str) -> None:
+    page = visit("/v1/docs", logged_in=False)
+    page.get_by_role("button", name="Authorize").first.click()
+    page.get_by_label("auth-bearer-value").fill(AUDITOR_KEY)
+    page.locator(".auth-btn-wrapper").get_by_role("button", name="Apply credentials").click()
+    page.locator(".auth-btn-wrapper").get_by_role("button", name="Close").click()
+    operation = page.locator(".opblock", has=page.get_by_text("Read a fence", exact=True))
+    operation.locator(".opblock-summary-control").click()
+    operation.get_by_role("button", name="Try it out").click()
+    operation.get_by_placeholder("resource").fill(name)
+    operation.get_by_role("button", name="Execute").click()
+    expect(operation.locator(".live-responses-table .response-col_description").last).to_contain_text(
+        f'"resource": "{name}"'
+    )
 
 
 def test_an_address_cannot_name_another_description(visiting: Callable[..., tuple[Page, Watch]], stage: Stage) -> None:

@@ -11,10 +11,12 @@ from tests.processes import free_port
 class Relay:
     """``origin`` is where clients find the gateway.
 
+    ``decodes``: slashes that were sent percent-encoded arrive as slashes, as behind some proxies.
     ``kept_back``: requests that begin so do not arrive until ``let_go`` is set; ``waiting`` is set by the first.
     """
 
     def __init__(self, gateway: str) -> None:
+        self.decodes = False
         self.kept_back: bytes | None = None
         self.waiting = asyncio.Event()
         self.let_go = asyncio.Event()
@@ -57,7 +59,7 @@ class Relay:
                 if self.kept_back is not None and some.startswith(self.kept_back):
                     self.waiting.set()
                     await self.let_go.wait()
-                writer.write(some)
+                writer.write(some.replace(b"%2F", b"/") if self.decodes else some)
                 await writer.drain()
         writer.transport.abort()
 

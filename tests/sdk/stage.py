@@ -20,7 +20,6 @@ from gateway.client import blocking as threads
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
-from tests.integration.objects.stage import path_segment
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
 
 BUCKET = "reports"
@@ -66,13 +65,13 @@ class Stage:
     def standing(self, resource: str) -> dict[str, Any]:
         """How the lock stands."""
         with self.api() as api:
-            view: dict[str, Any] = api.get(f"/v1/leases/{path_segment(resource)}").json()
+            view: dict[str, Any] = api.get(f"/v1/leases/{resource}").json()
         return view
 
     def raised(self, resource: str, token: str, holder: str = "somebody") -> None:
         """Raise the fence past any lock."""
         with self.api() as api:
-            answer = api.post(f"/v1/fences/{path_segment(resource)}/barrier", json={"token": token, "holder": holder})
+            answer = api.post(f"/v1/fences/{resource}/barrier", json={"token": token, "holder": holder})
         assert answer.status_code == 200, answer.text
 
     def rejections(self, resource: str) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ class Service:
                     continue
                 if request.startswith(b"GET /together"):
                     await self._together.wait()
-                writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"token": null}')
+                writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 36\r\n\r\n{"resource": "job/1", "token": null}')
         except asyncio.IncompleteReadError:
             pass
         finally:

@@ -1,6 +1,7 @@
 """The gateway's own lease service as the client library uses it: queues, lost answers, nothing left behind."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -229,16 +230,30 @@ async def test_implausible_tokens(stage: Stage, client: FencedClient, job: str) 
     assert counter.holders == {}
 
 
-@pytest.mark.parametrize("resource", ["a/../b", "50%25/x", "a//b", "x/barrier", "it's:a+b;c@d", "./."])
+@pytest.mark.parametrize("resource", ["a/..~/b", "50%25/x", "c%2Fd", "a//b", "x/barrier", "it's:a+b;c@d", ".~/.~"])
 async def test_names_of_all_kinds(client: FencedClient, job: str, resource: str) -> None:
     async with client.lock(f"{job}/{resource}") as lock:
         assert await client._leases.holds(lock._kept.held)
         lock._kept.held = await client._leases.renew(lock._kept.held, 10)
 
 
+@pytest.mark.parametrize("make", [lambda: None, Counter], ids=["the gateway's lock", "another lock service"])
+async def test_a_proxy_that_decodes_paths_is_found_out(
+    stage: Stage, job: str, make: Callable[[], Counter | None]
+) -> None:
+    """A lock that the gateway knows under another name protects nothing, so the block does not begin."""
+    async with relayed(stage.origin) as relay, stage.client(url=relay.origin) as client:
+        relay.decodes = True
+        with pytest.raises(Refused, match=f"asked about {job}/c%2Fd, and answered about {job}/c/d") as refused:
+            await client.lock(f"{job}/c%2Fd", wait=0, source=make()).__aenter__()
+        assert "proxy" in refused.value.advice
+        async with client.lock(f"{job}/c/e", wait=0, source=make()):
+            pass
+
+
 @pytest.mark.parametrize(
     ("resource", "wrong"), [("", {}), ("a b", {}), ("a", {"ttl": 0}), ("a", {"ttl": float("nan")}),
-    ("a", {"wait": -1}), ("a", {"wait": float("nan")}), ("a", {"holder": ""}), ("a", {"holder": "é"})],
+    ("a", {"wait": -1}), ("a", {"wait": float("nan")}), ("a", {"holder": ""}), ("a", {"holder": "é"}), ("a/../b", {})],
 )  # fmt: skip
 def test_what_cannot_be_asked_for(resource: str, wrong: dict[str, object]) -> None:
     client = FencedClient("http://127.0.0.1:1")

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.resource import escape_path
 from gateway.objects.patrol import Patrol
 from gateway.objects.resources import Resources, Rule
 from gateway.objects.upstream import Upstream
@@ -22,7 +23,6 @@ from gateway.observe.events import SweepFailed
 from gateway.store.database import Database
 from tests.databases import fresh_database
 from tests.integration.objects.clients import connect
-from tests.integration.objects.stage import path_segment
 from tests.running import API_KEY, Events, config, running
 from tests.stores.store import REGION, Store
 
@@ -70,7 +70,7 @@ class Fenced:
     async def barrier(self, key: str, token: str) -> int:
         """Raise the fence of a key; the status."""
         async with httpx.AsyncClient(base_url=self.origin, timeout=60) as api:
-            path = f"/v1/fences/{path_segment(f's3/{self.bucket}/{key}')}/barrier"
+            path = f"/v1/fences/s3/{self.bucket}/{escape_path(key)}/barrier"
             answer = await api.post(path, json={"token": token}, headers={"Authorization": f"Bearer {API_KEY}"})
         return answer.status_code
 

@@ -154,7 +154,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "commands.credentials": ("commands.calling", ""),
     "commands.guard": ("commands.saying config doctor.findings guard", "typer"),
     "commands.saying": ("doctor.findings text", "rich typer"),
-    "commands.epochs": ("commands.calling", ""),
+    "commands.epochs": (f"{RULES} commands.calling", ""),
     "issuer": (f"{RULES} {WATCHED}", "httpx"),
     "leases": (f"{RULES} background leases store {WATCHED}", ""),
     "leases.answers": (f"{RULES} store.leases", ""),

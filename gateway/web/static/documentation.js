@@ -8,4 +8,10 @@ SwaggerUIBundle({
   queryConfigEnabled: false,
   validatorUrl: null,
   persistAuthorization: false,
+  // Swagger UI encodes each value of a path. A resource name stands in a path as it is, so that encoding is taken back.
+  requestInterceptor: (request) => {
+    const [path, ...query] = request.url.split("?");
+    const asTyped = path.replace(/%(?:2[1456789ABF]|3[AB]|40)/g, decodeURIComponent);
+    return Object.assign(request, { url: [asTyped, ...query].join("?") });
+  },
 });

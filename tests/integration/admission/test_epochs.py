@@ -22,7 +22,6 @@ from gateway.store.database import Database
 from tests.integration.admission.ways import WAYS, client
 from tests.integration.admission.world import ADMIN_KEY, Shown, World
 from tests.integration.objects.clients import in_thread, outcome
-from tests.integration.objects.stage import path_segment
 from tests.processes import run
 from tests.running import API_KEY
 from tests.waiting import PATIENCE
@@ -34,7 +33,7 @@ PATCH, PUT = WAYS["patch"], WAYS["put"]
 
 async def bump(world: World, resource: str, expected: str | None, **more: Any) -> httpx.Response:
     body = {"expected": expected, "reason": "the issuer was restored", **more}
-    return await world.admin.post(f"/v1/fences/{path_segment(resource)}/epoch", json=body)
+    return await world.admin.post(f"/v1/fences/{resource}/epoch", json=body)
 
 
 async def raised(world: World, resource: str, token: str) -> None:
@@ -205,7 +204,7 @@ async def test_somebody_of_the_new_epoch_was_quicker(world: World, name: str) ->
     app.include_router(epochs.routes(database, barrier, caller))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as admin:
         body = {"expected": "900", "reason": "the issuer was restored"}
-        answer = await admin.post(f"/v1/fences/{path_segment(resource)}/epoch", json=body)
+        answer = await admin.post(f"/v1/fences/{resource}/epoch", json=body)
     await database.close()
     assert (answer.status_code, shown) == (200, ["1.0", "1.5"])
 

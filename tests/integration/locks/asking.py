@@ -10,7 +10,6 @@ from typing import Any
 import asyncpg
 import httpx
 
-from tests.integration.objects.stage import path_segment
 from tests.processes import Running, free_port, started
 from tests.running import API_KEY, Events, config, running
 from tests.waiting import PATIENCE
@@ -39,7 +38,7 @@ class Caller:
     http: httpx.AsyncClient
 
     async def acquire(self, resource: str, holder: str, **wish: object) -> httpx.Response:
-        return await self.http.post(f"/v1/leases/{path_segment(resource)}", json={"holder": holder, **wish})
+        return await self.http.post(f"/v1/leases/{resource}", json={"holder": holder, **wish})
 
     async def got(self, resource: str, holder: str, **wish: object) -> dict[str, Any]:
         """The lease, which must be had."""
@@ -55,24 +54,20 @@ class Caller:
         return await self.http.delete(_path(lease))
 
     async def withdraw(self, resource: str, holder: str, request: str) -> httpx.Response:
-        return await self.http.post(
-            f"/v1/withdrawals/{path_segment(resource)}", json={"holder": holder, "request": request}
-        )
+        return await self.http.post(f"/v1/withdrawals/{resource}", json={"holder": holder, "request": request})
 
     async def lock(self, resource: str) -> dict[str, Any]:
         """How the lock stands."""
-        answer = await self.http.get(f"/v1/leases/{path_segment(resource)}")
+        answer = await self.http.get(f"/v1/leases/{resource}")
         assert answer.status_code == 200, answer.text
         view: dict[str, Any] = answer.json()
         return view
 
     async def break_lock(self, resource: str, expected: str, reason: str = "a test") -> httpx.Response:
-        return await self.http.post(
-            f"/v1/breaks/{path_segment(resource)}", json={"expected": expected, "reason": reason}
-        )
+        return await self.http.post(f"/v1/breaks/{resource}", json={"expected": expected, "reason": reason})
 
     async def barrier(self, resource: str, token: str) -> httpx.Response:
-        return await self.http.post(f"/v1/fences/{path_segment(resource)}/barrier", json={"token": token})
+        return await self.http.post(f"/v1/fences/{resource}/barrier", json={"token": token})
 
     async def until(self, resource: str, **wanted: object) -> dict[str, Any]:
         """How the lock stands, once it stands as ``wanted``."""
@@ -150,4 +145,4 @@ def value(lease: dict[str, Any]) -> int:
 
 
 def _path(lease: dict[str, Any]) -> str:
-    return f"/v1/leases/{path_segment(lease['resource'])}/{lease['lease']}"
+    return f"/v1/leases/{lease['resource']}/{lease['lease']}"

@@ -63,7 +63,7 @@ async def test_limits_of_a_list_of_renewals(service: Service) -> None:
     assert problem(misnamed) == MISNAMED
 
 
-@pytest.mark.parametrize("name", ["job/%C3%A9", "a%20b", "job/%256b", "job/%252f", "a%00b", "x" * 513, ""])
+@pytest.mark.parametrize("name", ["job/%c3%a9", "a,b", "job/%6b", "job/%2f", "a%7Eb", "x" * 513, ""])
 async def test_what_is_no_canonical_name(service: Service, name: str) -> None:
     lease = uuid4()
     for asked in (

@@ -47,7 +47,7 @@ class Stage:
     async def fence(self, resource: str) -> str | None:
         """The token of a fence as the fencing API shows it."""
         async with self.api() as api:
-            answer = await api.get(f"/v1/fences/{path_segment(resource)}")
+            answer = await api.get(f"/v1/fences/{resource}")
         assert answer.status_code == 200, answer.text
         token: str | None = answer.json()["token"]
         return token
@@ -56,7 +56,7 @@ class Stage:
         """Raise a fence without writing."""
         async with self.api() as api:
             return await api.post(
-                f"/v1/fences/{path_segment(resource)}/barrier",
+                f"/v1/fences/{resource}/barrier",
                 json={"token": token} | ({"holder": holder} if holder else {}),
             )
 
@@ -98,12 +98,6 @@ def _own(exchanges: Iterable[Exchange]) -> list[Exchange]:
 def _is_probe(key: str) -> bool:
     """One of the probe's keys has a slash in front."""
     return key.removeprefix("/").startswith(PREFIX)
-
-
-def path_segment(resource: str) -> str:
-    """A resource name as it stands in a URL: its own escapes escaped, and dots where a client would fold them."""
-    escaped = resource.replace("%", "%25")
-    return "/".join("%2E" * len(part) if part in (".", "..") else part for part in escaped.split("/"))
 
 
 @asynccontextmanager

@@ -15,7 +15,8 @@ NFD = unicodedata.normalize("NFD", "é")
 
 # Each key with the resource it belongs to, behind s3/bucket/.
 KEYS = [
-    ("a/../b", "a/../b"),
+    ("a/../b", "a/..~/b"),
+    ("a/..~/b", "a/..~~/b"),
     ("b", "b"),
     ("/x", "/x"),
     ("x//y", "x//y"),
@@ -30,9 +31,9 @@ KEYS = [
     (NFD, "e%CC%81"),
     ("tail/", "tail/"),
     ("tail", "tail"),
-    (".", "."),
-    ("..", ".."),
-    ("./.", "./."),
+    (".", ".~"),
+    ("..", "..~"),
+    ("./.", ".~/.~"),
     ("?a=b&c#d", "%3Fa%3Db&c%23d"),
     ("line\r\n\tfeed", "line%0D%0A%09feed"),
     ("\x7f\u2028", "%7F%E2%80%A8"),

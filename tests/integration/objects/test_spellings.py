@@ -9,6 +9,7 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.resource import escape_path
 from tests.doubles.s3 import S3Double
 from tests.integration.objects import test_forms as forms
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
@@ -91,7 +92,7 @@ async def test_an_older_holder_has_no_other_spelling(paths: Stage, mutation: str
         assert (status, code) == (400, "InvalidArgument"), key
         assert "Nothing was written" in message
         assert "refused" in message
-        assert await paths.fence(f"s3/bucket/{key}") is None, "nobody has been acknowledged"
+        assert await paths.fence(f"s3/bucket/{escape_path(key)}") is None, "nobody has been acknowledged"
     assert not [each for each in paths.applied(before) if each.key != "another"]
     assert not paths.double.store.bucket("bucket").uploads.running(now=paths.double.service.now())
     assert paths.body(plain) == b"the newer holder's"

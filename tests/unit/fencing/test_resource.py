@@ -1,5 +1,7 @@
 """Every resource has one name, and two resources never share one."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,9 @@ from gateway.fencing.resource import MAX_BYTES, Template, canonical, escape, esc
 values = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
-@pytest.mark.parametrize("name", ["a", "order/5", "s3/bucket/a//b", "x/%2F", "%25", "a" * MAX_BYTES, "t/"])
+@pytest.mark.parametrize(
+    "name", ["a", "order/5", "s3/bucket/a//b", "x/%2F", "%25", "a" * MAX_BYTES, "t/", ".../.~", "..~/x", "%FF"]
+)
 def test_canonical_names_pass(name: str) -> None:
     assert canonical(name) == name
 
@@ -18,12 +22,45 @@ def test_canonical_names_pass(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["", "a b", "ü", "a\n", "a\x00", "%", "%2", "%2f", "%41", "a=b", "a,b", "a?b", "a#b", '"', "a\\b",
-     "a" * (MAX_BYTES + 1), "\ud800"],
+     "a" * (MAX_BYTES + 1), "\ud800", ".", "..", "a/./b", "../a", "a/.."],
     ids=ascii,
 )  # fmt: skip
 def test_other_names_do_not(name: str) -> None:
     with pytest.raises(ResourceMalformed):
         canonical(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "spelling"),
+    [("a b", "a%20b"), ("a%2fb", "a%2Fb"), ("%41", "A"), ("a/../b", "a/..~/b"), ("%2E/x", ".~/x"),
+     ("a,b=c", "a%2Cb%3Dc"),
+     ("ü", "%C3%BC"), ("%ff", "%FF"), ("50%", None), ("%zz", None), ("", None), ("\ud800", None), ("," * 200, None)],
+    ids=ascii,
+)  # fmt: skip
+def test_the_advice_has_the_spelling_that_a_name_can_only_mean(name: str, spelling: str | None) -> None:
+    with pytest.raises(ResourceMalformed) as refused:
+        canonical(name)
+    said = re.search(r"canonical spelling is ([^ ]+), which", refused.value.advice)
+    assert (said and said[1]) == spelling
+    if spelling is not None:
+        assert canonical(spelling) == spelling
+
+
+dots = st.lists(st.sampled_from([".", "..", ".~", "~", "a", "/", "", "..~~"]), max_size=6).map("".join)
+
+
+@given(dots, dots)
+def test_no_value_makes_a_segment_that_clients_fold(one: str, other: str) -> None:
+    assert (escape(one) == escape(other)) == (one == other)
+    assert (escape_path(one) == escape_path(other)) == (one == other)
+    for name in (f"t/{escape(one)}", f"s3/b/{escape_path(one)}", Template.parse("t/a.{a}/x").fill({"a": one})):
+        assert canonical(name) == name
+
+
+@pytest.mark.parametrize("text", ["{a}.", ".{a}", ".{a}.", "t/{a}../x", "../{a}", "t/.", "t/./{a}"])
+def test_templates_whose_names_clients_could_fold_are_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="segment"):
+        Template.parse(text)
 
 
 @given(values)

@@ -14,7 +14,9 @@ from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 OLD, NEW = "o" * 32, "n" * 32
 SIGNER = Signer([NEW, OLD])
 
-names = st.text("abz09-._~!$&'()*+;:@/", min_size=1, max_size=40)
+names = st.text("abz09-._~!$&'()*+;:@/", min_size=1, max_size=40).filter(
+    lambda name: not {".", ".."} & set(name.split("/"))
+)
 tokens = st.builds(Token, st.integers(0, MAX_EPOCH), st.integers(0, MAX_VALUE))
 
 

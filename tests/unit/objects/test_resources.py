@@ -31,7 +31,7 @@ from gateway.objects.resources import Resources, Rule
         ("{b}/**", "b/{b}", "bkt/k", "b/bkt"),
         ("logs/**", "{bucket}/all", "logs/a/b", "logs/all"),
         ("logs/{day}/**", "{bucket}/{day}/{key}", "logs/1/x y", "logs/1/1/x%20y"),
-        ("logs/**", None, "logs/a//../b+c%2F", "s3/logs/a//../b+c%252F"),
+        ("logs/**", None, "logs/a//../b+c%2F", "s3/logs/a//..~/b+c%252F"),
         ("jobs/*", "one", "jobs/x", "one"),
         ("jobs/*", "one", "jobs/x/", None),
     ],
