@@ -14,8 +14,9 @@ import uvicorn
 
 from gateway.config.server import Server
 from gateway.connection import KEEP_ALIVE, Connection
-from gateway.errors import ConfigurationError, SqlError
+from gateway.errors import ConfigurationError, SqlError, Unavailable
 from gateway.store import schema
+from gateway.store.database import refuses_sessions
 
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -156,6 +157,10 @@ async def revision(dsn: str) -> str | None:
         return await schema.installed(dsn)
     except SqlError as error:
         raise ConfigurationError(f"postgres.dsn: the database refuses: {error.message}", advice="") from error
+    except Unavailable as error:
+        if refuses_sessions(error):
+            raise ConfigurationError(f"postgres.dsn: {error.message}", advice="") from error
+        raise
     except ValueError as error:
         # Not what the driver says: it may repeat the password.
         raise ConfigurationError("postgres.dsn: not the address of a database", advice="") from error

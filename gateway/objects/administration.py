@@ -9,7 +9,7 @@ from gateway.objects.operations import Operation
 from gateway.objects.probe import Profiles
 from gateway.objects.sweeper import Sweeper
 from gateway.objects.upstream import Upstream
-from gateway.objects.writes import refusal_of_store
+from gateway.objects.writes import after_the_effect, refusal_of_store
 from gateway.observe.events import BucketAdministered, Observe
 from gateway.store import administration, bypasses, tombstones
 from gateway.store.database import Database
@@ -64,10 +64,11 @@ class Administration:
         reply = await self.send(call.scope["method"], request.raw_path, request.query, headers, content)
         if request.operation is Operation.DELETE_BUCKET and await self._clear(request.bucket, reply):
             reply = await self.send(call.scope["method"], request.raw_path, request.query, headers, content)
-        if request.operation is Operation.DELETE_BUCKET and reply.status < 300:
-            await bypasses.forget_bucket(self._database, request.bucket)
         if request.operation in _CHANGES_THE_PROFILE:
             self._profiles.forget(request.bucket)
+        if request.operation is Operation.DELETE_BUCKET and reply.status < 300:
+            with after_the_effect("noted"):
+                await bypasses.forget_bucket(self._database, request.bucket)
         self._observe(BucketAdministered(call.principal.name, request.operation, request.bucket, reply.status))
         await call.answer.passed(reply.status, reply.headers, reply.body)
 

@@ -1,6 +1,7 @@
 """What all fenced writes have in common: the resource and the token of a key, early refusal, the end of the story."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 from uuid import UUID, uuid4
@@ -9,6 +10,7 @@ from gateway.admission import Admission
 from gateway.errors import (
     GatewayError,
     OutcomeUnknown,
+    SqlError,
     StoreError,
     StoreUnfit,
     TokenImplausible,
@@ -284,10 +286,8 @@ class Writes:
             self._observe(WriteAccepted("objects", write.attempt.rule, "store"))
         else:
             reason = str(decision) if decision else TokenImplausible.code if write.implausible else TokenRequired.code
-            try:
+            with after_the_effect("put on record"):
                 await self._audit.passed(Refusal(write.target.resource, reason, write.attempt, fence, enforced=False))
-            except Unavailable as error:
-                raise OutcomeUnknown("The write has taken effect, but could not be put on record.") from error
 
 
 def _presented(call: Call, resource: str, opened: Upload | None) -> FencingHeaders:
@@ -321,6 +321,18 @@ _ADVICE = {
         600,
     ),
 }
+
+
+@contextmanager
+def after_the_effect(unfinished: str) -> Iterator[None]:
+    """Let no failure say that nothing was written, once the store has done what was asked.
+
+    Raises ``OutcomeUnknown``, whose ``message`` says what is left to do: ``unfinished``.
+    """
+    try:
+        yield
+    except (Unavailable, SqlError) as error:
+        raise OutcomeUnknown(f"The request has taken effect, but could not be {unfinished}.") from error
 
 
 def unavailable(outcome: NotDone, message: str) -> Unavailable:

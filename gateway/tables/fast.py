@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from gateway.admission import Admission
-from gateway.errors import GatewayError, SqlError
+from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.record import Attempt
 from gateway.fencing.refusal import refusal
 from gateway.fencing.token import Token
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record.audit import Audit
-from gateway.store.database import Database
+from gateway.store.database import Database, asks_again
 from gateway.tables import body, recipes, response
 from gateway.tables.batch import Batches
 from gateway.tables.expressions import Statement
@@ -155,8 +155,8 @@ class FastPath:
             self._observe(FAST_BEFORE)
             try:
                 row = await self._write_batches.send(statement, arguments, resource, size)
-            except SqlError as error:
-                if error.sqlstate.startswith("40"):
+            except Unavailable as error:
+                if asks_again(error):
                     return None
                 raise
             self._observe(FAST_AFTER)
