@@ -253,9 +253,7 @@ def _put(world: World, key: str, token: int = 33, body: bytes = b"after", **argu
     async def stands() -> bool:
         return world.stage.body(key) == body
 
-    return Attempt(
-        lambda: outcome(world.s3(token).put_object, Key=key, Body=body, **arguments), (200,), stands
-    )
+    return Attempt(lambda: outcome(world.s3(token).put_object, Key=key, Body=body, **arguments), (200,), stands)
 
 
 async def put(world: World) -> Attempt:
@@ -384,9 +382,7 @@ async def upload_part(world: World) -> Attempt:
 
 async def copy_part(world: World) -> Attempt:
     upload, wanted = await _opened(world), {"Bucket": "bucket", "Key": await world.object()}
-    return Attempt(
-        lambda: outcome(world.s3().upload_part_copy, **upload["place"], PartNumber=2, CopySource=wanted)
-    )
+    return Attempt(lambda: outcome(world.s3().upload_part_copy, **upload["place"], PartNumber=2, CopySource=wanted))
 
 
 async def complete_upload(world: World) -> Attempt:
@@ -396,9 +392,7 @@ async def complete_upload(world: World) -> Attempt:
         return world.stage.body(upload["place"]["Key"]) == b"after"
 
     return Attempt(
-        lambda: outcome(
-            world.s3().complete_multipart_upload, **upload["place"], MultipartUpload=upload["parts"]
-        ),
+        lambda: outcome(world.s3().complete_multipart_upload, **upload["place"], MultipartUpload=upload["parts"]),
         (200,),
         stands,
     )
