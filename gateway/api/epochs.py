@@ -62,8 +62,8 @@ def routes(database: Database, barrier: Barrier, caller: Authenticate) -> APIRou
         except (Unavailable, OutcomeUnknown) as error:
             raise OutcomeUnknown(
                 f"The fence of {name} is at {token}, but what was under way before is not settled. {error.message}",
-                advice=f"The epoch has begun: do not start another. Call the barrier with the token {token} until it "
-                "stands, before anybody reads.",
+                advice="The epoch has begun: do not start another. Before anybody reads, the first holder of the new "
+                f"epoch calls the barrier until it stands. Where any token is taken, so may you, with {token}.",
             ) from error
         return fence_view(name, bumped.fence)
 

@@ -4,7 +4,7 @@ It only ever confirms: a write goes through if its fence already carries exactly
 and whatever is wrong with a request, is found out by sending it the whole way, with nothing written.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -83,9 +83,9 @@ class FastPath:
         """Whether a request of this form has been seen."""
         return plain.form in self._writes or plain.form in self._reads
 
-    def confirms(self, claimed: Sequence[str] | None) -> bool:
-        """Whether a token that the fences of these resources carry may write without being looked at again."""
-        return not any(map(self._admission.asks_every_time, claimed or ()))
+    def confirms(self, resource: str, token: Token) -> bool:
+        """Return whether this token may write without being looked at again, where the fence carries it."""
+        return not self._admission.asks_about(resource, token)
 
     async def write(self, plain: Plain, content: bytes, sender: Callable[[], Sender]) -> Response | None:
         """The answer to a write that has taken effect; None where it was not sent, for want of a recipe.
@@ -105,7 +105,7 @@ class FastPath:
             return None
         recipe = learnt.recipe
         resource = recipe.resource(plain.values, payload)
-        if resource is None or shown.resource not in (None, resource) or self._admission.asks_every_time(resource):
+        if resource is None or shown.resource not in (None, resource) or not self.confirms(resource, shown.token):
             return None
         row = await self.send(
             recipe.statement,

@@ -131,7 +131,7 @@ async def call_that_writes(world: World) -> Attempt:
 
 def _asked(method: str, path: str, *expected: int, document: Any = None, **headers: str) -> Path:
     async def path_of(world: World) -> Attempt:
-        return Attempt(lambda: world.ask(method, path, document, **headers), expected or (200,))
+        return Attempt(lambda: world.ask(method, path, document, None, **headers), expected or (200,))
 
     return path_of
 
