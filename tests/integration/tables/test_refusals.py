@@ -241,7 +241,8 @@ INSERT INTO logs VALUES (1, 1, 0), (1, 2, 0); INSERT INTO parent VALUES (1, 0); 
 """
 FAR = {
     "a partition": "CREATE FOREIGN TABLE logs_3 PARTITION OF logs FOR VALUES IN (3) SERVER elsewhere",
-    "a partition of a partition": "CREATE FOREIGN TABLE logs_2_2 PARTITION OF logs_2 FOR VALUES IN (2) SERVER elsewhere",
+    "a partition of a partition": "CREATE FOREIGN TABLE logs_2_2 PARTITION OF logs_2 FOR VALUES IN (2) "
+    "SERVER elsewhere",
     "a child": "CREATE FOREIGN TABLE far () INHERITS (parent) SERVER elsewhere",
     "a grandchild": "CREATE FOREIGN TABLE far () INHERITS (child) SERVER elsewhere",
     "a rule": "CREATE FOREIGN TABLE far (id int) SERVER elsewhere; "
