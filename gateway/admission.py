@@ -74,9 +74,9 @@ class Admission:
         self._database, self._issuer = database, issuer
         self._policies, self._signer = policies or Policies(), signer or Signer()
 
-    def asks_every_time(self, resource: str) -> bool:
-        """Whether a token of this resource is to be shown to ``admit`` although its fence carries it."""
-        return self._policies.ask_every_time(resource)
+    def asks_about(self, resource: str, token: Token) -> bool:
+        """Return whether this token is to be shown to ``admit`` although its fence carries it."""
+        return self._policies.ask_about(resource, token)
 
     def asks_again(self, resource: str) -> bool:
         """Whether what was admitted may not be a moment later: the lease may have ended."""

@@ -4,18 +4,21 @@ import gc
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import uvicorn
 
 from gateway.config.server import Server
 from gateway.connection import KEEP_ALIVE, Connection
-from gateway.errors import ConfigurationError, SqlError
+from gateway.errors import ConfigurationError, SqlError, Unavailable
 from gateway.store import schema
+from gateway.store.database import refuses_sessions
 
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -27,6 +30,8 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _AGAIN = signal.SIGALRM
 _SOON = 0.01
 """Seconds after which a stop that Python dropped is asked for again."""
+_NO_KEY = ("PEM_LIB", "NO_START_LINE", None)
+"""What OpenSSL says, in its versions, of a file without a private key."""
 
 
 class StopRequested(SystemExit):
@@ -108,9 +113,11 @@ def collect_rarely() -> None:
 def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) -> uvicorn.Server:
     """A uvicorn server for ``app``, not running yet. ``grace`` is in seconds.
 
-    The client's address is the peer's: a header could be forged, and the address goes on record.
+    The client's address is the peer's: a header could be forged, and the address goes on record. Raises
+    ``ConfigurationError`` where TLS is wanted and its files cannot be used.
     """
     settings = settings or Server()
+    _check_tls(settings.tls_certificate, settings.tls_key)
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -123,8 +130,8 @@ def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) 
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE,
             proxy_headers=False,
-            ssl_certfile=_existing(settings, "tls_certificate"),
-            ssl_keyfile=_existing(settings, "tls_key"),
+            ssl_certfile=settings.tls_certificate,
+            ssl_keyfile=settings.tls_key,
             timeout_graceful_shutdown=grace,
         )
     )
@@ -156,6 +163,10 @@ async def revision(dsn: str) -> str | None:
         return await schema.installed(dsn)
     except SqlError as error:
         raise ConfigurationError(f"postgres.dsn: the database refuses: {error.message}", advice="") from error
+    except Unavailable as error:
+        if refuses_sessions(error):
+            raise ConfigurationError(f"postgres.dsn: {error.message}", advice="") from error
+        raise
     except ValueError as error:
         # Not what the driver says: it may repeat the password.
         raise ConfigurationError("postgres.dsn: not the address of a database", advice="") from error
@@ -177,8 +188,50 @@ async def check_schema(dsn: str) -> None:
         )
 
 
-def _existing(settings: Server, key: str) -> str | None:
-    path = getattr(settings, key)
-    if path is not None and not path.is_file():
-        raise ConfigurationError(f"server.{key}: {path}: there is no such file.", advice="")
-    return None if path is None else str(path)
+def _check_tls(certificate: Path | None, key: Path | None) -> None:
+    """Raise ``ConfigurationError`` where these files cannot be used. uvicorn reads them only once it is serving."""
+    if certificate is None:
+        return
+    _check_readable("tls_certificate", certificate)
+    if key is not None:
+        _check_readable("tls_key", key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(certificate)
+    except ssl.SSLError as error:
+        raise _unusable("tls_certificate", certificate, "holds no certificate in PEM form") from error
+    try:
+        context.load_cert_chain(certificate, key, _no_password)
+    except _EncryptedKey as error:
+        advice = "Decrypt it: openssl pkey -in … -out …"
+        raise _unusable("tls_key", key or certificate, "the key is encrypted", advice) from error
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            reason = f"the key of another certificate than {certificate}"
+            raise _unusable("tls_key", key or certificate, reason) from error
+        if error.reason not in _NO_KEY:
+            raise _unusable("tls_certificate", certificate, f"OpenSSL refuses it, {error.reason}") from error
+        if key is None:
+            raise _unusable("tls_certificate", certificate, "holds no private key", "Set server.tls_key.") from error
+        raise _unusable("tls_key", key, "holds no private key in PEM form") from error
+
+
+class _EncryptedKey(Exception):
+    """OpenSSL asks for a password. It would ask the terminal."""
+
+
+def _no_password() -> str:
+    raise _EncryptedKey
+
+
+def _check_readable(setting: str, path: Path) -> None:
+    if not path.is_file():
+        raise _unusable(setting, path, "there is no such file")
+    try:
+        path.read_bytes()
+    except OSError as error:
+        raise _unusable(setting, path, error.strerror or type(error).__name__) from error
+
+
+def _unusable(setting: str, path: Path, reason: str, advice: str = "") -> ConfigurationError:
+    return ConfigurationError(f"server.{setting}: {path}: {reason}.", advice=advice)

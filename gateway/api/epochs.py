@@ -10,7 +10,7 @@ from gateway.api.names import ResourceName
 from gateway.api.problems import Problem
 from gateway.api.requests import Authenticate, TokenText, check_administrator, storable
 from gateway.auth.principal import Principal
-from gateway.errors import ExpectedMismatch, TokensExhausted, Unavailable
+from gateway.errors import ExpectedMismatch, OutcomeUnknown, TokensExhausted, Unavailable
 from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
@@ -60,11 +60,11 @@ def routes(database: Database, barrier: Barrier, caller: Authenticate) -> APIRou
             while not decision.passes:
                 # Somebody of the new epoch was quicker, and may still be settling what was under way before.
                 decision, fence = await barrier(name, Presented(fence.token), principal.name)
-        except Unavailable as error:
-            raise Unavailable(
+        except (Unavailable, OutcomeUnknown) as error:
+            raise OutcomeUnknown(
                 f"The fence of {name} is at {token}, but what was under way before is not settled. {error.message}",
-                advice=f"The epoch has begun: do not start another. Call the barrier with the token {token} until it "
-                "stands, before anybody reads.",
+                advice="The epoch has begun: do not start another. Before anybody reads, the first holder of the new "
+                f"epoch calls the barrier until it stands. Where any token is taken, so may you, with {token}.",
             ) from error
         return fence_view(name, bumped.fence)
 

@@ -52,6 +52,12 @@ class Server(Section):
             raise ValueError("must be host:port, such as 127.0.0.1:8080")
         return value
 
+    @model_validator(mode="after")
+    def _whole_pair(self) -> "Server":
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise ValueError("tls_key needs tls_certificate")
+        return self
+
     @property
     def host(self) -> str:
         return urlsplit(f"//{self.listen}").hostname or ""

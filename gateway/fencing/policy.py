@@ -62,6 +62,10 @@ class Policy:
         """Whether a token that the fence carries already has to be looked at again, with each write."""
         return self.tokens in (TokenPolicy.SIGNED, TokenPolicy.LIVE)
 
+    def asks_about(self, token: Token) -> bool:
+        """Return whether this token has to be looked at although the fence carries it."""
+        return self.asks_every_time or (self.tokens is TokenPolicy.ISSUED and token.begins_an_epoch)
+
 
 DEFAULT = Policy()
 _NOTHING = Token(0, 0)
@@ -90,6 +94,12 @@ class Policies:
     def ask_every_time(self, resource: str) -> bool:
         """Whether a token of this resource has to be looked at although the fence carries it."""
         return not self._never and self.of(resource).asks_every_time
+
+    def ask_about(self, resource: str, token: Token) -> bool:
+        """Return whether this token of this resource has to be looked at although the fence carries it."""
+        if self._never and not token.begins_an_epoch:
+            return False
+        return self.of(resource).asks_about(token)
 
     def lock_delay(self, resource: str) -> float:
         """Seconds for which the lock of the resource stays closed after its holder was lost."""
@@ -142,7 +152,8 @@ def decide(policy: Policy, token: Token, standing: Standing) -> Reason | None:
         case TokenPolicy.SIGNED:
             return None if standing.authentic else _forged(standing, Reason.NO_SEQUENCER)
         case TokenPolicy.ISSUED:
-            return None if standing.issued else _forged(standing, Reason.NOT_ISSUED)
+            issued = standing.issued and not token.begins_an_epoch
+            return None if issued else _forged(standing, Reason.NOT_ISSUED)
         case TokenPolicy.LIVE:
             return None if standing.held else _forged(standing, Reason.NOT_HELD)
 
@@ -154,9 +165,9 @@ def by_order(policy: Policy) -> Policy:
 
 def _is_settled(policy: Policy, token: Token, fence: Token | None) -> bool:
     """Whether the fence has the answer. One that is overtaken is refused by it, with who has overtaken it; and one that
-    it carries was admitted when it came.
+    it carries was admitted when it came, unless a new epoch has put it there.
     """
-    return fence is not None and (token < fence or (token == fence and not policy.asks_every_time))
+    return fence is not None and (token < fence or (token == fence and not policy.asks_about(token)))
 
 
 def _forged(standing: Standing, otherwise: Reason) -> Reason:

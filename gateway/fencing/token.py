@@ -31,6 +31,11 @@ class Token:
             raise TokenMalformed(f"{_shown(text)} is out of range: epochs end at {MAX_EPOCH}, values at {MAX_VALUE}.")
         return cls(epoch, value)
 
+    @property
+    def begins_an_epoch(self) -> bool:
+        """Return whether a new epoch sets a fence to this token. The lease service issues only the values above it."""
+        return self.value == 0
+
     def __str__(self) -> str:
         """The canonical wire form: epoch 0 is not written."""
         return f"{self.epoch}.{self.value}" if self.epoch else str(self.value)

@@ -25,7 +25,7 @@ from gateway.table_rules import table_rules
 from gateway.tables.catalog import Snapshot, Table
 from gateway.tables.plan import naming
 
-REVISION = "0012"
+REVISION = "0016"
 _REFUSED = "42501"
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
@@ -176,6 +176,11 @@ async def _table(database: Database, schema_name: str, name: str) -> tuple[Table
     if table.kind in _KINDS:
         raise ConfigurationError(
             f"{qualified} is {_KINDS[table.kind]}.", advice="Install the guard on the tables that hold its rows."
+        )
+    if table.reaches_foreign:
+        raise ConfigurationError(
+            f"{qualified} has rows in a foreign table, which are written by another transaction.",
+            advice="Detach the foreign table, and install the guard in the database that holds its rows.",
         )
     if relation.is_partition:
         raise ConfigurationError(

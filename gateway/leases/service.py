@@ -166,7 +166,12 @@ class LeaseService:
         broken, turn = await leases.break_lock(self._database, resource, expected, caller, reason)
         self._go_on(turn)
         self._observe(LeaseAnswered("broken", broken))
-        view = await self.inspect(resource)
+        try:
+            view = await self.inspect(resource)
+        except Unavailable as error:
+            if broken:
+                raise OutcomeUnknown("The lock was broken, but how it stands now cannot be read.") from error
+            raise
         if not broken:
             held = str(view.holders[0].token) if view.holders else None
             raise ExpectedMismatch(

@@ -1,7 +1,7 @@
 """Administration of buckets: for callers who may, and on record before the store is asked."""
 
-from gateway.errors import StoreError, Unavailable
-from gateway.objects.answers import Rejected
+from gateway.errors import OutcomeUnknown, StoreError, Unavailable
+from gateway.objects.answers import NotSent, Rejected
 from gateway.objects.call import Call
 from gateway.objects.exchange import Reply
 from gateway.objects.listings import Listings
@@ -9,7 +9,7 @@ from gateway.objects.operations import Operation
 from gateway.objects.probe import Profiles
 from gateway.objects.sweeper import Sweeper
 from gateway.objects.upstream import Upstream
-from gateway.objects.writes import refusal_of_store
+from gateway.objects.writes import after_the_effect, refusal_of_store
 from gateway.observe.events import BucketAdministered, Observe
 from gateway.store import administration, bypasses, tombstones
 from gateway.store.database import Database
@@ -61,13 +61,17 @@ class Administration:
         await administration.record(self._database, call.attempt(), request.operation, bucket=request.bucket)
         headers = [*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())]
         content = body.content if body else b""
-        reply = await self.send(call.head.method, request.raw_path, request.query, headers, content)
-        if request.operation is Operation.DELETE_BUCKET and await self._clear(request.bucket, reply):
+        try:
             reply = await self.send(call.head.method, request.raw_path, request.query, headers, content)
+            if request.operation is Operation.DELETE_BUCKET and await self._clear(request.bucket, reply):
+                reply = await self.send(call.head.method, request.raw_path, request.query, headers, content)
+        finally:
+            # The store may have done what it has not answered.
+            if request.operation in _CHANGES_THE_PROFILE:
+                self._profiles.forget(request.bucket)
         if request.operation is Operation.DELETE_BUCKET and reply.status < 300:
-            await bypasses.forget_bucket(self._database, request.bucket)
-        if request.operation in _CHANGES_THE_PROFILE:
-            self._profiles.forget(request.bucket)
+            with after_the_effect("noted"):
+                await bypasses.forget_bucket(self._database, request.bucket)
         self._observe(BucketAdministered(call.principal.name, request.operation, request.bucket, reply.status))
         await call.answer.passed(reply.status, reply.headers, reply.body)
 
@@ -78,8 +82,10 @@ class Administration:
         answer, reply = await self._upstream.exchange(
             method, raw_path, query, headers, content, signed_at=await self._database.now()
         )
+        if isinstance(answer, NotSent):
+            raise Unavailable(f"Nothing was changed: {answer.reason}.")
         if reply is None:
-            raise Unavailable("The object store does not answer. The bucket may have been changed.")
+            raise OutcomeUnknown("The object store does not answer. The bucket may have been changed.")
         if isinstance(answer, Rejected):
             refusal = refusal_of_store(answer)
             if refusal.status != reply.status:

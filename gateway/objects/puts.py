@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.errors import GatewayError, OutcomeUnknown, SqlError, StoreError, Unavailable
 from gateway.http.memory import Memory
 from gateway.objects import bump, protocol
 from gateway.objects.answers import Applied, NotApplied, Rejected, Started
@@ -161,7 +161,9 @@ class Puts:
             raise Unavailable("Nothing was written: what was staged has been given up meanwhile.") from error
         finally:
             if done:
-                await _Register(self._database, write).closed(staged.upload_id)
+                # The sweeper finds what stays on the register. The write has taken effect.
+                with suppress(Unavailable, OutcomeUnknown, SqlError):
+                    await _Register(self._database, write).closed(staged.upload_id)
             else:
                 await self._give_up(write, staged.upload_id)
 

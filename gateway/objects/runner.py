@@ -8,7 +8,7 @@ from typing import TypeVar, assert_never
 from urllib.parse import quote
 from uuid import uuid4
 
-from gateway.errors import OutcomeUnknown, Unavailable
+from gateway.errors import OutcomeUnknown, SqlError, Unavailable
 from gateway.fencing.intent import (
     DEAD_AFTER_HEADER_SIGNED,
     DEAD_AFTER_QUERY_SIGNED,
@@ -121,7 +121,7 @@ class Runner:
         self._resources = resources or Resources()
 
     async def run(self, steps: Steps[Result], payload: Payload = NOTHING) -> Result:
-        """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres was lost after S3 was asked."""
+        """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres failed after S3 was asked."""
         answer: Answer = None
         asked = False
         witness = Witness(self._database, self._upstream, self._observe, self._resources)
@@ -135,9 +135,11 @@ class Runner:
                 asked = asked or _is_the_write(effect)
                 answer = await self._stepped(effect, payload, witness)
                 await witness.after(effect, answer)
-        except (Unavailable, OutcomeUnknown) as error:
+        except (Unavailable, OutcomeUnknown, SqlError) as error:
             if asked:
-                raise OutcomeUnknown("The database was lost while the write was under way.") from error
+                raise OutcomeUnknown("The database failed while the write was under way.") from error
+            if isinstance(error, SqlError):
+                raise
             raise Unavailable(error.message) from error
         finally:
             steps.close()

@@ -12,7 +12,7 @@ from gateway.objects.runner import Payload, path_of
 from gateway.objects.sources import Sources
 from gateway.objects.staging import forward_part
 from gateway.objects.upstream import Upstream
-from gateway.objects.writes import Beginning, Write, Writes, refusal_of_store
+from gateway.objects.writes import Beginning, Write, Writes, after_the_effect, refusal_of_store
 from gateway.offload import offload
 from gateway.store import uploads
 from gateway.store.database import Database
@@ -113,7 +113,8 @@ class Uploads:
         )
         if isinstance(answer, Rejected | NotSent | Unknown):
             raise _failure(answer)
-        await uploads.closed(self._database, place)
+        with after_the_effect("noted"):
+            await uploads.closed(self._database, place)
         if isinstance(answer, NotApplied):
             raise _no_such_upload()
         await call.answer.passed(204, (), b"", write.target.resource)
@@ -141,7 +142,8 @@ class Uploads:
         parts = [Part(part.number, part.etag, part.checksums) for part in listed]
         stored = await self._writes.run(write, steps, Payload(headers=call.request.headers, parts=parts))
         assert isinstance(stored, Stored)
-        await uploads.completed(self._database, _place(write, upload_id))
+        with after_the_effect("noted"):
+            await uploads.completed(self._database, _place(write, upload_id))
         await self._answer(call, write, stored.applied, stored.fence)
 
     async def _answer(self, call: Call, write: Write, applied: Applied, fence: Fence | None) -> None:

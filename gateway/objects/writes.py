@@ -1,8 +1,8 @@
 """What all fenced writes have in common: the resource and the token of a key, early refusal, the end of the story."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 from uuid import UUID, uuid4
@@ -11,6 +11,7 @@ from gateway.admission import Admission
 from gateway.errors import (
     GatewayError,
     OutcomeUnknown,
+    SqlError,
     StoreError,
     StoreUnfit,
     TokenImplausible,
@@ -318,10 +319,8 @@ class Writes:
             self._observe(WriteAccepted("objects", write.attempt.rule, "store"))
         else:
             reason = str(decision) if decision else TokenImplausible.code if write.implausible else TokenRequired.code
-            try:
+            with after_the_effect("put on record"):
                 await self._audit.passed(Refusal(write.target.resource, reason, write.attempt, fence, enforced=False))
-            except Unavailable as error:
-                raise OutcomeUnknown("The write has taken effect, but could not be put on record.") from error
 
 
 def _look(write: Write) -> Steps[HeadAnswer]:
@@ -371,6 +370,18 @@ _ADVICE = {
         600,
     ),
 }
+
+
+@contextmanager
+def after_the_effect(unfinished: str) -> Iterator[None]:
+    """Let no failure say that nothing was written, once the store has done what was asked.
+
+    Raises ``OutcomeUnknown``, whose ``message`` says what is left to do: ``unfinished``.
+    """
+    try:
+        yield
+    except (Unavailable, SqlError) as error:
+        raise OutcomeUnknown(f"The request has taken effect, but could not be {unfinished}.") from error
 
 
 def unavailable(outcome: NotDone, message: str) -> Unavailable:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
 from gateway.fencing.record import Attempt, Refusal, Rejection
 from gateway.store import rejections
-from gateway.store.database import Database
+from gateway.store.database import Database, asks_again
 
 MOST = 512
 """Refusals of one trip, unless a single write has more."""
@@ -80,14 +80,13 @@ class Recorder:
             recorded = iter(
                 await rejections.record(self._database, [one for member in members for one in member.refusals])
             )
-        except SqlError as error:
-            if len(members) == 1:
-                _fail(members[0], _not_recorded(), error)
-                return
-            # Something is wrong with one of them: the others must not suffer it.
-            for member in members:
-                await self._record_all([member])
         except GatewayError as error:
+            alone = isinstance(error, SqlError) or asks_again(error)
+            if alone and len(members) > 1:
+                # Something is wrong with one of them: the others must not suffer it.
+                for member in members:
+                    await self._record_all([member])
+                return
             for member in members:
                 _fail(member, _not_recorded(), error)
         else:

@@ -2,6 +2,7 @@
 
 import json
 
+from gateway.errors import OutcomeUnknown, Unavailable
 from gateway.fencing.record import Attempt
 from gateway.store.database import Database
 from gateway.store.queries import load
@@ -14,20 +15,23 @@ async def record(
 ) -> None:
     """Put on record, durably, what a caller is about to do. ``details`` are JSON, and no secrets.
 
-    Raises ``Unavailable``, ``OutcomeUnknown`` or ``SqlError``: then it must not be done.
+    Raises ``Unavailable`` or ``SqlError``: then it must not be done, though it may be on record.
     """
     token = attempt.token
-    await database.fetchrow_write(
-        _SQL["record"],
-        attempt.plane,
-        resource,
-        token.epoch if token else None,
-        token.value if token else None,
-        attempt.holder,
-        attempt.caller,
-        attempt.method,
-        attempt.target,
-        attempt.client,
-        attempt.request_id,
-        json.dumps({"operation": operation, **details}),
-    )
+    try:
+        await database.fetchrow_write(
+            _SQL["record"],
+            attempt.plane,
+            resource,
+            token.epoch if token else None,
+            token.value if token else None,
+            attempt.holder,
+            attempt.caller,
+            attempt.method,
+            attempt.target,
+            attempt.client,
+            attempt.request_id,
+            json.dumps({"operation": operation, **details}),
+        )
+    except OutcomeUnknown as error:
+        raise Unavailable(error.message) from error

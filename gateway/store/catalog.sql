@@ -9,8 +9,9 @@ SELECT
     c.relrowsecurity AS row_security,
     c.relhasrules AS has_rules,
     c.relhassubclass AS has_children,
+    far.reached AS reaches_foreign,
     -- A foreign table asks its wrapper, which may have no handler or no server; the gateway does not write to it anyway.
-    CASE WHEN c.relkind = 'f' THEN 0 ELSE pg_relation_is_updatable(c.oid::regclass, true) END AS updatable,
+    CASE WHEN far.reached THEN 0 ELSE pg_relation_is_updatable(c.oid::regclass, true) END AS updatable,
     (
         SELECT coalesce(json_agg(json_build_object(
             'name', a.attname,
@@ -161,6 +162,7 @@ SELECT
     )::text AS children
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (SELECT fencing.reaches_foreign_v1(c.oid) OFFSET 0) AS far (reached)
 WHERE n.nspname = ANY ($1::text[]) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 ORDER BY n.nspname, c.relname
 

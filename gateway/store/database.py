@@ -1,14 +1,14 @@
 """Statements and transactions: the one door to Postgres, where asyncpg's exceptions become ours."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import asyncpg
 
-from gateway.errors import OutcomeUnknown, SqlError, Unavailable
+from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
 from gateway.store.sessions import Session, Sessions, Use
 
 Record: TypeAlias = asyncpg.Record
@@ -48,14 +48,19 @@ _LOST: tuple[type[BaseException], ...] = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.IdleInTransactionSessionTimeoutError,
 )
 # The database undid the transaction and asks for it again.
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.InvalidCachedStatementError)
+
+# What the server says about itself, not about the statement: by class, or by the whole SQLSTATE. The statement is
+# undone, and may succeed another time: connections behind the server, timeouts and cancellations, want of memory or
+# disk, conflicts between transactions. A server that takes no writes has become a standby, or is being maintained.
+_PASSING = ("08", "40", "53", "57", "72", "25006", "25P03", "25P04", "55P03")
+_READ_ONLY = "25006"
+_COMPLETION_UNKNOWN = "40003"
+# What a server says that grants no session: wrong credentials, no such database, no right to connect to it.
+_REFUSES_SESSIONS = ("28", "3D", "42501")
+_ENDS_THE_SESSION = ("FATAL", "PANIC")
 
 
 class Transaction:
@@ -63,18 +68,23 @@ class Transaction:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._translated = translated(Unavailable)
 
     async def fetch(self, sql: str, *arguments: object) -> list[Record]:
-        with translated(Unavailable):
+        with self._translated:
             return await self._session.fetch(sql, *arguments)
 
     async def fetchrow(self, sql: str, *arguments: object) -> Record | None:
-        with translated(Unavailable):
+        with self._translated:
             return await self._session.fetchrow(sql, *arguments)
 
     async def execute(self, sql: str, *arguments: object) -> None:
-        with translated(Unavailable):
+        with self._translated:
             await self._session.execute(sql, *arguments)
+
+    def expect_refused_writes(self) -> None:
+        """Take a refused write (25006) for the statement's own fault, because the gateway made this read-only."""
+        self._translated = translated(Unavailable, only_reads=True)
 
 
 class Database:
@@ -173,7 +183,8 @@ class Database:
     async def fetchrow_write(self, sql: str, *arguments: object) -> Record | None:
         """The first row of one autocommitted statement that writes.
 
-        Raises ``OutcomeUnknown`` where the connection was lost under way: the server may have committed it.
+        Raises ``OutcomeUnknown`` where the connection was lost under way: the server may have committed it. Raises
+        ``Unavailable`` where the server ended the statement, by a timeout for example: nothing is written then.
         """
         return await self._alone(asyncpg.Connection.fetchrow, OutcomeUnknown, sql, arguments)
 
@@ -184,7 +195,7 @@ class Database:
     async def fetchmany_write(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
         """The rows of one writing statement for each of ``arguments``, in one trip and one transaction.
 
-        Each statement has a snapshot of its own. Raises ``SqlError`` where one of them fails; all are undone then.
+        Each statement has a snapshot of its own. Where one of them fails, all are undone.
         """
         return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,), self._shared)
 
@@ -195,14 +206,14 @@ class Database:
     async def run(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
         """Run ``work`` in a transaction and commit it. Whatever ``work`` raises rolls everything back.
 
-        Serialization failures and deadlocks are tried again a few times, from the start. Raises ``OutcomeUnknown``
-        where the connection was lost while committing.
+        Serialization failures and deadlocks are tried again a few times, from the start. Raises ``Unavailable`` where
+        nothing is written, and ``OutcomeUnknown`` where the connection was lost while committing.
         """
         for attempt in range(_ATTEMPTS):
             try:
                 return await self._run_once(work)
-            except SqlError as error:
-                if not isinstance(error.__cause__, _AGAIN) or attempt == _ATTEMPTS - 1:
+            except Unavailable as error:
+                if not asks_again(error) or attempt == _ATTEMPTS - 1:
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -222,7 +233,7 @@ class Database:
             with translated(lost):
                 result = await fetch(session, sql, *arguments)
         except BaseException as error:
-            if isinstance(error.__cause__, asyncpg.PostgresError):
+            if _is_answer(error.__cause__) and not _ends_the_session(error.__cause__):
                 sessions.give(session)  # the server has answered: it is ready for the next
             else:
                 sessions.drop(session)
@@ -233,16 +244,21 @@ class Database:
     async def _run_once(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
         with translated(Unavailable):
             session = await self._sessions.take()
+        transaction = session.transaction(isolation="read_committed")
         try:
-            transaction = session.transaction(isolation="read_committed")
             with translated(Unavailable):
                 await transaction.start()
+        except BaseException:
+            # asyncpg takes its session for one inside a transaction from then on, whatever the server says.
+            self._sessions.drop(session)
+            raise
+        try:
             try:
                 result = await work(Transaction(session))
             except BaseException:
-                # A session that is gone has rolled back by itself.
-                if not session.is_closed():
-                    with translated(Unavailable):
+                # The server rolls back the transaction of a session that is lost, before the rollback or during it.
+                with suppress(asyncpg.PostgresError, *_LOST):
+                    if not session.is_closed():
                         await transaction.rollback()
                 raise
             with translated(OutcomeUnknown):
@@ -281,10 +297,13 @@ def _is_as_pinned(session: Session) -> bool:
 
 
 class translated:  # noqa: N801 - reads as a phrase at its call sites
-    """Turns asyncpg's exceptions into ours. ``lost`` is what a lost connection means at this point."""
+    """Turns asyncpg's exceptions into ours. ``lost`` is what a lost connection means at this point.
 
-    def __init__(self, lost: type[Lost]) -> None:
-        self._lost = lost
+    ``only_reads``: the transaction was made read-only on purpose, so a refused write is the statement's own fault.
+    """
+
+    def __init__(self, lost: type[Lost], *, only_reads: bool = False) -> None:
+        self._lost, self._only_reads = lost, only_reads
 
     def __enter__(self) -> None:
         return None
@@ -292,18 +311,48 @@ class translated:  # noqa: N801 - reads as a phrase at its call sites
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
             return
-        if isinstance(error, asyncpg.LockNotAvailableError):
-            raise Unavailable(
-                "Another write of this resource is still under way.",
-                advice="Nothing was written. Send the request again.",
-            ) from error
+        if _is_answer(error):
+            raise self._of_server(error) from error
         # asyncpg's complaint about an argument it cannot encode is an InterfaceError too; that one is our own mistake.
         if isinstance(error, _LOST) and not isinstance(error, ValueError):
             raise self._lost("The database connection was lost.") from error
-        if isinstance(error, asyncpg.PostgresError):
-            raise SqlError(
-                error.sqlstate or "XX000", error.message or str(error), detail=error.detail, hint=error.hint
-            ) from error
+
+    def _of_server(self, error: asyncpg.PostgresError) -> Lost | SqlError:
+        sqlstate, message = error.sqlstate or "XX000", error.message or str(error)
+        if _ends_the_session(error):
+            if sqlstate.startswith(_REFUSES_SESSIONS):
+                return Unavailable(f"The database refuses the gateway a session: {message}.")
+            return self._lost("The database connection was lost.")
+        if sqlstate == _COMPLETION_UNKNOWN:
+            return self._lost(f"The database does not know the outcome: {message}.")
+        if isinstance(error, asyncpg.LockNotAvailableError):
+            return Unavailable("Another write of this resource is still under way.")
+        if sqlstate == _READ_ONLY and self._only_reads:
+            return SqlError(sqlstate, message, detail=error.detail, hint=error.hint)
+        if sqlstate.startswith(_PASSING) or isinstance(error, _AGAIN):
+            return Unavailable(f"The database ended the statement: {message}.")
+        return SqlError(sqlstate, message, detail=error.detail, hint=error.hint)
+
+
+def asks_again(error: GatewayError) -> bool:
+    """Return whether the database undid the transaction because of others, and wants it from the start."""
+    return isinstance(error.__cause__, _AGAIN)
+
+
+def refuses_sessions(error: Unavailable) -> bool:
+    """Return whether the server can be reached, but grants the gateway no session."""
+    cause = error.__cause__
+    return _is_answer(cause) and _ends_the_session(cause) and (cause.sqlstate or "").startswith(_REFUSES_SESSIONS)
+
+
+def _is_answer(error: BaseException | None) -> TypeGuard[asyncpg.PostgresError]:
+    """Return whether the server said this. asyncpg uses the same classes for what it finds out itself."""
+    return isinstance(error, asyncpg.PostgresError) and error.severity is not None
+
+
+def _ends_the_session(error: asyncpg.PostgresError) -> bool:
+    # The first is the same in all languages of the server. Poolers may send only the second.
+    return (error.severity_en or error.severity) in _ENDS_THE_SESSION
 
 
 def _milliseconds(seconds: float) -> str:

@@ -35,6 +35,7 @@ async def pin_again(transaction: Transaction) -> None:
 async def read_only(transaction: Transaction) -> None:
     """From here on every attempt to write is an ``SqlError`` (25006). It must be the first thing a transaction does."""
     await transaction.execute(_SQL["read_only"])
+    transaction.expect_refused_writes()
 
 
 async def answer(transaction: Transaction) -> tuple[str | None, str | None]:

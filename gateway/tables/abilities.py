@@ -11,14 +11,14 @@ from gateway.tables.response import Response
 
 
 def options(table: Table) -> Response:
-    """What the table permits, and the gateway: rows of a foreign table are out of reach of the fences."""
-    if table.kind == "f":
-        return allowed("OPTIONS", "GET", "HEAD")
+    """What the table permits, and the gateway."""
     return allowed("OPTIONS", "GET", "HEAD", *permitted(table))
 
 
 def permitted(table: Table) -> Iterable[str]:
-    """The writes a table permits. PUT needs a primary key."""
+    """The writes a table permits. PUT needs a primary key. Rows of a foreign table are out of reach of the fences."""
+    if table.reaches_foreign:
+        return
     if table.insertable:
         yield "POST"
     if table.insertable and table.changeable and table.primary_key:

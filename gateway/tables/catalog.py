@@ -91,7 +91,7 @@ class Table:
     ``oid``, ``primary_key_index`` (the oid of its index) and ``column_versions`` (an array of transaction ids, as text)
     tell this state of the table from any other: see ``gateway.tables.unchanged``. ``updatable`` is the sum of 4 for
     update, 8 for insert, 16 for delete. ``children`` are partitions and tables that inherit, at any depth, by schema
-    and name.
+    and name. ``reaches_foreign``: a write of it may write a foreign table, which may be the table itself.
     """
 
     schema: str
@@ -113,6 +113,7 @@ class Table:
     has_children: bool = False
     row_security: bool = False
     updatable: int = _EVERYTHING
+    reaches_foreign: bool = False
 
     @property
     def is_view(self) -> bool:
@@ -125,10 +126,11 @@ class Table:
 
     @property
     def runs_code_when_written(self) -> bool:
-        """Whether a write of it carries out triggers, rules, policies, or what is behind a view."""
-        return bool(
-            self.kind == "function" or self.runs_code_when_read or self.triggers or self.has_rules or self.has_children
-        )
+        """Whether a write of it carries out triggers, rules, policies, or what is behind a view.
+
+        So may the children of a partitioned table, which can be attached at any time.
+        """
+        return bool(self.kind == "function" or self.row_security or self.triggers or self.writes_others)
 
     @property
     def has_statement_triggers(self) -> bool:
@@ -138,13 +140,13 @@ class Table:
     @property
     def has_row_triggers(self) -> bool:
         """Whether a row may be written otherwise than its statement says. Whatever has children may: by theirs."""
-        return (
-            self.is_view
-            or self.has_rules
-            or self.has_children
-            or self.kind == "p"
-            or any(trigger.each_row and trigger.when != "after" for trigger in self.triggers)
-        )
+        before_rows = (trigger.each_row and trigger.when != "after" for trigger in self.triggers)
+        return self.writes_others or any(before_rows)
+
+    @property
+    def writes_others(self) -> bool:
+        """Return whether a write of it is carried out, or may be, by other tables: children, or what is behind it."""
+        return self.is_view or self.has_rules or self.has_children or self.kind == "p"
 
     @property
     def insertable(self) -> bool:
@@ -209,6 +211,7 @@ def _table(row: Mapping[str, Any]) -> Table:
         has_children=row["has_children"],
         row_security=row["row_security"],
         updatable=row["updatable"],
+        reaches_foreign=row["reaches_foreign"],
     )
 
 

@@ -47,8 +47,8 @@ def check_rows(wanted: Request, payload: Payload) -> None:
 
 def check_columns(wanted: Request, payload: Payload | None, table: Table) -> None:
     """What the catalog tells: the columns that are named exist, and PUT names its row by the whole key."""
-    if table.kind == "f":
-        raise not_implemented("A write to a foreign table, whose rows are in another database than the fence,")
+    if table.reaches_foreign:
+        raise not_implemented("A write that may reach a foreign table, whose rows are written by another transaction,")
     named = (*(payload.columns if payload else ()), *wanted.query.on_conflict)
     for name in named:
         if name not in table.columns:

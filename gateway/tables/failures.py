@@ -11,12 +11,12 @@ from gateway.tables.overrides import Headers
 from gateway.tables.response import BODILESS, Response
 
 # PostgREST's statuses by SQLSTATE; the longest prefix wins, and whatever is not here is 400. They differ about 54001:
-# what is nested too deeply for the database was so in the request.
+# what is nested too deeply for the database was so in the request. What the server says about itself is not here: the
+# door to it (gateway.store.database) has made an ``Unavailable`` of that.
 _STATUS_OF_SQLSTATE = {
     "23503": 409, "23505": 409, "42501": 403, "42P01": 404, "42883": 404, "25006": 405, "21000": 500,
-    "08": 503, "53": 503, "57P01": 503, "53400": 500, "54001": 400,
-    "09": 500, "25": 500, "2D": 500, "38": 500, "39": 500, "3B": 500, "40": 500, "54": 500, "55": 500, "57": 500,
-    "58": 500, "F0": 500, "HV": 500, "XX": 500, "P0": 500, "P0001": 400, "42P17": 500, "0L": 403, "0P": 403, "28": 403,
+    "54001": 400, "09": 500, "25": 500, "2D": 500, "38": 500, "39": 500, "3B": 500, "54": 500, "55": 500, "58": 500,
+    "F0": 500, "HV": 500, "XX": 500, "P0": 500, "P0001": 400, "42P17": 500, "0L": 403, "0P": 403, "28": 403,
 }  # fmt: skip
 # Their details or hints tell what else there is in the schema.
 _REVEALING = frozenset(("PGRST106", "PGRST200", "PGRST201", "PGRST202", "PGRST203", "PGRST204", "PGRST205"))

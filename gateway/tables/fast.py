@@ -4,12 +4,12 @@ It only ever confirms: a write goes through if its fence already carries exactly
 and whatever is wrong with a request, is found out by sending it the whole way, with nothing written.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from gateway.admission import Admission
-from gateway.errors import GatewayError, SqlError
+from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.record import Attempt
 from gateway.fencing.refusal import refusal
 from gateway.fencing.token import Token
@@ -17,7 +17,7 @@ from gateway.http.head import Head
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.offload import LARGE
 from gateway.record.audit import Audit
-from gateway.store.database import Database
+from gateway.store.database import Database, asks_again
 from gateway.tables import body, recipes, response
 from gateway.tables.batch import Batches
 from gateway.tables.expressions import Statement
@@ -85,9 +85,9 @@ class FastPath:
         """Whether a request of this form has been seen."""
         return plain.form in self._writes or plain.form in self._reads
 
-    def confirms(self, claimed: Sequence[str] | None) -> bool:
-        """Whether a token that the fences of these resources carry may write without being looked at again."""
-        return not any(map(self._admission.asks_every_time, claimed or ()))
+    def confirms(self, resource: str, token: Token) -> bool:
+        """Return whether this token may write without being looked at again, where the fence carries it."""
+        return not self._admission.asks_about(resource, token)
 
     async def write(self, plain: Plain, content: bytes, sender: Callable[[], Sender]) -> Response | None:
         """The answer to a write that has taken effect; None where it was not sent, for want of a recipe.
@@ -109,7 +109,7 @@ class FastPath:
             return None
         recipe = learnt.recipe
         resource = recipe.resource(plain.values, payload)
-        if resource is None or shown.resource not in (None, resource) or self._admission.asks_every_time(resource):
+        if resource is None or shown.resource not in (None, resource) or not self.confirms(resource, shown.token):
             return None
         row = await self.send(
             recipe.statement,
@@ -159,8 +159,8 @@ class FastPath:
             self._observe(FAST_BEFORE)
             try:
                 row = await self._write_batches.send(statement, arguments, resource, size)
-            except SqlError as error:
-                if error.sqlstate.startswith("40"):
+            except Unavailable as error:
+                if asks_again(error):
                     return None
                 raise
             self._observe(FAST_AFTER)

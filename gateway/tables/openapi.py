@@ -128,7 +128,7 @@ def document(tables: Sequence[Table], functions: Sequence[Function], prefix: str
 
 
 def _path(table: Table) -> Document:
-    methods = ("GET", *(permitted(table) if table.kind != "f" else ()))
+    methods = ("GET", *permitted(table))
     return {method.lower(): _operation(table, method) for method in methods}
 
 

@@ -17,8 +17,9 @@ def unchanged(table: Table) -> str:
 
     What matters: that the name means this table, its kind, every column, the primary key, and that nothing was added
     that acts on its own: rules, triggers, children, policies. ``fencing.check_unchanged_v1`` in the migrations looks.
+    Where other tables carry out its writes, ``fencing.check_foreign_v1`` looks whether one of them is a foreign table.
     """
-    return _called(
+    checked = _called(
         "check_unchanged_v1",
         *_relation(table)[:3],
         _boolean(table.has_rules),
@@ -30,6 +31,9 @@ def unchanged(table: Table) -> str:
         _boolean(table.has_statement_triggers),
         _boolean(table.has_row_triggers),
     )
+    if not table.writes_others:
+        return checked
+    return f"{checked} AND {_called('check_foreign_v1', str(table.oid), _boolean(table.reaches_foreign))}"
 
 
 def same_relation(table: Table) -> str:

@@ -29,22 +29,25 @@ class Writer:
         After these nothing is written; after ``Unavailable`` neither; ``OutcomeUnknown`` says what it says.
         """
         columns, _ = written_columns(write)
-        if key is None and _may_be_fast(write, columns) and self._fast_path.confirms(write.claimed):
+        if key is None and _may_be_fast(write, columns):
             answer = await self._fast(write, columns)
             if answer is not None:
                 return answer
         return await self._slow_path.carry_out(Order([write], key))
 
     async def _fast(self, write: Write, columns: tuple[str, ...]) -> Response | None:
-        """One autocommitted statement. None: the fence does not carry this token, or the database wants a retry."""
+        """One autocommitted statement. None: the fence does not carry this token, the database wants a retry, or the
+        policy of the resource wants to look at the token.
+        """
         assert write.tokens is not None
         assert write.claimed is not None
-        known = write.known
+        known, resource = write.known, write.claimed[0]
+        token = write.tokens.of(resource)
+        if not self._fast_path.confirms(resource, token):
+            return None
         shape, values = lower_write(
             write.request, known.table, columns, default_row=False, fenced=True, guarded=write.guarded
         )
-        resource = write.claimed[0]
-        token = write.tokens.of(resource)
         values["resource"], values["claimed"] = resource, write.claimed
         values["epoch"], values["value"], values["holder"] = token.epoch, token.value, write.tokens.holder
         values["payload"] = write.payload.text if write.payload else None

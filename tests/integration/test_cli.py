@@ -1,6 +1,7 @@
 """The command line: what the operator gets wrong is one line that names it; what is stopped stops cleanly."""
 
 import asyncio
+import errno
 import re
 import signal
 import socket
@@ -13,8 +14,15 @@ import asyncpg
 import httpx
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from gateway import serving
+from gateway.config.server import Server
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.errors import ConfigurationError
 from gateway.store import schema
@@ -108,6 +116,84 @@ def test_what_cannot_be_served_is_said_and_nothing_runs(tmp_path: Path, dsn: str
             assert answer.returncode == 2
             assert answer.stderr.startswith(f"gateway: {said}")
             assert answer.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Files for TLS, by what is the matter with them."""
+    place = tmp_path_factory.mktemp("pem")
+    authority = trustme.CA()
+    one, other = (authority.issue_cert("127.0.0.1") for _ in range(2))
+    key = load_pem_private_key(one.private_key_pem.bytes(), None)
+    texts = {
+        "certificate": one.cert_chain_pems[0].bytes(),
+        "key": one.private_key_pem.bytes(),
+        "both": one.private_key_and_cert_chain_pem.bytes(),
+        "another key": other.private_key_pem.bytes(),
+        "encrypted": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")),
+        "text": b"no PEM at all\n",
+        "binary": b"\xff\x00\xfe",
+    }
+    paths = {name: place / name for name in texts}
+    for name, text in texts.items():
+        paths[name].write_bytes(text)
+    return {**paths, "missing": place / "nowhere", "directory": place}
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "said"),
+    [
+        ("certificate", None, "server.tls_certificate: {certificate}: holds no private key. Set server.tls_key."),
+        ("certificate", "another key", "server.tls_key: {key}: the key of another certificate than"),
+        ("certificate", "encrypted", "server.tls_key: {key}: the key is encrypted."),
+        ("certificate", "certificate", "server.tls_key: {key}: holds no private key"),
+        ("certificate", "text", "server.tls_key: {key}: holds no private key"),
+        ("certificate", "missing", "server.tls_key: {key}: there is no such file."),
+        ("certificate", "directory", "server.tls_key: {key}: there is no such file."),
+        ("missing", "key", "server.tls_certificate: {certificate}: there is no such file."),
+        ("text", "key", "server.tls_certificate: {certificate}: holds no certificate"),
+        ("binary", "key", "server.tls_certificate: {certificate}: holds no certificate"),
+        ("key", "key", "server.tls_certificate: {certificate}: holds no certificate"),
+    ],
+)
+def test_files_for_tls_that_cannot_be_used_are_named_before_anything_listens(
+    tmp_path: Path, pem: dict[str, Path], certificate: str, key: str | None, said: str
+) -> None:
+    named = {"certificate": pem[certificate], "key": pem[key] if key else None}
+    tls = {f"tls_{name}": str(path) for name, path in named.items() if path is not None}
+    answer = called("serve", "--config", write(tmp_path / "gateway.toml", DSN, **tls), "--listen", "127.0.0.1:0")
+    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
+    assert answer.stderr.startswith(f"gateway: {said.format(**named)}")
+
+
+def test_a_file_for_tls_that_cannot_be_read_is_named(
+    tmp_path: Path, pem: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs the tests may be allowed to read everything."""
+    read = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path == pem["key"]:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    tls = {"tls_certificate": str(pem["certificate"]), "tls_key": str(pem["key"])}
+    answer = called("serve", "--config", write(tmp_path / "gateway.toml", DSN, **tls), "--listen", "127.0.0.1:0")
+    assert (answer.returncode, answer.stderr) == (2, f"gateway: server.tls_key: {pem['key']}: Permission denied.\n")
+
+
+def test_a_key_for_tls_without_its_certificate_is_an_error_of_the_configuration(
+    tmp_path: Path, pem: dict[str, Path]
+) -> None:
+    path = write(tmp_path / "gateway.toml", DSN, tls_key=str(pem["key"]))
+    answer = called("serve", "--config", path)
+    assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
+    assert answer.stderr.startswith(f"gateway: {path}: server: tls_key needs tls_certificate")
+
+
+def test_certificate_and_key_may_be_one_file(pem: dict[str, Path]) -> None:
+    serving.server(lambda *_: asyncio.sleep(0), Server(tls_certificate=pem["both"]))
 
 
 def test_serving_needs_the_schema_which_migrate_installs(tmp_path: Path, empty_dsn: str) -> None:

@@ -1,7 +1,6 @@
 """What is written under a lock: which requests carry it, who gets to see it, and what a program gets to know."""
 
 import asyncio
-import base64
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -46,7 +45,8 @@ class Listener:
         away = scope["path"] == "/away"
         headers = [(b"location", f"{self.elsewhere}/caught".encode())] if away else []
         await send({"type": "http.response.start", "status": 307 if away else 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b'{"token": null}'})
+        resource = scope["path"].removeprefix("/v1/fences/").removesuffix("/barrier")
+        await send({"type": "http.response.body", "body": json.dumps({"resource": resource, "token": None}).encode()})
 
 
 @asynccontextmanager
@@ -192,28 +192,10 @@ async def test_credentials_and_the_environment(stage: Stage, client: FencedClien
         await in_thread(s3.put_object, **key(number), Body=b"by a child")
         with pytest.raises(ClientError):
             await in_thread(s3.put_object, **key(number + 1), Body=b"not covered")
-        with pytest.raises(ClientError):
-            await in_thread(s3.get_object, **key(number + 1))
         wide = await lock.credentials("public.accounts/*")
         assert wide.session_token != issued.session_token
-        read = [
-            _read_scope(keys.session_token)
-            for keys in (
-                issued,
-                await lock.credentials(read=["s3/reports/in/**"]),
-                await lock.credentials(read="all"),
-            )
-        ]
-        assert read == [None, ["s3/reports/in/**"], ["**"]]
-        by_environment = await lock.environment(read="all")
-        assert _read_scope(by_environment["AWS_SESSION_TOKEN"]) == ["**"]
     s3.close()
     assert stage.body(number) == b"by a child"
-
-
-def _read_scope(session_token: str) -> object:
-    """What the session token says that its credentials read beside what they write."""
-    return json.loads(base64.urlsafe_b64decode(session_token.split(".")[1] + "==")).get("read")
 
 
 @pytest.mark.parametrize(

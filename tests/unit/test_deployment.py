@@ -4,12 +4,14 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # comes with the AWS CLI; only this test reads YAML
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from typer.main import get_group
 
 from gateway.cli import application
@@ -104,22 +106,49 @@ def test_the_example_configuration_loads_and_fits_the_services(services: dict[st
     assert {rule.resource for rule in (*example.tables, *example.objects)} == {"account/{id}"}
 
 
+def test_the_example_as_it_stands_contacts_nobody_outside(services: dict[str, Any], example: Config) -> None:
+    """Who tries it out has not agreed to be reported to anybody. Secrets are looked at as well: an address is one."""
+    here = {*services, "127.0.0.1", "localhost"}
+    addresses = [urlsplit(text) for text in texts(example) if "://" in text]
+    assert {"postgresql", "http"} <= {address.scheme for address in addresses}
+    assert {address.hostname for address in addresses} <= here
+    assert (example.webhooks, example.telemetry.traces, example.leases.issuer) == ((), None, None)
+
+
+def texts(value: object) -> Iterator[str]:
+    """All texts in a configuration."""
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from texts(getattr(value, name))
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from texts(one)
+    elif isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, str):
+        yield value
+
+
 @pytest.mark.parametrize("section", list(Config.model_fields))
 def test_the_example_has_every_key_and_what_is_commented_out_is_its_default(section: str) -> None:
     """Where a key has no default, or a rule takes that of ``[fencing]``, any value that loads is an example."""
     text = (ROOT / "gateway.example.toml").read_text()
-    lines = re.findall(r"^(\[+\w+\]+|(?:# )?\w+ = .+)$", text, re.MULTILINE)
-    first = next(at for at, line in enumerate(lines) if line.strip("[]") == section)
-    last = next((at for at, line in enumerate(lines) if at > first and line.startswith("[")), len(lines))
+    lines = re.findall(r"^((?:# )?\[+\w+\]+|(?:# )?\w+ = .+)$", text, re.MULTILINE)
+    heads = [at for at, line in enumerate(lines) if line.removeprefix("# ").startswith("[")]
+    first = next(at for at in heads if lines[at].strip("#[] ") == section)
+    last = next((at for at in heads if at > first), len(lines))
     commented = [line[2:] for line in lines[first + 1 : last] if line.startswith("# ")]
     offered = tomllib.loads("\n".join(commented))
     stated = tomllib.loads("\n".join(line for line in lines[first + 1 : last] if not line.startswith("# ")))
     fields = keys_of(section).model_fields
     assert not stated.keys() & offered.keys()
     assert {*stated, *offered} == set(fields)
+    if lines[first].startswith("# "):
+        keys_of(section).model_validate({name: offered[name] for name in offered if fields[name].is_required()})
     for name, value in offered.items():
         default = fields[name].get_default()
-        assert default is None or value == (list(default) if isinstance(default, tuple) else default), name
+        is_example = fields[name].is_required() or default is None
+        assert is_example or value == (list(default) if isinstance(default, tuple) else default), name
 
 
 def keys_of(section: str) -> type[BaseModel]:

@@ -134,6 +134,25 @@ async def test_there_is_a_last_epoch(world: World, name: str) -> None:
     assert await world.fence(f"any/{name}") == f"{MAX_EPOCH}.1"
 
 
+@pytest.mark.parametrize("after", ["the epoch", "the next lease"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_nobody_was_issued_the_token_that_an_epoch_begins_with(
+    world: World, name: str, way: str, after: str
+) -> None:
+    """The fence carries it, but no holder does. That stays so once the lease service has issued the next one."""
+    resource = f"issued/{name}"
+    lease = await world.leased(resource)
+    for _ in range(2):  # the second one teaches the hot path this form of a write
+        assert (await PATCH(world, resource, Shown(lease["token"])))[0] == 204
+    assert (await bump(world, resource, lease["token"])).json()["token"] == "1.0"
+    if after == "the next lease":
+        assert (await world.leased(resource, "uploader"))["token"] == "1.1"
+    status, code = await WAYS[way](world, resource, Shown("1.0"))
+    assert (status, code) in ((403, "token-implausible"), (403, "ImplausibleFencingToken"))
+    assert await world.fence(resource) == "1.0"
+    assert (await world.on_record(resource))[-1] == ("token-implausible", "1.0", True)
+
+
 async def test_leases_end_and_the_lease_service_goes_on_above(world: World, name: str) -> None:
     resource = f"live/{name}"
     lease = await world.leased(resource, "ann")

@@ -161,7 +161,7 @@ class TestOnRecord:
     async def test_it_is_even_if_the_store_is_down(self, shared: Stage, bucket: str, operation: str) -> None:
         cut = shared.double.cut(operation=operation, bucket=bucket, times=None)
         function, arguments = everything(connect(shared.origin, **ROOT))[operation]
-        assert await outcome(function, Bucket=bucket, **arguments) == (503, "ServiceUnavailable")
+        assert await outcome(function, Bucket=bucket, **arguments) == (503, "FencingOutcomeUnknown")
         shared.double.faults.remove(cut)
         assert [name for _, name, _ in await on_record(shared, bucket)] == [operation]
 

@@ -5,8 +5,10 @@ import asyncio
 import asyncpg
 import pytest
 
-from gateway.errors import OutcomeUnknown, SqlError, Unavailable
-from gateway.store.database import Database, Transaction
+from gateway import serving
+from gateway.errors import ConfigurationError, OutcomeUnknown, SqlError, Unavailable
+from gateway.store import settings
+from gateway.store.database import Database, Transaction, refuses_sessions
 from tests.waiting import PATIENCE
 
 
@@ -147,3 +149,117 @@ async def test_a_lock_that_is_held_too_long_is_unavailable(dsn: str) -> None:
             await database.fetchrow_write("UPDATE t SET v = 3")
     await holder.close()
     await database.close()
+
+
+RAISED = "DO $$ BEGIN RAISE EXCEPTION 'ringing' USING ERRCODE = '{}'; END $$"
+
+
+@pytest.mark.parametrize(
+    "sqlstate",
+    [
+        "08006",
+        "25006",
+        "25P03",
+        "40001",
+        "40P01",
+        "53100",
+        "53200",
+        "53300",
+        "55P03",
+        "57014",
+        "57P01",
+        "57P03",
+        "72000",
+    ],
+)
+async def test_what_the_server_says_about_itself_is_unavailable(database: Database, sqlstate: str) -> None:
+    raised = RAISED.format(sqlstate)
+    await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
+
+    async def work(transaction: Transaction) -> None:
+        await transaction.execute("INSERT INTO t VALUES (1)")
+        await transaction.execute(raised)
+
+    for asked in (database.fetch(raised), database.fetchrow_write(raised), database.run(work)):
+        with pytest.raises(Unavailable):
+            await asked
+    assert await database.fetch("SELECT * FROM t") == []
+    assert database.use()["own"].in_use == 0
+
+
+async def test_an_outcome_that_the_server_does_not_know_is_unknown(database: Database) -> None:
+    with pytest.raises(OutcomeUnknown):
+        await database.fetchrow_write(RAISED.format("40003"))
+
+
+@pytest.mark.parametrize("sqlstate", ["23505", "42P01", "P0001", "XX000"])
+async def test_what_the_server_says_about_the_statement_stays_its_error(database: Database, sqlstate: str) -> None:
+    for asked in (database.fetch, database.fetchrow_write):
+        with pytest.raises(SqlError) as caught:
+            await asked(RAISED.format(sqlstate))
+        assert caught.value.sqlstate == sqlstate
+
+
+async def test_a_standby_takes_no_writes_at_the_moment(dsn: str) -> None:
+    database = opened(dsn)
+    await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
+    await database.close()
+    name = dsn.partition("?")[0].rpartition("/")[2]
+    await administer(dsn, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    database = opened(dsn)
+    with pytest.raises(Unavailable, match="read-only"):
+        await database.fetchrow_write("INSERT INTO t VALUES (1)")
+    await database.close()
+
+
+async def test_a_write_in_a_transaction_that_only_reads_is_the_statements_own_fault(database: Database) -> None:
+    async def work(transaction: Transaction) -> None:
+        await settings.read_only(transaction)
+        await transaction.execute("CREATE TABLE t (v int)")
+
+    with pytest.raises(SqlError) as caught:
+        await database.run(work)
+    assert caught.value.sqlstate == "25006"
+
+
+async def test_a_session_whose_transaction_could_not_begin_is_not_used_again(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = opened(dsn, pool_size=1)
+    execute = asyncpg.Connection.execute
+
+    async def cancelled(session: asyncpg.Connection, sql: str, *arguments: object) -> str:
+        if sql.startswith("BEGIN"):
+            monkeypatch.setattr(asyncpg.Connection, "execute", execute)
+            sql = "DO $$ BEGIN PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(60); END $$"
+        return await execute(session, sql, *arguments)
+
+    await database.fetch("SELECT 1")
+    monkeypatch.setattr(asyncpg.Connection, "execute", cancelled)
+    with pytest.raises(Unavailable, match="canceling statement"):
+        await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
+    await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
+    assert await database.fetch("SELECT * FROM t") == []
+    await database.close()
+
+
+@pytest.mark.parametrize("how", ["no such database", "no right to connect"])
+async def test_a_server_that_grants_no_session_is_unavailable(dsn: str, how: str) -> None:
+    """Also in the middle of the day, when somebody has changed a password or dropped the database."""
+    name = dsn.partition("?")[0].rpartition("/")[2]
+    if how == "no such database":
+        address = dsn.replace(name, "nowhere")
+    else:
+        await administer(dsn, f"REVOKE CONNECT ON DATABASE {name} FROM PUBLIC")
+        await administer(dsn, f"CREATE ROLE {name} LOGIN")
+        address = dsn.replace("://postgres", f"://{name}")
+    database = opened(address)
+    for asked in (database.fetch, database.fetchrow_write, database.search):
+        with pytest.raises(Unavailable, match="refuses the gateway a session") as caught:
+            await asked("SELECT 1")
+        assert refuses_sessions(caught.value)
+    with pytest.raises(ConfigurationError, match="refuses the gateway a session"):
+        await serving.revision(address)
+    await database.close()
+    if how != "no such database":
+        await administer(dsn, f"DROP ROLE {name}")

@@ -4,17 +4,21 @@ Each of these answers clearly and changes nothing.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
+from gateway.auth.principal import Principal
 from gateway.errors import SqlError
-from gateway.fencing.resource import MAX_BYTES
+from gateway.fencing.resource import MAX_BYTES, Template
 from gateway.observe.events import Event, WriteRefused
 from gateway.store import fences
 from gateway.store.database import Database
-from tests.integration.tables.asking import Send, answered, row, rows
+from gateway.tables.plan import Rule
+from gateway.tables.plane import Exposure, TablePlane
+from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
 
 EVERYTHING = """
 SELECT (SELECT json_agg(t) FROM accounts t)::text, (SELECT json_agg(t) FROM users t)::text,
@@ -219,6 +223,83 @@ async def test_foreign_tables_are_not_written(write: Send, tables: Database) -> 
         CREATE FOREIGN TABLE remote (id int) SERVER elsewhere;
     """))  # fmt: skip
     answered(await write("DELETE", "/remote?id=eq.1", token=5, resource="job/1"), 400, "PGRST127")
+
+
+REACHING = """
+CREATE FOREIGN DATA WRAPPER nowhere; CREATE SERVER elsewhere FOREIGN DATA WRAPPER nowhere;
+CREATE TABLE logs (id int, part int, v int) PARTITION BY LIST (part);
+CREATE TABLE logs_1 PARTITION OF logs FOR VALUES IN (1);
+CREATE TABLE logs_2 PARTITION OF logs FOR VALUES IN (2) PARTITION BY LIST (id);
+CREATE TABLE logs_2_1 PARTITION OF logs_2 FOR VALUES IN (1);
+CREATE TABLE parent (id int PRIMARY KEY, v int);
+CREATE TABLE child () INHERITS (parent);
+CREATE TABLE ruled (id int PRIMARY KEY, v int);
+CREATE VIEW over_logs AS SELECT * FROM logs;
+CREATE VIEW over_it AS SELECT * FROM over_logs;
+CREATE VIEW over_parent AS SELECT * FROM parent;
+INSERT INTO logs VALUES (1, 1, 0), (1, 2, 0); INSERT INTO parent VALUES (1, 0); INSERT INTO ruled VALUES (1, 0);
+"""
+FAR = {
+    "a partition": "CREATE FOREIGN TABLE logs_3 PARTITION OF logs FOR VALUES IN (3) SERVER elsewhere",
+    "a partition of a partition": "CREATE FOREIGN TABLE logs_2_2 PARTITION OF logs_2 FOR VALUES IN (2) "
+    "SERVER elsewhere",
+    "a child": "CREATE FOREIGN TABLE far () INHERITS (parent) SERVER elsewhere",
+    "a grandchild": "CREATE FOREIGN TABLE far () INHERITS (child) SERVER elsewhere",
+    "a rule": "CREATE FOREIGN TABLE far (id int) SERVER elsewhere; "
+    "CREATE RULE instead AS ON UPDATE TO ruled DO INSTEAD DELETE FROM far",
+    "what is behind a view": "CREATE FOREIGN TABLE far (id int, part int, v int) SERVER elsewhere; "
+    "CREATE OR REPLACE VIEW over_logs AS SELECT * FROM far",
+}
+REACHED_FROM = {
+    "a partition": ("logs", "over_logs", "over_it"),
+    "a partition of a partition": ("logs", "logs_2", "over_logs", "over_it"),
+    "a child": ("parent", "over_parent"),
+    "a grandchild": ("parent", "child", "over_parent"),
+    "a rule": ("ruled",),
+    "what is behind a view": ("over_logs", "over_it"),
+}
+NAMES = ("logs", "logs_1", "logs_2", "over_logs", "over_it", "parent", "child", "over_parent", "ruled")
+
+
+@pytest.fixture
+async def reaching(tables: Database) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the tables above, whose rows are named by one template."""
+    await tables.run(lambda transaction: transaction.execute(REACHING))
+    exposure = Exposure(rules={f"public.{name}": Rule(Template.parse("job/{id}")) for name in NAMES})
+    plane = TablePlane(tables, exposure, authenticate=lambda _: Principal("tester"), observe=lambda _: None)
+    async with over_asgi(plane) as client:
+        yield client
+
+
+async def _patched(client: httpx.AsyncClient, name: str) -> httpx.Response:
+    return await send(client, "PATCH", f"/{name}?id=eq.1&v=gte.0", {"v": 1}, token=5)
+
+
+@pytest.mark.parametrize("known", ["known before", "not known before"])
+@pytest.mark.parametrize("way", FAR)
+async def test_a_write_that_may_reach_a_foreign_table_is_refused(
+    reaching: httpx.AsyncClient, tables: Database, way: str, known: str
+) -> None:
+    """Its rows would be written by another transaction than the one that holds the fence."""
+    if known == "known before":
+        for name in NAMES:
+            answered(await _patched(reaching, name), 204)
+    await tables.run(lambda transaction: transaction.execute(FAR[way]))
+    for name in NAMES:
+        if name not in REACHED_FROM[way]:
+            answered(await _patched(reaching, name), 204)
+    for name in REACHED_FROM[way]:
+        answered(await _patched(reaching, name), 400, "PGRST127")
+        assert (await reaching.options(f"/{name}")).headers["allow"] == "OPTIONS,GET,HEAD"
+
+
+async def test_a_table_that_reaches_no_foreign_table_any_more_is_written_again(
+    reaching: httpx.AsyncClient, tables: Database
+) -> None:
+    await tables.run(lambda transaction: transaction.execute(FAR["a partition"]))
+    answered(await _patched(reaching, "logs"), 400, "PGRST127")
+    await tables.run(lambda transaction: transaction.execute("ALTER TABLE logs DETACH PARTITION logs_3"))
+    answered(await _patched(reaching, "logs"), 204)
 
 
 async def test_a_case_insensitive_collation_does_not_make_two_names_equal(write: Send, tables: Database) -> None:

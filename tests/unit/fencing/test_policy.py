@@ -80,6 +80,10 @@ def test_what_is_not_higher_is_never_implausible(one: Token, other: Token, jump:
         (ISSUED, Token(0, 5), Standing(), Reason.NOT_ISSUED),
         (ISSUED, Token(0, 5), Standing(authentic=False), Reason.FORGED),
         (ISSUED, FENCE, Standing(FENCE), None),
+        (ISSUED, Token(3, 0), Standing(Token(3, 0)), Reason.NOT_ISSUED),
+        (ISSUED, Token(3, 0), Standing(Token(3, 0), issued=True), Reason.NOT_ISSUED),
+        (ISSUED, Token(3, 0), Standing(Token(3, 1)), None),
+        (ANY, Token(3, 0), Standing(Token(3, 0)), None),
         (ISSUED, Token(2, 35), Standing(FENCE), Reason.NOT_ISSUED),
         (SIGNED, Token(0, 5), Standing(authentic=True), None),
         (SIGNED, Token(0, 5), Standing(), Reason.NO_SEQUENCER),
@@ -112,6 +116,13 @@ def test_a_default_may_ask_every_time() -> None:
     assert Policies(SIGNED, [("job/*", ANY)]).ask_every_time("order/1")
     assert not Policies(SIGNED, [("job/*", ANY)]).ask_every_time("job/1")
     assert not Policies().ask_every_time("job/1")
+
+
+def test_the_token_that_an_epoch_begins_with_is_looked_at_where_tokens_must_be_issued() -> None:
+    asked = [
+        Policies(policy).ask_about("job/1", Token(1, value)) for policy in (ANY, ISSUED, SIGNED) for value in (0, 1)
+    ]
+    assert asked == [False, False, True, False, True, True]
 
 
 def test_a_delay_is_that_of_the_resource() -> None:

@@ -72,7 +72,7 @@ def test_every_write_has_a_token_and_the_answers_of_the_fence() -> None:
 
 def test_only_what_is_permitted_is_described() -> None:
     assert described(replace(USERS, updatable=0))["paths"]["/users"].keys() == {"get"}
-    assert described(replace(USERS, kind="f"))["paths"]["/users"].keys() == {"get"}
+    assert described(replace(USERS, reaches_foreign=True))["paths"]["/users"].keys() == {"get"}
     assert "put" not in described(replace(USERS, primary_key=()))["paths"]["/users"]
 
 

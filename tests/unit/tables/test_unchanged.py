@@ -38,7 +38,17 @@ BEFORE_ROW = Trigger("t", "before", each_row=True)
     ],
 )
 def test_what_is_asked_for(known: Table, arguments: str) -> None:
-    assert unchanged(known) == f"fencing.check_unchanged_v1(1234, {NAME}, {arguments})"
+    checks = unchanged(known).split(" AND ")
+    assert checks[0] == f"fencing.check_unchanged_v1(1234, {NAME}, {arguments})"
+
+
+def test_where_others_carry_out_its_writes_foreign_tables_are_asked_for() -> None:
+    for known in (KNOWN, replace(KNOWN, triggers=(EACH_STATEMENT,))):
+        assert "foreign" not in unchanged(known)
+    for change in ({"kind": "p"}, {"kind": "v"}, {"has_children": True}, {"has_rules": True}):
+        for reaches in (True, False):
+            known = replace(KNOWN, reaches_foreign=reaches, **change)
+            assert unchanged(known).endswith(f" AND fencing.check_foreign_v1(1234, {str(reaches).lower()})")
 
 
 def test_reads_ask_for_the_relation_alone() -> None:
