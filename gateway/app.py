@@ -261,6 +261,7 @@ class Gateway:
                 memory=config.server.memory,
                 pending_wait=config.s3.pending_wait,
                 limits=Limits(idle=config.server.body_timeout, grace=config.server.body_timeout),
+                duplicates=config.s3.duplicates,
                 capture=self._capture,
             ),
         )
@@ -298,7 +299,9 @@ async def sweep(config: Config, observe: Observe = log) -> Swept:
         resources = configured.resources(config)
         async with Upstream(config.s3, observe) as upstream:
             profiles = Profiles(upstream, database.now, config.s3.distrust)
-            runner = Runner(database, upstream, profiles, observe, config.s3.pending_wait, resources)
+            runner = Runner(
+                database, upstream, profiles, observe, config.s3.pending_wait, resources, config.s3.duplicates
+            )
             patrol = Patrol(database, upstream, resources, observe)
             swept = await Sweeper(database, upstream, profiles, runner, observe, patrol).sweep()
             return replace(swept, bypasses=swept.bypasses + rows)

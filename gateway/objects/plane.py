@@ -11,6 +11,7 @@ from gateway.auth import sigv4
 from gateway.auth.principal import SecretOf
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import GatewayError
+from gateway.fencing.intent import Duplicates
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.objects import addressing, protocol
 from gateway.objects.addressing import bucket_of_host
@@ -50,7 +51,8 @@ class Settings:
 
     ``domains``: hosts under which a bucket may be a label of its own. In bytes: ``max_body`` of one request,
     ``threshold`` up to which a body is put from memory, ``memory`` for all of those together. ``pending_wait`` in
-    seconds. ``capture``: what is kept of the payloads of refused writes.
+    seconds. ``capture``: what is kept of the payloads of refused writes. ``duplicates``: what a write does where a
+    request that is over may arrive again.
     """
 
     domains: tuple[str, ...]
@@ -60,6 +62,7 @@ class Settings:
     pending_wait: float
     limits: Limits
     capture: Capture = NOTHING
+    duplicates: Duplicates = Duplicates.TOLERATE
 
 
 class ObjectPlane:
@@ -82,7 +85,9 @@ class ObjectPlane:
         self._secret_of = secret_of
         self._clock = clock
         self._settings = settings
-        self._runner = Runner(database, upstream, profiles, observe, settings.pending_wait, resources)
+        self._runner = Runner(
+            database, upstream, profiles, observe, settings.pending_wait, resources, settings.duplicates
+        )
         self.memory = memory = Memory(settings.memory)
         threshold = settings.threshold
         audit = Audit(database, observe, "objects")

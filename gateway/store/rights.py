@@ -12,6 +12,7 @@ TABLES = {
     "fence": ("SELECT", "INSERT", "UPDATE"),
     "intent": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "forbidden": ("SELECT", "INSERT", "DELETE"),
+    "spent": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "object": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "upload": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "tombstone": ("SELECT", "INSERT", "UPDATE", "DELETE"),
