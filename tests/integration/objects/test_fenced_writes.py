@@ -1,6 +1,7 @@
 """Fenced puts and deletes through boto3, against AWS's semantics."""
 
 import asyncio
+from itertools import pairwise
 from uuid import UUID
 
 import httpx
