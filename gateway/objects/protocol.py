@@ -196,10 +196,8 @@ def amend(
     return (yield from _fenced(_without_condition(write), None, mutate, look=not uncovers))
 
 
-def sweep(write: Announcement, *, conditional_delete: bool, passing: bool = False) -> Steps[Outcome]:
+def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[Outcome]:
     """Remove the tombstone at a key, if one stands there and absence may come back. ``write`` presents no token.
-
-    ``passing``: also where a request that is over may still be waiting for absence, if duplicates are tolerated.
 
     A delete without a condition would remove whatever has been written since the key was looked at. Our intent keeps
     others from announcing, so that what is seen once it is pending is still there when the delete arrives.
@@ -209,7 +207,7 @@ def sweep(write: Announcement, *, conditional_delete: bool, passing: bool = Fals
         if not begun.key.tombstone or begun.key.etag is None:
             yield Finish(write, begun.key.etag, tombstone=False)
             return Deleted(begun.decision, begun.fence)
-        if ABSENCE in begun.forbidden or (not passing and any(spent.etag == ABSENCE for spent in begun.spent)):
+        if ABSENCE in begun.forbidden or begun.overtakes_absence:
             yield Abandon(write)
             return NotDone("a late request may be waiting for absence")
         if conditional_delete:

@@ -122,16 +122,14 @@ class Sweeper:
     async def sweep_tombstones(self, bucket: str | None = None) -> int:
         """Remove the tombstones that may go, up to a thousand; how many have. Raises ``GatewayError``.
 
-        Of a ``bucket`` that is to be deleted, also those for whose absence only requests may wait that are over, if
-        duplicates are tolerated.
+        ``bucket``: of that one only, which is to be deleted.
         """
-        doomed = bucket is not None
-        passing = doomed and self._runner.duplicates is Duplicates.TOLERATE
+        waits = self._runner.duplicates is Duplicates.WAIT
+        sweep = partial(self._sweep_tombstone, doomed=bucket is not None)
         started, store_time = await self._database.now(), await self._store_time()
         swept = 0
         for _ in range(_MOST_BATCHES):
-            graves = await tombstones.claimed(self._database, _BATCH, store_time, started, bucket, passing=passing)
-            sweep = partial(self._sweep_tombstone, doomed=doomed)
+            graves = await tombstones.claimed(self._database, _BATCH, store_time, started, bucket, waits=waits)
             swept += await self._each(graves, sweep, lambda grave: f"{grave.bucket}/{grave.key}")
             if len(graves) < _BATCH:
                 break
@@ -146,7 +144,7 @@ class Sweeper:
         write = Announcement(
             grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=_CALLER, mode=Mode.OBSERVE
         )
-        steps = protocol.sweep(write, conditional_delete=conditional, passing=doomed)
+        steps = protocol.sweep(write, conditional_delete=conditional)
         outcome = await self._runner.run(steps, Payload() if conditional else _UNCONDITIONAL)
         match outcome:
             case Deleted(applied=None):  # there was none
@@ -199,7 +197,7 @@ class Sweeper:
 
     async def _forget_conditions(self) -> int:
         """Forget what requests were conditioned on whose signatures are dead."""
-        store_time = await self._store_time()
+        store_time = self._upstream.store_time
         forgotten = 0
         while store_time is not None and not self._stopping.is_set():
             batch = await intents.forget_spent(self._database, store_time, _CONDITIONS)

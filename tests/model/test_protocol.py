@@ -6,7 +6,6 @@ The number of states of each exploration is printed at the end of the run (see c
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -286,21 +285,22 @@ def best_though_it_is_there(candidates: tuple[Candidate, ...], begun: Begun) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "rule", "instead", "scope"),
+    ("name", "where", "rule", "instead", "scope"),
     [
-        ("another ETag than the condition's", "_best", best_though_it_is_there, "a copy of the same bytes"),
-        ("sweeping late", "sweep", partial(protocol.sweep, passing=True), "a copy of a create, after a sweep"),
+        ("another ETag than the condition's", protocol, "_best", best_though_it_is_there, "a copy of the same bytes"),
+        ("a tombstone for absence", Begun, "overtakes_absence", False, "a copy of a create, after a delete"),
     ],
 )
 def test_the_explorer_sees_what_copies_need(
     name: str,
+    where: object,
     rule: str,
-    instead: Callable[..., Any],
+    instead: object,
     scope: str,
     monkeypatch: pytest.MonkeyPatch,
     report_states: Report,
 ) -> None:
-    monkeypatch.setattr(protocol, rule, instead)
+    monkeypatch.setattr(where, rule, instead)
     report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
 
 
