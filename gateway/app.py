@@ -282,6 +282,7 @@ class Gateway:
                 max_body=config.server.max_body,
                 threshold=config.s3.memory_threshold,
                 pending_wait=config.s3.pending_wait,
+                duplicates=config.s3.duplicates,
                 capture=self._capture,
             ),
             bodies=self._bodies,
@@ -321,7 +322,9 @@ async def sweep(config: Config, observe: Observe = log) -> Swept:
         resources = configured.resources(config)
         async with Upstream(config.s3, observe) as upstream:
             profiles = Profiles(upstream, database.now, config.s3.distrust)
-            runner = Runner(database, upstream, profiles, observe, config.s3.pending_wait, resources)
+            runner = Runner(
+                database, upstream, profiles, observe, config.s3.pending_wait, resources, config.s3.duplicates
+            )
             patrol = Patrol(database, upstream, resources, observe)
             swept = await Sweeper(database, upstream, profiles, runner, observe, patrol).sweep()
             return replace(swept, bypasses=swept.bypasses + rows)

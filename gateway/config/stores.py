@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.config.section import MEBIBYTE, Section, origin
+from gateway.fencing.intent import Duplicates
 
 
 class Postgres(Section):
@@ -72,6 +73,8 @@ class ObjectStore(Section):
     sweep_interval: Annotated[float, Field(ge=0)] = 60.0
     """Seconds between two rounds of clearing away tombstones, uploads and intents that were left behind; 0: never."""
 
+    duplicates: Duplicates = Duplicates.TOLERATE
+    """What a write does where each ETag it could leave may be waited for by a finished request that arrives again."""
     distrust: tuple[Literal["complete", "delete"], ...] = ()
     """Conditions of the store that are not to be relied on, whatever a probe sees: those of CompleteMultipartUpload, of
     DeleteObject. A race that a store loses once in a thousand times is hardly ever seen by a probe."""

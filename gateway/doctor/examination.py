@@ -16,6 +16,7 @@ from gateway.doctor.findings import Check, Report, Section, Status, attempt, ok,
 from gateway.doctor.leftovers import UNKNOWN, leftovers
 from gateway.doctor.reaching import reaching
 from gateway.errors import GatewayError, Unavailable
+from gateway.fencing.intent import Duplicates
 from gateway.fencing.rules import Mode
 from gateway.guard import findings as guard_findings
 from gateway.objects import xml
@@ -89,6 +90,7 @@ def _of_configuration(config: Config) -> Iterable[Check]:
     yield _endpoint(config.s3) if config.s3 else ok("objects", "no object store is configured")
     if config.s3:
         yield _found(config.s3)
+        yield _repeated(config.s3)
     yield from _callers(config)
     yield from _observed(config)
     if not config.server.tls_certificate and not _is_loopback(config.server.host):
@@ -112,6 +114,13 @@ def _found(store: ObjectStore) -> Check:
     if not store.sweep_interval:
         return ok("bypasses", f"{by_write}; nobody looks for them, since s3.sweep_interval is 0")
     return ok("bypasses", f"{by_write}, and by rounds every {store.sweep_interval:g} s")
+
+
+def _repeated(store: ObjectStore) -> Check:
+    if store.duplicates is Duplicates.WAIT:
+        return ok("duplicates", "writes wait where a request that is over could take effect again")
+    detail = "s3.duplicates is tolerate: nothing between gateway and store repeats requests, nginx PUT for example"
+    return ok("duplicates", f"{detail} (see docs/stores.md)")
 
 
 def _callers(config: Config) -> Iterable[Check]:

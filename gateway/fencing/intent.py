@@ -4,7 +4,7 @@ A bucket cannot join a Postgres transaction, so a mutation that may be under way
 takes over looks at the rows that are there.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
@@ -21,6 +21,18 @@ HEADER_SIGNED = timedelta(minutes=15)
 QUERY_SIGNED = timedelta(minutes=2)
 DEAD_AFTER_HEADER_SIGNED = HEADER_SIGNED + timedelta(minutes=15)
 DEAD_AFTER_QUERY_SIGNED = QUERY_SIGNED + timedelta(minutes=5)
+
+
+class Duplicates(StrEnum):
+    """What a write does where every ETag it could leave may be the condition of a request that is over.
+
+    Such a request can reach the store a second time, if something between gateway and store repeats it.
+    """
+
+    TOLERATE = "tolerate"
+    """It passes. Nothing between gateway and store repeats requests, as far as the operator knows."""
+    WAIT = "wait"
+    """It waits until the signature of that request is dead."""
 
 
 class Kind(StrEnum):
@@ -61,6 +73,8 @@ class Announcement:
     request to complete it shares. Their intents must not be taken for one another."""
     entombs: bool = False
     """It may leave a tombstone, which listings and the sweeper have to know of beforehand."""
+    removes: bool = False
+    """It makes its key absent, and leaves a tombstone where a request that is over may be waiting for absence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,16 @@ class KnownObject:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """An ETag (``ABSENCE`` for absence) that a request was conditioned on which is over, but whose signature may be
+    alive. ``token``: the lowest one that such a request had.
+    """
+
+    etag: str
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
 class Begun:
     """The answer of the fence store to the announcement of a mutation.
 
@@ -108,7 +132,9 @@ class Begun:
     clock at the announcement, None where the mutation must not be sent: it was refused, or ``pending`` names the
     intents that must be gone first. ``forbidden``: ETags (``ABSENCE`` for absence) that must not come back on the key.
     ``key``: what the mutation is conditioned on. ``differs``: that was looked up, and is not what the last write
-    through the gateway has left there; decides nothing.
+    through the gateway has left there; decides nothing. ``spent``: ETags that had better not come back either, the one
+    that has been spent for longest first. ``waits``: those are forbidden too, and a mutation without a condition stays
+    announced.
     """
 
     decision: Decision | None
@@ -118,6 +144,24 @@ class Begun:
     forbidden: frozenset[str] = frozenset()
     key: KnownObject = KnownObject(None)
     differs: bool = False
+    spent: tuple[Spent, ...] = ()
+    waits: bool = False
+
+    @property
+    def own(self) -> Token:
+        """The token that the mutation counts as: the fence's, also where it presents none."""
+        return self.fence.token if self.fence else Token(0, 0)
+
+    @property
+    def overtakes_absence(self) -> bool:
+        """Whether a request of an older holder, one that is over, may still be waiting for absence."""
+        return any(spent.etag == ABSENCE and spent.token < self.own for spent in self.spent)
+
+    def under(self, duplicates: Duplicates) -> "Begun":
+        """Return the same answer as the protocol is to take it under this setting."""
+        if duplicates is Duplicates.TOLERATE:
+            return self
+        return replace(self, forbidden=self.forbidden | {spent.etag for spent in self.spent}, spent=(), waits=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +175,14 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Forbidden:
-    """The forbidden ETags of a key after one was added, and the database's clock."""
+    """The forbidden ETags of a key after one was added, those that had better not come back, the database's clock."""
 
     signed_at: datetime
     etags: frozenset[str]
+    spent: frozenset[str] = frozenset()
+
+    def under(self, duplicates: Duplicates) -> "Forbidden":
+        """Return the same answer as the protocol is to take it under this setting."""
+        if duplicates is Duplicates.TOLERATE:
+            return self
+        return Forbidden(self.signed_at, self.etags | self.spent)

@@ -21,6 +21,8 @@ SMALL = 8 * MEBIBYTE
 # Two sizes, because an object that was uploaded in parts of the one has its ETag already.
 PART_SIZES = (16 * MEBIBYTE, 24 * MEBIBYTE)
 
+NO_FORM_LEFT = NotSent("every form of these bytes has a forbidden ETag")
+
 Forbidden: TypeAlias = frozenset[str]
 
 # What S3 answers with a GET and takes with a PUT, and what the bytes mean to their readers.
@@ -51,7 +53,7 @@ async def bump(
 ) -> WriteAnswer:
     """Bump the object if its ETag still is ``etag``; the new one is not in ``forbidden``.
 
-    ``NotSent`` where no form is left, or the object cannot be read.
+    ``NO_FORM_LEFT`` where each has a forbidden ETag; also ``NotSent`` where the object cannot be read.
     """
     excluded = forbidden | {etag}
     for part_size in PART_SIZES:
@@ -76,7 +78,7 @@ async def bump(
             answer = await rewriting.in_parts(response, part_size, excluded)
         if answer is not None:
             return answer
-    return NotSent("every form of these bytes has a forbidden ETag")
+    return NO_FORM_LEFT
 
 
 class _Rewriting:
@@ -95,7 +97,7 @@ class _Rewriting:
         md5 = hashlib.md5(body, usedforsecurity=False).hexdigest()
         form = choose(candidates(md5), excluded)
         if form is None:
-            return NotSent("every form of these bytes has a forbidden ETag")
+            return NO_FORM_LEFT
         send = self._upstream.put if form is Form.PLAIN else self._upstream.put_in_parts
         return await send(*self._place, body, self._headers, expected=self._etag, signed_at=self._signed_at)
 

@@ -44,10 +44,13 @@ class Begin:
     """Claim, and write the intent down. Answer: ``Begun``. Durable.
 
     ``looked`` is what has been seen at the key. None: go by what is remembered of it, else take it to be absent.
+    ``outcomes``: the ETags that the mutation could leave (``ABSENCE`` for absence); the answer says which of them are
+    spent. None: it is to name every spent one of the key.
     """
 
     write: Announcement
     looked: KnownObject | None
+    outcomes: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ class Entomb:
 class Bump:
     """Write the same bytes again in a form whose ETag is none of ``forbidden``, on condition that the key still has
     ``etag``. Answer: ``WriteAnswer``. Durable.
+
+    None of ``spent`` either, if there is another form.
     """
 
     bucket: str
@@ -118,6 +123,7 @@ class Bump:
     etag: str
     forbidden: frozenset[str]
     signed_at: datetime
+    spent: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,22 +137,27 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The mutation took effect: forget the intent. Answer: bool, False where somebody settles it. Durable."""
+    """The mutation took effect: forget the intent. Answer: bool, False where somebody settles it. Durable.
+
+    ``spent``: what requests were conditioned on that have been sent for it. They may arrive again.
+    """
 
     write: Announcement
     etag: str | None
     tombstone: bool
+    spent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
     """The mutation can have no effect any more: forget the intent. Answer: None. Durable.
 
-    ``seen``: whether it has been seen to have had one before, for the record.
+    ``seen``: whether it has been seen to have had one before, for the record. ``spent``: as of ``Finish``.
     """
 
     intent: Announcement | Intent
     seen: bool = False
+    spent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from gateway.auth import sigv4
 from gateway.auth.principal import SecretOf
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import GatewayError
+from gateway.fencing.intent import Duplicates
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.http.body import Bodies, ClientGone
 from gateway.http.head import Head
@@ -51,7 +52,7 @@ class Settings:
 
     ``domains``: hosts under which a bucket may be a label of its own. In bytes: ``max_body`` of one request,
     ``threshold`` up to which a body is put from memory. ``pending_wait`` in seconds. ``capture``: what is kept of the
-    payloads of refused writes.
+    payloads of refused writes. ``duplicates``: what a write does where a request that is over may arrive again.
     """
 
     domains: tuple[str, ...]
@@ -59,6 +60,7 @@ class Settings:
     threshold: int
     pending_wait: float
     capture: Capture = NOTHING
+    duplicates: Duplicates = Duplicates.TOLERATE
 
 
 class ObjectPlane:
@@ -83,7 +85,9 @@ class ObjectPlane:
         self._secret_of = secret_of
         self._clock = clock
         self._settings = settings
-        self._runner = Runner(database, upstream, profiles, observe, settings.pending_wait, resources)
+        self._runner = Runner(
+            database, upstream, profiles, observe, settings.pending_wait, resources, settings.duplicates
+        )
         threshold = settings.threshold
         audit = Audit(database, observe, "objects")
         writes = Writes(database, profiles, resources, self._runner, audit, admission, observe)

@@ -11,6 +11,8 @@ The rules that carry the promise:
 - Whoever has a higher token settles what older holders have under way before it writes or is acknowledged.
 - Settling forbids the ETag first and then makes it go away: a late request finds its condition broken for ever.
 - What carries no condition is settled by what else stops it: its upload given up, or its signature dead.
+- A request that is over may arrive a second time. While its signature may be alive, the ETag it was conditioned on
+  does not come back to the key where that can be helped. Nor does a write leave the ETag that it is conditioned on.
 """
 
 from collections.abc import Callable
@@ -28,7 +30,6 @@ from gateway.fencing.intent import (
     Raised,
 )
 from gateway.fencing.rules import Presented
-from gateway.fencing.token import Token
 from gateway.objects.answers import (
     Applied,
     Found,
@@ -75,6 +76,7 @@ __all__ = ["ATTEMPTS", "Steps", "amend", "barrier", "complete", "delete", "put",
 Mutate: TypeAlias = Callable[[Announcement, Begun, datetime], Steps[Outcome | None]]
 
 NO_SUCH_UPLOAD = "NoSuchUpload"
+TWICE = "a request that is over may reach the store a second time, and wait for every ETag that the object could get"
 UNSETTLED = "an earlier write to this resource may still be under way, and could not be settled yet"
 
 
@@ -82,14 +84,15 @@ def put(write: Announcement, candidates: tuple[Candidate, ...], condition: Condi
     """Write a body that has been taken in and verified. ``candidates``: its forms, the preferred one first."""
 
     def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
-        form = choose(candidates, begun.forbidden)
+        form = _best(candidates, begun)
         if form is None:
             yield Abandon(write)
             return NotDone("a late request may be waiting for every ETag that these bytes can have", Obstacle.FORBIDDEN)
         answer = cast(WriteAnswer, (yield Put(write, form, begun.key.etag, begun.fence, signed_at)))
         return (yield from _conclude(write, begun, answer))
 
-    return (yield from _fenced(write, condition, mutate))
+    etags = tuple(candidate.etag for candidate in candidates)
+    return (yield from _fenced(write, condition, mutate, outcomes=etags))
 
 
 def complete(
@@ -108,6 +111,8 @@ def complete(
         if etag in begun.forbidden:
             yield Abandon(write)
             return NotDone("a late request may be waiting for the ETag that the object would have", Obstacle.FORBIDDEN)
+        if begun.waits and etag is not None and etag == begun.key.etag and write.kind is Kind.CONDITIONAL:
+            return (yield from _displace(write, begun, etag, signed_at))
         if condition is not None and write.kind is Kind.UPLOAD and (failed := (yield from _judge(write, condition))):
             return failed
         answer = cast(WriteAnswer, (yield Complete(write, upload_id, begun.key.etag, signed_at)))
@@ -120,28 +125,34 @@ def complete(
         return outcome
 
     if conditional:
-        outcome = yield from _fenced(write, condition, mutate)
+        outcome = yield from _fenced(write, condition, mutate, outcomes=())
         if not older_than_the_object:
             return outcome
         write = replace(write, attempt=write.attempt + ATTEMPTS)
-    return (yield from _fenced(replace(write, kind=Kind.UPLOAD, upload_id=upload_id), condition, mutate))
+    write = replace(write, kind=Kind.UPLOAD, upload_id=upload_id)
+    return (yield from _fenced(write, condition, mutate, outcomes=()))
 
 
 def delete(
     write: Announcement, condition: Condition | None = None, *, conditional_delete: bool = True
 ) -> Steps[Outcome]:
-    """Make a key absent. A tombstone stands for it where absence is forbidden, or the store deletes unconditionally."""
+    """Make a key absent. A tombstone stands for it where absence is forbidden, or the store deletes unconditionally.
+
+    Also where a request of an older holder, one that is over, may still be waiting for absence. For one of the holder's
+    own no tombstone is left by default: most objects that are deleted soon are deleted by who has made them.
+    """
 
     def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
         if begun.key.visible is None:
             return (yield from _confirm_absence(write, begun))
-        if conditional_delete and ABSENCE not in begun.forbidden:
+        if conditional_delete and ABSENCE not in begun.forbidden and not begun.overtakes_absence:
             answer = cast(WriteAnswer, (yield Delete(write, begun.key.visible, signed_at)))
             return (yield from _conclude(write, begun, answer))
         answer = cast(WriteAnswer, (yield Entomb(write, begun.key.etag, signed_at)))
         return (yield from _conclude(write, begun, answer, tombstone=True))
 
-    return (yield from _fenced(replace(write, entombs=not conditional_delete), condition, mutate))
+    announced = replace(write, entombs=not conditional_delete, removes=True)
+    return (yield from _fenced(announced, condition, mutate, outcomes=(ABSENCE,)))
 
 
 def amend(
@@ -163,19 +174,23 @@ def amend(
             yield Abandon(write)
             return StoreRefused(Rejected(404, "NoSuchKey", "The specified key does not exist."))
         etag = begun.key.etag
+        spent: tuple[str, ...] = ()
         if bumps and etag is not None and etag in begun.forbidden:
-            bumped = cast(WriteAnswer, (yield Bump(write.bucket, write.key, etag, begun.forbidden, signed_at)))
+            bumped = cast(WriteAnswer, (yield _bump(write, begun, etag, signed_at)))
+            spent = (etag,)
             if not isinstance(bumped, Applied):
-                yield Abandon(write)
+                yield Abandon(write, spent=spent)
                 return None if isinstance(bumped, NotApplied) else NotDone("a late request may wait for its ETag")
             etag = bumped.etag
         answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
         if isinstance(answer, Unknown):
             return Uncertain(answer.reason)
+        if begun.waits and not isinstance(answer, NotSent):
+            return _amended(begun, answer)  # it stays announced: nothing but time stops it if it arrives again
         if isinstance(answer, Applied) and not on_version:
-            yield Finish(write, etag, tombstone=False)
+            yield Finish(write, etag, tombstone=False, spent=spent)
         else:
-            yield Abandon(write)
+            yield Abandon(write, spent=spent)
         return _amended(begun, answer)
 
     return (yield from _fenced(_without_condition(write), None, mutate, look=not uncovers))
@@ -192,7 +207,7 @@ def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[Outcome]:
         if not begun.key.tombstone or begun.key.etag is None:
             yield Finish(write, begun.key.etag, tombstone=False)
             return Deleted(begun.decision, begun.fence)
-        if ABSENCE in begun.forbidden:
+        if ABSENCE in begun.forbidden or begun.overtakes_absence:
             yield Abandon(write)
             return NotDone("a late request may be waiting for absence")
         if conditional_delete:
@@ -203,10 +218,12 @@ def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[Outcome]:
             yield Abandon(write)
             return still if isinstance(still, NotDone | StoreRefused) else None
         answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
+        if begun.waits and isinstance(answer, Applied):
+            return Deleted(begun.decision, begun.fence, answer)  # and stays announced, as an amendment does
         return (yield from _conclude(write, begun, answer))
 
     announced = write if conditional_delete else _without_condition(write)
-    return (yield from _fenced(announced, None, mutate, look=True))
+    return (yield from _fenced(announced, None, mutate, look=True, outcomes=(ABSENCE,)))
 
 
 def _without_condition(write: Announcement) -> Announcement:
@@ -243,10 +260,48 @@ def choose(candidates: tuple[Candidate, ...], forbidden: frozenset[str]) -> Form
     return next((candidate.form for candidate in candidates if candidate.etag not in forbidden), None)
 
 
-def _fenced(write: Announcement, condition: Condition | None, mutate: Mutate, *, look: bool = False) -> Steps[Outcome]:
+def _best(candidates: tuple[Candidate, ...], begun: Begun) -> Form | None:
+    """Return the first form whose ETag no request may be waiting for, that of this write included.
+
+    If there is none, one that no older holder's request is waiting for; of several the one whose ETag has been spent
+    for longest, last the one that the key has now. None where all are forbidden.
+    """
+    waited_for = {one.etag: (one.token < begun.own, rank) for rank, one in enumerate(begun.spent, 1)}
+    if begun.key.etag is not None:
+        by_older, _ = waited_for.get(begun.key.etag, (False, 0))
+        waited_for[begun.key.etag] = (by_older, len(begun.spent) + 1)
+    allowed = [one for one in candidates if one.etag not in begun.forbidden]
+    if begun.waits:
+        allowed = [one for one in allowed if one.etag not in waited_for]
+    best = min(allowed, key=lambda one: waited_for.get(one.etag, (False, 0)), default=None)
+    return None if best is None else best.form
+
+
+def _displace(write: Announcement, begun: Begun, etag: str, signed_at: datetime) -> Steps[Outcome]:
+    """Make the ETag go away that the key has and that the object would have, so that waiting helps."""
+    bumped = cast(WriteAnswer, (yield _bump(write, begun, etag, signed_at)))
+    if not isinstance(bumped, Unknown):
+        yield Abandon(write, spent=(etag,))
+    return NotDone(TWICE, Obstacle.FORBIDDEN)
+
+
+def _bump(write: Announcement, begun: Begun, etag: str, signed_at: datetime) -> Bump:
+    spent = frozenset(one.etag for one in begun.spent)
+    return Bump(write.bucket, write.key, etag, begun.forbidden, signed_at, spent)
+
+
+def _fenced(
+    write: Announcement,
+    condition: Condition | None,
+    mutate: Mutate,
+    *,
+    look: bool = False,
+    outcomes: tuple[str, ...] | None = None,
+) -> Steps[Outcome]:
     """Announce, clear the way, mutate; start again where the key turns out to have changed.
 
     The first attempt goes by what is remembered of the key, unless the caller has a condition on it, or must ``look``.
+    ``outcomes``: as of ``Begin``.
     """
     looks = look or condition is not None
     for attempt in range(write.attempt, write.attempt + ATTEMPTS):
@@ -258,7 +313,7 @@ def _fenced(write: Announcement, condition: Condition | None, mutate: Mutate, *,
                 return seen
             looked = seen
         looks = True
-        begun = cast(Begun, (yield Begin(write, looked)))
+        begun = cast(Begun, (yield Begin(write, looked, outcomes)))
         if begun.signed_at is not None:
             if condition is not None and (broken := condition.broken(begun.key.visible)) is not None:
                 yield Abandon(write)
@@ -284,9 +339,8 @@ def _clear(begun: Begun) -> Steps[bool]:
 
     A write of the same holder gets the time to end by itself. An older holder's is a zombie's: no time is lost on it.
     """
-    own = begun.fence.token if begun.fence else Token(0, 0)
     for intent in begun.pending:
-        if intent.token >= own and intent.kind is not Kind.AMENDMENT and (yield AwaitTurn(intent)):
+        if intent.token >= begun.own and intent.kind is not Kind.AMENDMENT and (yield AwaitTurn(intent)):
             continue
         if not (yield from settle(intent)):
             return False
@@ -306,7 +360,7 @@ def _conclude(
             # Something between us and the store may have sent our request twice: then this is the second one's answer.
             if (outcome := (yield from _recognise(write, begun, tombstone=tombstone))) is not None:
                 return outcome
-            yield Abandon(write)
+            yield Abandon(write, spent=_spent(write, begun))
             if answer.code == NO_SUCH_UPLOAD:
                 return StoreRefused(Rejected(answer.status, answer.code, "The specified upload does not exist."))
             return None
@@ -314,7 +368,7 @@ def _conclude(
             yield Abandon(write)
             return NotDone(reason)
         case Rejected():
-            yield Abandon(write)
+            yield Abandon(write, spent=_spent(write, begun))
             return StoreRefused(answer)
         case Unknown(reason):
             return (yield from _recognise(write, begun, tombstone=tombstone)) or Uncertain(reason)
@@ -325,9 +379,9 @@ def _conclude(
 def _correct(write: Announcement, begun: Begun, etag: str) -> Steps[Outcome]:
     """The store gave the bytes another ETag than predicted, and it is a forbidden one: make it go away at once."""
     assert begun.signed_at is not None
-    bumped = cast(WriteAnswer, (yield Bump(write.bucket, write.key, etag, begun.forbidden, begun.signed_at)))
+    bumped = cast(WriteAnswer, (yield _bump(write, begun, etag, begun.signed_at)))
     if isinstance(bumped, Applied):
-        return (yield from _finish(write, begun, bumped, tombstone=False))
+        return (yield from _finish(write, begun, bumped, tombstone=False, corrected=(etag,)))
     return Uncertain("the write got an ETag that a late request may be waiting for")
 
 
@@ -339,7 +393,14 @@ def _recognise(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[O
     return None
 
 
-def _finish(write: Announcement, begun: Begun, applied: Applied, *, tombstone: bool) -> Steps[Outcome]:
+def _spent(write: Announcement, begun: Begun) -> tuple[str, ...]:
+    """What the request of this write was conditioned on."""
+    return (begun.key.etag or ABSENCE,) if write.kind is Kind.CONDITIONAL else ()
+
+
+def _finish(
+    write: Announcement, begun: Begun, applied: Applied, *, tombstone: bool, corrected: tuple[str, ...] = ()
+) -> Steps[Outcome]:
     """The write has taken effect: say so, unless a settler may be about to put back what was there before.
 
     It may where the write did not change the ETag: then the settler cannot tell that it has come.
@@ -349,7 +410,7 @@ def _finish(write: Announcement, begun: Begun, applied: Applied, *, tombstone: b
         done = Deleted(begun.decision, begun.fence, applied)
     else:
         done = Stored(applied, begun.decision, begun.fence)
-    if (yield Finish(write, applied.etag, tombstone)):
+    if (yield Finish(write, applied.etag, tombstone, (*_spent(write, begun), *corrected))):
         return done
     state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
     if isinstance(state, Found) and _is_ours(write, state) and state.etag != begun.key.etag:

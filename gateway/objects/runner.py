@@ -14,12 +14,13 @@ from gateway.fencing.intent import (
     DEAD_AFTER_QUERY_SIGNED,
     QUERY_SIGNED,
     Announcement,
+    Duplicates,
     Intent,
     Kind,
 )
 from gateway.objects import forwarding
 from gateway.objects.answers import Applied, NotSent, Unknown, WriteAnswer
-from gateway.objects.bump import bump
+from gateway.objects.bump import NO_FORM_LEFT, bump
 from gateway.objects.effects import (
     Abandon,
     Amend,
@@ -111,8 +112,10 @@ class Runner:
         observe: Observe,
         pending_wait: float,
         resources: Resources | None = None,
+        duplicates: Duplicates = Duplicates.TOLERATE,
     ) -> None:
         """``pending_wait``: seconds to wait for another write of the same holder. ``resources``: the rules of keys."""
+        self.duplicates = duplicates
         self._database = database
         self._upstream = upstream
         self._profiles = profiles
@@ -161,8 +164,10 @@ class Runner:
         match effect:
             case Head(bucket, key):
                 return await self._upstream.head(bucket, path_of(key))
-            case Begin(write, looked):
-                return await intents.begin(self._database, write, looked, self._upstream.store_time)
+            case Begin(write, looked, outcomes):
+                wanted = None if self.duplicates is Duplicates.WAIT else outcomes
+                begun = await intents.begin(self._database, write, looked, self._upstream.store_time, wanted)
+                return begun.under(self.duplicates)
             case Put():
                 return await self._put(effect, payload)
             case Complete():
@@ -186,18 +191,21 @@ class Runner:
                 return await self._entomb(effect)
             case Bump():
                 return await self._bump(effect)
-            case Finish(write, etag, tombstone):
+            case Finish(write, etag, tombstone, spent):
                 certain = witness.is_certain(effect)
-                return await intents.finish(self._database, write, etag, tombstone=tombstone, certain=certain)
-            case Abandon(intent, seen):
+                return await intents.finish(
+                    self._database, write, etag, tombstone=tombstone, certain=certain, spent=spent
+                )
+            case Abandon(intent, seen, spent):
                 if isinstance(intent, Announcement):
-                    await intents.abandon(self._database, intent)
+                    await intents.abandon(self._database, intent, spent)
                 else:
                     await intents.settle(self._database, intent, seen=seen)
                     self._observe(IntentSettled(intent.resource, intent.bucket, intent.key, str(intent.write_id)))
                 return None
             case Forbid(intent):
-                return await intents.forbid(self._database, intent, self._upstream.store_time)
+                forbidden = await intents.forbid(self._database, intent, self._upstream.store_time)
+                return forbidden.under(self.duplicates)
             case AwaitTurn(intent):
                 return await self._await_turn(intent)
             case RaiseFence(resource, presented, caller):
@@ -282,9 +290,11 @@ class Runner:
         profile = await self._profiles.of(effect.bucket)
         if not profile.can_bump:
             return NotSent("the store ignores the condition of a completed upload, so its objects cannot be bumped")
-        return await bump(
-            self._upstream, effect.bucket, path_of(effect.key), effect.etag, effect.forbidden, effect.signed_at
-        )
+        place = (effect.bucket, path_of(effect.key))
+        answer = await bump(self._upstream, *place, effect.etag, effect.forbidden | effect.spent, effect.signed_at)
+        if answer == NO_FORM_LEFT and effect.spent:
+            return await bump(self._upstream, *place, effect.etag, effect.forbidden, effect.signed_at)
+        return answer
 
     async def _await_turn(self, intent: Intent) -> bool:
         try:

@@ -67,7 +67,7 @@ def _displace(intent: Intent, forbidden: Forbidden) -> Entomb | Bump:
     """What makes the ETag go away that the late request waits for."""
     if intent.expected is None:
         return Entomb(intent, None, forbidden.signed_at)
-    return Bump(intent.bucket, intent.key, intent.expected, forbidden.etags, forbidden.signed_at)
+    return Bump(intent.bucket, intent.key, intent.expected, forbidden.etags, forbidden.signed_at, forbidden.spent)
 
 
 def _etag(state: Found | Missing) -> str | None:

@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.fencing.intent import Announcement, Intent
+from gateway.fencing.intent import Announcement, Duplicates, Intent
 from gateway.fencing.record import SWEEPER
 from gateway.fencing.rules import Mode
 from gateway.objects import protocol, settling
@@ -37,6 +38,7 @@ FORSAKEN = timedelta(hours=1)
 
 _BATCH = 100
 _MOST_BATCHES = 10
+_CONDITIONS = 5000
 _AT_A_TIME = 8
 _GRACE = 5.0  # seconds
 _UNCONDITIONAL = Payload(amendment=Amendment("DELETE"))
@@ -51,6 +53,7 @@ class Swept:
     tombstones: int = 0
     uploads: int = 0
     intents: int = 0
+    conditions: int = 0
     bypasses: int = 0
 
 
@@ -112,24 +115,31 @@ class Sweeper:
             await self._counted("tombstones", self.sweep_tombstones()),
             await self._counted("uploads", self._sweep_uploads()),
             await self._counted("intents", self._sweep_intents()),
+            await self._counted("conditions", self._forget_conditions()),
             0 if self._patrol is None else await self._counted("bypasses", self._patrol.round()),
         )
 
     async def sweep_tombstones(self, bucket: str | None = None) -> int:
-        """Remove the tombstones that may go, up to a thousand; how many have. Raises ``GatewayError``."""
+        """Remove the tombstones that may go, up to a thousand; how many have. Raises ``GatewayError``.
+
+        ``bucket``: of that one only, which is to be deleted.
+        """
+        waits = self._runner.duplicates is Duplicates.WAIT
+        sweep = partial(self._sweep_tombstone, doomed=bucket is not None)
         started, store_time = await self._database.now(), await self._store_time()
         swept = 0
         for _ in range(_MOST_BATCHES):
-            graves = await tombstones.claimed(self._database, _BATCH, store_time, started, bucket)
-            swept += await self._each(graves, self._sweep_tombstone, lambda grave: f"{grave.bucket}/{grave.key}")
+            graves = await tombstones.claimed(self._database, _BATCH, store_time, started, bucket, waits=waits)
+            swept += await self._each(graves, sweep, lambda grave: f"{grave.bucket}/{grave.key}")
             if len(graves) < _BATCH:
                 break
         return swept
 
-    async def _sweep_tombstone(self, grave: Grave) -> bool:
+    async def _sweep_tombstone(self, grave: Grave, *, doomed: bool) -> bool:
         conditional = await self._deletes_conditionally(grave.bucket)
-        if conditional is None:
-            return False
+        waits = self._runner.duplicates is Duplicates.WAIT
+        if conditional is None or (waits and not conditional and not doomed):
+            return False  # nothing but time stops a delete without a condition, if it arrives again
         # No token: it counts as the fence's own, so every newer holder settles it like any older write.
         write = Announcement(
             grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=SWEEPER, mode=Mode.OBSERVE
@@ -184,6 +194,17 @@ class Sweeper:
 
     async def _sweep_intent(self, intent: Intent) -> bool:
         return await self._runner.run(settling.settle_by_the_clock(intent))
+
+    async def _forget_conditions(self) -> int:
+        """Forget what requests were conditioned on whose signatures are dead."""
+        store_time = self._upstream.store_time
+        forgotten = 0
+        while store_time is not None and not self._stopping.is_set():
+            batch = await intents.forget_spent(self._database, store_time, _CONDITIONS)
+            forgotten += batch
+            if batch < _CONDITIONS:
+                break
+        return forgotten
 
     async def _store_time(self) -> datetime | None:
         """The store's own clock, for what may be forgotten."""

@@ -366,7 +366,7 @@ _ADVICE = {
         5,
     ),
     Obstacle.FORBIDDEN: (
-        "Wait for a day, until nothing can be late any more, or write other bytes, or to another key.",
+        "Write other bytes, or to another key, or wait until nothing can be late any more: a day at most.",
         600,
     ),
 }

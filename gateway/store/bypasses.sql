@@ -4,9 +4,15 @@
 -- witness, and nothing may be under way at the key but the write that has looked ($5, $6), which nobody settles. A sweep
 -- ($5 null) has looked between reading the row and this: it must be the same row still ($4).
 --
+-- Where what is remembered is a forbidden ETag, the gateway's own bump may have taken it away, and whoever sent that may be
+-- dead: then what is there now is remembered, as a guess, and nothing is put on record.
+--
 -- The key may have rows of other resources, from before a rule was changed; what fits one of them is no finding.
 WITH held AS (
-    SELECT o.resource, o.etag, o.tombstone FROM fencing.object AS o
+    SELECT o.resource, o.etag, o.tombstone, EXISTS (
+        SELECT FROM fencing.forbidden AS f
+        WHERE f.resource = $1 AND f.bucket = $2 AND f.key = $3 AND f.etag = coalesce(o.etag, '')) AS bumped
+    FROM fencing.object AS o
     WHERE o.resource = $1 AND o.bucket = $2 AND o.key = $3 AND o.witnessed AND o.etag IS DISTINCT FROM $7::text
       AND ($4::text IS NULL OR o.xmin::text = $4)
       AND NOT EXISTS (
@@ -20,11 +26,11 @@ WITH held AS (
           WHERE p.bucket = $2 AND p.key = $3 AND p.resource <> $1 AND p.etag IS NOT DISTINCT FROM $7)
     FOR UPDATE OF o
 ), corrected AS (
-    UPDATE fencing.object AS o SET etag = $7, tombstone = false FROM held
+    UPDATE fencing.object AS o SET etag = $7, tombstone = false, witnessed = NOT held.bumped FROM held
     WHERE o.resource = held.resource AND o.bucket = $2 AND o.key = $3
 ), reason AS (
     SELECT CASE WHEN $7 IS NULL THEN 'object-vanished' WHEN held.etag IS NULL OR held.tombstone THEN 'object-appeared'
-        ELSE 'object-changed' END AS reason, held.* FROM held
+        ELSE 'object-changed' END AS reason, held.* FROM held WHERE NOT held.bumped
 )
 INSERT INTO fencing.intake (kind, plane, rule, resource, reason, target,
     fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, details)

@@ -1,5 +1,6 @@
 """Intents, forbidden ETags and known objects: the part of the object protocol that lives in Postgres."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from gateway.fencing.intent import (
@@ -11,10 +12,11 @@ from gateway.fencing.intent import (
     Kind,
     KnownObject,
     Raised,
+    Spent,
 )
 from gateway.fencing.rules import Decision, Equal, Fence, Mode, Presented
 from gateway.fencing.token import Token
-from gateway.store.database import Database, Record
+from gateway.store.database import Database, Record, Transaction
 from gateway.store.fences import fence_from_row
 from gateway.store.queries import load
 
@@ -23,12 +25,17 @@ _RAISE = load("fences")["raise"]
 
 
 async def begin(
-    database: Database, write: Announcement, looked: KnownObject | None = None, store_time: datetime | None = None
+    database: Database,
+    write: Announcement,
+    looked: KnownObject | None = None,
+    store_time: datetime | None = None,
+    outcomes: Sequence[str] | None = None,
 ) -> Begun:
     """Claim the resource and announce the mutation in one transaction.
 
     It is conditioned on what was ``looked`` up at the key; without that on what is remembered of it, else on absence.
-    ``store_time`` is the store's own clock: what was forbidden a day before it is forgotten.
+    ``store_time`` is the store's own clock: what was forbidden a day before it is forgotten, and what is spent is so no
+    longer once the signature is dead. The answer names those of ``outcomes`` that are spent; of None, all.
     """
     presented = write.presented
     row = await database.fetchrow_write(
@@ -52,6 +59,8 @@ async def begin(
         write.dead_after,
         write.entombs,
         store_time,
+        write.removes,
+        None if outcomes is None else list(outcomes),
     )
     assert row is not None
     return Begun(
@@ -62,28 +71,54 @@ async def begin(
         forbidden=frozenset(row["forbidden"] or ()),
         key=KnownObject(row["etag"], bool(row["tombstone"])),
         differs=looked is not None and bool(row["differs"]),
+        spent=tuple(Spent(one["etag"], Token(one["epoch"], one["value"])) for one in row["spent"] or ()),
     )
 
 
 async def finish(
-    database: Database, write: Announcement, etag: str | None, *, tombstone: bool, certain: bool = True
+    database: Database,
+    write: Announcement,
+    etag: str | None,
+    *,
+    tombstone: bool,
+    certain: bool = True,
+    spent: Sequence[str] = (),
 ) -> bool:
     """The mutation has taken effect. False: somebody settles it, or has done so and its intent was gone.
 
-    ``certain`` False where the ETag is what was seen at the key before the announcement.
+    ``certain`` False where the ETag is what was seen at the key before the announcement. ``spent``: what requests that
+    were sent for it were conditioned on.
     """
     row = await database.fetchrow_write(
-        _SQL["finish"], write.resource, write.bucket, write.key, write.write_id, write.attempt, etag, tombstone, certain
+        _SQL["finish"],
+        write.resource,
+        write.bucket,
+        write.key,
+        write.write_id,
+        write.attempt,
+        etag,
+        tombstone,
+        certain,
+        list(spent),
     )
     assert row is not None
     return bool(row["undisturbed"])
 
 
-async def abandon(database: Database, write: Announcement) -> None:
-    """One's own mutation can have no effect any more: forget it."""
+async def abandon(database: Database, write: Announcement, spent: Sequence[str] = ()) -> None:
+    """One's own mutation can have no effect any more: forget it. ``spent``: as of ``finish``."""
     await database.fetchrow_write(
-        _SQL["abandon"], write.resource, write.bucket, write.key, write.write_id, write.attempt
+        _SQL["abandon"], write.resource, write.bucket, write.key, write.write_id, write.attempt, list(spent)
     )
+
+
+async def forget_spent(database: Database, store_time: datetime, limit: int) -> int:
+    """Forget conditions of requests that the store refuses by now, by its own clock; how many there were."""
+
+    async def forget(transaction: Transaction) -> int:
+        return len(await transaction.fetch(_SQL["forget_spent"], store_time, limit))
+
+    return await database.run(forget)
 
 
 async def settle(database: Database, intent: Intent, *, seen: bool) -> None:
@@ -110,7 +145,7 @@ async def forbid(database: Database, intent: Intent, store_time: datetime | None
         store_time,
     )
     assert row is not None
-    return Forbidden(row["signed_at"], frozenset(row["etags"]))
+    return Forbidden(row["signed_at"], frozenset(row["etags"]), frozenset(row["spent"]))
 
 
 async def raise_fence(database: Database, resource: str, presented: Presented, caller: str) -> Raised:

@@ -1,18 +1,29 @@
 -- name: begin
 -- Claim the resource and announce a mutation of one key, unless others must be settled first.
-SELECT decision, fence, pending, signed_at, forbidden, etag, tombstone
-FROM fencing.begin_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+SELECT decision, fence, pending, signed_at, forbidden, etag, tombstone, spent
+FROM fencing.begin_v3($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 
 -- name: finish
 -- The mutation has taken effect: forget its intent and remember the ETag, unless somebody settles or has settled it.
 -- Nobody needs to wait for the disk: were this lost, the intent would be back, and settled by the next writer.
 -- $8: whether the ETag is certain. One that was looked up before the announcement is not, nor is anything while somebody
 -- settles: then what is remembered is good for a guess and no witness.
+-- $9: what requests were conditioned on that were sent for it. Where its intent is gone, its settler has forbidden that.
 WITH hurried AS (
     SELECT set_config('synchronous_commit', 'off', true)
 ), finished AS (
     DELETE FROM fencing.intent
-    WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING settling
+    WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING *
+), spent AS (
+    -- What an amendment has sent on a condition is a bump, whose signature lives longer than its own.
+    INSERT INTO fencing.spent (resource, bucket, key, etag, epoch, value, dead_at)
+    SELECT DISTINCT $1, $2, $3, e.etag, f.epoch, f.value,
+        f.signed_at + greatest(f.dead_after, CASE f.kind WHEN 'amendment' THEN interval '30 minutes' END)
+    FROM finished AS f, unnest($9::text[]) AS e (etag)
+    ON CONFLICT (resource, bucket, key, etag) DO UPDATE SET dead_at = greatest(spent.dead_at, excluded.dead_at),
+        (epoch, value) = (
+            SELECT t.epoch, t.value FROM (VALUES (spent.epoch, spent.value), (excluded.epoch, excluded.value)) AS t (epoch, value)
+            ORDER BY t.epoch, t.value LIMIT 1)
 ), remembered AS (
     INSERT INTO fencing.object (resource, bucket, key, etag, tombstone, witnessed)
     SELECT $1, $2, $3, $6, $7, $8 FROM finished WHERE NOT settling
@@ -35,17 +46,34 @@ SELECT EXISTS (SELECT FROM finished WHERE NOT settling) AS undisturbed FROM hurr
 
 -- name: begin_looked
 -- The same by somebody who has looked at the key; and whether what is remembered of it is a witness to something else.
-SELECT b.decision, b.fence, b.pending, b.signed_at, b.forbidden, b.etag, b.tombstone,
+SELECT b.decision, b.fence, b.pending, b.signed_at, b.forbidden, b.etag, b.tombstone, b.spent,
     o.witnessed AND o.etag IS DISTINCT FROM b.etag AS differs
-FROM fencing.begin_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) AS b
+FROM fencing.begin_v3($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) AS b
 LEFT JOIN fencing.object AS o ON o.resource = $1 AND o.bucket = $8 AND o.key = $9
 
 -- name: abandon
--- The mutation can have no effect any more: forget its intent, and what was remembered of the key.
+-- The mutation can have no effect any more: forget its intent, and what was remembered of the key. $6: as $9 of finish.
 WITH forgotten AS (
     DELETE FROM fencing.object WHERE resource = $1 AND bucket = $2 AND key = $3
+), gone AS (
+    DELETE FROM fencing.intent
+    WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING *
 )
-DELETE FROM fencing.intent WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING 1
+INSERT INTO fencing.spent (resource, bucket, key, etag, epoch, value, dead_at)
+SELECT DISTINCT $1, $2, $3, e.etag, g.epoch, g.value,
+    g.signed_at + greatest(g.dead_after, CASE g.kind WHEN 'amendment' THEN interval '30 minutes' END)
+FROM gone AS g, unnest($6::text[]) AS e (etag)
+ON CONFLICT (resource, bucket, key, etag) DO UPDATE SET dead_at = greatest(spent.dead_at, excluded.dead_at),
+    (epoch, value) = (
+        SELECT t.epoch, t.value FROM (VALUES (spent.epoch, spent.value), (excluded.epoch, excluded.value)) AS t (epoch, value)
+        ORDER BY t.epoch, t.value LIMIT 1)
+RETURNING 1
+
+-- name: forget_spent
+-- Forget conditions of requests whose signatures are dead by the store's clock ($1), so many at a time.
+DELETE FROM fencing.spent AS s WHERE s.ctid = ANY (ARRAY(
+    SELECT d.ctid FROM fencing.spent AS d WHERE d.dead_at < $1 ORDER BY d.dead_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+RETURNING 1
 
 -- name: settle
 -- The same of a mutation that somebody else had announced. An older holder's goes on record, with the fence that its
@@ -83,7 +111,10 @@ SELECT now() AS signed_at, ARRAY(
     WHERE resource = $1 AND bucket = $2 AND key = $3
       AND ($7::timestamptz IS NULL OR forbidden_at >= $7 - interval '24 hours')
     UNION SELECT $4
-) AS etags
+) AS etags, ARRAY(
+    SELECT etag FROM fencing.spent
+    WHERE resource = $1 AND bucket = $2 AND key = $3 AND ($7::timestamptz IS NULL OR dead_at >= $7)
+) AS spent
 
 -- name: pending
 -- Whether one particular mutation is still under way.

@@ -36,16 +36,23 @@ async def any_in(database: Database, bucket: str) -> bool:
 
 
 async def claimed(
-    database: Database, limit: int, store_time: datetime | None, before: datetime, bucket: str | None = None
+    database: Database,
+    limit: int,
+    store_time: datetime | None,
+    before: datetime,
+    bucket: str | None = None,
+    *,
+    waits: bool = False,
 ) -> list[Grave]:
     """Take up keys whose tombstone may be swept, those first that nobody has taken up for longest.
 
     None that was taken up since ``before``, by the database's clock: so each comes up once in a round. ``store_time``
-    is the store's own clock; without it nothing that was ever forbidden is forgotten.
+    is the store's own clock; without it nothing that was ever forbidden is forgotten. ``waits``: none for whose
+    absence a request may be waiting that is over; without, only older holders' requests of that kind count.
     """
 
     async def claim(transaction: Transaction) -> list[Record]:
-        return await transaction.fetch(_SQL["claimed"], bucket, store_time, limit, before)
+        return await transaction.fetch(_SQL["claimed"], bucket, store_time, limit, before, waits)
 
     return [Grave(row["resource"], row["bucket"], row["key"]) for row in await database.run(claim)]
 

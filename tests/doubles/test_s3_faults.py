@@ -64,6 +64,21 @@ async def test_a_signature_is_checked_on_arrival_alone(
     assert len(double.mutations) == (1 if expected else 0)
 
 
+async def test_a_copy_is_judged_when_it_arrives(status: Call, double: S3Double) -> None:
+    """Its condition holds again by then, so it takes effect a second time, as long as its signature is alive."""
+    double.put("bucket", "key", b"old")
+    fresh, stale, expired = (double.repeat(operation="PutObject", key="key") for _ in range(3))
+    for body in (b"first", b"second", b"third"):
+        held = double.objects("bucket")["key"].content.body
+        assert await status("put_object", Key="key", Body=body, IfMatch=quoted(held)) == (200, "")
+    for copy, standing, clock in ((fresh, b"old", 0), (stale, b"other", 0), (expired, b"second", 1000)):
+        double.put("bucket", "key", standing)
+        double.behave(clock_offset=clock)
+        copy.release()
+        await soon(copy.finished)
+    assert [copy.statuses for copy in (fresh, stale, expired)] == [[200], [412], [None]]
+
+
 async def test_a_request_held_after_it_was_applied(status: Call, double: S3Double) -> None:
     held = double.hold("after", key="key")
     async with asyncio.TaskGroup() as group:

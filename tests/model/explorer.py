@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-from gateway.fencing.intent import Announcement, Forbidden, Intent, Kind, KnownObject
+from gateway.fencing.intent import Announcement, Begun, Duplicates, Forbidden, Intent, Kind, KnownObject
 from gateway.fencing.rules import Mode, Presented
 from gateway.fencing.token import Token
 from gateway.objects import protocol
@@ -98,6 +98,8 @@ def sweep(key: str = "k") -> Operation:
 class Scope:
     """What is explored: clients, each with its calls one after the other, and how much may go wrong.
 
+    ``again``: how many requests the network delivers a second time. ``duplicates``: the setting of that name.
+
     ``conditional_complete`` False: the store ignores the condition of a completion. ``old_uploads`` False: it refuses
     the upload where an object stands at the key, as if that were newer. ``conditional_delete`` False: it ignores the
     condition of a delete. ``remembered``: the gateway knows the objects. ``tombstones``: keys where one stands.
@@ -113,6 +115,8 @@ class Scope:
     conditional_delete: bool = True
     remembered: bool = False
     tombstones: tuple[str, ...] = ()
+    again: int = 0
+    duplicates: Duplicates = Duplicates.TOLERATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,8 @@ class Weakness:
     marking: bool = True
     settlers_id: bool = True
     whole_resource: bool = True
+    remembering: bool = True
+    remembering_failures: bool = True
 
 
 SOUND = Weakness()
@@ -176,7 +182,7 @@ class Shared:
 
 class World(NamedTuple):
     """Everything there is, as numbers: of the clients' local states, of the requests (sorted), of what is shared; and
-    how many crashes and losses may still come.
+    how many crashes, losses and second deliveries may still come.
     """
 
     clients: tuple[int, ...]
@@ -184,6 +190,7 @@ class World(NamedTuple):
     shared: int
     crashes: int
     losses: int
+    again: int
 
 
 # The step that led to a world: from which one, what happened, and to which client or to which request of the network.
@@ -279,7 +286,7 @@ class Explorer:
         known = {(RESOURCE, BUCKET, key): KnownObject(content.etag) for key, content in contents}
         fences = Fences(known=known if self._scope.remembered else {})
         shared = self._shared.number(Shared(_freeze(fences), contents, uploads))
-        return World(clients, (), shared, self._scope.crashes, self._scope.losses)
+        return World(clients, (), shared, self._scope.crashes, self._scope.losses, self._scope.again)
 
     # Local states -----------------------------------------------------------------------------------------------
 
@@ -321,29 +328,44 @@ class Explorer:
                 yield self._crash, client
         for index in range(len(world.network)):
             yield self._deliver, index
+            if world.again:
+                yield self._deliver_a_copy, index
 
     def _do(self, world: World, client: int) -> World:
-        clients, network, shared, crashes, losses = world
+        clients, network, shared, *budget = world
         request, number, shared = self._performed(clients[client], shared)
         if request is not None:
-            return World(clients, tuple(sorted((*network, request))), shared, crashes, losses)
-        return World(_with(clients, client, number), network, shared, crashes, losses)
+            return World(clients, tuple(sorted((*network, request))), shared, *budget)
+        return World(_with(clients, client, number), network, shared, *budget)
 
     def _deliver(self, world: World, index: int) -> World:
-        clients, network, shared, crashes, losses = world
+        clients, network, shared, *budget = world
         request, rest = network[index], network[:index] + network[index + 1 :]
         client = self._requests[request].client
         number, shared = self._delivered(request, shared, clients[client])
-        return World(_with(clients, client, number), rest, shared, crashes, losses)
+        return World(_with(clients, client, number), rest, shared, *budget)
+
+    def _deliver_a_copy(self, world: World, index: int) -> World:
+        """Deliver a request that stays on its way: what arrives later is answered to nobody."""
+        request = self._requests[world.network[index]]
+        copy = self._requests.number(replace(request, awaited=False))
+        after = self._deliver(world, index)
+        return after._replace(network=tuple(sorted((*after.network, copy))), again=world.again - 1)
 
     def _time_out(self, world: World, client: int) -> World:
-        clients, network, shared, crashes, losses = world
-        number = self._advance(clients[client], Unknown("timeout"))
-        return World(_with(clients, client, number), self._unawaited(network, client), shared, crashes, losses - 1)
+        number = self._advance(world.clients[client], Unknown("timeout"))
+        return world._replace(
+            clients=_with(world.clients, client, number),
+            network=self._unawaited(world.network, client),
+            losses=world.losses - 1,
+        )
 
     def _crash(self, world: World, client: int) -> World:
-        clients, network, shared, crashes, losses = world
-        return World(_with(clients, client, CRASHED), self._unawaited(network, client), shared, crashes - 1, losses)
+        return world._replace(
+            clients=_with(world.clients, client, CRASHED),
+            network=self._unawaited(world.network, client),
+            crashes=world.crashes - 1,
+        )
 
     def _who_waits(self, network: tuple[int, ...]) -> frozenset[int]:
         requests = (self._requests[number] for number in network)
@@ -384,25 +406,29 @@ class Explorer:
 
     def _ask(self, fences: Fences, effect: Any) -> Any:
         match effect:
-            case Begin(write, looked):
-                return self._begin(fences, write, looked)
-            case Finish(write, tag, tombstone):
-                return fences.finish(write, tag, tombstone=tombstone) or not self._weakness.intents
-            case Abandon(intent):
-                return self._abandon(fences, intent)
+            case Begin(write, looked, outcomes):
+                waits = self._scope.duplicates is Duplicates.WAIT
+                begun = self._begin(fences, write, looked, None if waits else outcomes)
+                return begun.under(self._scope.duplicates)
+            case Finish(write, tag, tombstone, spent):
+                spent = spent if self._weakness.remembering else ()
+                return fences.finish(write, tag, tombstone=tombstone, spent=spent) or not self._weakness.intents
+            case Abandon(intent, _, spent):
+                remembering = self._weakness.remembering and self._weakness.remembering_failures
+                return self._abandon(fences, intent, spent if remembering else ())
             case Forbid(intent):
-                return self._forbid(fences, intent)
+                return self._forbid(fences, intent).under(self._scope.duplicates)
             case AwaitTurn(intent):
                 return not fences.is_pending(intent)
             case RaiseFence(resource, presented, caller):
                 return fences.raise_fence(resource, presented, caller)
         raise AssertionError(effect)
 
-    def _abandon(self, fences: Fences, intent: Announcement | Intent) -> None:
+    def _abandon(self, fences: Fences, intent: Announcement | Intent, spent: tuple[str, ...]) -> None:
         held = fences.intents.get((intent.resource, intent.bucket, intent.key))
         if not self._weakness.attempts and held and held.write_id == intent.write_id:
             intent = held
-        fences.abandon(intent)
+        fences.abandon(intent, spent)
 
     def _forbid(self, fences: Fences, intent: Intent) -> Forbidden:
         forbidden = fences.forbid(intent)
@@ -413,15 +439,17 @@ class Explorer:
             return replace(forbidden, etags=frozenset())
         return forbidden
 
-    def _begin(self, fences: Fences, write: Announcement, looked: KnownObject | None) -> Any:
-        begun = fences.begin(write, looked)
+    def _begin(
+        self, fences: Fences, write: Announcement, looked: KnownObject | None, outcomes: tuple[str, ...] | None
+    ) -> Begun:
+        begun = fences.begin(write, looked, outcomes)
         if not self._weakness.intents:
             fences.intents.clear()
         if not self._weakness.whole_resource and any(intent.key != write.key for intent in begun.pending):
             others = {place: i for place, i in fences.intents.items() if i.key != write.key}
             for place in others:
                 del fences.intents[place]
-            begun = fences.begin(write, looked)
+            begun = fences.begin(write, looked, outcomes)
             fences.intents.update(others)
         return begun
 
@@ -437,12 +465,12 @@ class Explorer:
                 content = Content(operation.data, form, str(write.write_id))
             case Entomb(owner):
                 content = _tombstone(owner, own_id=self._weakness.settlers_id)
-            case Bump(_, key, tag, forbidden):
+            case Bump(_, key, tag, forbidden, _, spent):
                 found = objects.get(key)
                 if found is None or found.etag != tag:
                     return NotSent("the object has changed")
                 forms = tuple(Candidate(form, etag(found.data, form)) for form in Form)
-                other = protocol.choose(forms, forbidden | {tag})
+                other = protocol.choose(forms, forbidden | spent | {tag}) or protocol.choose(forms, forbidden | {tag})
                 if other is None:
                     return NotSent("no form is left")
                 content = replace(found, form=other)
@@ -673,7 +701,7 @@ def _label(effect: Any) -> str:
 def _freeze(fences: Fences) -> Hashable:
     return tuple(
         tuple(sorted(part.items(), key=lambda item: item[0]))
-        for part in (fences.fences, fences.intents, fences.forbidden, fences.known, fences.settling)
+        for part in (fences.fences, fences.intents, fences.forbidden, fences.known, fences.settling, fences.spent)
     )
 
 

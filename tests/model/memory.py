@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from gateway.fencing.intent import ABSENCE, Announcement, Begun, Forbidden, Intent, KnownObject, Raised
+from gateway.fencing.intent import ABSENCE, Announcement, Begun, Forbidden, Intent, KnownObject, Raised, Spent
 from gateway.fencing.rules import Decision, Equal, Fence, Mode, Presented, decide
 from gateway.fencing.token import Token
 from gateway.objects.answers import Applied, Found, Missing, NotApplied
@@ -28,6 +28,7 @@ class Fences:
     forbidden: dict[Key, frozenset[str]] = field(default_factory=dict)
     known: dict[Key, KnownObject] = field(default_factory=dict)
     settling: dict[Key, bool] = field(default_factory=dict)
+    spent: dict[Key, tuple[Spent, ...]] = field(default_factory=dict)
 
     def claim(self, resource: str, presented: Presented, equal: Equal, caller: str) -> Decision:
         fence = self.fences.get(resource)
@@ -38,7 +39,9 @@ class Fences:
             self.fences[resource] = replace(fence, write_id=presented.write_id)
         return decision
 
-    def begin(self, write: Announcement, looked: KnownObject | None = None) -> Begun:
+    def begin(
+        self, write: Announcement, looked: KnownObject | None = None, outcomes: tuple[str, ...] | None = None
+    ) -> Begun:
         decision, own = None, Token(0, 0)
         if write.presented is not None:
             presented = replace(write.presented, write_id=write.write_id)
@@ -52,13 +55,14 @@ class Fences:
         key = (write.resource, write.bucket, write.key)
         pending = self.pending(write.resource, own, key)
         forbidden = self.forbidden.get(key, frozenset())
+        spent = tuple(one for one in self.spent.get(key, ()) if outcomes is None or one.etag in outcomes)
         if pending:
-            return Begun(decision, fence, pending, None, forbidden)
+            return Begun(decision, fence, pending, None, forbidden, spent=spent)
         seen = looked or self.known.get(key, KnownObject(None))
         self.intents[key] = Intent(
             *key, write.write_id, own, seen.etag, NOW, write.attempt, write.kind, write.upload_id, write.dead_after
         )
-        return Begun(decision, fence, (), NOW, forbidden, seen)
+        return Begun(decision, fence, (), NOW, forbidden, seen, spent=spent)
 
     def pending(self, resource: str, token: Token, key: Key | None = None) -> tuple[Intent, ...]:
         return tuple(
@@ -72,16 +76,18 @@ class Fences:
         pending = self.pending(resource, presented.token) if decision.passes else ()
         return Raised(decision, self.fences[resource], pending)
 
-    def finish(self, write: Announcement, etag: str | None, *, tombstone: bool) -> bool:
+    def finish(self, write: Announcement, etag: str | None, *, tombstone: bool, spent: tuple[str, ...] = ()) -> bool:
         key = (write.resource, write.bucket, write.key)
         settling = key in self.settling
+        self._spend(key, write, spent)
         if not self._forget(key, write) or settling:
             return False
         self.known[key] = KnownObject(etag, tombstone)
         return True
 
-    def abandon(self, intent: Announcement | Intent) -> None:
+    def abandon(self, intent: Announcement | Intent, spent: tuple[str, ...] = ()) -> None:
         key = (intent.resource, intent.bucket, intent.key)
+        self._spend(key, intent, spent)
         self._forget(key, intent)
         self.known.pop(key, None)
 
@@ -91,11 +97,21 @@ class Fences:
         self.forbidden[key] = self.forbidden.get(key, frozenset()) | {etag}
         if self.is_pending(intent):
             self.settling[key] = True
-        return Forbidden(NOW, self.forbidden[key])
+        return Forbidden(NOW, self.forbidden[key], frozenset(one.etag for one in self.spent.get(key, ())))
 
     def is_pending(self, intent: Announcement | Intent) -> bool:
         held = self.intents.get((intent.resource, intent.bucket, intent.key))
         return held is not None and (held.write_id, held.attempt) == (intent.write_id, intent.attempt)
+
+    def _spend(self, key: Key, intent: Announcement | Intent, etags: tuple[str, ...]) -> None:
+        """Remember what the requests of a mutation were conditioned on. If somebody has settled it, that has."""
+        if not self.is_pending(intent):
+            return
+        for etag in etags:
+            held = {one.etag: one.token for one in self.spent.get(key, ())}
+            held[etag] = min(self.intents[key].token, held.get(etag, self.intents[key].token))
+            # Time stands still, so none of them has been spent for longest.
+            self.spent[key] = tuple(Spent(*one) for one in sorted(held.items()))
 
     def _forget(self, key: Key, intent: Announcement | Intent) -> bool:
         if not self.is_pending(intent):

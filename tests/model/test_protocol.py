@@ -4,15 +4,28 @@ The number of states of each exploration is printed at the end of the run (see c
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
 
 import pytest
 
-from gateway.fencing.intent import Announcement, Begun, Intent, Kind
+from gateway.fencing.intent import Announcement, Begun, Duplicates, Intent, Kind
 from gateway.objects import protocol, settling
 from gateway.objects.answers import Applied, Found, WriteAnswer
-from gateway.objects.effects import Abandon, Amend, Bump, Deleted, Entomb, Finish, Forbid, Head, Steps
+from gateway.objects.effects import (
+    Abandon,
+    Amend,
+    Bump,
+    Candidate,
+    Deleted,
+    Entomb,
+    Finish,
+    Forbid,
+    Form,
+    Head,
+    Steps,
+)
 from tests.model.explorer import BrokenPromise, Explorer, Scope, Weakness, amend, barrier, complete, delete, put, sweep
 from tests.model.memory import NOW
 
@@ -56,7 +69,7 @@ SCOPES = (
     Scope("zombie amends", ((amend(1),), (barrier(2), put(2, "Z"))), (("k", "X"),), losses=2),
     Scope("an amendment against a put", ((put(1, "Y"),), (amend(2), put(2, "X"))), (("k", "X"),)),
     Scope("a sweep against a put", ((sweep(),), (put(1, "Y"),)), (("k", "T"),), tombstones=("k",)),
-    Scope("a sweep, no condition", ((sweep(),), (put(1, "Y"), put(2, "Z"))), (("k", "T"),), **FORGETFUL),
+    Scope("a sweep, no condition", ((sweep(),), (put(1, "Y"), put(2, "Z"))), (("k", "T"),), losses=0, **FORGETFUL),
     Scope("delete and sweep, no condition", ((delete(1), sweep()), (put(2, "Z"),)), (("k", "X"),), **UNCONDITIONAL),
     Scope("a sweep against a barrier", ((sweep(),), (barrier(2), put(2, "Z"))), (("k", "T"),), **QUIET),
     Scope("a sweep against a delete", ((sweep(),), (delete(1), put(1, "Y"))), (("k", "T"),), **QUIET),
@@ -75,6 +88,32 @@ SCOPES = (
     Scope("completed by two holders", ((complete(1, "Y", upload=1), put(1, "Z")), (complete(2, "Y", upload=1),))),
     Scope("the same upload, no condition", ((complete(1, "Y", upload=1),), (complete(2, "Y", upload=1),)), **WEAK),
     Scope("two keys and a delete", ((put(1, "Y", "a"),), (delete(2, "b"), put(2, "X", "a"))), (("a", "X"), ("b", "X"))),
+    Scope("the same bytes in parts, twice", ((complete(1, "X"), complete(1, "X")), (put(2, "Z"),)), **REMEMBERED),
+)
+
+# Too many states where requests come twice: three clients, or a sweep that starts again and again.
+LARGE = ("two writers with one token", "the same, with conditions", "a sweep, no condition")
+TWICE = [replace(scope, again=1, **CALM) for scope in SCOPES if scope.name not in LARGE]
+
+# What "tolerate" does not cover: a mutation without a condition, and bytes whose forms older holders have used up.
+UNCOVERED = (
+    "three tokens",
+    "zombie amends",
+    "zombie amends, successor deletes",
+    "two amendments",
+    "delete and sweep, no condition",
+)
+
+# What is told of requests that come twice, and holds under both settings.
+STORIES = (
+    Scope("a copy of an overtaken put", ((put(1, "Y"),), (put(2, "X"),)), (("k", "X"),)),
+    Scope("a copy of an overtaken delete", ((delete(1),), (put(2, "X"),)), (("k", "X"),)),
+    Scope("a copy of an overtaken tombstone", ((delete(1),), (put(2, "X"),)), (("k", "X"),), **UNCONDITIONAL),
+    Scope("a copy of a create, after a delete", ((put(1, "Y"),), (delete(2),))),
+    Scope("a copy of a create, after a sweep", ((put(1, "Y"),), (delete(2), sweep()))),
+    Scope("a copy of a create that has failed", ((put(1, "Y"),), (delete(2),)), (("k", "X"),)),
+    Scope("a copy of the same bytes", ((put(1, "X"),), (barrier(2),)), (("k", "X"),)),
+    Scope("a copy of an upload", ((complete(1, "Y"),), (put(2, "X"),)), (("k", "X"),)),
 )
 
 
@@ -83,6 +122,48 @@ def test_the_promises_hold(scope: Scope, report_states: Report) -> None:
     states = Explorer(scope).run()
     assert states > 500, "the scope explores next to nothing"
     report_states(scope.name, states)
+
+
+@pytest.mark.parametrize("duplicates", Duplicates)
+@pytest.mark.parametrize("scope", STORIES, ids=lambda scope: scope.name)
+def test_a_request_that_comes_twice_takes_effect_once(
+    scope: Scope, duplicates: Duplicates, report_states: Report
+) -> None:
+    """Under "tolerate" a copy may write its own bytes again where a takeover has used a form up."""
+    promises = "P2 P3 P4" if duplicates is Duplicates.WAIT else "P2 P3"
+    twice = replace(scope, again=2, losses=0, duplicates=duplicates)
+    report_states(f"twice, {duplicates}: {scope.name}", Explorer(twice, promises=promises).run())
+
+
+@pytest.mark.parametrize("scope", TWICE, ids=lambda scope: scope.name)
+def test_no_copy_takes_effect_where_writes_wait(scope: Scope, report_states: Report) -> None:
+    waiting = replace(scope, duplicates=Duplicates.WAIT)
+    report_states(f"twice, wait: {scope.name}", Explorer(waiting).run())
+
+
+@pytest.mark.parametrize(
+    "scope", [scope for scope in TWICE if scope.name not in UNCOVERED], ids=lambda scope: scope.name
+)
+def test_no_copy_undoes_a_newer_holders_write_by_default(scope: Scope, report_states: Report) -> None:
+    report_states(f"twice, tolerate: {scope.name}", Explorer(scope, promises="P2 P3").run())
+
+
+@pytest.mark.parametrize(
+    ("scope", "promise"),
+    [
+        (Scope("two contents in turn", ((put(1, "Y"), put(1, "X"), put(1, "Y"), put(1, "X")),), (("k", "X"),)), "P4"),
+        (Scope("deleted by the holder who made it", ((put(1, "Y"), delete(1)), (barrier(2),))), "P2"),
+        (Scope("no condition", ((amend(1),), (barrier(2),)), (("k", "X"),)), "P2"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Scope) else value,
+)
+def test_waiting_covers_what_is_tolerated_by_default(scope: Scope, promise: str, report_states: Report) -> None:
+    """These are the limits of "tolerate", as the documentation states them."""
+    twice = replace(scope, again=1, remembered=True, **CALM)
+    with pytest.raises(BrokenPromise, match=f"^{promise}"):
+        Explorer(twice, promises=promise).run()
+    states = Explorer(replace(twice, duplicates=Duplicates.WAIT)).run()
+    report_states(f"twice, wait: {scope.name}", states)
 
 
 def settle_without_bump(intent: Intent) -> Steps[bool]:
@@ -123,7 +204,8 @@ def recognise_by_write_id_alone(write: Announcement, begun: Begun, *, tombstone:
 
 def shortest_way_to_a_broken_promise(scope: str, weakness: Weakness, promise: str = "P2") -> int:
     """The number of steps after which the promise is broken. An AssertionError where it is not."""
-    (explored,) = (one for one in SCOPES if one.name == scope)
+    twice = [replace(one, again=1, **CALM) for one in STORIES]
+    (explored,) = (one for one in (*SCOPES, *twice) if one.name == scope)
     with pytest.raises(BrokenPromise, match=f"^{promise}") as broken:
         Explorer(explored, weakness, promises=promise).run()
     return str(broken.value).count("\n")
@@ -137,6 +219,15 @@ def shortest_way_to_a_broken_promise(scope: str, weakness: Weakness, promise: st
         ("settling the whole resource", Weakness(whole_resource=False), "two keys of one resource"),
         ("forbidden ETags", Weakness(forbidding=False), "the same bytes again"),
         ("attempt numbers", Weakness(attempts=False), "two writers with one token"),
+        ("remembering conditions", Weakness(remembering=False), "a copy of an overtaken put"),
+        ("remembering a delete's", Weakness(remembering=False), "a copy of an overtaken delete"),
+        ("remembering a tombstone's", Weakness(remembering=False), "a copy of an overtaken tombstone"),
+        ("remembering absence", Weakness(remembering=False), "a copy of a create, after a delete"),
+        (
+            "remembering those of what has failed",
+            Weakness(remembering_failures=False),
+            "a copy of a create that has failed",
+        ),
     ],
 )
 def test_the_explorer_sees_what_the_stores_owe(
@@ -149,7 +240,7 @@ def test_the_explorer_sees_what_the_stores_owe(
     ("name", "weakness", "scope"),
     [
         # An acknowledged write of the same bytes can lose its metadata to a bump.
-        ("marking what is being settled", Weakness(marking=False), "the same bytes again"),
+        ("marking what is being settled", Weakness(marking=False), "the same bytes in parts, twice"),
     ],
 )
 def test_the_explorer_sees_false_successes(name: str, weakness: Weakness, scope: str, report_states: Report) -> None:
@@ -186,6 +277,30 @@ def test_the_explorer_sees_what_settling_owes(
     report_states: Report,
 ) -> None:
     monkeypatch.setattr(protocol, "settle", settle)
+    report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
+
+
+def best_though_it_is_there(candidates: tuple[Candidate, ...], begun: Begun) -> Form | None:
+    return protocol.choose(candidates, begun.forbidden | {spent.etag for spent in begun.spent})
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "rule", "instead", "scope"),
+    [
+        ("another ETag than the condition's", protocol, "_best", best_though_it_is_there, "a copy of the same bytes"),
+        ("a tombstone for absence", Begun, "overtakes_absence", False, "a copy of a create, after a delete"),
+    ],
+)
+def test_the_explorer_sees_what_copies_need(
+    name: str,
+    where: object,
+    rule: str,
+    instead: object,
+    scope: str,
+    monkeypatch: pytest.MonkeyPatch,
+    report_states: Report,
+) -> None:
+    monkeypatch.setattr(where, rule, instead)
     report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
 
 

@@ -146,6 +146,10 @@ class S3Double:
         """Close the connection behind the first `size` bytes of the answer's body."""
         return self.fault(Action.CUT_BODY, "after", Details(size=size), **match)
 
+    def repeat(self, **match: Any) -> Rule:
+        """Answer a request, and deliver a copy of it at `Rule.release`, as a proxy does that sends it again."""
+        return self.fault(Action.REPEAT, "after", **match)
+
     def fault(
         self,
         action: Action,

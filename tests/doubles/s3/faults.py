@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,6 +20,7 @@ class Action(StrEnum):
     ERROR_IN_200 = "error-in-200"  # answer 200 with an error document
     SLOW_BODY = "slow-body"  # trickle the answer's body
     CUT_BODY = "cut-body"  # close the connection within the answer's body
+    REPEAT = "repeat"  # answer it, and deliver a copy at the release
 
 
 class Moment(StrEnum):
@@ -101,6 +103,7 @@ class Rule:
         self._seen = 0
         self._released = asyncio.Event()
         self._abandoned = False
+        self._copies: set[asyncio.Task[None]] = set()
 
     def release(self) -> None:
         """Let every held request go on, and every later one pass."""
@@ -117,6 +120,18 @@ class Rule:
         await self._released.wait()
         if self._abandoned:
             raise Abandoned
+
+    def repeat(self, deliver: Callable[[], Awaitable[int | None]]) -> None:
+        """Deliver a copy at the release; `statuses` are what the store says about the copies."""
+
+        async def later() -> None:
+            with suppress(Abandoned):
+                await self.hold()
+                self.finish(await deliver())
+
+        copy = asyncio.create_task(later())
+        self._copies.add(copy)
+        copy.add_done_callback(self._copies.discard)
 
     def notice(self, facts: Match) -> bool:
         """Count a request; whether the rule may strike it."""
@@ -149,9 +164,10 @@ class Plan:
             await rule.hold()
 
     def finish(self, status: int | None) -> None:
-        """Tell every rule how the request ended."""
+        """Tell every rule how the request ended, except for one that still has a copy of it."""
         for rule in self.rules.values():
-            rule.finish(status)
+            if rule.action is not Action.REPEAT:
+                rule.finish(status)
 
 
 class Faults:

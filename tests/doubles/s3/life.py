@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.doubles.s3.bodies import Body
 from tests.doubles.s3.errors import S3Error
 from tests.doubles.s3.faults import Action, Moment, Plan
@@ -46,7 +48,22 @@ class Life:
         if struck is not None:
             return struck
         answer = await self._evaluate(body)
+        repeating = self._plan.find(Action.REPEAT)
+        if repeating is not None:
+            repeating.repeat(partial(self._arrive_again, body))
         return await self._strike(Moment.AFTER) or answer
+
+    async def _arrive_again(self, body: Body) -> int | None:
+        """Judge a copy of the request, its signature included; the status that nobody sees. None: it was not let in."""
+        try:
+            self._service.admit(self._head)
+            self._service.check_body(self._head, body)
+        except S3Error:
+            return None
+        try:
+            return (await self._service.evaluate(self._head, body, self._write_id)).status
+        except S3Error as error:
+            return error.status
 
     async def _evaluate(self, body: Body) -> Answer:
         try:

@@ -14,9 +14,11 @@ from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.intent import Announcement
+from gateway.errors import Unavailable
+from gateway.fencing.intent import Announcement, Intent
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
+from gateway.objects import settling
 from gateway.objects.patrol import Patrol
 from gateway.objects.resources import Resources, Rule
 from gateway.objects.upstream import Upstream
@@ -498,6 +500,53 @@ class TestNothingElse:
             over.set()
         assert await on_record(stage) == []
         assert await swept(stage) == 0
+
+
+class TestTheGatewaysOwnBump:
+    """A settler has bumped an object, and the database is gone before the settler can forget what was remembered."""
+
+    @staticmethod
+    async def bumped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        await call(connect(stage.origin, "33").put_object, Key="k", Body=BODY)
+        (row,) = await stage.rows("SELECT etag, now() FROM fencing.object WHERE key = 'k'")
+        # Listed as pending a moment ago; it has ended since, so that nothing at the key says who settles there.
+        intent = Intent("s3/bucket/k", "bucket", "k", uuid4(), Token(0, 33), *row)
+
+        async def restart(*_: object, **__: object) -> None:
+            raise Unavailable("The database was restarted.")
+
+        async with sweeper(stage) as (one, _):
+            with monkeypatch.context() as patched:
+                patched.setattr(intents, "settle", restart)
+                with pytest.raises(Unavailable):
+                    await one._runner.run(settling.settle(intent))
+        assert stage.double.objects("bucket")["k"].etag != row[0], "the bump has landed"
+
+    async def test_a_sweep_blames_nobody(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        await self.bumped(stage, monkeypatch)
+        assert await swept(stage) == 0
+        assert await on_record(stage) == []
+        await stage.rows("DELETE FROM fencing.forbidden")
+        assert await swept(stage) == 0, "nor when the prohibition has been forgotten"
+
+    @pytest.mark.parametrize("how", ["a guess", "a condition"])
+    async def test_the_next_write_blames_nobody(self, stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+        await self.bumped(stage, monkeypatch)
+        writer = connect(stage.origin, "34")
+        etag = (await call(writer.head_object, Key="k"))["ETag"]
+        conditions = {"IfMatch": etag} if how == "a condition" else {}
+        assert await outcome(writer.put_object, Key="k", Body=b"next", **conditions) == (200, "")
+        assert await on_record(stage) == []
+
+    async def test_what_is_written_afterwards_is_watched_again(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await self.bumped(stage, monkeypatch)
+        await swept(stage)
+        await call(connect(stage.origin, "34").put_object, Key="k", Body=b"next")
+        await call(beside(stage).put_object, Key="k", Body=b"from elsewhere")
+        assert await swept(stage) == 1
+        assert await reasons(stage) == ["object-changed"]
 
 
 class TestWhatIsRemembered:

@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.fencing.intent import Announcement, Begun, Intent, Kind, KnownObject, Raised
+from gateway.fencing.intent import ABSENCE, Announcement, Begun, Intent, Kind, KnownObject, Raised
 from gateway.fencing.rules import Equal, Fence, Mode, Presented
 from gateway.fencing.token import Token
 from gateway.store import intents
@@ -50,11 +50,12 @@ calls = st.lists(
 def timeless(answer: Any) -> Any:
     """The answer without clock readings, which the model does not have."""
     match answer:
-        case Begun(decision, fence, pending, signed_at, forbidden, key):
+        case Begun(decision, fence, pending, signed_at, forbidden, key, _, spent):
             sent = NOW if signed_at else None
             # What a mutation that must not be sent would be conditioned on is nobody's business.
             seen = key if sent else KnownObject(None)
-            return Begun(decision, timeless(fence), tuple(map(timeless, pending)), sent, forbidden, seen)
+            spent = tuple(sorted(spent, key=lambda one: one.etag))
+            return Begun(decision, timeless(fence), tuple(map(timeless, pending)), sent, forbidden, seen, spent=spent)
         case Raised(decision, fence, pending):
             return Raised(decision, timeless(fence), tuple(map(timeless, pending)))
         case Fence(resource, token, holder, caller, _, write_id):
@@ -70,17 +71,28 @@ def looked(etag: str | None) -> KnownObject | None:
     return None if etag == "e2" else KnownObject(etag, tombstone=etag is not None)
 
 
+def outcomes(etag: str | None) -> tuple[str, ...] | None:
+    """What the mutation could leave; with e1 whatever is spent is asked for."""
+    return None if etag == "e1" else ("e1", ABSENCE)
+
+
+def spent(etag: str | None) -> tuple[str, ...]:
+    """What the requests of a write were conditioned on, one of them twice."""
+    return (ABSENCE,) if etag is None else (etag, etag)
+
+
 async def real(database: Database, call: str, write: Announcement, etag: str | None) -> Any:
     intent = Intent(write.resource, write.bucket, write.key, write.write_id, Token(0, 0), etag, NOW, write.attempt)
     match call:
         case "begin":
-            return await intents.begin(database, write, looked(etag))
+            return await intents.begin(database, write, looked(etag), outcomes=outcomes(etag))
         case "finish":
-            return await intents.finish(database, write, etag, tombstone=False)
+            return await intents.finish(database, write, etag, tombstone=False, spent=spent(etag))
         case "abandon":
-            return await intents.abandon(database, write)
+            return await intents.abandon(database, write, spent(etag))
         case "forbid":
-            return (await intents.forbid(database, intent)).etags
+            forbidden = await intents.forbid(database, intent)
+            return forbidden.etags, forbidden.spent
         case _:
             presented = write.presented or Presented(Token(0, 1))
             return await intents.raise_fence(database, write.resource, presented, "tester")
@@ -90,13 +102,14 @@ def modelled(fences: Fences, call: str, write: Announcement, etag: str | None) -
     intent = Intent(write.resource, write.bucket, write.key, write.write_id, Token(0, 0), etag, NOW, write.attempt)
     match call:
         case "begin":
-            return fences.begin(write, looked(etag))
+            return fences.begin(write, looked(etag), outcomes(etag))
         case "finish":
-            return fences.finish(write, etag, tombstone=False)
+            return fences.finish(write, etag, tombstone=False, spent=spent(etag))
         case "abandon":
-            return fences.abandon(write)
+            return fences.abandon(write, spent(etag))
         case "forbid":
-            return fences.forbid(intent).etags
+            forbidden = fences.forbid(intent)
+            return forbidden.etags, forbidden.spent
         case _:
             presented = write.presented or Presented(Token(0, 1))
             return fences.raise_fence(write.resource, presented, "tester")
@@ -108,7 +121,7 @@ async def test_model_and_sql_give_the_same_answers(
     database: Database, history: list[tuple[str, Announcement, str | None]]
 ) -> None:
     # Of so few rows the quicker way: TRUNCATE makes new files, for each table and each of its indexes.
-    for table in ("fence", "intent", "forbidden", "object"):
+    for table in ("fence", "intent", "forbidden", "spent", "object"):
         await database.fetch(f"DELETE FROM fencing.{table}")
     fences = Fences()
     for call, write, etag in history:

@@ -60,12 +60,12 @@ async def test_the_rights_are_those_that_the_statements_need(database: Database)
     )
     relations = {row["name"] for row in rows}
     functions = await database.fetch(
-        "SELECT prosrc FROM pg_proc WHERE pronamespace = 'fencing'::regnamespace AND NOT prosecdef "
-        "AND proname <> ALL ($1::text[])",
+        "SELECT pg_get_functiondef(oid) AS text FROM pg_proc "
+        "WHERE pronamespace = 'fencing'::regnamespace AND prokind = 'f' AND NOT prosecdef AND proname <> ALL ($1::text[])",
         list(OF_THE_OWNER),
     )
     modules = {name.partition(".")[0] for name, _ in rights.queries()}
-    texts = [text for module in modules for text in load(module).values()] + [row["prosrc"] for row in functions]
+    texts = [text for module in modules for text in load(module).values()] + [row["text"] for row in functions]
     expected = {(name, privilege) for name, privileges in IN_CODE.items() for privilege in privileges}
     for text in texts:
         expected |= needed(text, relations)
