@@ -32,6 +32,7 @@ S3's XML on buckets. A code is never reused for something else.
     ├── BodyTooSlow              408  body-too-slow
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
+    ├── RightMissing             503  right-missing
     ├── TooManyReaders           503  too-many-readers
     ├── StoreUnfit               501  store-unfit
     ├── SqlError                 500  sql-error; the table plane answers with PostgREST's status for the SQLSTATE
@@ -309,6 +310,16 @@ class Unavailable(GatewayError):
     retry_after = 1
 
 
+class RightMissing(GatewayError):
+    """The gateway's role in the database lacks a right on the fencing schema."""
+
+    code = "right-missing"
+    status = 503
+    s3_code = "ServiceUnavailable"
+    title = "The gateway may not do this in its database"
+    default_advice = "Ask the operator of the gateway to run 'gateway doctor': it names the right and how to grant it."
+
+
 class TooManyReaders(GatewayError):
     """As many exports, or followers, of the record are served by this process as it serves at one time."""
 
@@ -341,6 +352,17 @@ class SqlError(GatewayError):
         self.sqlstate = sqlstate
         self.detail = detail
         self.hint = hint
+
+
+def for_callers(error: GatewayError) -> GatewayError:
+    """Return what callers of the API and of buckets are told of an error.
+
+    All relations that these planes use are the gateway's own. So a right that is missing is for the operator to grant,
+    and the database's words are of no use to a caller.
+    """
+    if isinstance(error, SqlError) and error.sqlstate == "42501":
+        return RightMissing("The gateway's role in the database lacks a right. Nothing more was done.")
+    return error
 
 
 class DialectError(GatewayError):

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from gateway.errors import GatewayError, NotFound, RequestMalformed
+from gateway.errors import GatewayError, NotFound, RequestMalformed, for_callers
 from gateway.middleware import problem
 
 _MOST_NAMED = 20
@@ -69,6 +69,7 @@ def _described(document: dict[str, Any]) -> dict[str, Any]:
 
 async def _answer_error(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, GatewayError)
+    error = for_callers(error)
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"

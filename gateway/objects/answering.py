@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from starlette.types import Scope, Send
 
-from gateway.errors import GatewayError, StoreError
+from gateway.errors import GatewayError, StoreError, for_callers
 from gateway.fencing.rules import Fence
 from gateway.http.body import ClientGone
 from gateway.http.head import Head
@@ -61,6 +61,7 @@ class Answer:
 
     async def error(self, error: GatewayError) -> None:
         """The error as S3 would put it. Once an answer has begun, all there is left is to break it off."""
+        error = for_callers(error)
         self._told["code"] = error.code
         if self._started:
             raise error

@@ -2,6 +2,7 @@
 
 import re
 
+import httpx
 import pytest
 
 from gateway.doctor.examination import examine
@@ -11,7 +12,7 @@ from gateway.store.database import Database
 from gateway.store.queries import load
 from tests.databases import GATEWAY, as_gateway
 from tests.integration.test_doctor import execute, found
-from tests.running import config
+from tests.running import API_KEY, config, running
 
 # Statements that Python code puts together, and the views that searches read.
 IN_CODE = {
@@ -61,7 +62,8 @@ async def test_the_rights_are_those_that_the_statements_need(database: Database)
     relations = {row["name"] for row in rows}
     functions = await database.fetch(
         "SELECT pg_get_functiondef(oid) AS text FROM pg_proc "
-        "WHERE pronamespace = 'fencing'::regnamespace AND prokind = 'f' AND NOT prosecdef AND proname <> ALL ($1::text[])",
+        "WHERE pronamespace = 'fencing'::regnamespace AND prokind = 'f' AND NOT prosecdef "
+        "AND proname <> ALL ($1::text[])",
         list(OF_THE_OWNER),
     )
     modules = {name.partition(".")[0] for name, _ in rights.queries()}
@@ -101,3 +103,13 @@ async def test_the_doctor_tries_each_statement(dsn: str, privilege: str | None, 
         assert f"--grant-to {GATEWAY}" in check.advice
     else:
         assert found(await examine(config(dsn)), "statements").status is Status.OK
+
+
+async def test_a_missing_right_is_503_and_says_who_can_help(dsn: str) -> None:
+    await execute(dsn, f"REVOKE INSERT, UPDATE ON fencing.fence FROM {GATEWAY}")
+    async with running(config(dsn)) as origin, httpx.AsyncClient(base_url=origin) as client:
+        headers = {"Authorization": f"Bearer {API_KEY}"}
+        answer = await client.post("/v1/fences/order/5/barrier", json={"token": "1"}, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (503, "right-missing")
+    assert "gateway doctor" in answer.json()["advice"]
+    assert "permission" not in answer.text
