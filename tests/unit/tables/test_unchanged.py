@@ -47,7 +47,7 @@ def test_where_others_carry_out_its_writes_foreign_tables_are_asked_for() -> Non
         assert "foreign" not in unchanged(known)
     for change in ({"kind": "p"}, {"kind": "v"}, {"has_children": True}, {"has_rules": True}):
         for reaches in (True, False):
-            known = replace(KNOWN, reaches_foreign=reaches, **change)  # type: ignore[arg-type]
+            known = replace(KNOWN, reaches_foreign=reaches, **change)
             assert unchanged(known).endswith(f" AND fencing.check_foreign_v1(1234, {str(reaches).lower()})")
 
 
