@@ -169,7 +169,7 @@ def test_files_for_tls_that_cannot_be_used_are_named_before_anything_listens(
 def test_a_file_for_tls_that_cannot_be_read_is_named(
     tmp_path: Path, pem: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever runs the tests may be allowed to read everything."""
+    """Without a real file that refuses: a superuser may read all of them."""
     read = Path.read_bytes
 
     def refused(path: Path) -> bytes:

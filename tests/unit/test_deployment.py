@@ -107,7 +107,7 @@ def test_the_example_configuration_loads_and_fits_the_services(services: dict[st
 
 
 def test_the_example_as_it_stands_contacts_nobody_outside(services: dict[str, Any], example: Config) -> None:
-    """Who tries it out has not agreed to be reported to anybody. Secrets are looked at as well: an address is one."""
+    """A trial must not report to others. Secrets are looked at as well, because one of them is an address."""
     here = {*services, "127.0.0.1", "localhost"}
     addresses = [urlsplit(text) for text in texts(example) if "://" in text]
     assert {"postgresql", "http"} <= {address.scheme for address in addresses}

@@ -136,7 +136,7 @@ async def test_there_is_a_last_epoch(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("after", ["the epoch", "the next lease"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_nobody_was_issued_the_token_that_an_epoch_begins_with(
+async def test_the_token_that_an_epoch_begins_with_is_issued_to_nobody(
     world: World, name: str, way: str, after: str
 ) -> None:
     """The fence carries it, but no holder does. That stays so once the lease service has issued the next one."""

@@ -243,6 +243,21 @@ async def test_a_session_whose_transaction_could_not_begin_is_not_used_again(
     await database.close()
 
 
+async def test_a_rollback_that_fails_does_not_hide_why_there_is_one(database: Database, dsn: str) -> None:
+    await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
+
+    async def work(transaction: Transaction) -> None:
+        await transaction.execute("INSERT INTO t VALUES (1)")
+        row = await transaction.fetchrow("SELECT pg_backend_pid() AS pid")
+        assert row is not None
+        await administer(dsn, f"SELECT pg_terminate_backend({row['pid']}, 30000)")
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await database.run(work)
+    assert await database.fetch("SELECT * FROM t") == []
+
+
 @pytest.mark.parametrize("how", ["no such database", "no right to connect"])
 async def test_a_server_that_grants_no_session_is_unavailable(dsn: str, how: str) -> None:
     """Also in the middle of the day, when somebody has changed a password or dropped the database."""
