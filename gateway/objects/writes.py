@@ -366,7 +366,7 @@ _ADVICE = {
         5,
     ),
     Obstacle.FORBIDDEN: (
-        "Write other bytes, or to another key, or wait until nothing can be late any more: a day at most.",
+        "Wait until nothing can be late any more, a day at most, or write other bytes, or to another key.",
         600,
     ),
 }

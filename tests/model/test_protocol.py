@@ -92,7 +92,13 @@ SCOPES = (
 )
 
 # Too many states where requests come twice: three clients, or a sweep that starts again and again.
-LARGE = ("two writers with one token", "the same, with conditions", "a sweep, no condition")
+LARGE = (
+    "two writers with one token",
+    "the same, with conditions",
+    "a sweep, no condition",
+    "a sweep against a barrier",
+    "a sweep against a delete",
+)
 TWICE = [replace(scope, again=1, **CALM) for scope in SCOPES if scope.name not in LARGE]
 
 # What "tolerate" does not cover: a mutation without a condition, and bytes whose forms older holders have used up.
@@ -103,6 +109,8 @@ UNCOVERED = (
     "two amendments",
     "delete and sweep, no condition",
 )
+# There a sweep brings absence back for which a failed write of the same holder may be waiting.
+SWEPT = ("a sweep against a put", "a sweep against an upload")
 
 # What is told of requests that come twice, and holds under both settings.
 STORIES = (
@@ -145,7 +153,8 @@ def test_no_copy_takes_effect_where_writes_wait(scope: Scope, report_states: Rep
     "scope", [scope for scope in TWICE if scope.name not in UNCOVERED], ids=lambda scope: scope.name
 )
 def test_no_copy_undoes_a_newer_holders_write_by_default(scope: Scope, report_states: Report) -> None:
-    report_states(f"twice, tolerate: {scope.name}", Explorer(scope, promises="P2 P3").run())
+    promises = "P2" if scope.name in SWEPT else "P2 P3"
+    report_states(f"twice, tolerate: {scope.name}", Explorer(scope, promises=promises).run())
 
 
 @pytest.mark.parametrize(

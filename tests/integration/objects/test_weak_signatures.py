@@ -40,7 +40,7 @@ async def everything(stage: Stage, key: str) -> list[Asked]:
     since = len(stage.double.asked)
     await call(s3.put_object, Key=key, Body=b"new")
     await call(s3.put_object, Key=key, Body=b"over", Metadata={"colour": "red"}, Tagging="a=b")
-    etag = (await call(s3.put_object, Key=key, Body=b"over"))["ETag"]
+    etag = (await call(s3.put_object, Key=key, Body=b"and over"))["ETag"]
     await call(s3.put_object, Key=key, Body=b"again", IfMatch=etag)
     await call(s3.put_object, Key=f"{key}-2", Body=b"", IfNoneMatch="*")
     await call(s3.copy_object, Key=f"{key}-3", CopySource=f"bucket/{key}")
