@@ -5,8 +5,9 @@ stops its only clock at the first byte of a head. ``gateway.http.body`` limits w
 """
 
 from asyncio import Event, TimerHandle, Transport
+from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request's line, headers and trailers. Those of S3 come to 8 KiB at the most, metadata included."""
@@ -33,6 +34,8 @@ class Connection(HttpToolsProtocol):
     _head_size = 0  # of the fields that are complete
     _arrived = 0  # bytes since the head began or a piece of the body came, from the second packet on
     _given_up = False
+    _active: RequestResponseCycle | None = None
+    """The request that is being served; later ones of the same connection wait for it."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -43,6 +46,10 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         Connection.open -= 1
+        if self._active is not None and self._active is not self.cycle and not self._active.response_complete:
+            # uvicorn tells the newest request only, which need not have begun.
+            self._active.disconnected = True
+            self._active.message_event.set()
         self._clear_deadline()
         self._clear_stall()
         super().connection_lost(exc)
@@ -107,6 +114,14 @@ class Connection(HttpToolsProtocol):
         if not self._given_up:
             self.cycle.scope["state"]["whole"] = True
             super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn calls it with its own text
+        """Refuse what cannot be parsed. A request under way must not take the refusal for its own answer."""
+        self._give_up(400)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._active = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _fits(self, size: int) -> bool:
         self._head_size += size

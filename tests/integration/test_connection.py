@@ -14,17 +14,23 @@ OK = b"HTTP/1.1 200 OK\r\n"
 asked: list[bytes] = []
 sent: list[int] = []
 headers_seen: list[object] = []
+gone = asyncio.Event()
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """Answers at once; ``/slow`` after a second, ``/body`` with the body's length, ``/large`` with 64 MiB.
 
-    ``/endless`` sends for as long as somebody listens.
+    ``/endless`` sends for as long as somebody listens; ``/waiting`` waits until its client is gone.
     """
     if scope["raw_path"] == b"/endless":
         await endless(scope, send)
         return
     asked.append(scope["raw_path"])
+    if scope["raw_path"] == b"/waiting":
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+        return
     body = b"short"
     if scope["raw_path"] == b"/slow":
         await asyncio.sleep(1)
@@ -58,6 +64,7 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     asked.clear()
     sent.clear()
     headers_seen.clear()
+    gone.clear()
     async with served(app) as port:
         yield port
 
@@ -176,6 +183,28 @@ async def test_trailers_count_against_the_limit_of_the_head(
     """The request may be under way, so the connection ends without an answer: its outcome is unknown."""
     monkeypatch.setattr(connection, "PATIENCE", PATIENCE)
     assert await exchange(port, CHUNKED, *pieces, pause=0.001) == b""
+
+
+@pytest.mark.parametrize("garbage", [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
+async def test_a_request_under_way_does_not_get_the_refusal_of_what_follows_it(port: int, garbage: bytes) -> None:
+    """It may take effect. Its client must not read in a 400 that it does not."""
+    answer = await exchange(port, b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n" + garbage)
+    assert answer == b""
+    assert (await exchange(port, garbage)).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_broken_body_is_no_refusal_of_its_request(port: int) -> None:
+    answer = await exchange(port, b"DELETE /slow HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nnonsense\r\n")
+    assert answer == b""
+
+
+async def test_a_request_learns_that_its_client_is_gone_though_others_follow_it(port: int) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /waiting HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    await asyncio.sleep(0.1)
+    writer.transport.abort()
+    async with asyncio.timeout(PATIENCE):
+        await gone.wait()
 
 
 async def test_trailers_are_dropped(port: int) -> None:
