@@ -25,7 +25,7 @@ from gateway.table_rules import table_rules
 from gateway.tables.catalog import Snapshot, Table
 from gateway.tables.plan import naming
 
-REVISION = "0016"
+REVISION = "0017"
 _REFUSED = "42501"
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 

@@ -207,7 +207,7 @@ async def test_an_older_schema_is_told_to_migrate(stage: Stage, command: Command
     for arguments in (["install", "shipments"], ["show"]):
         done = await command(*arguments, *(["--dsn", stage.owner] if "install" in arguments else []))
         assert done.returncode == 2
-        assert done.stderr == "gateway: The fencing schema is at 0004; a guard needs 0016. Run gateway migrate first.\n"
+        assert done.stderr == "gateway: The fencing schema is at 0004; a guard needs 0017. Run gateway migrate first.\n"
 
 
 class TestDoctor:

@@ -130,8 +130,8 @@ def check_answer(watched: Watched, asked: Asked, answer: Answer) -> None:
     assert answer.status < 500, answer
     if answer.status < 400 or asked.method == "HEAD":
         return
-    if answer.headers.get("content-type", "").startswith("text/plain"):
-        assert answer.body == b"Invalid HTTP request received.", answer
+    if answer.status == 400 and "content-type" not in answer.headers:
+        assert answer.body == b"", "what is no HTTP has no answer but its status"
         return
     document = answer.document
     assert not document["code"].startswith(OUR_MISTAKES), answer
@@ -139,7 +139,7 @@ def check_answer(watched: Watched, asked: Asked, answer: Answer) -> None:
         assert list(document) == ["code", "message", "details", "hint"], answer
         assert all(value is None or isinstance(value, str) for value in document.values()), answer
     else:
-        assert asked.target == b"/v1/transaction", answer
+        assert asked.target == b"/v1/transaction" or document["code"] == "forbidden", answer
     text = " ".join(value for value in document.values() if isinstance(value, str)).lower()
     for revealing in REVEALING:
         assert revealing not in text or asked.mentions(revealing), answer
