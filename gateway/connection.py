@@ -22,6 +22,9 @@ STALL = 300.0
 _WRITE_AHEAD = 256 * 1024
 
 
+_CODING = b"transfer-encoding"
+
+
 class Connection(HttpToolsProtocol):
     """One connection. The deadline runs as long as nothing that was asked for is being done."""
 
@@ -89,6 +92,8 @@ class Connection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         fits = self._fits(len(name) + len(value) + 4)
         if self._in_head:
+            if len(name) == len(_CODING) and name.lower() == _CODING and value.lower() != b"chunked":
+                self._give_up(400)  # a coding of the body that nothing here takes off
             if fits:
                 super().on_header(name, value)
         elif not fits:

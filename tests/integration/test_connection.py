@@ -193,6 +193,13 @@ async def test_a_request_under_way_does_not_get_the_refusal_of_what_follows_it(p
     assert (await exchange(port, garbage)).startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"identity, chunked", b"chunked, chunked", b"x"])
+async def test_a_coding_of_the_body_that_is_not_served_is_refused(port: int, coding: bytes) -> None:
+    answer = await exchange(port, CHUNKED.replace(b"chunked", coding) + b"5\r\nhello\r\n0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert not asked
+
+
 async def test_a_broken_body_is_no_refusal_of_its_request(port: int) -> None:
     answer = await exchange(port, b"DELETE /slow HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nnonsense\r\n")
     assert answer == b""
