@@ -1,7 +1,7 @@
 """A client's connection: uvicorn's, with limits on the space and the time that heads, trailers and idling may take.
 
-uvicorn's parser collects heads of any size, appends trailers to the headers of a request that is already running, and
-stops its only clock at the first byte of a head. ``gateway.http.body`` limits what a body may take.
+uvicorn's parser collects heads of any size, and stops its only clock at the first byte of a head. It appends trailers
+to the headers of a request that is already running. ``gateway.http.body`` limits what a body may take.
 """
 
 from asyncio import Event, TimerHandle, Transport
@@ -10,7 +10,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD = 64 * 1024
-"""Bytes of a request's line, headers and trailers. Those of S3 come to 8 KiB at the most, metadata included."""
+"""Bytes of a request's line, headers and trailers. S3's come to 8 KiB at most, metadata included."""
 PATIENCE = 20.0
 """Seconds until a head must be complete, and until what is left of the body of an answered request must have come."""
 KEEP_ALIVE = 75

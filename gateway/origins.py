@@ -22,7 +22,7 @@ _OWN_SITES = frozenset((b"same-origin", b"none"))
 
 
 class Sender(Enum):
-    """What the headers of a request say about the page that sends it."""
+    """The page that sends a request, as its headers tell."""
 
     PROGRAM = auto()
     """No page is named."""

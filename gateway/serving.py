@@ -31,7 +31,7 @@ _AGAIN = signal.SIGALRM
 _SOON = 0.01
 """Seconds after which a stop that Python dropped is asked for again."""
 _NO_KEY = ("PEM_LIB", "NO_START_LINE", None)
-"""What OpenSSL says, in its versions, of a file without a private key."""
+"""OpenSSL's reasons, by version, for a file without a private key."""
 
 
 class StopRequested(SystemExit):

@@ -64,7 +64,7 @@ def routes(database: Database, barrier: Barrier, caller: Authenticate) -> APIRou
             raise OutcomeUnknown(
                 f"The fence of {name} is at {token}, but what was under way before is not settled. {error.message}",
                 advice="The epoch has begun: do not start another. Before anybody reads, the first holder of the new "
-                f"epoch calls the barrier until it stands. Where any token is taken, so may you, with {token}.",
+                f"epoch calls the barrier until it stands. If any token is taken there, you may call it with {token}.",
             ) from error
         return fence_view(name, bumped.fence)
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from gateway.client.api import Api, said
 
 Read: TypeAlias = Literal["own", "all"] | Sequence[str]
-"""What temporary keys read: what they write; every bucket; or, beside what they write, what these patterns cover."""
+"""The reads of temporary keys: what they write; every bucket; or what they write and what these patterns cover."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from gateway.commands.calling import Gateway
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the credentials are to be good for. ``ttl`` is in seconds.
+    """The credentials to ask for. ``ttl`` is in seconds.
 
     ``read``: patterns of what they read beside the resource; ``all`` alone for everything.
     """

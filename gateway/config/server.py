@@ -25,7 +25,7 @@ class Server(Section):
     memory: Annotated[int, Field(gt=0)] = 256 * MEBIBYTE
     """Bytes of bodies in memory at one time, on all planes. A request that needs more waits."""
     body_timeout: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds a client may send nothing of a body, and that it may take beyond one for each 16 KiB."""
+    """Seconds that a client may pause within a body. In all it may take so many, and one more for each 16 KiB."""
 
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may use the tables from a browser, such as ``https://app.example.com``; ``*`` for all."""

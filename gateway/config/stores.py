@@ -74,7 +74,7 @@ class ObjectStore(Section):
     """Seconds between two rounds of clearing away tombstones, uploads and intents that were left behind; 0: never."""
 
     duplicates: Duplicates = Duplicates.TOLERATE
-    """What a write does where each ETag it could leave may be waited for by a finished request that arrives again."""
+    """Whether a write passes or waits if finished requests, arriving again, could match every ETag it could leave."""
     distrust: tuple[Literal["complete", "delete"], ...] = ()
     """Conditions of the store that are not to be relied on, whatever a probe sees: those of CompleteMultipartUpload, of
     DeleteObject. A race that a store loses once in a thousand times is hardly ever seen by a probe."""

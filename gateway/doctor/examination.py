@@ -118,9 +118,9 @@ def _found(store: ObjectStore) -> Check:
 
 def _repeated(store: ObjectStore) -> Check:
     if store.duplicates is Duplicates.WAIT:
-        return ok("duplicates", "writes wait where a request that is over could take effect again")
-    detail = "s3.duplicates is tolerate: nothing between gateway and store repeats requests, nginx PUT for example"
-    return ok("duplicates", f"{detail} (see docs/stores.md)")
+        return ok("duplicates", "s3.duplicates is wait: writes wait while a finished request could take effect again")
+    detail = "s3.duplicates is tolerate: nothing between gateway and store may repeat requests, as nginx does"
+    return ok("duplicates", f"{detail} (docs/stores.md)")
 
 
 def _callers(config: Config) -> Iterable[Check]:

@@ -24,7 +24,7 @@ DEAD_AFTER_QUERY_SIGNED = QUERY_SIGNED + timedelta(minutes=5)
 
 
 class Duplicates(StrEnum):
-    """What a write does where every ETag it could leave may be the condition of a request that is over.
+    """Whether a write passes or waits if every ETag it could leave may be the condition of a finished request.
 
     Such a request can reach the store a second time, if something between gateway and store repeats it.
     """

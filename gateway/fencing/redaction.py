@@ -36,7 +36,7 @@ _ACCESS_KEY_ID = re.compile(r"^[^/?&;=%\s]*")
 _PARTS = re.compile(r"([?&;])")
 _ENDS = frozenset("&;\"'<>")
 _DEEPEST = 5
-"""How often a text may be percent-encoded and still be read. What is encoded more often is left out unread."""
+"""How often a text may be percent-encoded and still be read. Text encoded more often is left out unread."""
 
 
 def redacted(text: str) -> str:

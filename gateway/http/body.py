@@ -132,7 +132,7 @@ class Body(Arrivals):
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """What all bodies share: the slowest pace, and the memory budget."""
+    """Shared by all bodies: the slowest pace, and the memory budget."""
 
     memory: Memory
     pace: Pace = Pace()

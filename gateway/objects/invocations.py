@@ -14,9 +14,9 @@ _SANE = re.compile(rb"[!-~]{1,128}")
 
 
 def digest(headers: Iterable[tuple[bytes, bytes]], caller: str, bucket: str, key: str) -> str | None:
-    """What stands for the call in the metadata of the object that it writes; None where the client names no call.
+    """Return what stands for the call in the metadata of the object it writes; None if the client names no call.
 
-    Nobody can name the call of another caller, or of another key. ``headers`` are raw, with names in lower case.
+    No caller can name the call of another caller, or of another key. ``headers`` are raw, with names in lower case.
     """
     named = [value for name, value in headers if name == HEADER]
     if len(named) != 1 or not _SANE.fullmatch(named[0]):

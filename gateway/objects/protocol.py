@@ -394,7 +394,7 @@ def _recognise(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[O
 
 
 def _spent(write: Announcement, begun: Begun) -> tuple[str, ...]:
-    """What the request of this write was conditioned on."""
+    """Return what the request of this write was conditioned on."""
     return (begun.key.etag or ABSENCE,) if write.kind is Kind.CONDITIONAL else ()
 
 

@@ -14,7 +14,7 @@ DEFAULT_RULE = "s3"
 """What stands on record for a rule, where none is about the key. A pattern always has a slash."""
 
 _FIELD = re.compile(r"\{([^{}/]+)\}")
-# What no name can have: they stand for a value, and for an end of a key, that are not known.
+# Characters that no name has: they stand for an unknown value, and for the unknown end of a key.
 _ANY, _REST = "\0", "\1"
 
 

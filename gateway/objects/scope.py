@@ -1,4 +1,4 @@
-"""What fenced credentials may read: keys whose resources their grant covers, and listings that show no other key.
+"""The reads of fenced credentials: keys whose resources their grant covers, and listings that show no other key.
 
 Every request is checked before anything is asked of the store. The check refuses each read that no rule here allows.
 A caller without a grant reads what the gateway's own keys can.

@@ -91,7 +91,7 @@ class Write:
     beginning: Beginning | None = None
     """For as long as its body has not been read; None where it has none, or none that is worth keeping."""
     evidence: str | None = None
-    """What an earlier attempt of the same call has left in the object's metadata; None where no attempt leaves any."""
+    """The mark of an earlier attempt of the same call in the object's metadata; None if no attempt leaves one."""
 
     def announcement(self, profile: Profile | None = None) -> Announcement:
         """What the protocol is to announce. A store where nothing can be bumped gets signatures that die early."""
@@ -328,7 +328,7 @@ def _look(write: Write) -> Steps[HeadAnswer]:
 
 
 def _evidence(call: Call, mark: UUID) -> str | None:
-    """What an earlier attempt of the same call has left at the key, if it has written the object there."""
+    """Return what an earlier attempt of the same call has left at the key, if it has written the object there."""
     request = call.request
     match request.operation:
         case Operation.COMPLETE_MULTIPART_UPLOAD:
@@ -366,7 +366,7 @@ _ADVICE = {
         5,
     ),
     Obstacle.FORBIDDEN: (
-        "Wait until nothing can be late any more, a day at most, or write other bytes, or to another key.",
+        "Write other bytes, or to another key, or wait: half an hour for a finished request, a day for a lost one.",
         600,
     ),
 }

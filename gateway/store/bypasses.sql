@@ -4,8 +4,8 @@
 -- witness, and nothing may be under way at the key but the write that has looked ($5, $6), which nobody settles. A sweep
 -- ($5 null) has looked between reading the row and this: it must be the same row still ($4).
 --
--- Where what is remembered is a forbidden ETag, the gateway's own bump may have taken it away, and whoever sent that may be
--- dead: then what is there now is remembered, as a guess, and nothing is put on record.
+-- A forbidden ETag that is remembered may be gone by the gateway's own bump, and the gateway that sent it may be dead.
+-- Then what is there now is remembered, as a guess, and nothing is put on record.
 --
 -- The key may have rows of other resources, from before a rule was changed; what fits one of them is no finding.
 WITH held AS (

@@ -52,13 +52,13 @@ _LOST: tuple[type[BaseException], ...] = (
 # The database undid the transaction and asks for it again.
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.InvalidCachedStatementError)
 
-# What the server says about itself, not about the statement: by class, or by the whole SQLSTATE. The statement is
+# Errors of the server, not of the statement: by class, or by the whole SQLSTATE. The statement is
 # undone, and may succeed another time: connections behind the server, timeouts and cancellations, want of memory or
 # disk, conflicts between transactions. A server that takes no writes has become a standby, or is being maintained.
 _PASSING = ("08", "40", "53", "57", "72", "25006", "25P03", "25P04", "55P03")
 _READ_ONLY = "25006"
 _COMPLETION_UNKNOWN = "40003"
-# What a server says that grants no session: wrong credentials, no such database, no right to connect to it.
+# Errors of a server that grants no session: wrong credentials, no such database, no right to connect to it.
 _REFUSES_SESSIONS = ("28", "3D", "42501")
 _ENDS_THE_SESSION = ("FATAL", "PANIC")
 
@@ -195,7 +195,7 @@ class Database:
     async def fetchmany_write(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
         """The rows of one writing statement for each of ``arguments``, in one trip and one transaction.
 
-        Each statement has a snapshot of its own. Where one of them fails, all are undone.
+        Each statement has a snapshot of its own. If one of them fails, all are undone.
         """
         return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,), self._shared)
 

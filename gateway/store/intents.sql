@@ -8,7 +8,7 @@ FROM fencing.begin_v3($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $1
 -- Nobody needs to wait for the disk: were this lost, the intent would be back, and settled by the next writer.
 -- $8: whether the ETag is certain. One that was looked up before the announcement is not, nor is anything while somebody
 -- settles: then what is remembered is good for a guess and no witness.
--- $9: what requests were conditioned on that were sent for it. Where its intent is gone, its settler has forbidden that.
+-- $9: the conditions of the requests that were sent for it. If its intent is gone, its settler has forbidden these.
 WITH hurried AS (
     SELECT set_config('synchronous_commit', 'off', true)
 ), finished AS (

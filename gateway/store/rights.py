@@ -9,7 +9,7 @@ from gateway.store.queries import load
 
 _SQL = load("rights")
 
-# What the gateway's statements need, table by table. The gateway adds to the record and never changes it.
+# The rights that the gateway's statements need, table by table. The gateway adds to the record and never changes it.
 # A test derives the same table from the text of all queries and functions.
 TABLES = {
     "migration": ("SELECT",),

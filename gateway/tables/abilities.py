@@ -11,7 +11,7 @@ from gateway.tables.response import Response
 
 
 def options(table: Table) -> Response:
-    """What the table permits, and the gateway."""
+    """Return what the table permits, and the gateway."""
     return allowed("OPTIONS", "GET", "HEAD", *permitted(table))
 
 

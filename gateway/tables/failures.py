@@ -11,8 +11,8 @@ from gateway.tables.overrides import Headers
 from gateway.tables.response import BODILESS, Response
 
 # PostgREST's statuses by SQLSTATE; the longest prefix wins, and whatever is not here is 400. They differ about 54001:
-# what is nested too deeply for the database was so in the request. What the server says about itself is not here: the
-# door to it (gateway.store.database) has made an ``Unavailable`` of that.
+# what is nested too deeply for the database was so in the request. Errors of the server itself are not here: the
+# door to it (gateway.store.database) has made an ``Unavailable`` of them.
 _STATUS_OF_SQLSTATE = {
     "23503": 409, "23505": 409, "42501": 403, "42P01": 404, "42883": 404, "25006": 405, "21000": 500,
     "54001": 400, "09": 500, "25": 500, "2D": 500, "38": 500, "39": 500, "3B": 500, "54": 500, "55": 500, "58": 500,

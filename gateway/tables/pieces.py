@@ -1,7 +1,7 @@
 """Reads large JSON bodies in pieces, each of which a parser reads in a few milliseconds.
 
 A parser in C lets no other thread run until it returns. An array of rows is cut between two rows, and read piece by
-piece. What cannot be cut, such as one row or one object, may have so many values and no more.
+piece. One row or one object cannot be cut, so it may have so many values and no more.
 """
 
 import re

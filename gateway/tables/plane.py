@@ -72,7 +72,7 @@ class Exposure:
 
 
 class Incoming(NamedTuple):
-    """One request. What is planned and what is learnt both come from its frozen ``head``, and from nothing else.
+    """One request. Plans and recipes come from its frozen ``head``, and from nothing else.
 
     ``state`` is that of the ASGI scope; ``plain`` is the head as a form and its values, None if it is not plain.
     """

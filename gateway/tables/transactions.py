@@ -26,7 +26,7 @@ _NO_SUCH_TABLE = "PGRST205"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Where tables are served: the schemas and the path. ``max_body`` is in bytes."""
+    """The schemas and the path by which tables are served. ``max_body`` is in bytes."""
 
     schemas: tuple[str, ...]
     prefix: str

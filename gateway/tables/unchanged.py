@@ -17,7 +17,7 @@ def unchanged(table: Table) -> str:
 
     What matters: that the name means this table, its kind, every column, the primary key, and that nothing was added
     that acts on its own: rules, triggers, children, policies. ``fencing.check_unchanged_v1`` in the migrations looks.
-    Where other tables carry out its writes, ``fencing.check_foreign_v1`` looks whether one of them is a foreign table.
+    If other tables carry out its writes, ``fencing.check_foreign_v1`` looks whether one of them is a foreign table.
     """
     checked = _called(
         "check_unchanged_v1",
