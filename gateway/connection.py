@@ -1,7 +1,8 @@
 """A client's connection: uvicorn's, with limits on the space and the time that heads, trailers and idling may take.
 
 uvicorn's parser collects heads of any size, and stops its only clock at the first byte of a head. It appends trailers
-to the headers of a request that is already running. ``gateway.http.body`` limits what a body may take.
+to the headers of a request that is already running. It leaves out the body of a request that asks for another protocol,
+and reads these bytes as the next request. ``gateway.http.body`` limits what a body may take.
 """
 
 from asyncio import Event, TimerHandle, Transport
@@ -39,6 +40,7 @@ class Connection(HttpToolsProtocol):
     _given_up = False
     _active: RequestResponseCycle | None = None
     """The request that is being served; later ones of the same connection wait for it."""
+    _is_last = False  # of the connection's requests: whatever comes after it is not read
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -58,7 +60,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._given_up:
+        if self._given_up or self._is_last:
             return
         self._arrived += len(data)
         super().data_received(data)
@@ -102,13 +104,19 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        upgrade = self.parser.should_upgrade()
         if self._head_size > MAX_HEAD:
             self._give_up(431)
+        elif upgrade and self._announces_more():
+            self._give_up(400)
         if not self._given_up:
             self._clear_deadline()
             # From here on the head cannot change. Trailers have no meaning here: they are counted and dropped.
             self.scope["headers"] = tuple(self.headers)
             super().on_headers_complete()
+            if upgrade:
+                # Served as if it had not asked. The parser has lost its place, so there must be no next request.
+                self._is_last, self.cycle.keep_alive = True, False
 
     def on_body(self, body: bytes) -> None:
         self._arrived = 0
@@ -127,6 +135,13 @@ class Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._active = cycle
         super()._start_asgi_task(cycle, app)
+
+    def _announces_more(self) -> bool:
+        """Return whether more belongs to the request than its head: a body, or what goes through a tunnel."""
+        framing = (b"content-length", b"transfer-encoding")
+        return self.parser.get_method() == b"CONNECT" or any(
+            name in framing and (name, value) != (b"content-length", b"0") for name, value in self.headers
+        )
 
     def _fits(self, size: int) -> bool:
         self._head_size += size

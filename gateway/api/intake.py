@@ -9,11 +9,16 @@ from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth.principal import Principal
-from gateway.errors import RequestMalformed
+from gateway.errors import BodyTooLarge, RequestMalformed
 from gateway.http.body import Bodies, ClientGone
 
 MAX_BODY = 64 * 1024
 """Bytes that the body of a request to the fencing API may have, unless its route says more."""
+
+
+MAX_VALUES = 5_000
+"""Values that such a body may have, about; 1000 renewals have 4 each. The models list every value that is wrong."""
+_STRUCTURE = b"[{,"
 
 
 class Intake:
@@ -27,11 +32,18 @@ class Intake:
         body = self._bodies.of(scope, receive)
         try:
             content = await body.whole(self._limit)
+            _check_values(content)
             await self._app(scope, _after(content, receive), send)
         except ClientGone:
             raise RequestMalformed("The client hung up before its body was complete.") from None
         finally:
             body.release()
+
+
+def _check_values(content: bytes) -> None:
+    """Raise ``BodyTooLarge`` for too many values. Commas inside strings count too: no string here has thousands."""
+    if len(content) - len(content.translate(None, _STRUCTURE)) > MAX_VALUES:
+        raise BodyTooLarge(f"The body has more than {MAX_VALUES:,} values.", advice="Split the request.")
 
 
 def _after(content: bytes, receive: Receive) -> Receive:

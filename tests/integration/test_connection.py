@@ -268,3 +268,38 @@ async def test_one_who_sends_much_can_see_that_nobody_listens(port: int) -> None
     async with asyncio.timeout(PATIENCE):
         while not sent or sent[-1]:
             await asyncio.sleep(0.01)
+
+
+UPGRADE = b"host: a\r\nconnection: upgrade\r\nupgrade: h2c\r\n"
+
+
+@pytest.mark.parametrize(
+    "framed",
+    [
+        b"POST /body HTTP/1.1\r\n" + UPGRADE + b"content-length: 39\r\n\r\n",
+        b"GET /body HTTP/1.1\r\n" + UPGRADE + b"content-length: 39\r\n\r\n",
+        b"POST /body HTTP/1.1\r\n" + UPGRADE + b"transfer-encoding: chunked\r\n\r\n",
+        b"CONNECT /body HTTP/1.1\r\nhost: a\r\ncontent-length: 39\r\n\r\n",
+        b"CONNECT /body HTTP/1.1\r\nhost: a\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("pause", [0.0, 0.1])
+async def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request(
+    port: int, framed: bytes, pause: float
+) -> None:
+    """The parser leaves such a body out, and would take it for what comes next."""
+    inner = b"GET /inner HTTP/1.1\r\nhost: a\r\nx: abcd\r\n\r\n"
+    answer = await exchange(port, framed, inner, pause=pause)
+    assert asked == []
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert not answer.endswith(b"<still open>")
+
+
+@pytest.mark.parametrize("pieces", [[b"content-length: 0\r\n\r\n"], [b"\r\n"], [b"\r\n", head(1)], [b"\r\n" + head(1)]])
+async def test_a_request_that_asks_for_an_upgrade_is_answered_and_is_the_last(port: int, pieces: list[bytes]) -> None:
+    answer = await exchange(port, b"GET /plain HTTP/1.1\r\n" + UPGRADE + pieces[0], *pieces[1:], pause=0.1)
+    assert asked == [b"/plain"]
+    assert answer.startswith(OK)
+    assert b"connection: close" in answer
+    assert answer.endswith(b"short")

@@ -193,5 +193,24 @@ async def test_every_route_refuses_what_is_deep_or_has_too_many_parts(stage: Sta
     for method, path in [*stage.routes, ("POST", "/v1/tables/accounts")]:
         headers = [KEY, JSON, "Fencing-Token: 5", "Fencing-Resource: order/5", f"Content-Length: {len(body)}"]
         status, document = await ask(stage, method, path, headers, body)
-        assert status in (400, 422), (method, path, document)
+        assert status in (400, 413, 422), (method, path, document)
         assert len(json.dumps(document)) < 10_000
+
+
+async def test_no_body_of_the_api_has_more_values_than_are_validated_in_a_moment(stage: Stage) -> None:
+    """Each of the values can be a mistake, and the models list every one of them before an answer is made."""
+    lease = "01890000-0000-7000-8000-000000000000"
+    renewals = {"leases": [{"resource": f"order/{number}", "lease": lease, "ttl": 30} for number in range(1000)]}
+    entry = b"{" + b",".join(b'"%d":0' % number for number in range(60_000)) + b"}"
+    head = [KEY, JSON]
+
+    status, _ = await ask(stage, "PUT", "/v1/leases", head + _length(most := json.dumps(renewals).encode()), most)
+    assert status == 200
+
+    for body in (entry, b'{"leases":[' + entry + b"]}"):
+        status, document = await ask(stage, "PUT", "/v1/leases", head + _length(body), body)
+        assert (status, document["code"]) == (413, "body-too-large"), document
+
+
+def _length(body: bytes) -> list[str]:
+    return [f"Content-Length: {len(body)}"]
