@@ -21,8 +21,6 @@ STALL = 300.0
 # Bytes that may wait to be taken by a client before the answer is held up. At uvloop's 64 KiB every piece of a large
 # answer stops and waits for its turn, which costs a third more processor time; more than this gains nothing.
 _WRITE_AHEAD = 256 * 1024
-
-
 _CODING = b"transfer-encoding"
 
 

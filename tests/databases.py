@@ -77,9 +77,16 @@ def a_server() -> Iterator[Server]:
     if address := os.environ.get("TEST_POSTGRES"):
         yield OwnPostgres(address)
         return
-    place = _MEMORY if _in_memory() else None
-    with tempfile.TemporaryDirectory(prefix="pg", dir=place) as directory, postgres(Path(directory) / "data") as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="pg", dir=memory_or_disk()) as directory,
+        postgres(Path(directory) / "data") as server,
+    ):
         yield server
+
+
+def memory_or_disk() -> Path | None:
+    """Return where a server keeps its data: in memory where there is enough of it, else where temporary files go."""
+    return _MEMORY if _in_memory() else None
 
 
 @cache
@@ -100,6 +107,11 @@ def fresh(server: Server) -> Iterator[str]:
 def as_gateway(dsn: str) -> str:
     """Return the address of a superuser for the role of a gateway, and that of any other role as it is."""
     return re.sub(r"://postgres:?@", f"://{GATEWAY}@", dsn, count=1)
+
+
+def as_owner(dsn: str) -> str:
+    """Return the address for the superuser again, who makes the tables of a test."""
+    return dsn.replace(f"://{GATEWAY}@", "://postgres:@", 1)
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ import asyncpg
 import httpx
 
 from gateway.config import Config
+from tests.databases import as_owner
 from tests.running import running
 from tests.waiting import PATIENCE
 
@@ -91,7 +92,7 @@ def staged(config: Config) -> Iterator[Stage]:
     try:
         if failed:
             raise failed[0]
-        yield Stage(origin, config.postgres.dsn.get_secret_value(), loop)
+        yield Stage(origin, as_owner(config.postgres.dsn.get_secret_value()), loop)
     finally:
         if not failed:
             loop.call_soon_threadsafe(stop.set)
