@@ -46,6 +46,8 @@ class Forwarded(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kept = {name: scope[name] for name in _OF_A_REQUEST if name in scope}
         asked = {"path": self._path, "raw_path": self._path.encode(), "query_string": self._query.encode()}
+        # What the API is asked is another request, and gets a head of its own.
+        scope["state"].pop("head", None)
         await self._site.api({**kept, **asked}, receive, send)
 
 
