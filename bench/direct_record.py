@@ -20,12 +20,12 @@ import asyncpg
 import uvloop
 
 from bench.measure import percentiles
+from gateway.db import rejections
+from gateway.db.database import Database
 from gateway.fencing.record import Attempt, Refusal
 from gateway.fencing.rules import Decision, Fence
 from gateway.fencing.token import Token
 from gateway.record.recorder import Recorder
-from gateway.store import rejections
-from gateway.store.database import Database
 
 SESSIONS = 16
 RESOURCE = "bench/zombie"

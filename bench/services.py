@@ -14,8 +14,8 @@ import asyncpg
 import httpx
 import orjson
 
+from gateway.db import migrations
 from gateway.demo.embedded import postgres
-from gateway.store import schema
 from tests.processes import free_port
 from tests.stores.store import Store
 
@@ -84,7 +84,7 @@ def running(store: Store | None) -> Iterator[Services]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="bench")))
         with postgres(directory / "data") as server:
-            schema.upgrade(server.dsn())
+            migrations.upgrade(server.dsn())
             asyncio.run(_fill(server.dsn()))
         # Once more: only at its start does it take another number of sessions.
         dsn = stack.enter_context(postgres(directory / "data")).dsn()

@@ -20,7 +20,7 @@ from gateway.observe.events import (
     WriteAccepted,
 )
 from gateway.observe.logs import log
-from gateway.observe.measures import Measures
+from gateway.observe.metrics import Measures
 from gateway.record.traffic import Traffic
 
 RUNS, ROUNDS = 7, 20_000

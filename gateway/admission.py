@@ -8,6 +8,9 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gateway.db import admission as store
+from gateway.db.admission import Found
+from gateway.db.database import Database
 from gateway.errors import Unavailable
 from gateway.fencing.policy import (
     Implausible,
@@ -25,9 +28,6 @@ from gateway.fencing.rules import Fence, Presented
 from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import Token
 from gateway.issuer import Issuer
-from gateway.store import admission as store
-from gateway.store.admission import Found
-from gateway.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,34 +10,36 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import api, configured, origins, web
+from gateway import api, web, wiring
 from gateway.admission import Admission
+from gateway.api.health import BucketView
 from gateway.api.leases import without_id
 from gateway.api.metrics import Metrics
-from gateway.api.names import path_as_sent
-from gateway.api.operations import BucketView
-from gateway.auth.keys import Keys
+from gateway.api.requests import path_as_sent
+from gateway.auth.callers import Keys
 from gateway.config import Config
-from gateway.connection import Connection
+from gateway.db import intents
+from gateway.db.notifications import CATALOG, LEASES, RECORD
 from gateway.errors import Forbidden, GatewayError, Unavailable
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.guard.watching import Watching
-from gateway.http.body import Bodies, Pace
+from gateway.http import origins
+from gateway.http.body import Bodies, Memory, Pace
+from gateway.http.connection import Connection
 from gateway.http.head import Head
-from gateway.http.memory import Memory
+from gateway.http.middleware import Middleware, answer_problem
 from gateway.leases.service import LeaseService
-from gateway.middleware import Middleware, answer_problem
-from gateway.objects.addressing import bucket_of_host
-from gateway.objects.patrol import Patrol
-from gateway.objects.plane import ObjectPlane, Settings
-from gateway.objects.probe import Profiles
-from gateway.objects.profile import Profile
-from gateway.objects.runner import Runner
-from gateway.objects.sweeper import Sweeper, Swept
-from gateway.objects.upstream import Upstream
+from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.background.sweeper import Sweeper, Swept
+from gateway.objects.pipeline import ObjectPlane, Settings
+from gateway.objects.probe.probe import Profiles
+from gateway.objects.run.runner import Runner
+from gateway.objects.s3.addressing import bucket_of_host
+from gateway.objects.s3.bucket_profile import Profile
+from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe, ServiceUnreachable, Sinks
+from gateway.observe.gauges import Standing
 from gateway.observe.logs import log
-from gateway.observe.standing import Standing
 from gateway.observe.telemetry import Telemetry
 from gateway.observe.vitals import Vitals
 from gateway.record.audit import Audit
@@ -45,13 +47,11 @@ from gateway.record.capture import Capture
 from gateway.record.following import Follower
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic, flushing
-from gateway.store import intents
-from gateway.store.notifications import CATALOG, LEASES, RECORD
-from gateway.tables.forgetting import forgetting
-from gateway.tables.plane import TablePlane
+from gateway.tables.execute.idempotency_cleanup import forgetting
+from gateway.tables.pipeline import TablePlane
 from gateway.web import documentation, report
+from gateway.web.rendering import Site
 from gateway.web.report import Report
-from gateway.web.site import Site
 from gateway.webhooks.alarms import Watch
 from gateway.webhooks.configured import alarms, webhooks
 from gateway.webhooks.outbox import Outbox
@@ -65,8 +65,8 @@ class Gateway:
     """
 
     def __init__(self, config: Config, telemetry: Telemetry) -> None:
-        self._database = configured.database(config)
-        self._listen = configured.listening(config, CATALOG)
+        self._database = wiring.database(config)
+        self._listen = wiring.listening(config, CATALOG)
         self._upstream = None if config.s3 is None else Upstream(config.s3, telemetry.observe)
         self._profiles = self._build_profiles(config)
         self._retention = config.postgres.idempotency_retention
@@ -79,16 +79,16 @@ class Gateway:
         self._bodies = Bodies(Memory(config.server.memory), pace)
         keys = Keys(config.callers, anonymous=config.auth.anonymous)
         policies, signer, self._issuer = (
-            configured.policies(config),
-            configured.signer(config),
-            configured.issuer(config, observe),
+            wiring.policies(config),
+            wiring.signer(config),
+            wiring.issuer(config, observe),
         )
         self._admission = Admission(self._database, policies, signer, self._issuer)
         self._objects = self._build_objects(config, keys)
         self._tables = self._build_tables(config, keys)
-        self._leases = LeaseService(self._database, observe, listen=configured.listening(config, LEASES))
+        self._leases = LeaseService(self._database, observe, listen=wiring.listening(config, LEASES))
         self._sealing = Sealing(self._database, observe, config.audit.retention)
-        self._follower = Follower(self._database, observe, configured.listening(config, RECORD))
+        self._follower = Follower(self._database, observe, wiring.listening(config, RECORD))
         self._outbox = Outbox(self._database, webhooks(config), observe)
         self._watch = Watch(self._database, alarms(config), observe)
         self._api = api.build(
@@ -105,7 +105,7 @@ class Gateway:
             follower=self._follower,
             make_report=self._report,
             outbox=self._outbox,
-            holding=configured.locks(config, self._leases, signer, policies, observe),
+            holding=wiring.locks(config, self._leases, signer, policies, observe),
             metrics=Metrics(self._scrape, config.telemetry.public_metrics),
             documentation=self._document,
         )
@@ -119,7 +119,7 @@ class Gateway:
         )
         self._site = Site(self._database, self._follower, config, self._health, self._buckets, self._api)
         self._web = web.build(self._site, keys, _clock, self._bodies)
-        self._table_prefixes = configured.table_prefixes(config)
+        self._table_prefixes = wiring.table_prefixes(config)
         self._domains = config.server.domains
         self._cors_origins = config.server.cors_origins
 
@@ -272,7 +272,7 @@ class Gateway:
             database=self._database,
             upstream=self._upstream,
             profiles=self._profiles,
-            resources=configured.resources(config),
+            resources=wiring.resources(config),
             secret_of=keys.secret_of,
             admission=self._admission,
             observe=self._observe,
@@ -296,7 +296,7 @@ class Gateway:
     def _build_tables(self, config: Config, keys: Keys) -> TablePlane:
         return TablePlane(
             self._database,
-            configured.exposure(config),
+            wiring.exposure(config),
             authenticate=keys.by_bearer,
             observe=self._observe,
             settle=self._settle,
@@ -314,12 +314,12 @@ def build(config: Config, observe: Observe = log) -> ASGIApp:
 
 async def sweep(config: Config, observe: Observe = log) -> Swept:
     """One round of the sweeper, as each gateway makes them, and a pass over all rows that guards watch."""
-    database = configured.database(config)
+    database = wiring.database(config)
     try:
         rows = await Watching(database, observe).sweep()
         if config.s3 is None:
             return Swept(bypasses=rows)
-        resources = configured.resources(config)
+        resources = wiring.resources(config)
         async with Upstream(config.s3, observe) as upstream:
             profiles = Profiles(upstream, database.now, config.s3.distrust)
             runner = Runner(

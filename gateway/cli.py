@@ -13,8 +13,8 @@ from typing import Annotated, TypeAlias
 import typer
 
 from gateway.commands.audit import audit
+from gateway.commands.console import ConfigPath, say, show
 from gateway.commands.guard import guard
-from gateway.commands.saying import ConfigPath, say, show
 from gateway.config import Config, api_key, environment, load
 from gateway.config.server import Server
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
@@ -98,11 +98,11 @@ def migrate(
 ) -> None:
     """Install the fencing schema, or bring it to this version."""
     from gateway import serving  # noqa: PLC0415 - few commands need the database
-    from gateway.store import rights, schema  # noqa: PLC0415 - the same
+    from gateway.db import migrations, rights  # noqa: PLC0415 - the same
 
     target = dsn or load(config).postgres.dsn.get_secret_value()
     before = asyncio.run(serving.revision(target))
-    schema.upgrade(target)
+    migrations.upgrade(target)
     after = asyncio.run(serving.revision(target))
     typer.echo(f"fencing schema: {before or 'not installed'} -> {after}")
     if grant_to is not None:
@@ -165,7 +165,7 @@ def start_epoch(
     Exit code 1: some of the fences under --prefix have not got one.
     """
     from gateway.commands import epochs  # noqa: PLC0415 - serving needs no HTTP client
-    from gateway.commands.calling import Gateway  # noqa: PLC0415 - the same
+    from gateway.commands.api_client import Gateway  # noqa: PLC0415 - the same
 
     gateway = Gateway(url, api_key(api_key_file).get_secret_value())
     if resource is not None and expected is not None and prefix is None:

@@ -15,10 +15,10 @@ from typing import Any, Self, TypeAlias
 import uvicorn
 
 from gateway.config.server import Server
-from gateway.connection import KEEP_ALIVE, Connection
+from gateway.db import migrations
+from gateway.db.database import refuses_sessions
 from gateway.errors import ConfigurationError, SqlError, Unavailable
-from gateway.store import schema
-from gateway.store.database import refuses_sessions
+from gateway.http.connection import KEEP_ALIVE, Connection
 
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -160,7 +160,7 @@ async def revision(dsn: str) -> str | None:
     Raises ``Unavailable`` where the database cannot be reached, ``ConfigurationError`` where it refuses.
     """
     try:
-        return await schema.installed(dsn)
+        return await migrations.installed(dsn)
     except SqlError as error:
         raise ConfigurationError(f"postgres.dsn: the database refuses: {error.message}", advice="") from error
     except Unavailable as error:
@@ -178,7 +178,7 @@ async def check_schema(dsn: str) -> None:
     A newer one is fine: what an older gateway calls in it never changes its meaning, so that two versions can run side
     by side during an upgrade. Raises ``Unavailable`` where the database cannot be reached, so that nobody knows.
     """
-    found, newest = await revision(dsn), schema.newest()
+    found, newest = await revision(dsn), migrations.newest()
     if found is None:
         raise ConfigurationError("The fencing schema is not installed.", advice="Run 'gateway migrate' first.")
     if found < newest:

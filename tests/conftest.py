@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from fastapi.dependencies import models
 
-from gateway.store.database import Database
+from gateway.db.database import Database
 from tests.databases import Server, a_server, fresh
 from tests.waiting import PATIENCE
 

@@ -21,8 +21,8 @@ from typing import TypeAlias
 
 import asyncpg
 
+from gateway.db import migrations, rights
 from gateway.demo.embedded import EmbeddedPostgres, postgres
-from gateway.store import rights, schema
 
 _TEMPLATE = "fencing_template"
 
@@ -156,7 +156,7 @@ def _make_template(server: Server, _: date) -> None:
 
 def install(dsn: str) -> None:
     """Install the fencing schema in a database as an operator would: with a role for gateways beside its owner."""
-    schema.upgrade(dsn)
+    migrations.upgrade(dsn)
     asyncio.run(_execute(dsn, _ROLE))
     asyncio.run(rights.grant(dsn, GATEWAY))
 

@@ -12,7 +12,7 @@ import uvicorn
 
 from gateway import app
 from gateway.config import Config
-from gateway.connection import Connection
+from gateway.http.connection import Connection
 from gateway.observe.events import Event, Observe
 from tests.databases import as_gateway
 from tests.waiting import PATIENCE

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import asyncpg
 
-from gateway.store.database import Database
-from gateway.store.sessions import Session
+from gateway.db.database import Database
+from gateway.db.pool import Session
 
 Asked: TypeAlias = "Database | Session"
 """Whom the database is asked through: not in a transaction, which would be told the same again and again."""

@@ -13,13 +13,11 @@ from gateway.admission import Admission
 from gateway.api import (
     credentials,
     epochs,
-    events,
     exports,
     fences,
     leases,
     locks,
-    operations,
-    problems,
+    record,
     rejections,
     reports,
     sequencers,
@@ -27,24 +25,24 @@ from gateway.api import (
     transactions,
     webhooks,
 )
+from gateway.api import health as operations
 from gateway.api import metrics as measured
 from gateway.api.fences import Barrier
-from gateway.api.intake import MAX_BODY, Intake
+from gateway.api.health import Buckets, Health
 from gateway.api.leases import Locks
 from gateway.api.metrics import Metrics
-from gateway.api.names import AsSent
-from gateway.api.operations import Buckets, Health
 from gateway.api.reports import MakeReport
-from gateway.api.requests import Authenticate
+from gateway.api.requests import MAX_BODY, AsSent, Authenticate, Intake
 from gateway.api.transactions import Transact
-from gateway.auth.keys import Keys
+from gateway.auth.callers import Keys
 from gateway.auth.principal import Principal
+from gateway.db.database import Database
 from gateway.fencing.sequencer import Signer
+from gateway.http import problems
 from gateway.http.body import Bodies
 from gateway.http.head import Head
 from gateway.record.audit import Audit
 from gateway.record.following import Follower
-from gateway.store.database import Database
 from gateway.webhooks.outbox import Outbox
 
 
@@ -97,7 +95,7 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
         streams.routes(follower, caller),
         exports.routes(database, caller),
         rejections.routes(database, caller),
-        events.routes(database, caller),
+        record.routes(database, caller),
         reports.routes(make_report, caller),
         credentials.routes(database, keys, admission, audit, caller),
         sequencers.routes(database, signer, caller),

@@ -7,18 +7,18 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admission import Admission
-from gateway.api.problems import Problem
 from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
 from gateway.api.sequencers import SequencerText
-from gateway.auth.keys import Keys
+from gateway.auth.callers import Keys
 from gateway.auth.principal import EVERYTHING, Grant, Principal
+from gateway.db import administration, fences
+from gateway.db.database import Database
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.rules import Presented, decide
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
+from gateway.http.problems import Problem
 from gateway.record.audit import Audit
-from gateway.store import administration, fences
-from gateway.store.database import Database
 
 Pattern: TypeAlias = Annotated[str, Field(max_length=512)]
 Scope: TypeAlias = Literal["own", "all"] | Annotated[list[Pattern], Field(max_length=16)]

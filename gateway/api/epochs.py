@@ -6,17 +6,16 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.fences import Barrier, FenceView, fence_view
-from gateway.api.names import ResourceName
-from gateway.api.problems import Problem
-from gateway.api.requests import Authenticate, TokenText, check_administrator, storable
+from gateway.api.requests import Authenticate, ResourceName, TokenText, check_administrator, storable
 from gateway.auth.principal import Principal
+from gateway.db import epochs
+from gateway.db.database import Database
+from gateway.db.epochs import Bump, Bumped
 from gateway.errors import ExpectedMismatch, OutcomeUnknown, TokensExhausted, Unavailable
 from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
-from gateway.store import epochs
-from gateway.store.database import Database
-from gateway.store.epochs import Bump, Bumped
+from gateway.http.problems import Problem
 
 
 class EpochRequest(BaseModel):

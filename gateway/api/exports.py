@@ -9,13 +9,13 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from gateway.api.outlet import Room, Streamed, Work
 from gateway.api.record_filters import EventFilters, Position, RejectionFilters
 from gateway.api.requests import Authenticate
 from gateway.auth.principal import Principal
-from gateway.fencing.filters import Filters
-from gateway.store.database import Database
-from gateway.store.export import Form, exporting
+from gateway.db.database import Database
+from gateway.db.export import Form, exporting
+from gateway.fencing.record import Filters
+from gateway.http.streaming import Room, Streamed, Work
 
 MOST = 4
 """Exports that one process serves at one time: each keeps a session of the database busy."""

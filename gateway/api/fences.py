@@ -7,27 +7,27 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admission import Admission
-from gateway.api.names import ResourceName
-from gateway.api.problems import Problem
 from gateway.api.requests import (
     MAX_PAGE,
     Authenticate,
     HolderName,
+    ResourceName,
     TokenText,
     attempt,
     storable,
 )
 from gateway.api.sequencers import SequencerText
 from gateway.auth.principal import Principal
+from gateway.db import fences
+from gateway.db.database import Database
 from gateway.fencing import headers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
+from gateway.http.problems import Problem
 from gateway.record.audit import Audit
-from gateway.store import fences
-from gateway.store.database import Database
 
 
 class Barrier(Protocol):

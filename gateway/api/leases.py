@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from gateway.api.fences import Barrier
-from gateway.api.lean import LeanRoute, body_of, read, while_connected
 from gateway.api.lease_models import (
     MAX_RENEWALS,
     AcquireRequest,
@@ -21,9 +20,7 @@ from gateway.api.lease_models import (
     RenewRequest,
     WithdrawRequest,
 )
-from gateway.api.names import ResourceName
-from gateway.api.problems import Problem
-from gateway.api.requests import Authenticate, attempt
+from gateway.api.requests import Authenticate, ResourceName, attempt
 from gateway.auth.principal import Principal
 from gateway.errors import Forbidden, LeaseLost, RequestMalformed
 from gateway.fencing.headers import FencingHeaders
@@ -31,6 +28,8 @@ from gateway.fencing.lease import Lease, Mode, Renewal, Wanted
 from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
+from gateway.http.problems import Problem
+from gateway.http.raw_routes import LeanRoute, body_of, read, while_connected
 from gateway.leases.service import LeaseService
 from gateway.observe.events import Observe, StepReached
 from gateway.observe.stages import staged

@@ -7,14 +7,13 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.leases import Locks
-from gateway.api.names import ResourceName
-from gateway.api.problems import Problem
-from gateway.api.requests import MAX_PAGE, Authenticate, TokenText, check_administrator, storable
+from gateway.api.requests import MAX_PAGE, Authenticate, ResourceName, TokenText, check_administrator, storable
 from gateway.auth.principal import Principal
 from gateway.fencing.lease import LockView as Lock
 from gateway.fencing.lease import Mode
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
+from gateway.http.problems import Problem
 from gateway.observe.events import StepReached
 
 BREAK_BEFORE, BREAK_AFTER = StepReached("leases.break.before"), StepReached("leases.break.after")

@@ -8,13 +8,11 @@ from uuid import UUID
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from gateway.api.requests import MAX_PAGE, TokenText, storable
-from gateway.auth.principal import Principal
-from gateway.auth.viewing import shown_to
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Kind
+from gateway.auth.principal import Principal, shown_to
+from gateway.db import search
+from gateway.db.database import Database
+from gateway.fencing.record import Filters, Kind
 from gateway.fencing.token import Token
-from gateway.store import search
-from gateway.store.database import Database
 
 _UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 _POSITION = r"0|[1-9][0-9]{0,17}"

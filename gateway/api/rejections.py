@@ -6,16 +6,13 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query
 
 from gateway.api.record_filters import RejectionQuery
-from gateway.api.record_pages import RESPONSES, page
-from gateway.api.record_views import RejectionList, RejectionPage, entry_view, rejection_view
+from gateway.api.record_views import RESPONSES, RejectionList, RejectionPage, entry_view, page, rejection_view
 from gateway.api.requests import Authenticate
-from gateway.auth.principal import Principal
-from gateway.auth.viewing import shown_to
+from gateway.auth.principal import Principal, shown_to
+from gateway.db import search
+from gateway.db.database import Database
 from gateway.errors import NotFound
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Kind
-from gateway.store import search
-from gateway.store.database import Database
+from gateway.fencing.record import Filters, Kind
 
 _OTHERS = 20
 

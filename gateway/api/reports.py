@@ -7,14 +7,12 @@ from typing import Annotated, Protocol, TypeAlias
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from gateway.api.names import ResourceName
-from gateway.api.problems import Problem
 from gateway.api.record_filters import Moment
-from gateway.api.requests import Authenticate
-from gateway.auth.principal import Principal
-from gateway.auth.viewing import shown_to
+from gateway.api.requests import Authenticate, ResourceName
+from gateway.auth.principal import Principal, shown_to
 from gateway.errors import Forbidden
 from gateway.fencing.resource import canonical
+from gateway.http.problems import Problem
 
 _HEADERS = {
     # It may be opened where it was saved: then nothing of it is to run, or to be fetched.

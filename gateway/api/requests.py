@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
-from fastapi import Request
+from fastapi import Path, Request
 from pydantic import Field
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth.principal import Principal
-from gateway.errors import Forbidden, RequestMalformed
+from gateway.errors import BodyTooLarge, Forbidden, RequestMalformed
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt
+from gateway.http.body import Bodies, ClientGone
+from gateway.http.head import Head
 
 MAX_PAGE = 1000
 
@@ -45,3 +48,74 @@ def storable(text: str | None) -> str | None:
     if text is not None and "\0" in text:
         raise RequestMalformed("A NUL character cannot be part of a name.")
     return text
+
+
+MAX_BODY = 64 * 1024
+"""Bytes that the body of a request to the fencing API may have, unless its route says more."""
+
+
+MAX_VALUES = 5_000
+"""Values that such a body may have, about; 1000 renewals have 4 each. The models list every value that is wrong."""
+_STRUCTURE = b"[{,"
+
+
+class Intake:
+    """Plain ASGI. ``caller`` proves the caller or raises, ``limit`` is in bytes."""
+
+    def __init__(self, app: ASGIApp, caller: Callable[[Request], Principal], bodies: Bodies, limit: int) -> None:
+        self._app, self._caller, self._bodies, self._limit = app, caller, bodies, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._caller(Request(scope))
+        body = self._bodies.of(scope, receive)
+        try:
+            content = await body.whole(self._limit)
+            _check_values(content)
+            await self._app(scope, _after(content, receive), send)
+        except ClientGone:
+            raise RequestMalformed("The client hung up before its body was complete.") from None
+        finally:
+            body.release()
+
+
+def _check_values(content: bytes) -> None:
+    """Raise ``BodyTooLarge`` for too many values. Commas inside strings count too: no string here has thousands."""
+    if len(content) - len(content.translate(None, _STRUCTURE)) > MAX_VALUES:
+        raise BodyTooLarge(f"The body has more than {MAX_VALUES:,} values.", advice="Split the request.")
+
+
+def _after(content: bytes, receive: Receive) -> Receive:
+    """Return a ``receive`` that gives the body that was read, and then what follows it."""
+    left: list[Message] = [{"type": "http.request", "body": content}]
+
+    async def replay() -> Message:
+        return left.pop() if left else await receive()
+
+    return replay
+
+
+ResourceName: TypeAlias = Annotated[
+    str,
+    Path(
+        description="The name as lists and errors print it, with nothing encoded or decoded: `/` stays `/`, and `%2F` "
+        "stays `%2F`. Another spelling is answered with 400 and the one to use.",
+        examples=["order/5", "public.txt/c%2Fd"],
+    ),
+]
+
+
+class AsSent:
+    """ASGI middleware that has ``app`` route by the path as it was sent."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["path"] = path_as_sent(scope)
+        await self._app(scope, receive, send)
+
+
+def path_as_sent(scope: Scope) -> str:
+    """Return the path of a request before percent-decoding."""
+    return Head.of(scope).raw_path.decode("utf-8", "replace")

@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.problems import Problem
 from gateway.api.requests import Authenticate
+from gateway.db import admission
+from gateway.db.database import Database
 from gateway.fencing.lease import Mode
 from gateway.fencing.sequencer import Sequencer, Signer
-from gateway.store import admission
-from gateway.store.database import Database
+from gateway.http.problems import Problem
 
 SequencerText = Annotated[
     str,

@@ -14,13 +14,12 @@ from fastapi import APIRouter, Depends, Header, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from gateway.api.outlet import PATIENCE, Outlet, Room, Streamed
 from gateway.api.record_filters import EventFilters, Position, RejectionFilters
 from gateway.api.record_views import entry_view, rejection_view
 from gateway.api.requests import Authenticate
 from gateway.auth.principal import Principal
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Entry
+from gateway.fencing.record import Entry, Filters
+from gateway.http.streaming import PATIENCE, Outlet, Room, Streamed
 from gateway.record.following import Follower, Subscription
 
 _TYPE = "text/event-stream"

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import Receive
 
-from gateway.api.problems import Problem
 from gateway.api.requests import Authenticate
 from gateway.auth.principal import Principal
+from gateway.http.problems import Problem
 
 
 class Answer(Protocol):

@@ -6,11 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
-from gateway.api.problems import Problem
 from gateway.api.requests import Authenticate, check_administrator
-from gateway.auth.principal import Principal
-from gateway.auth.viewing import shown_to
+from gateway.auth.principal import Principal, shown_to
 from gateway.errors import Forbidden
+from gateway.http.problems import Problem
 from gateway.webhooks.outbox import Outbox
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from gateway.errors import RequestMalformed, StoreError
 from gateway.fencing import record
-from gateway.fencing.pattern import check_pattern, covers
+from gateway.fencing.resource import check_pattern, covers
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 
@@ -94,3 +94,11 @@ def owner(access_key_id: str, session_token: str | None, secret_of: SecretOf, no
     if grant is not None and grant.expires is not None and grant.expires <= now:
         raise StoreError("ExpiredToken", 400, "The fenced credentials have expired. Ask for new ones.")
     return found
+
+
+def shown_to(principal: Principal) -> str | None:
+    """The one caller whose entries this principal is shown (``Filters.shown_to``); None: it is shown all of them.
+
+    Who has fenced credentials has them for writing, and is shown what its caller has done at the most.
+    """
+    return None if principal.audit and principal.grant is None else principal.name

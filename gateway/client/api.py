@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from gateway.client import refusals, tracing
-from gateway.client.cancelling import cancellable
+from gateway.client.cancellation import cancellable
 from gateway.client.errors import OutcomeUnknown, Refused, Unavailable
 
 

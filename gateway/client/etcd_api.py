@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from gateway.client.cancelling import cancellable
+from gateway.client.cancellation import cancellable
 from gateway.client.errors import FencingError, Refused, Unavailable
 
 _NO_SUCH_PAGE: Final = "404 page not found"

@@ -11,7 +11,7 @@ from gateway.client.api import Api
 from gateway.client.clock import Clock
 from gateway.client.errors import Stale
 from gateway.client.http import Presenter
-from gateway.client.keeping import Keeper
+from gateway.client.renewal import Keeper
 from gateway.client.source import Mode
 from gateway.fencing.token import Token
 

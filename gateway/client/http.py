@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.client import refusals, tracing
-from gateway.client.cancelling import cancellable
+from gateway.client.cancellation import cancellable
 from gateway.client.errors import FencingError, Stale
 from gateway.errors import TokenUsed
 

@@ -8,10 +8,10 @@ from secrets import token_hex
 from typing import Any
 
 from gateway.client.api import Api, meant
-from gateway.client.bundling import Bundling
+from gateway.client.cancellation import finish
 from gateway.client.clock import Clock, now
 from gateway.client.errors import LockLost, NotAcquired, Refused, Unavailable
-from gateway.client.finishing import finish
+from gateway.client.renewal_batch import Bundling
 from gateway.client.source import Held, Mode
 from gateway.fencing.token import Token
 

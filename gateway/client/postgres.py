@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
+from gateway.client.cancellation import GRACE, Remembered, whole
 from gateway.client.clock import Clock, now
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
 from gateway.client.extras import needs
 from gateway.client.source import Held, Mode
-from gateway.client.undoing import GRACE, Remembered, whole
 
 if TYPE_CHECKING:
     import psycopg

@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from gateway.commands import reading, terminal, verifying
-from gateway.commands.calling import Gateway
-from gateway.commands.filtering import WHAT, WHEN, Since, filtered
-from gateway.commands.report import fetch, keep, moment
-from gateway.commands.saying import say
+from gateway.commands import record_client, record_terminal
+from gateway.commands import verify as verifying
+from gateway.commands.api_client import Gateway
+from gateway.commands.console import say
+from gateway.commands.record_client import WHAT, WHEN, Since, fetch, filtered, keep, moment
 from gateway.config import api_key_if_any
 from gateway.errors import ConfigurationError
 from gateway.fencing.chain import Verifier
@@ -42,7 +42,7 @@ def tail(
     url: Url,
     last: Annotated[int, typer.Option(min=0, max=1000, help="Begin with so many that are there.")] = 10,
     most: Annotated[int | None, typer.Option("--limit", min=1, help="Leave after so many.")] = None,
-    filters: reading.Filters,
+    filters: record_client.Filters,
     api_key_file: ApiKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,7 +53,7 @@ def tail(
         say(f"gateway audit: {why} Trying again in {pause:g} seconds.")
 
     with suppress(KeyboardInterrupt):
-        for number, entry in enumerate(reading.followed(_gateway(url, api_key_file), filters, last, lost), 1):
+        for number, entry in enumerate(record_client.followed(_gateway(url, api_key_file), filters, last, lost), 1):
             _show(console, entry, as_json=as_json)
             if number == most:
                 break
@@ -65,20 +65,20 @@ def search(
     *,
     url: Url,
     most: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show at most so many.")] = 50,
-    filters: reading.Filters,
+    filters: record_client.Filters,
     api_key_file: ApiKeyFile = None,
     oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first, instead of the newest.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find entries by what they are about."""
     order = "oldest" if oldest else "newest"
-    entries, total = reading.found(_gateway(url, api_key_file), filters, most, order)
+    entries, total = record_client.found(_gateway(url, api_key_file), filters, most, order)
     console = _console()
     if as_json:
         for entry in entries:
             _show(console, entry, as_json=True)
         return
-    terminal.table(console, entries)
+    record_terminal.table(console, entries)
     say(f"{len(entries):,} of {total}" if entries else "Nothing on record fits.")
 
 
@@ -92,7 +92,7 @@ def export(
         str | None, typer.Option("--format", metavar="csv|ndjson", help="By the file's name, or ndjson.")
     ] = None,
     after: Annotated[int, typer.Option(min=0, help="Only what comes after this position.")] = 0,
-    filters: reading.Filters,
+    filters: record_client.Filters,
     api_key_file: ApiKeyFile = None,
 ) -> None:
     """Write entries to a file, the oldest first: NDJSON, which can be verified later, or CSV.
@@ -103,7 +103,7 @@ def export(
     if chosen not in ("csv", "ndjson"):
         raise ConfigurationError("--format: must be csv or ndjson", advice="")
     with (
-        reading.exported(_gateway(url, api_key_file), chosen, {**filters, "after": after}) as pieces,
+        record_client.exported(_gateway(url, api_key_file), chosen, {**filters, "after": after}) as pieces,
         _written(output) as file,
         _progress(shown=output is not None) as progress,
     ):
@@ -137,11 +137,11 @@ def verify(
             verdict = verifying.verify(verifying.read(files), witnesses, _seen(progress, task))
         elif url is not None:
             gateway = _gateway(url, api_key_file)
-            end, hash_ = reading.head(gateway)
+            end, hash_ = record_client.head(gateway)
             task = progress.add_task("verified", total=end)
             # What the gateway says about its end has to be what it hands out.
             said = {end: hash_} if end else {}
-            with reading.exported(gateway, "ndjson", {}) as pieces:
+            with record_client.exported(gateway, "ndjson", {}) as pieces:
                 verdict = verifying.verify(pieces, {**said, **witnesses}, _seen(progress, task), whole=True)
         else:
             raise ConfigurationError("name files to verify, or a gateway with --url", advice="")
@@ -194,12 +194,12 @@ def _gateway(url: str, api_key_file: Path | None) -> Gateway:
     return Gateway(url, api_key_if_any(api_key_file))
 
 
-def _show(console: Console, entry: reading.Entry, *, as_json: bool) -> None:
+def _show(console: Console, entry: record_client.Entry, *, as_json: bool) -> None:
     if as_json:
         # ASCII alone: what is none is an escape of JSON's.
         console.out(json.dumps(entry), highlight=False)
     else:
-        terminal.line(console, entry)
+        record_terminal.line(console, entry)
 
 
 def _seen(progress: Progress, task: TaskID) -> Any:

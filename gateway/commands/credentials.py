@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.commands.calling import Gateway
+from gateway.commands.api_client import Gateway
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.commands.calling import Gateway
+from gateway.commands.api_client import Gateway
 from gateway.errors import GatewayError
 from gateway.fencing.resource import canonical
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.saying import ConfigPath, say, show
+from gateway.commands.console import ConfigPath, say, show
 from gateway.config import load
 from gateway.doctor.findings import Report, Section
 

@@ -6,9 +6,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.config.section import Section, is_sendable, origin
 from gateway.errors import ConfigurationError, ResourceMalformed
-from gateway.fencing.pattern import check_pattern
 from gateway.fencing.policy import MAX_JUMP, TokenPolicy, Unreachable
-from gateway.fencing.resource import Template
+from gateway.fencing.resource import Template, check_pattern
 from gateway.fencing.rules import Equal, Mode
 from gateway.fencing.token import MAX_VALUE
 

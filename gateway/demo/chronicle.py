@@ -13,10 +13,10 @@ from random import Random
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from gateway.db.traffic import Counts, Place
 from gateway.fencing.record import Kind
 from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
 from gateway.fencing.token import Token
-from gateway.store.traffic import Counts, Place
 from gateway.webhooks import rate
 from gateway.webhooks.rate import Began, Ended, Rule, Window
 

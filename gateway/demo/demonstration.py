@@ -20,10 +20,10 @@ from rich.console import Console
 from gateway import serving
 from gateway.app import build
 from gateway.config import Config
+from gateway.db import fences, migrations
+from gateway.db.database import Database
 from gateway.demo import embedded, incident, story
 from gateway.errors import ConfigurationError
-from gateway.store import fences, schema
-from gateway.store.database import Database
 
 HOST = "127.0.0.1"
 DATABASE = "app"
@@ -144,7 +144,7 @@ def _services(stack: ExitStack, directory: Path) -> Config:
     database = stack.enter_context(embedded.postgres(directory / "postgres"))
     asyncio.run(_create_database(database.dsn()))
     dsn = database.dsn(DATABASE)
-    schema.upgrade(dsn)
+    migrations.upgrade(dsn)
     asyncio.run(_create_table(dsn))
     endpoint = store.endpoint()
     _create_bucket(endpoint)

@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from math import cos, pi
 from random import Random
 
+from gateway.db import record, traffic
+from gateway.db.database import Database, Transaction
 from gateway.demo.chronicle import Barrier, Chronicle, Deed, Other, Under, Write, Writer
 from gateway.fencing.record import Kind
 from gateway.fencing.rules import Mode
 from gateway.fencing.token import Token
-from gateway.store import record, traffic
-from gateway.store.database import Database, Transaction
 from gateway.webhooks.rate import Rule
 
 SEED = 33

@@ -12,20 +12,19 @@ from urllib.parse import urlsplit
 
 from gateway.config import Config
 from gateway.config.stores import ObjectStore
+from gateway.db import diagnosis, migrations, rights
+from gateway.db.database import Database
+from gateway.db.diagnosis import Exposed, Server
 from gateway.doctor.findings import Check, Report, Section, Status, attempt, ok, problem, reason, render, some, warning
-from gateway.doctor.leftovers import UNKNOWN, leftovers
-from gateway.doctor.reaching import reaching
+from gateway.doctor.leftovers import UNKNOWN, leftovers, reaching
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.intent import Duplicates
 from gateway.fencing.rules import Mode
 from gateway.guard import findings as guard_findings
-from gateway.objects import xml
-from gateway.objects.probe import PREFIX, SignedAt, probe
-from gateway.objects.profile import REQUIRED, Finding, Profile
-from gateway.objects.upstream import Upstream
-from gateway.store import diagnosis, rights, schema
-from gateway.store.database import Database
-from gateway.store.diagnosis import Exposed, Server
+from gateway.objects.probe.probe import PREFIX, SignedAt, probe
+from gateway.objects.s3 import xml
+from gateway.objects.s3.bucket_profile import REQUIRED, Finding, Profile
+from gateway.objects.store.operations import Upstream
 
 __all__ = ["Check", "Clock", "Report", "Section", "Status", "examine", "local_time", "render"]
 
@@ -208,8 +207,8 @@ async def _of_schema(config: Config, database: Database, server: Server) -> Sequ
     if missing:
         advice = f"As the owner of the schema: gateway migrate --dsn … --grant-to {server.role}."
         return [problem("schema", f"the role lacks {some(missing)}", advice)]
-    newest = schema.newest()
-    installed = await schema.installed(config.postgres.dsn.get_secret_value())
+    newest = migrations.newest()
+    installed = await migrations.installed(config.postgres.dsn.get_secret_value())
     if installed is None:
         return [problem("schema", "fencing is not installed", "Run gateway migrate.")]
     if installed < newest:

@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
+from gateway.config import Config
+from gateway.db import catalog, intents, tombstones, uploads
+from gateway.db.database import Database
 from gateway.doctor.findings import Check, attempt, ok, problem, warning
-from gateway.objects.sweeper import LEFT_BEHIND
-from gateway.store import intents, tombstones, uploads
-from gateway.store.database import Database
+from gateway.objects.background.sweeper import LEFT_BEHIND
+from gateway.table_rules import table_rules
+from gateway.tables.catalog import side_effects
+from gateway.tables.catalog.snapshot import Snapshot
 
 _MOST_PENDING = 1000
 _LONG_PENDING = timedelta(minutes=1)
@@ -58,3 +62,13 @@ async def _of_tombstones(database: Database) -> Sequence[Check]:
 
 def _counted(found: Sequence[object]) -> str:
     return f"{len(found)}{'' if len(found) < _MOST_PENDING else ' or more'}"
+
+
+async def reaching(config: Config, database: Database) -> Sequence[Check]:
+    """A warning for each cascade, trigger, rule and child that nobody has mapped. Raises ``GatewayError``."""
+    snapshot = Snapshot.from_rows(await catalog.relations(database, config.postgres.schemas))
+    rules, default = table_rules(config)
+    found = side_effects.warnings(snapshot, lambda schema, name: rules.get(f"{schema}.{name}", default))
+    if not found:
+        return [ok("reach", "no write of an exposed table reaches rows whose fences are not claimed")]
+    return [warning(f"table {each.table}", each.text, each.advice) for each in found]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gateway.fencing.pattern import check_pattern, covers
+from gateway.fencing.resource import check_pattern, covers
 from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 

@@ -3,16 +3,16 @@
 from collections.abc import Iterable
 
 from gateway.config import Config
+from gateway.db import catalog, guards
+from gateway.db.database import Database
+from gateway.db.guards import Installed, Role
 from gateway.doctor.findings import Check, ok, problem, some, warning
 from gateway.errors import GatewayError
 from gateway.fencing.rules import Mode
 from gateway.guard.script import WATCH, Guard
-from gateway.store import catalog, guards
-from gateway.store.database import Database
-from gateway.store.guards import Installed, Role
 from gateway.table_rules import table_rules
-from gateway.tables.catalog import Snapshot, Table
-from gateway.tables.plan import Rule, naming
+from gateway.tables.catalog.snapshot import Snapshot, Table
+from gateway.tables.naming.plan import Rule, naming
 
 
 async def examine(config: Config, database: Database) -> list[Check]:

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gateway.config import Config
+from gateway.db import catalog, guards, migrations, watches
+from gateway.db.database import Database
+from gateway.db.guards import Relation, Role
 from gateway.doctor.findings import Check
 from gateway.errors import ConfigurationError, SqlError
 from gateway.fencing.resource import escape
@@ -18,12 +21,9 @@ from gateway.guard.findings import examine
 from gateway.guard.script import Guard
 from gateway.guard.watching import Watching
 from gateway.observe.events import ignore
-from gateway.store import catalog, guards, schema, watches
-from gateway.store.database import Database
-from gateway.store.guards import Relation, Role
 from gateway.table_rules import table_rules
-from gateway.tables.catalog import Snapshot, Table
-from gateway.tables.plan import naming
+from gateway.tables.catalog.snapshot import Snapshot, Table
+from gateway.tables.naming.plan import naming
 
 REVISION = "0017"
 _REFUSED = "42501"
@@ -146,7 +146,7 @@ async def show(config: Config) -> list[Check]:
 
 
 async def _check_schema(config: Config, dsn: str | None) -> None:
-    installed = await schema.installed(dsn or config.postgres.dsn.get_secret_value())
+    installed = await migrations.installed(dsn or config.postgres.dsn.get_secret_value())
     if installed is None or installed < REVISION:
         raise ConfigurationError(
             f"The fencing schema is {'not installed' if installed is None else f'at {installed}'}; "

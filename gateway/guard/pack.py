@@ -6,7 +6,7 @@ of the guard what is held. Text only, no database.
 
 from collections.abc import Sequence
 
-from gateway.tables.expressions import quote
+from gateway.tables.sql.expressions import quote
 
 FUNCTION = "fencing.postgrest_pre_request"
 

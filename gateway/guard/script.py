@@ -10,11 +10,89 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from gateway.fencing.rules import Equal, Mode
-from gateway.guard import stamps as guard_stamps
-from gateway.tables.catalog import Column
-from gateway.tables.expressions import quote, string
-from gateway.tables.plan import Naming, table_resource
-from gateway.tables.sql import name_expression
+from gateway.tables.catalog.snapshot import Column
+from gateway.tables.naming.plan import Naming, table_resource
+from gateway.tables.sql.expressions import quote, string
+from gateway.tables.sql.statements import name_expression
+
+TRUNCATED = "fencing_guard_truncated"
+
+# Texts of whole rows stand in stamps: what else they depend on than what is pinned for names.
+SETTINGS = " SET lc_monetary = 'C'"
+
+# The gateway's own writes come here too, to be stamped.
+BODY = """
+<<touched>>
+DECLARE
+    {declarations}
+    was text;
+    becomes text;
+    old_key text[];
+    new_key text[];
+    old_hash bigint;
+    new_hash bigint;
+    checked boolean := SESSION_USER <> TG_ARGV[2];
+    observes boolean := TG_ARGV[0] = 'observe';
+    once_only boolean := TG_ARGV[1] = 'strict';
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        {old}
+        was := {name};
+        old_key := {old_key};
+        old_hash := hashtextextended(format('%s', OLD) COLLATE "C", 0);
+        IF checked THEN
+            PERFORM fencing.guard_v1(was, TG_ARGV[4], TG_OP, observes, once_only);
+        END IF;
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        {new}
+        becomes := {name};
+        new_key := {new_key};
+        new_hash := hashtextextended(format('%s', NEW) COLLATE "C", 0);
+        IF checked AND (TG_OP = 'INSERT' OR becomes IS DISTINCT FROM was) THEN
+            PERFORM fencing.guard_v1(becomes, TG_ARGV[4], TG_OP, observes, once_only);
+        END IF;
+    END IF;
+    IF old_key = new_key THEN
+        PERFORM fencing.stamp_v1(TG_RELID, new_key, old_hash, new_hash, becomes);
+    ELSE
+        IF old_key IS NOT NULL THEN
+            PERFORM fencing.stamp_v1(TG_RELID, old_key, old_hash, NULL, was);
+        END IF;
+        IF new_key IS NOT NULL THEN
+            PERFORM fencing.stamp_v1(TG_RELID, new_key, NULL, new_hash, becomes);
+        END IF;
+    END IF;
+    RETURN NULL;
+END
+"""
+
+# In a function that is given any row, `$1`.
+NAMING_BODY = """
+<<touched>>
+DECLARE
+    {declarations}
+BEGIN
+    {row}
+    RETURN {name};
+END
+"""
+
+
+def naming_function(function: str) -> str:
+    """The name of the function that names rows, beside a trigger function of this name."""
+    return function.replace("guard_", "named_", 1)
+
+
+def on_truncate(relation: str, *, wanted: bool) -> str:
+    """The trigger that forgets the stamps of a table, quoted, that was truncated; or that there is none any more."""
+    if not wanted:
+        return f"DROP TRIGGER IF EXISTS {TRUNCATED} ON {relation};"
+    return (
+        f"CREATE OR REPLACE TRIGGER {TRUNCATED} AFTER TRUNCATE ON {relation}\n"
+        "    FOR EACH STATEMENT EXECUTE FUNCTION fencing.stamp_truncate_v1();"
+    )
+
 
 STATEMENT, ROW, TRUNCATE = "fencing_guard_statement", "fencing_guard_row", "fencing_guard_truncate"
 WATCH = "watch"
@@ -89,14 +167,12 @@ class Guard:
         pieces |= {"old": self._parts("OLD", 2), "new": self._parts("NEW", 2)}
         if not self.watches:
             return _BODY.format(**pieces)
-        return guard_stamps.BODY.format(**pieces, old_key=self._key("OLD"), new_key=self._key("NEW"))
+        return BODY.format(**pieces, old_key=self._key("OLD"), new_key=self._key("NEW"))
 
     @property
     def naming_body(self) -> str:
         """The source of a function that names a row it is given, for rows that no trigger has seen."""
-        return guard_stamps.NAMING_BODY.format(
-            declarations=self._declarations, row=self._parts("$1", 1), name=self._name
-        )
+        return NAMING_BODY.format(declarations=self._declarations, row=self._parts("$1", 1), name=self._name)
 
     @property
     def function(self) -> str:
@@ -106,7 +182,7 @@ class Guard:
     @property
     def naming(self) -> str:
         """The function beside it, by the name that migration 0012 looks for."""
-        return guard_stamps.naming_function(self.function)
+        return naming_function(self.function)
 
     @property
     def _touched(self) -> tuple[Column, ...]:
@@ -140,11 +216,11 @@ def install(guard: Guard, relations: Sequence[str], outdated: Sequence[str]) -> 
     return "\n".join([
         f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger",
         "LANGUAGE plpgsql STABLE SECURITY DEFINER",
-        _SETTINGS + (guard_stamps.SETTINGS if guard.watches else ""),
+        _SETTINGS + (SETTINGS if guard.watches else ""),
         f"AS $guard_{_digest(body)}${body}$guard_{_digest(body)}$;",
         f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC;",
         *(_naming(guard) if guard.watches else ()),
-        *(guard_stamps.on_truncate(one, wanted=guard.watches) for one in relations),
+        *(on_truncate(one, wanted=guard.watches) for one in relations),
         *(_trigger(guard, STATEMENT, "BEFORE INSERT OR UPDATE OR DELETE", one) for one in relations),
         *(_trigger(guard, TRUNCATE, "BEFORE TRUNCATE", one) for one in relations),
         # AFTER: whatever other triggers have made of the row is what is checked. Partitions get it by themselves.
@@ -160,7 +236,7 @@ def remove(relations: Sequence[str], functions: Sequence[str]) -> str:
     return "\n".join([
         f"DROP TRIGGER IF EXISTS {ROW} ON {relations[0]};",
         *(f"DROP TRIGGER IF EXISTS {name} ON {one};" for one in relations for name in (STATEMENT, TRUNCATE)),
-        *(guard_stamps.on_truncate(one, wanted=False) for one in relations),
+        *(on_truncate(one, wanted=False) for one in relations),
         *_dropped(functions),
         f"SELECT fencing.guard_removed_v1({string(relations[0])});",
     ])  # fmt: skip
@@ -190,7 +266,7 @@ def _registered(guard: Guard, relation: str) -> str:
 def _dropped(functions: Sequence[str]) -> Iterator[str]:
     for name in functions:
         yield f"DROP FUNCTION fencing.{quote(name)};"
-        yield f"DROP FUNCTION IF EXISTS fencing.{quote(guard_stamps.naming_function(name))}(anyelement);"
+        yield f"DROP FUNCTION IF EXISTS fencing.{quote(naming_function(name))}(anyelement);"
 
 
 def _trigger(guard: Guard, name: str, moment: str, relation: str, function: str | None = None) -> str:

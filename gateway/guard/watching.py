@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import cast
 
 from gateway.background import said, working
+from gateway.db import watches
+from gateway.db.database import Database
+from gateway.db.watches import Finding
 from gateway.errors import Unavailable
 from gateway.observe.events import BypassFound, FoundBy, GuardRefused, Observe, SweepFailed
-from gateway.store import watches
-from gateway.store.database import Database
-from gateway.store.watches import Finding
 
 INTERVAL = 1.0
 """Seconds between two looks at what guards have refused, and two stretches of comparing rows with their stamps."""

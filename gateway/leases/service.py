@@ -1,6 +1,6 @@
 """The lease service: locks for those who have no lock service, with tokens that only ever grow.
 
-What is contended is decided in the database (``gateway.store.leases``), by its clock alone. This process only waits,
+What is contended is decided in the database (``gateway.db.leases``), by its clock alone. This process only waits,
 and carries questions.
 """
 
@@ -10,19 +10,71 @@ from contextlib import asynccontextmanager
 from functools import partial
 from uuid import UUID, uuid4
 
-from gateway.errors import ExpectedMismatch, OutcomeUnknown, Unavailable
+from gateway.db import leases
+from gateway.db.database import Database
+from gateway.db.leases import Asked, Ended, Outcome, Place, Turn
+from gateway.db.notifications import Listen
+from gateway.errors import (
+    ExpectedMismatch,
+    Forbidden,
+    LeaseLost,
+    LockHeld,
+    OutcomeUnknown,
+    TokensExhausted,
+    Unavailable,
+)
 from gateway.fencing.lease import Granted, Lease, LockView, Renewal, Wanted
 from gateway.fencing.token import Token
-from gateway.leases.answers import forbidden, granted, lost
-from gateway.leases.attendance import Attendance, Times
+from gateway.leases.heartbeat import Attendance, Times
 from gateway.leases.lane import Lane
 from gateway.leases.queue import Line
 from gateway.observe.events import Answer, LeaseAnswered, Observe
 from gateway.observe.stages import staged
-from gateway.store import leases
-from gateway.store.database import Database
-from gateway.store.leases import Asked, Ended, Outcome, Place, Turn
-from gateway.store.notifications import Listen
+
+
+def granted(wanted: Wanted, asked: Asked) -> Granted:
+    """The answer to a wish, or the error that it is."""
+    if asked.outcome is Outcome.GRANTED and asked.lease is not None:
+        return Granted(asked.lease, asked.fresh)
+    resource, lease = wanted.resource, asked.lease
+    if asked.outcome is Outcome.EXHAUSTED:
+        raise TokensExhausted(
+            f"{resource} has used up the tokens of its epoch.",
+            advice=f"Ask an administrator to start a new epoch: POST /v1/fences/{resource}/epoch.",
+            facts={"resource": resource},
+        )
+    facts = {
+        "resource": resource,
+        "mode": lease.mode.value if lease else None,
+        "holder": lease.holder if lease else None,
+        "token": str(lease.token) if lease else None,
+        "expires_in": None if lease is None else round(lease.expires_in, 3),
+        "position": asked.place,
+        "delayed": asked.delayed_for is not None,
+    }
+    if asked.outcome is Outcome.UPGRADE:
+        message = f"The holder shares {resource}. To wait for it alone would be to wait for itself."
+        raise LockHeld(message, facts={**facts, "own": True})
+    if lease is not None:
+        message = f"{resource} is held by {lease.holder}."
+    elif asked.delayed_for is not None:
+        message = f"{resource} was lost without being released, and is kept back for {asked.delayed_for:.1f} s."
+    else:
+        message = f"{resource} is about to go to somebody who has waited for it."
+    raise LockHeld(message, facts=facts)
+
+
+def lost(resource: str) -> LeaseLost:
+    return LeaseLost(f"The lease of {resource} has lapsed, was released, or was broken.", facts={"resource": resource})
+
+
+def forbidden(resource: str) -> Forbidden:
+    return Forbidden(
+        f"The lease of {resource} is another caller's.",
+        advice="Acquire the lock yourself.",
+        facts={"resource": resource},
+    )
+
 
 QUEUE_SHOWN = 100
 """So many of those who wait are shown by name."""

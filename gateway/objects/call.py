@@ -10,11 +10,11 @@ from gateway.errors import GatewayError
 from gateway.fencing.record import Attempt, Captured
 from gateway.http.body import Body
 from gateway.http.head import Head
-from gateway.objects.answering import Answer
-from gateway.objects.body import VerifiedBody
-from gateway.objects.documents import MAX_DOCUMENT
-from gateway.objects.intake import Intake, media_type_of
-from gateway.objects.request import S3Request
+from gateway.objects.body.decoder import VerifiedBody
+from gateway.objects.body.intake import Intake, media_type_of
+from gateway.objects.responses import Answer
+from gateway.objects.s3.documents import MAX_DOCUMENT
+from gateway.objects.s3.request import S3Request
 from gateway.record.capture import NOTHING, Capture
 
 

@@ -4,14 +4,14 @@ from urllib.parse import quote
 
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import StoreError
-from gateway.objects.answering import Answer
-from gateway.objects.answers import Rejected, of_write
 from gateway.objects.call import Call
-from gateway.objects.hop import Response
-from gateway.objects.operations import Operation
-from gateway.objects.request import S3Request
-from gateway.objects.upstream import Upstream
-from gateway.objects.writes import refusal_of_store
+from gateway.objects.responses import Answer
+from gateway.objects.s3.answers import Rejected, of_write
+from gateway.objects.s3.operations import Operation
+from gateway.objects.s3.request import S3Request
+from gateway.objects.store.client import Response
+from gateway.objects.store.operations import Upstream
+from gateway.objects.writes.fenced_write import refusal_of_store
 
 # What goes with an object, and is asked for beside it: of a tombstone there is none.
 _BESIDE = frozenset(

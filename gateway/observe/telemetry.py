@@ -10,10 +10,10 @@ from gateway.config import Config
 from gateway.errors import ConfigurationError
 from gateway.fencing.rules import Mode
 from gateway.observe.events import Observe, Sinks
+from gateway.observe.gauges import Standing
 from gateway.observe.logs import log_requests
-from gateway.observe.measures import Measures
-from gateway.observe.metrics import Exposition
-from gateway.observe.standing import Standing
+from gateway.observe.metrics import Measures
+from gateway.observe.prometheus import Exposition
 
 if TYPE_CHECKING:
     from gateway.observe.tracing import Tracing

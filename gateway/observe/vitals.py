@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
+from gateway.db import vitals as store
+from gateway.db.cursors import Place
+from gateway.db.database import Database
 from gateway.errors import GatewayError
-from gateway.observe.standing import MOST_COUNTED, Standing
-from gateway.store import vitals as store
-from gateway.store.database import Database
-from gateway.store.stretches import Place
+from gateway.observe.gauges import MOST_COUNTED, Standing
 
 PATIENCE = 3.0
 """Seconds for each service; a scrape has ten, as a rule."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from gateway.db import rejections
+from gateway.db.database import Database, Transaction
 from gateway.errors import GatewayError, TokenImplausible
 from gateway.fencing.policy import Implausible
 from gateway.fencing.record import Attempt, Refusal, Rejection
@@ -10,8 +12,6 @@ from gateway.fencing.rules import Decision, Fence
 from gateway.observe.events import Observe, Plane, StepReached, WriteRefused
 from gateway.observe.stages import staged
 from gateway.record.recorder import Recorder
-from gateway.store import rejections
-from gateway.store.database import Database, Transaction
 
 
 class Audit:

@@ -12,13 +12,12 @@ from datetime import date
 from itertools import islice
 
 from gateway.background import said, working
+from gateway.db import record, search
+from gateway.db.database import Database
+from gateway.db.notifications import Listen
 from gateway.errors import RequestMalformed
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Entry
+from gateway.fencing.record import Entry, Filters
 from gateway.observe.events import Observe, ServiceUnreachable
-from gateway.store import record, search
-from gateway.store.database import Database
-from gateway.store.notifications import Listen
 
 BATCH = 100
 """So many entries are handed over at once, at the most."""

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass
 
+from gateway.db import rejections
+from gateway.db.database import Database, asks_again
 from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
 from gateway.fencing.record import Attempt, Refusal, Rejection
-from gateway.store import rejections
-from gateway.store.database import Database, asks_again
 
 MOST = 512
 """Refusals of one trip, unless a single write has more."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from gateway.background import rounds, working
+from gateway.db import payloads, record, traffic
+from gateway.db.database import Database
 from gateway.observe.events import HeadNoted, Observe, PartitionDropped, RecordSealed
-from gateway.store import payloads, record, traffic
-from gateway.store.database import Database
 
 _DAYS_AHEAD = 31
 _LONGEST_PAUSE = 5.0  # seconds, between two rounds of sealing while they go wrong

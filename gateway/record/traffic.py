@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Literal, TypeAlias
 
 from gateway.background import said, working
+from gateway.db import traffic as store
+from gateway.db.database import Database
+from gateway.db.traffic import Counts, Place
 from gateway.observe.events import Event, Observe, SweepFailed, WriteAccepted, WriteRefused
-from gateway.store import traffic as store
-from gateway.store.database import Database
-from gateway.store.traffic import Counts, Place
 
 INTERVAL = 10.0
 """Seconds between two flushes."""

@@ -10,13 +10,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from gateway.auth.keys import Keys
+from gateway.auth.callers import Keys
 from gateway.errors import GatewayError
 from gateway.http.body import Bodies
-from gateway.web import door, entries, lists, live, observing, overview, report, resource, resources
-from gateway.web.door import Clock, Door
-from gateway.web.protection import Protection
-from gateway.web.site import Site
+from gateway.web import entries, lists, live, login, observe_mode, overview, report, resource, resources
+from gateway.web.login import Clock, Door, Protection
+from gateway.web.rendering import Site
 
 SEGMENT = "ui"
 """The first segment of all paths that are the page's."""
@@ -26,11 +25,11 @@ def build(site: Site, keys: Keys, clock: Clock, bodies: Bodies) -> ASGIApp:
     """Return the app of everything under ``/ui/``. ``clock`` ends sessions."""
     app = Starlette(
         routes=[
-            *door.routes(keys, clock, site.pages, bodies),
+            *login.routes(keys, clock, site.pages, bodies),
             *overview.routes(site),
             *lists.routes(site),
             *entries.routes(site),
-            *observing.routes(site),
+            *observe_mode.routes(site),
             *resources.routes(site),
             *resource.routes(site),
             *report.routes(site),

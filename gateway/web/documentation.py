@@ -6,8 +6,8 @@ It lies on the origin where sessions of the page are, so it loads the gateway's 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.web.protection import HEADERS
-from gateway.web.site import Site
+from gateway.web.login import HEADERS
+from gateway.web.rendering import Site
 
 
 def answer(site: Site, request: Request) -> Response:

@@ -1,19 +1,118 @@
 """One entry of the record: a refused write with all that belongs to it, or anything else that happened."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from gateway.db import fences, payloads, search
 from gateway.errors import NotFound
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Entry, Kind
-from gateway.store import fences, payloads, search
-from gateway.web.alarms import GROUPS, told
-from gateway.web.payload import shown
-from gateway.web.site import Site
+from gateway.fencing.record import Entry, Filters, Kind
+from gateway.web.rendering import Site
 from gateway.web.words import advice, title
+
+_LINE = 16
+_MOST_BINARY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """``lines`` of text, or of bytes in hex with their offsets where it is none (``binary``)."""
+
+    lines: list[str]
+    binary: bool
+
+
+def shown(body: bytes) -> Shown:
+    """The payload as lines. What is not UTF-8 is shown by its first bytes; a last character cut in two is left out."""
+    try:
+        return Shown(_text(body).splitlines(), binary=False)
+    except UnicodeDecodeError:
+        begins = range(0, min(len(body), _MOST_BINARY), _LINE)
+        return Shown([_hex(begin, body[begin : begin + _LINE]) for begin in begins], binary=True)
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(body) - 3 or error.reason != "unexpected end of data":
+            raise
+        return body[: error.start].decode()
+
+
+def _hex(offset: int, piece: bytes) -> str:
+    printable = "".join(chr(octet) if 32 <= octet < 127 else "." for octet in piece)
+    return f"{offset:06x}  {piece.hex(' '):<{3 * _LINE}} {printable}"
+
+
+GROUPS = (("Resources", "resource"), ("Holders", "holder"), ("Callers", "caller"))
+"""What its refused writes are counted by: what that is called, and the filter of lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """``count`` refused writes at resources that begin with ``prefix``, from ``since`` on, before ``until``.
+
+    Both are whole seconds, as fields of forms have them, with all that was counted between them.
+    ``groups``: by the filter, the most frequent names, which may be None, and how often. ``rejections``: the newest.
+    ``raised``: of an alarm that is over, the entry that began it.
+    """
+
+    name: str
+    prefix: str
+    more_than: int
+    minutes: int
+    count: int
+    since: datetime
+    until: datetime
+    groups: Mapping[str, list[tuple[str | None, int]]]
+    rejections: list[UUID]
+    raised: UUID | None
+
+
+def told(entry: Entry) -> Told | None:
+    """None of an entry that is about no alarm; or whose details are not those of one, and shown as they are."""
+    details: Mapping[str, Any] = entry.details or {}
+    try:
+        minutes = int(details["minutes"])
+        match entry.kind:
+            case Kind.ALARM_RAISED:
+                until = _moment(details["reached"])
+                since = until
+            case Kind.ALARM_CLEARED:
+                since, until = _moment(details["since"]), _moment(details["until"])
+            case _:
+                return None
+        return Told(
+            name=str(details["alarm"]),
+            prefix=str(details["prefix"]),
+            more_than=int(details["more_than"]),
+            minutes=minutes,
+            count=int(details["count"]),
+            since=(since - timedelta(minutes=minutes)).replace(microsecond=0),
+            until=until.replace(microsecond=0) + timedelta(seconds=1),
+            groups={name: [_counted(one) for one in details.get(f"{name}s", ())] for _, name in GROUPS},
+            rejections=[UUID(one) for one in details.get("rejections", ())],
+            raised=UUID(details["raised"]) if details.get("raised") else None,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
+
+
+def _counted(one: Any) -> tuple[str | None, int]:
+    name = one["name"]
+    return None if name is None else str(name), int(one["count"])
+
+
+def _moment(text: Any) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
 
 _OTHERS = 10
 

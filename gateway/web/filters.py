@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from gateway.db import search
+from gateway.db.database import Database
+from gateway.db.search import Total
 from gateway.errors import RequestMalformed, TokenMalformed
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Kind
+from gateway.fencing.record import Entry, Filters, Kind
 from gateway.fencing.token import Token
 
 SPANS = {
@@ -137,3 +139,43 @@ def _position(name: str, value: str | None) -> int | None:
     if not (value.isascii() and value.isdecimal()) or len(value) > 19 or int(value) > _MAX_POSITION:
         raise RequestMalformed(f"{name}: must be a position in the record.")
     return int(value)
+
+
+SIZE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """``older`` and ``newer`` are what to ask for next, as parameters; None where nothing more is there.
+
+    ``total`` is counted for the first page alone.
+    """
+
+    entries: Sequence[Entry]
+    total: Total | None
+    newer: dict[str, int] | None
+    older: dict[str, int] | None
+
+
+async def page(database: Database, asked: Asked, size: int = SIZE) -> Page:
+    """The page that is asked for. One entry more than it has is looked for, to know whether there are any."""
+    backwards = asked.after is not None and asked.before is None
+    found = await search.page(
+        database, asked.filters, size + 1, before=asked.before, after=asked.after, oldest_first=backwards
+    )
+    more, entries = len(found) > size, found[:size]
+    if backwards:
+        entries.reverse()
+    total = None
+    if asked.before is None and asked.after is None:
+        total = await search.total(database, asked.filters) if more else Total(len(entries), exact=True)
+    if not entries:
+        return Page((), total, None, None)
+    is_newest = asked.before is None if not backwards else not more
+    is_oldest = not more if not backwards else False
+    return Page(
+        entries,
+        total,
+        None if is_newest else {"after": entries[0].position},
+        None if is_oldest else {"before": entries[-1].position},
+    )

@@ -9,12 +9,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from gateway.db import search
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Kind
-from gateway.store import search
-from gateway.web import paging
+from gateway.web import filters
 from gateway.web.filters import PLANES, REASONS, SPANS, Asked, read
-from gateway.web.site import Site
+from gateway.web.rendering import Site
 from gateway.web.words import titles
 
 
@@ -66,7 +66,7 @@ async def _show(site: Site, one: List, request: Request) -> Response:
     page, problem, asked = None, None, None
     try:
         asked = read(sent, now, one.kinds)
-        page = await paging.page(site.database, asked)
+        page = await filters.page(site.database, asked)
     except RequestMalformed as error:
         problem = error.message
     return site.pages.render(

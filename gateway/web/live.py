@@ -11,15 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api.outlet import Outlet, Room, Streamed
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Entry, Kind
+from gateway.db import record, search
+from gateway.fencing.record import Entry, Filters, Kind
+from gateway.http.streaming import Outlet, Room, Streamed
 from gateway.record.following import Subscription
-from gateway.store import record, search
 from gateway.timeline.history import TAKEOVERS
 from gateway.web.filters import field
 from gateway.web.pace import Pace
-from gateway.web.site import Site
+from gateway.web.rendering import Site
 
 # A proxy that collected the answer before it passed it on would never pass it on.
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}

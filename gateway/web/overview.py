@@ -8,17 +8,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.db import overview, resources, search, traffic, webhooks
+from gateway.db.overview import Alarm, Standing
+from gateway.db.search import Group, Grouping
+from gateway.db.traffic import Bucket, Counts
+from gateway.db.webhooks import Standing as Delivery
 from gateway.errors import RequestMalformed, Unavailable
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Kind
-from gateway.store import overview, resources, search, traffic, webhooks
-from gateway.store.overview import Alarm, Standing
-from gateway.store.search import Group, Grouping
-from gateway.store.traffic import Bucket, Counts
-from gateway.store.webhooks import Standing as Delivery
+from gateway.fencing.record import Filters, Kind
 from gateway.web.filters import SPANS
+from gateway.web.rendering import Site
 from gateway.web.rules import Busy, busy
-from gateway.web.site import Site
 
 _STEPS = {
     "1h": timedelta(minutes=1),

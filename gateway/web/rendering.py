@@ -1,17 +1,23 @@
 """Pages from templates: the one door to Jinja2. Whatever is put into a page is escaped, hidden characters too."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp
 
 from gateway import text
+from gateway.config import Config
+from gateway.db.database import Database
+from gateway.errors import GatewayError
+from gateway.record.following import Follower
 from gateway.web.assets import Assets
 from gateway.web.words import title
 
@@ -138,3 +144,57 @@ def _plain(put: Callable[[Any], str], value: object) -> Markup:
 def _pairs(values: Sequence[str]) -> list[tuple[str, str]]:
     """Choices of a form that are called what they are."""
     return [(value, value) for value in values]
+
+
+Health: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
+"""Names each service behind the gateway, with ``ok`` or what is wrong."""
+
+
+class Bucket(Protocol):
+    """What is known of a bucket that has been probed."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether fenced writes to it are taken."""
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """The probes its store did not pass, each with what follows from it."""
+
+
+Buckets: TypeAlias = Callable[[], Mapping[str, Bucket]]
+
+
+class Site:
+    """``config`` is shown from, never its secrets: modes of rules, names of webhooks and alarms.
+
+    ``api`` is the fencing API, which takes the viewer in ``scope["state"]`` for its caller.
+    """
+
+    def __init__(
+        self, database: Database, follower: Follower, config: Config, health: Health, buckets: Buckets, api: ASGIApp
+    ) -> None:
+        self.database = database
+        self.follower = follower
+        self.config = config
+        self.health = health
+        self.buckets = buckets
+        self.api = api
+        self.assets = Assets()
+        self.pages = Pages(self.assets)
+
+    async def answer_error(self, request: Request, error: Exception) -> Response:
+        """An error of ours, as a page."""
+        assert isinstance(error, GatewayError)
+        return self.pages.render(
+            request, "error.html", error.status, title=error.title, message=error.message, advice=error.advice
+        )
+
+    async def answer_http(self, request: Request, error: Exception) -> Response:
+        """What the router has to say: nothing is there, or not by this method."""
+        assert isinstance(error, HTTPException)
+        message = "There is no page at this address." if error.status_code == 404 else f"{error.detail}."
+        advice = "Start from the overview."
+        return self.pages.render(
+            request, "error.html", error.status_code, title="No such page", message=message, advice=advice
+        )

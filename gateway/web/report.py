@@ -14,14 +14,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.api.reports import answer
+from gateway.db import search
 from gateway.errors import RequestMalformed
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Entry, Kind
-from gateway.store import search
+from gateway.fencing.record import Entry, Filters, Kind
 from gateway.web import timelines
 from gateway.web.filters import field, read
+from gateway.web.rendering import Site
 from gateway.web.resource import lag
-from gateway.web.site import Site
 from gateway.web.timelines import Shown
 
 MOST_WRITES = 1000

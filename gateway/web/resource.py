@@ -9,20 +9,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.db import leases, search, timeline
 from gateway.errors import RequestMalformed
-from gateway.fencing.filters import Filters
 from gateway.fencing.lease import LockView
-from gateway.fencing.record import Entry, Kind
+from gateway.fencing.record import Entry, Filters, Kind
 from gateway.fencing.rules import Fence, Mode
-from gateway.store import leases, search, timeline
 from gateway.text import machine_time
 from gateway.timeline import window
 from gateway.timeline.history import Span
-from gateway.web import paging, timelines
+from gateway.web import filters as paging
+from gateway.web import timelines
 from gateway.web.filters import SPANS, Asked, field, read
-from gateway.web.rendering import address
+from gateway.web.rendering import Site, address
 from gateway.web.rules import rules
-from gateway.web.site import Site
 from gateway.web.timelines import Shown
 
 PATH = "/ui/resource"

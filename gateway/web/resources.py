@@ -6,10 +6,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.store import fences, record, resources
+from gateway.db import fences, record, resources
 from gateway.web.filters import field
-from gateway.web.rendering import resource_address
-from gateway.web.site import Site
+from gateway.web.rendering import Site, resource_address
 
 _PAGE = 50
 _MOST = 10

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.config import Config
+from gateway.db.traffic import Counts, OfRule
 from gateway.fencing.rules import Mode
-from gateway.store.traffic import Counts, OfRule
 
 
 @dataclass(frozen=True, slots=True)

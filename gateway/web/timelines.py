@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from gateway.db import record, search, timeline
+from gateway.db.database import Database
+from gateway.db.record import Head
 from gateway.errors import RequestMalformed
-from gateway.fencing.filters import Filters
-from gateway.store import record, search, timeline
-from gateway.store.database import Database
-from gateway.store.record import Head
+from gateway.fencing.record import Filters
 from gateway.timeline import picture, window
 from gateway.timeline.history import History, Span
 from gateway.timeline.shapes import Picture

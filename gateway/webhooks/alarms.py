@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gateway.background import rounds, working
+from gateway.db import alarms as store
+from gateway.db import record
+from gateway.db.alarms import Counted, State
+from gateway.db.cursors import stretch
+from gateway.db.database import Database, Transaction
 from gateway.fencing.record import Happening, Kind
 from gateway.observe.events import AlarmCleared, AlarmRaised, Event, Observe
-from gateway.store import alarms as store
-from gateway.store import record
-from gateway.store.alarms import Counted, State
-from gateway.store.database import Database, Transaction
-from gateway.store.stretches import stretch
 from gateway.webhooks import rate
 from gateway.webhooks.rate import Began, Ended, Rule, Window
 

@@ -3,7 +3,7 @@
 from gateway.config import Config
 from gateway.config.watching import Alarm as AlarmSection
 from gateway.config.watching import Webhook as WebhookSection
-from gateway.store.webhooks import Wanted
+from gateway.db.webhooks import Wanted
 from gateway.webhooks import signing
 from gateway.webhooks.alarms import Alarm
 from gateway.webhooks.delivery import Receiver

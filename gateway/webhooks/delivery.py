@@ -13,7 +13,7 @@ from datetime import datetime
 
 import httpx
 
-from gateway.webhooks import patience, signing
+from gateway.webhooks import retry, signing
 from gateway.webhooks.messages import Message
 
 TIMEOUT = 15.0
@@ -101,7 +101,7 @@ class Courier:
 def _meaning(response: httpx.Response, now: datetime) -> Answer:
     if response.is_success:
         return Answer(response.status_code)
-    wait = patience.asked(response.headers.get("Retry-After"), now)
+    wait = retry.asked(response.headers.get("Retry-After"), now)
     return Answer(response.status_code, f"answered with {response.status_code}", wait)
 
 

@@ -1,6 +1,6 @@
 """Sends the record to webhooks: each entry at least once, in order, by one gateway at a time.
 
-The outbox of a webhook is a position in the record (``gateway.store.webhooks``), moved once what is before it has been
+The outbox of a webhook is a position in the record (``gateway.db.webhooks``), moved once what is before it has been
 received. Whoever delivers has the row for some seconds; a gateway that is paused meanwhile may send once more what
 another one has sent already, but cannot move the position any more: receivers know messages by their ids.
 
@@ -15,14 +15,14 @@ from random import SystemRandom
 from uuid import uuid4
 
 from gateway.background import said
+from gateway.db import webhooks as store
+from gateway.db.cursors import Place, stretch
+from gateway.db.database import Database
+from gateway.db.webhooks import Standing, Wanted
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry
 from gateway.observe.events import Observe, ServiceUnreachable, WebhookDelivered, WebhookFailed
-from gateway.store import webhooks as store
-from gateway.store.database import Database
-from gateway.store.stretches import Place, stretch
-from gateway.store.webhooks import Standing, Wanted
-from gateway.webhooks import messages, patience
+from gateway.webhooks import messages, retry
 from gateway.webhooks.delivery import TIMEOUT, Answer, Courier, Receiver
 
 STRETCH = 5_000
@@ -196,7 +196,7 @@ class Outbox:
             self._observe(WebhookDelivered(webhook.name, len(parcel.entries), parcel.end.position, outbox.failures))
             return ours
         failures = outbox.failures + 1
-        wait = max(answer.wait, patience.pause(failures, self._chance()))
+        wait = max(answer.wait, retry.pause(failures, self._chance()))
         await store.fail(self._database, outbox, self._owner, answer.error, wait, paused=answer.gone)
         self._observe(WebhookFailed(webhook.name, answer.error, failures, None if answer.gone else wait))
         return False

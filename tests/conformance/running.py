@@ -10,9 +10,10 @@ from unittest.mock import patch
 
 from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.objects import probe, xml
-from gateway.objects.profile import Profile
-from gateway.objects.upstream import Upstream
+from gateway.objects.probe import probe
+from gateway.objects.s3 import xml
+from gateway.objects.s3.bucket_profile import Profile
+from gateway.objects.store.operations import Upstream
 from tests.databases import fresh_database
 from tests.running import running
 from tests.stores.store import REGION, Store, User

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 
 from gateway import app
-from gateway.objects.sweeper import Swept
+from gateway.objects.background.sweeper import Swept
 from tests.crash.processes import Gateway, Victims
 from tests.crash.story import Place, Story
 from tests.doubles.s3 import DoubleProcess

@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from gateway.objects import runner
+from gateway.objects.run import runner
 from gateway.observe.events import Plane, StepReached
-from gateway.tables import fast, slow
+from gateway.tables.execute import fast_path, transaction
 from tests.crash.kinds import EVERY, Kind
 from tests.crash.stage import Stage
 
@@ -18,7 +18,7 @@ _OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 def announced() -> set[str]:
     """All names the product can announce."""
     of_objects = {f"objects.{name}.{moment}" for name in runner._STEPS.values() for moment in ("before", "after")}
-    of_paths = (*vars(fast).values(), *vars(slow).values())
+    of_paths = (*vars(fast_path).values(), *vars(transaction).values())
     of_tables = {value.name for value in of_paths if isinstance(value, StepReached)}
     of_refusals = {f"{plane}.reject.{moment}" for plane in get_args(Plane) for moment in ("before", "after")}
     return of_objects | of_tables | of_refusals

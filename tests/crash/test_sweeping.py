@@ -10,7 +10,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from gateway.objects.sweeper import LEFT_BEHIND
+from gateway.objects.background.sweeper import LEFT_BEHIND
 from tests.crash.clients import BUCKET
 from tests.crash.deeds import by_restoring, put_in_two_parts
 from tests.crash.kinds import BEFORE, LARGE, an_object

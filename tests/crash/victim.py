@@ -20,10 +20,10 @@ from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import app, configured, serving
-from gateway.objects import probe
-from gateway.objects.profile import Profile
-from gateway.objects.upstream import Upstream
+from gateway import app, serving, wiring
+from gateway.objects.probe import probe
+from gateway.objects.s3.bucket_profile import Profile
+from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Event, RequestFailed, StepReached
 from tests.running import config
 
@@ -117,7 +117,7 @@ async def _examined(given: dict[str, Any], bucket: str) -> Profile:
     """What a gateway would find out before its first write: with 150 requests, and always the same."""
     settings = config(**given)
     assert settings.s3 is not None
-    database = configured.database(settings)
+    database = wiring.database(settings)
     try:
         async with Upstream(settings.s3, lambda _: None) as upstream:
             return await probe.probe(upstream, bucket, database.now)

@@ -10,8 +10,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as PostCredentials
 from urllib3.filepost import encode_multipart_formdata
 
-from gateway.auth.signing import Credentials, presign, sign
-from gateway.auth.sigv4 import RequestHead
+from gateway.auth.sigv4 import Credentials, RequestHead, presign, sign
 from tests.fuzz.deeds import BUCKET, HELD, HOST, Choices, Deed, Effect
 from tests.running import ACCESS_KEY, SECRET_KEY
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
+from gateway.db import migrations
 from gateway.demo.embedded import postgres
-from gateway.store import schema
 from tests.crash.clients import Client
 from tests.crash.replication import CHANGES, PUBLICATION, SLOT, Commit, commits
 from tests.crash.stage import Postgres
@@ -149,7 +149,7 @@ def staged() -> Iterator[Stage]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz", dir=memory_or_disk())))
         with postgres(directory / "data") as server:
-            schema.upgrade(server.dsn())
+            migrations.upgrade(server.dsn())
             _execute(server.dsn(), _TABLES)
         # Once more: only at its start does it take another level of its log.
         dsn = stack.enter_context(postgres(directory / "data")).dsn()

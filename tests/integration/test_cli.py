@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gateway import serving
 from gateway.config.server import Server
+from gateway.db import migrations
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.errors import ConfigurationError
-from gateway.store import schema
 from tests.processes import Running, called, free_port, run, started
 from tests.waiting import PATIENCE
 
@@ -203,7 +203,7 @@ def test_serving_needs_the_schema_which_migrate_installs(tmp_path: Path, empty_d
         2,
         "gateway: The fencing schema is not installed. Run 'gateway migrate' first.\n",
     )
-    newest = schema.newest()
+    newest = migrations.newest()
     assert called("migrate", "--config", config).stdout == f"fencing schema: not installed -> {newest}\n"
     assert called("migrate", "--dsn", empty_dsn).stdout == f"fencing schema: {newest} -> {newest}\n"
     asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = '0000'"))
@@ -214,7 +214,7 @@ def test_serving_needs_the_schema_which_migrate_installs(tmp_path: Path, empty_d
 
 def test_an_older_gateway_runs_beside_a_newer_one(tmp_path: Path, empty_dsn: str) -> None:
     """Or there could be no upgrade without a pause."""
-    schema.upgrade(empty_dsn)
+    migrations.upgrade(empty_dsn)
     asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = '9999'"))
     asyncio.run(serving.check_schema(empty_dsn))
 
@@ -257,7 +257,7 @@ def test_without_postgres_it_starts_answers_503_and_recovers_by_itself(tmp_path:
         data = Path(name) / "data"
         with postgres(data) as server:
             dsn = server.dsn()
-            schema.upgrade(dsn)
+            migrations.upgrade(dsn)
             asyncio.run(execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 1)"))
         url = f"http://127.0.0.1:{free_port()}"
         config = write(tmp_path / "gateway.toml", dsn, listen=url.removeprefix("http://"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway import connection
+from gateway.http import connection
 from tests.integration.serving_app import served
 from tests.waiting import PATIENCE
 

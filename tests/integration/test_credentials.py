@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from botocore.credentials import ProcessProvider
 
-from gateway.auth.keys import Keys
+from gateway.auth.callers import Keys
 from gateway.auth.principal import EVERYTHING, Grant, Principal
 from gateway.config import Config
 from gateway.demo import demonstration as demo

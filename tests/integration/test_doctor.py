@@ -14,15 +14,15 @@ import asyncpg
 import pytest
 
 from gateway.config import Config
+from gateway.db import diagnosis, intents, rights, uploads
+from gateway.db.database import Database
+from gateway.db.uploads import Place, Upload
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor import examination as doctor
 from gateway.doctor.examination import Check, Report, Status, render
 from gateway.fencing.intent import Announcement
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
-from gateway.store import diagnosis, intents, rights, uploads
-from gateway.store.database import Database
-from gateway.store.uploads import Place, Upload
 from tests.doubles.s3 import S3Double, serve
 from tests.running import config
 

@@ -15,9 +15,9 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.app import Gateway
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.http.origins import SAFE
 from gateway.observe.events import ignore
 from gateway.observe.telemetry import Telemetry
-from gateway.origins import SAFE
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import connect
 from tests.integration.objects.stage import Stage, staged

@@ -13,8 +13,8 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from gateway import app
-from gateway.api.intake import MAX_BODY
-from gateway.middleware import Middleware
+from gateway.api.requests import MAX_BODY
+from gateway.http.middleware import Middleware
 from gateway.observe.events import RequestFailed
 from gateway.observe.telemetry import Telemetry
 from tests.databases import Server, fresh

@@ -3,10 +3,10 @@
 import httpx
 import pytest
 
+from gateway.db import fences
+from gateway.db.database import Database
 from gateway.demo import incident
 from gateway.fencing.token import Token
-from gateway.store import fences
-from gateway.store.database import Database
 from tests.running import API_KEY, config, running
 from tests.waiting import PATIENCE
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from gateway.store import schema
+from gateway.db import migrations
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,11 +85,11 @@ def test_a_package_that_says_it_is_typed_has_the_marker_that_type_checkers_look_
 
 
 def test_the_wheel_installs_its_schema_where_there_is_no_checkout(unpacked: Path, dsn: str) -> None:
-    revision = schema.newest()
+    revision = migrations.newest()
     asyncio.run(execute(dsn, "DROP SCHEMA fencing CASCADE"))
     told = run(unpacked, "-m", "gateway", "migrate", "--dsn", dsn)
     assert told == f"fencing schema: not installed -> {revision}\n"
-    where = run(unpacked, "-c", "import gateway.store.schema; print(gateway.store.schema.__file__)")
+    where = run(unpacked, "-c", "import gateway.db.migrations; print(gateway.db.migrations.__file__)")
     assert Path(where.strip()).is_relative_to(unpacked), "or it was the checkout's that has been tried"
 
 

@@ -1,6 +1,7 @@
 """Runs the object protocol through every interleaving, crash, lost answer and delay of a small scope.
 
-The generators explored are the ones production drives (``gateway.objects.protocol``). Their effects are done on the
+The generators explored are the ones production drives
+(``gateway.objects.protocol.generator``). Their effects are done on the
 stores of ``memory.py``; mutations of S3 become requests in a network that delivers each of them at any later time or
 never. After each step the promises are checked; the first broken one is raised with the steps that led there.
 
@@ -21,9 +22,8 @@ from uuid import UUID
 from gateway.fencing.intent import Announcement, Begun, Duplicates, Forbidden, Intent, Kind, KnownObject
 from gateway.fencing.rules import Mode, Presented
 from gateway.fencing.token import Token
-from gateway.objects import protocol
-from gateway.objects.answers import Applied, NotApplied, NotSent, Unknown, WriteAnswer
-from gateway.objects.effects import (
+from gateway.objects.protocol import generator
+from gateway.objects.protocol.effects import (
     Abandon,
     Amend,
     AwaitTurn,
@@ -49,6 +49,7 @@ from gateway.objects.effects import (
     Stored,
     StoreRefused,
 )
+from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Unknown, WriteAnswer
 from tests.model.memory import Content, Fences, Objects, etag
 
 BUCKET = "bucket"
@@ -470,7 +471,7 @@ class Explorer:
                 if found is None or found.etag != tag:
                     return NotSent("the object has changed")
                 forms = tuple(Candidate(form, etag(found.data, form)) for form in Form)
-                other = protocol.choose(forms, forbidden | spent | {tag}) or protocol.choose(forms, forbidden | {tag})
+                other = generator.choose(forms, forbidden | spent | {tag}) or generator.choose(forms, forbidden | {tag})
                 if other is None:
                     return NotSent("no form is left")
                 content = replace(found, form=other)
@@ -527,7 +528,7 @@ class Explorer:
         is_there: bool,
     ) -> WriteAnswer:
         if not is_there:
-            return NotApplied(404, protocol.NO_SUCH_UPLOAD)
+            return NotApplied(404, generator.NO_SUCH_UPLOAD)
         if write.kind is Kind.UPLOAD:
             return objects.complete(write.key, content)
         if not self._scope.old_uploads and write.key in objects.objects:
@@ -646,22 +647,22 @@ def _script(client: int, scope: Scope) -> Script:
         outcome: Outcome
         if operation.kind == "put":
             forms = tuple(Candidate(form, etag(operation.data, form)) for form in Form)
-            outcome = yield from protocol.put(write, forms)
+            outcome = yield from generator.put(write, forms)
         elif operation.kind == "complete":
             of_parts = etag(operation.data, Form.MULTIPART)
             mark = _mark(client, index, operation)
-            outcome = yield from protocol.complete(
+            outcome = yield from generator.complete(
                 replace(write, mark=mark), str(mark), of_parts, conditional=scope.conditional_complete
             )
         elif operation.kind == "amend":
-            outcome = yield from protocol.amend(write)
+            outcome = yield from generator.amend(write)
         elif operation.kind == "delete":
-            outcome = yield from protocol.delete(write, conditional_delete=scope.conditional_delete)
+            outcome = yield from generator.delete(write, conditional_delete=scope.conditional_delete)
         elif operation.kind == "sweep":
             anybody = replace(write, presented=None, mode=Mode.OBSERVE)
-            outcome = yield from protocol.sweep(anybody, conditional_delete=scope.conditional_delete)
+            outcome = yield from generator.sweep(anybody, conditional_delete=scope.conditional_delete)
         else:
-            outcome = yield from protocol.barrier(RESOURCE, presented, "explorer")
+            outcome = yield from generator.barrier(RESOURCE, presented, "explorer")
         yield Done(operation, write_id, _mark(client, index, operation), outcome)
 
 

@@ -11,8 +11,8 @@ from typing import TypeAlias
 from gateway.fencing.intent import ABSENCE, Announcement, Begun, Forbidden, Intent, KnownObject, Raised, Spent
 from gateway.fencing.rules import Decision, Equal, Fence, Mode, Presented, decide
 from gateway.fencing.token import Token
-from gateway.objects.answers import Applied, Found, Missing, NotApplied
-from gateway.objects.effects import Form
+from gateway.objects.protocol.effects import Form
+from gateway.objects.s3.answers import Applied, Found, Missing, NotApplied
 
 # Time decides nothing in the protocol, so it stands still here.
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.client import FencedClient, LockLost, Stale, bundling
+from gateway.client import FencedClient, LockLost, Stale, renewal_batch
 from gateway.client.lock import Lock
 from tests.clients.lossy import losing
 from tests.running import API_KEY
@@ -77,8 +77,8 @@ async def holding(client: FencedClient, job: str, number: int, ttl: float = 60) 
 @pytest.fixture
 def due(monkeypatch: pytest.MonkeyPatch) -> Callable[[FencedClient], None]:
     """Ends the pause of the lock that was renewed least recently; all others are due soon."""
-    monkeypatch.setattr(bundling, "SOON", 1.0)
-    monkeypatch.setattr(bundling, "PATIENCE", 0.3)  # the machine may be slow
+    monkeypatch.setattr(renewal_batch, "SOON", 1.0)
+    monkeypatch.setattr(renewal_batch, "PATIENCE", 0.3)  # the machine may be slow
 
     def end(client: FencedClient) -> None:
         client._leases._bundling._pausing[0][2].set_result(None)
@@ -108,14 +108,14 @@ async def test_fifty_locks(client: FencedClient, job: str, monkeypatch: pytest.M
             tasks.create_task(hold(name))
         await until(lambda: all(sent.times[name] >= 3 for name in names))
         leaving.set()
-    assert max(map(len, sent)) <= bundling.MOST
+    assert max(map(len, sent)) <= renewal_batch.MOST
     assert len(sent) < sent.times.total() / 4
 
 
 async def test_as_many_as_have_room(
     client: FencedClient, job: str, due: Callable[[FencedClient], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundling, "MOST", 3)
+    monkeypatch.setattr(renewal_batch, "MOST", 3)
     async with holding(client, job, 5) as locks:
         before, sent = validity(locks), Sent(client)
         due(client)
@@ -184,7 +184,7 @@ async def test_bundles_that_are_never_answered(
     stage: Stage, job: str, due: Callable[[FencedClient], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each lock is renewed by a request of its own, again and again."""
-    monkeypatch.setattr(bundling, "PATIENCE", 0.005)
+    monkeypatch.setattr(renewal_batch, "PATIENCE", 0.005)
     async with relayed(stage.origin) as relay, stage.client(url=relay.origin) as client:
         relay.kept_back, sent = BUNDLE, Sent(client)
         async with holding(client, job, 5) as locks:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.client import FencedClient, Unavailable, client
-from gateway.client.cancelling import cancellable
+from gateway.client.cancellation import cancellable
 from tests.sdk.counter import Counter
 from tests.waiting import PATIENCE
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from gateway.client import FencedClient, Held, LockLost, NotAcquired, Stale, Unavailable, clock
-from gateway.client.barrier import Barrier
+from gateway.client.lock import Barrier
 from tests.sdk.counter import Counter, slow
 from tests.sdk.stage import Stage
 from tests.waiting import PATIENCE

@@ -19,9 +19,9 @@ from gateway.client.errors import (
 )
 from gateway.client.refusals import read
 from gateway.errors import GatewayError
-from gateway.middleware import problem
-from gateway.objects import xml
-from gateway.tables import failures
+from gateway.http.middleware import problem
+from gateway.objects.s3 import xml
+from gateway.tables.dialect import errors as failures
 
 Plane: TypeAlias = Callable[[GatewayError], FencingError]
 

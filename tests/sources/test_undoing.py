@@ -5,7 +5,7 @@ import asyncio
 import anyio
 import pytest
 
-from gateway.client.undoing import MOST, Remembered, whole
+from gateway.client.cancellation import MOST, Remembered, whole
 
 
 async def test_a_step_ends_before_its_cancellation_is_felt() -> None:

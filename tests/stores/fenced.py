@@ -14,13 +14,13 @@ from mypy_boto3_s3 import S3Client
 from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
+from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import escape_path
-from gateway.objects.patrol import Patrol
-from gateway.objects.resources import Resources, Rule
-from gateway.objects.upstream import Upstream
+from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.resource_rules import Resources, Rule
+from gateway.objects.store.operations import Upstream
 from gateway.observe.events import SweepFailed
-from gateway.store.database import Database
 from tests.databases import fresh_database
 from tests.integration.objects.clients import connect
 from tests.running import API_KEY, Events, config, running

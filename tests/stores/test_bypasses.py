@@ -6,12 +6,12 @@ from uuid import uuid4
 
 import pytest
 
+from gateway.db import intents
+from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.intent import Announcement
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
-from gateway.store import intents
-from gateway.store.database import Database
 from tests.integration.objects.clients import call, outcome
 from tests.stores.fenced import LONG, Fenced, fenced
 from tests.stores.store import Store

@@ -8,9 +8,16 @@ import pytest
 from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
-from gateway.objects.probe import probe
-from gateway.objects.profile import COMPLETE_CONDITIONS, DELETE_CONDITION, KEYS, PUT_CONDITIONS, Probe, Profile
-from gateway.objects.upstream import Upstream
+from gateway.objects.probe.probe import probe
+from gateway.objects.s3.bucket_profile import (
+    COMPLETE_CONDITIONS,
+    DELETE_CONDITION,
+    KEYS,
+    PUT_CONDITIONS,
+    Probe,
+    Profile,
+)
+from gateway.objects.store.operations import Upstream
 from tests.stores.store import REGION, Store
 
 # Where a probe fails, those that build on it are not tried, and count as failed.

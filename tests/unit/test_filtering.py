@@ -6,8 +6,7 @@ import typer
 from typer.testing import CliRunner
 
 from gateway.api.record_filters import EventFilters
-from gateway.commands.filtering import WHAT, WHEN, filtered
-from gateway.commands.reading import Filters
+from gateway.commands.record_client import WHAT, WHEN, Filters, filtered
 
 
 def test_there_is_an_option_for_each_filter_of_the_api() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import Forbidden
-from gateway.origins import SAFE, Headers, Sender, check, origin_of, sender
+from gateway.http.origins import SAFE, Headers, Sender, check, origin_of, sender
 
 APP, EVIL = (b"origin", b"https://app.example"), (b"origin", b"https://evil.example")
 HOST = (b"host", b"gateway.example:8080")

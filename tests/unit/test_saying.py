@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.commands.saying import say, show
+from gateway.commands.console import say, show
 from gateway.doctor.findings import Report, Section, ok
 
 NAME = "bucket/a\x1b]0;owned\x07\x9b2Jb\u202ec\rd"

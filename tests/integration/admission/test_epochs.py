@@ -13,12 +13,12 @@ from typer.testing import CliRunner, Result
 from gateway.api import epochs
 from gateway.auth.principal import Principal
 from gateway.cli import application
+from gateway.db import intents
+from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE
 from gateway.observe.events import IntentSettled
-from gateway.store import intents
-from gateway.store.database import Database
 from tests.integration.admission.ways import WAYS, client
 from tests.integration.admission.world import ADMIN_KEY, Shown, World
 from tests.integration.objects.clients import in_thread, outcome

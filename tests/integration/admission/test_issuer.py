@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import pytest_asyncio
 
-from gateway import configured
+from gateway import wiring
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
 from gateway.fencing.sequencer import Sequencer, Signer
@@ -41,7 +41,7 @@ async def asking(postgres_server: EmbeddedPostgres, issuing: World) -> AsyncIter
     rules = [{"match": "issued/**", "tokens": "issued"}, {"match": "live/**", "tokens": "live"}]
     leases = {"issuer": issuing.stage.origin, "issuer_api_key": API_KEY}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(configured, "Issuer", partial(Issuer, timeout=PATIENCE))
+        patch.setattr(wiring, "Issuer", partial(Issuer, timeout=PATIENCE))
         async with opened(postgres_server, resources=rules, leases=leases) as one:
             yield one
 

@@ -7,12 +7,12 @@ import httpx
 import pytest
 
 from gateway.admission import Admission
+from gateway.db.database import Database
 from gateway.fencing.policy import MAX_JUMP
 from gateway.fencing.rules import Presented
 from gateway.fencing.sequencer import Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from gateway.observe.events import StepReached
-from gateway.store.database import Database
 from tests.integration.admission.ways import WAYS, client
 from tests.integration.admission.world import FORGED, KEYS, Shown, World, sequencer
 from tests.integration.objects.clients import call, outcome, refused

@@ -8,8 +8,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import httpx
 from mypy_boto3_s3 import S3Client
 
-from gateway.auth.signing import Credentials, presign
-from gateway.auth.sigv4 import RequestHead
+from gateway.auth.sigv4 import Credentials, RequestHead, presign
 from tests.integration.admission.world import Shown, World
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.raw import Reply

@@ -11,10 +11,10 @@ from typing import Any
 import asyncpg
 import pytest
 
+from gateway.db import watches
+from gateway.db.database import Database
+from gateway.db.watches import Refused
 from gateway.demo.embedded import postgres
-from gateway.store import watches
-from gateway.store.database import Database
-from gateway.store.watches import Refused
 from tests.databases import install
 from tests.integration.guard.stage import Session, Stage, hold, logging_in_as, refused, session
 

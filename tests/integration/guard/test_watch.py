@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from gateway.db import watches
+from gateway.db.database import Database
+from gateway.db.watches import Finding
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.guard import installation as guard
-from gateway.store import watches
-from gateway.store.database import Database
-from gateway.store.watches import Finding
 from tests.integration.guard.stage import Session, Stage, hold, refused, session
 
 TABLE = "public.shipments"

@@ -5,7 +5,7 @@ import json
 import asyncpg
 import pytest
 
-from gateway.store.database import Database
+from gateway.db.database import Database
 from tests.integration.guard.stage import Session, Stage, hold, refused, session
 
 SENT = "UPDATE shipments SET state = 'sent' WHERE order_id = 5"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from gateway.db.database import Database
+from gateway.db.notifications import LEASES, listening
 from gateway.fencing.lease import Lease, LockView, Mode, Wanted
-from gateway.leases.attendance import Times
+from gateway.leases.heartbeat import Times
 from gateway.leases.service import LeaseService
-from gateway.store.database import Database
-from gateway.store.notifications import LEASES, listening
 from tests.running import Events
 from tests.waiting import PATIENCE
 

@@ -8,10 +8,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from gateway.db.database import Database
 from gateway.errors import ExpectedMismatch, Forbidden, GatewayError, LeaseLost, LockHeld
 from gateway.fencing.lease import Granted, Mode, Renewal
 from gateway.fencing.token import Token
-from gateway.store.database import Database
 from tests.integration.locks.stage import Gateway, gateway, gone, pass_time, recorded, wanted
 from tests.waiting import PATIENCE
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.db import leases
+from gateway.db.leases import Place
 from gateway.fencing.lease import Mode, Renewal, Wanted
 from gateway.fencing.token import Token
-from gateway.store import leases
-from gateway.store.leases import Place
 from tests.integration.locks.lock_model import COLLECT, LINGER, Lock, Wish
 from tests.integration.locks.stage import Gateway, pass_time, rows
 

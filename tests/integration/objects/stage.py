@@ -11,7 +11,7 @@ import asyncpg
 import httpx
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.objects.probe import PREFIX
+from gateway.objects.probe.probe import PREFIX
 from tests.databases import as_gateway, fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.doubles.s3.app import Exchange

@@ -15,9 +15,9 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
 from gateway.config.stores import ObjectStore
 from gateway.http.body import Arrivals, Pace
-from gateway.objects.intake import Intake
-from gateway.objects.staging import Staged, stage
-from gateway.objects.upstream import Upstream
+from gateway.objects.body.intake import Intake
+from gateway.objects.store.operations import Upstream
+from gateway.objects.writes.staging import Staged, stage
 
 
 class Unregistered:

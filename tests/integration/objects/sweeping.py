@@ -8,12 +8,12 @@ from uuid import uuid4
 from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
-from gateway.objects.probe import Profiles
-from gateway.objects.runner import Runner
-from gateway.objects.sweeper import Sweeper
-from gateway.objects.tombstone import tombstone_body
-from gateway.objects.upstream import Upstream
-from gateway.store.database import Database
+from gateway.db.database import Database
+from gateway.objects.background.sweeper import Sweeper
+from gateway.objects.probe.probe import Profiles
+from gateway.objects.protocol.effects import tombstone_body
+from gateway.objects.run.runner import Runner
+from gateway.objects.store.operations import Upstream
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
 from tests.integration.objects.stage import Stage
 from tests.running import Events

@@ -10,7 +10,7 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.objects.probe import PREFIX
+from gateway.objects.probe.probe import PREFIX
 from gateway.observe.events import BucketAdministered
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.integration.objects.clients import call, connect, outcome

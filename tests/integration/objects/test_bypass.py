@@ -13,19 +13,19 @@ from mypy_boto3_s3 import S3Client
 from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
+from gateway.db import bypasses, intents
+from gateway.db.bypasses import Seen
+from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
 from gateway.fencing.intent import Announcement, Intent
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
-from gateway.objects import settling
-from gateway.objects.patrol import Patrol
-from gateway.objects.resources import Resources, Rule
-from gateway.objects.upstream import Upstream
+from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.protocol import settling
+from gateway.objects.resource_rules import Resources, Rule
+from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, SweepFailed
-from gateway.store import bypasses, intents
-from gateway.store.bypasses import Seen
-from gateway.store.database import Database
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.stage import Stage, staged

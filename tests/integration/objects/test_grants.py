@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
-from gateway.auth.keys import Keys
+from gateway.auth.callers import Keys
 from gateway.auth.principal import Grant, Principal
 from gateway.config.server import CallerKeys
 from gateway.demo.embedded import EmbeddedPostgres

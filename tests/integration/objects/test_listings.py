@@ -11,7 +11,7 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres, s3
-from gateway.objects.tombstone import SIZE, tombstone_body
+from gateway.objects.protocol.effects import SIZE, tombstone_body
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double
 from tests.integration.objects import raw

@@ -17,10 +17,10 @@ from starlette.types import Receive, Scope, Send
 from gateway.config.stores import ObjectStore
 from gateway.demo import embedded
 from gateway.errors import StoreError, Unavailable
-from gateway.objects.answers import Applied
-from gateway.objects.probe import PREFIX, Profiles, probe
-from gateway.objects.profile import Probe, Profile
-from gateway.objects.upstream import Upstream
+from gateway.objects.probe.probe import PREFIX, Profiles, probe
+from gateway.objects.s3.answers import Applied
+from gateway.objects.s3.bucket_profile import Probe, Profile
+from gateway.objects.store.operations import Upstream
 from tests.doubles.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Double, serve
 from tests.processes import closed_port
 from tests.waiting import PATIENCE

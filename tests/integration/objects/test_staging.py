@@ -19,11 +19,11 @@ from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
 from gateway.config.stores import ObjectStore
 from gateway.errors import GatewayError, Unavailable
 from gateway.http.body import Arrivals, ClientGone, Pace
-from gateway.objects.answers import Applied, Found, Missing, Started, Uploaded
-from gateway.objects.intake import Intake
-from gateway.objects.multipart import Part
-from gateway.objects.staging import Staged, forward_part, stage
-from gateway.objects.upstream import Upstream
+from gateway.objects.body.intake import Intake
+from gateway.objects.s3.answers import Applied, Found, Missing, Started, Uploaded
+from gateway.objects.store.multipart import Part
+from gateway.objects.store.operations import Upstream
+from gateway.objects.writes.staging import Staged, forward_part, stage
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
 from tests.integration.objects.raw import Reply, framed, lines, receive
 from tests.integration.serving_app import served
@@ -278,7 +278,7 @@ async def test_a_store_that_takes_nothing_holds_the_client_up(front: Front) -> N
 async def test_the_register_hears_that_a_long_body_is_still_coming(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.objects.staging._TOUCH", 0.0)
+    monkeypatch.setattr("gateway.objects.writes.staging._TOUCH", 0.0)
     await front.put(plain(BODY))
     assert isinstance(await front.outcome(), Staged)
     assert ("touched", front.uploads()[0]) in front.notes.told
@@ -353,7 +353,7 @@ async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(front: Fron
 
 
 async def test_a_store_that_says_nothing_about_an_upload(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.objects.multipart._LOOKS", (0.0, 0.01))
+    monkeypatch.setattr("gateway.objects.store.multipart._LOOKS", (0.0, 0.01))
     upload_id = await opened(front)
     front.double.fail(status=500, operation="ListMultipartUploads", times=None)
     front.double.fail(status=403, operation="ListParts", times=None)

@@ -8,14 +8,14 @@ from uuid import uuid4
 
 import pytest
 
+from gateway.db import intents
+from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.intent import Announcement, Kind
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
-from gateway.objects.sweeper import Swept
+from gateway.objects.background.sweeper import Swept
 from gateway.observe.events import IntentSettled, SweepFailed, TombstoneSwept, UploadSwept
-from gateway.store import intents
-from gateway.store.database import Database
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome
 from tests.integration.objects.stage import Stage, staged

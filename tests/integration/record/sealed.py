@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gateway.db import record
+from gateway.db.database import Database
 from gateway.fencing.chain import Flaw, Verifier
-from gateway.store import record
-from gateway.store.database import Database
 
 EXPORT = "SELECT fencing.ndjson_v1(e) AS line FROM fencing.entry AS e ORDER BY position"
 

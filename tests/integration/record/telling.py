@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from gateway.db.database import Database
+from gateway.db.record import seal
+from gateway.db.webhooks import Wanted
 from gateway.fencing.record import Kind
-from gateway.store.database import Database
-from gateway.store.record import seal
-from gateway.store.webhooks import Wanted
 from gateway.webhooks import signing
 from gateway.webhooks.delivery import Courier, Receiver
 from gateway.webhooks.outbox import Outbox, Times, Webhook

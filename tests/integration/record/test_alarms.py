@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from gateway.db import alarms
+from gateway.db.database import Database
+from gateway.db.record import seal
 from gateway.observe.events import AlarmCleared, AlarmRaised
-from gateway.store import alarms
-from gateway.store.database import Database
-from gateway.store.record import seal
 from gateway.webhooks.alarms import STRETCH, Alarm, Watch
 from gateway.webhooks.rate import Rule
 from tests.integration.record.receiver import SECRET, receiving

@@ -10,10 +10,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from gateway.db import record
 from gateway.fencing.record import Kind
 from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
-from gateway.store import record
 from tests.integration.record.varied import everything, sealed
 from tests.integration.record.watched import ANN, BOB, HOSTILE, Watched, refused, watched
 

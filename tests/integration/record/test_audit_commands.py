@@ -17,12 +17,12 @@ import pytest
 import pytest_asyncio
 from typer.testing import CliRunner, Result
 
-from gateway.commands import reading as audit_reading
+from gateway.commands import record_client as audit_reading
+from gateway.commands.api_client import Gateway
 from gateway.commands.audit import audit
-from gateway.commands.calling import Gateway
+from gateway.db.record import drop_partition
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.record import Kind
-from gateway.store.record import drop_partition
 from tests.integration.record.sealed import as_superuser, on_record
 from tests.integration.record.test_retention import sealed_on
 from tests.integration.record.varied import everything, sealed
@@ -153,7 +153,7 @@ class TestTail:
         assert [json.loads(line)["position"] for line in result.stdout.splitlines()] == [18, 19, 20, 21, 22]
 
     async def test_a_lost_connection_is_taken_up_again(self, stage: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gateway.commands.reading.time.sleep", lambda _: None)
+        monkeypatch.setattr("gateway.commands.record_client.time.sleep", lambda _: None)
         await sealed(stage.database, 200)
         said: list[str] = []
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.db import record
+from gateway.db.database import Database
+from gateway.db.record import Head
 from gateway.fencing import chain
 from gateway.fencing.chain import Flaw
-from gateway.store import record
-from gateway.store.database import Database
-from gateway.store.record import Head
 from tests.integration.record.sealed import EXPORT, as_superuser, flaws, lines, on_record, written
 
 # What PostgreSQL takes as text: anything but NUL and lone surrogates. Often what is escaped.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.db.database import Database
 from gateway.fencing.redaction import redacted
-from gateway.store.database import Database
 from tests.integration.record.telling import put
 
 PAGE = Path(__file__).parents[3] / "docs/record.md"

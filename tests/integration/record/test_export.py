@@ -15,11 +15,10 @@ import pytest
 import pytest_asyncio
 
 from gateway.api import exports
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Kind
+from gateway.db import export
+from gateway.db.export import Form, exporting
+from gateway.fencing.record import Filters, Kind
 from gateway.observe.events import RequestAnswered
-from gateway.store import export
-from gateway.store.export import Form, exporting
 from tests.integration.record.sealed import flaws, on_record
 from tests.integration.record.varied import everything, of_days, sealed
 from tests.integration.record.watched import AUDITOR, HOSTILE, Watched, refused, watched
@@ -147,7 +146,7 @@ class TestClientsThatDoNotRead:
             await asyncio.sleep(0.02)
 
     async def test_one_that_takes_nothing_is_cut_off(self, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gateway.api.outlet.PATIENCE", 0.2)
+        monkeypatch.setattr("gateway.http.streaming.PATIENCE", 0.2)
         async with watched(dsn) as stage:
             await sealed(stage.database, BIG)
             with await _unread(stage, "/v1/events.ndjson") as unread:

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+from gateway.db import record, search
+from gateway.db.database import Database
+from gateway.db.notifications import RECORD, listening
 from gateway.errors import GatewayError, RequestMalformed
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Entry, Kind
+from gateway.fencing.record import Entry, Filters, Kind
 from gateway.observe.events import ServiceUnreachable
 from gateway.record.following import Follower, Subscription
-from gateway.store import record, search
-from gateway.store.database import Database
-from gateway.store.notifications import RECORD, listening
 from tests.integration.record.varied import everything, sealed
 from tests.running import Events
 from tests.waiting import PATIENCE, end_sessions

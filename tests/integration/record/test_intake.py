@@ -12,6 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
 from gateway.fencing.record import Attempt, Refusal
@@ -20,7 +21,6 @@ from gateway.fencing.token import Token
 from gateway.observe.events import StepReached
 from gateway.record import recorder
 from gateway.record.recorder import Recorder
-from gateway.store.database import Database
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.stage import Stage, staged

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from gateway.db import epochs, leases
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
-from gateway.store import epochs, leases
 from tests.integration.locks.stage import Gateway, gateway, gone, pass_time
 from tests.integration.record.sealed import entries, flaws, lines
 

@@ -9,11 +9,11 @@ from uuid import uuid4
 import pytest
 from alembic import command
 
+from gateway.db import migrations, record
+from gateway.db.database import Database
+from gateway.db.export import Export, Form
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.filters import Filters
-from gateway.store import record, schema
-from gateway.store.database import Database
-from gateway.store.export import Export, Form
+from gateway.fencing.record import Filters
 from tests.integration.record.sealed import flaws, lines, written
 from tests.integration.record.varied import sealed
 from tests.integration.test_doctor import execute
@@ -43,7 +43,7 @@ def older(postgres_server: EmbeddedPostgres) -> Iterator[str]:
     """A database of the revision in which a line was the canonical text with the hash put behind."""
     name = f"older_{uuid4().hex}"
     asyncio.run(execute(postgres_server.dsn(), f"CREATE DATABASE {name}"))
-    command.upgrade(schema._alembic(postgres_server.dsn(name)), "0012")
+    command.upgrade(migrations._alembic(postgres_server.dsn(name)), "0012")
     yield postgres_server.dsn(name)
     asyncio.run(execute(postgres_server.dsn(), f"DROP DATABASE {name} WITH (FORCE)"))
 
@@ -51,7 +51,7 @@ def older(postgres_server: EmbeddedPostgres) -> Iterator[str]:
 def test_they_are_what_they_were(older: str) -> None:
     before = asyncio.run(_filled(older))
     assert len(before) == 6 * 4 * 3 + 100
-    schema.upgrade(older)
+    migrations.upgrade(older)
     asyncio.run(_same(older, before))
 
 

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 import pytest
 from alembic import command
 
+from gateway.db import migrations
+from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.store import schema
-from gateway.store.database import Database
 from tests.integration.record.sealed import flaws, lines
 from tests.integration.test_doctor import execute
 
@@ -34,14 +34,14 @@ def older(postgres_server: EmbeddedPostgres) -> Iterator[str]:
     """A database of the revision before."""
     name = f"older_{uuid4().hex}"
     asyncio.run(execute(postgres_server.dsn(), f"CREATE DATABASE {name}"))
-    command.upgrade(schema._alembic(postgres_server.dsn(name)), "0008")
+    command.upgrade(migrations._alembic(postgres_server.dsn(name)), "0008")
     yield postgres_server.dsn(name)
     asyncio.run(execute(postgres_server.dsn(), f"DROP DATABASE {name} WITH (FORCE)"))
 
 
 def test_it_has_all_moved(older: str) -> None:
     asyncio.run(execute(older, BEFORE))
-    schema.upgrade(older)
+    migrations.upgrade(older)
     asyncio.run(moved(older))
 
 

@@ -12,11 +12,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from gateway.db import payloads
+from gateway.db.database import Database
+from gateway.db.payloads import Payload
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.objects import intake
-from gateway.store import payloads
-from gateway.store.database import Database
-from gateway.store.payloads import Payload
+from gateway.objects.body import intake
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.raw import framed, head, receive, send

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.db import epochs, fences, intents
+from gateway.db.database import Database, Transaction
 from gateway.errors import SqlError
 from gateway.fencing.intent import Announcement
 from gateway.fencing.rules import Decision, Equal, Fence, Presented, Tokens, decide
 from gateway.fencing.token import Token
-from gateway.store import epochs, fences, intents
-from gateway.store.database import Database, Transaction
 from tests.integration.record.sealed import entries, flaws, lines
 from tests.integration.store.test_claims import Holder
 from tests.waiting import waiting

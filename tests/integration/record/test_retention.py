@@ -7,12 +7,12 @@ from datetime import date, timedelta
 import asyncpg
 import pytest
 
+from gateway.db import record
+from gateway.db.database import Database
 from gateway.errors import SqlError
 from gateway.fencing.chain import Flaw
 from gateway.observe.events import PartitionDropped, SweepFailed
 from gateway.record.sealing import Pauses, Sealing
-from gateway.store import record
-from gateway.store.database import Database
 from tests.integration.record.sealed import as_superuser, entries, flaws, lines, on_record, written
 from tests.running import Events
 

@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import application
+from gateway.db import epochs, fences, intents, leases, record, rights
+from gateway.db.database import Database
 from gateway.doctor import examination as doctor
 from gateway.doctor.findings import Status
 from gateway.errors import ConfigurationError, SqlError
@@ -16,8 +18,6 @@ from gateway.fencing.record import Happening, Kind
 from gateway.fencing.rules import Equal, Presented, Tokens
 from gateway.fencing.token import Token
 from gateway.record.sealing import Sealing
-from gateway.store import epochs, fences, intents, leases, record, rights
-from gateway.store.database import Database
 from tests.databases import GATEWAY
 from tests.integration.record.sealed import flaws, lines, on_record
 from tests.integration.test_doctor import execute

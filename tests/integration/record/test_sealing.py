@@ -8,11 +8,11 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
+from gateway.db import record
+from gateway.db.database import Database
 from gateway.errors import SqlError
 from gateway.observe.events import HeadNoted, RecordSealed, SweepFailed
 from gateway.record.sealing import Pauses, Sealing
-from gateway.store import record
-from gateway.store.database import Database
 from tests.integration.record.sealed import as_superuser, entries, flaws, lines, on_record, written
 from tests.running import Events
 

@@ -13,16 +13,15 @@ import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.db import record, search
+from gateway.db.conditions import after_prefix, first_day
+from gateway.db.database import Database
+from gateway.db.search import Grouping, Total
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import NotFound
-from gateway.fencing.filters import Filters
-from gateway.fencing.record import Entry, Happening, Kind
+from gateway.fencing.record import Entry, Filters, Happening, Kind
 from gateway.fencing.rules import Decision
 from gateway.fencing.token import Token
-from gateway.store import record, search
-from gateway.store.conditions import after_prefix, first_day
-from gateway.store.database import Database
-from gateway.store.search import Grouping, Total
 from tests.databases import fresh_database
 from tests.integration.record.varied import DAYS, everything, of_days, sealed
 

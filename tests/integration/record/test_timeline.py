@@ -7,10 +7,10 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.db import record, timeline
+from gateway.db.database import Database
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
-from gateway.store import record, timeline
-from gateway.store.database import Database
 from gateway.timeline.history import Span
 from gateway.web import timelines
 from tests.running import API_KEY, config, running

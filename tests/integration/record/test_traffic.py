@@ -9,6 +9,9 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.db import traffic as store
+from gateway.db.database import Database
+from gateway.db.traffic import Counts, OfRule
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import GatewayError
 from gateway.fencing.record import Attempt, Rejection
@@ -16,9 +19,6 @@ from gateway.fencing.rules import Mode
 from gateway.observe.events import Event, SweepFailed, WriteAccepted, WriteRefused
 from gateway.record import traffic
 from gateway.record.traffic import Traffic, flushing
-from gateway.store import traffic as store
-from gateway.store.database import Database
-from gateway.store.traffic import Counts, OfRule
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import call, connect, outcome

@@ -9,8 +9,8 @@ import httpx
 import pytest
 import trustme
 
+from gateway.db.database import Database
 from gateway.observe.events import WebhookDelivered, WebhookFailed
-from gateway.store.database import Database
 from gateway.webhooks.delivery import Courier
 from tests.crash.processes import Nursery
 from tests.integration.record.receiver import SECRET, TAKEN, Receiver, disconnect, receiving, status

@@ -2,9 +2,9 @@
 
 from datetime import date, timedelta
 
+from gateway.db import record
+from gateway.db.database import Database
 from gateway.fencing.record import Entry
-from gateway.store import record
-from gateway.store.database import Database
 
 DAYS = 12
 """Of these the sixth has no entries, the third no partition of its own, and the eighth one with the two after it."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 
+from gateway.db import record
+from gateway.db.database import Database
 from gateway.fencing.record import Happening, Kind
-from gateway.store import record
-from gateway.store.database import Database
 from tests.running import Events, config, running
 
 AUDITOR, ANN, BOB = "auditor-key", "ann-key", "bob-key"

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.db import fences, intents
+from gateway.db.database import Database, Transaction
 from gateway.fencing.resource import escape
 from gateway.fencing.rules import Decision, Equal, Fence, Presented, Tokens, decide
 from gateway.fencing.token import Token
-from gateway.store import fences, intents
-from gateway.store.database import Database, Transaction
 from tests.waiting import PATIENCE, waiting
 
 WRITES = (UUID(int=1), UUID(int=2))

@@ -6,9 +6,9 @@ import asyncpg
 import pytest
 
 from gateway import serving
+from gateway.db import settings
+from gateway.db.database import Database, Transaction, refuses_sessions
 from gateway.errors import ConfigurationError, OutcomeUnknown, SqlError, Unavailable
-from gateway.store import settings
-from gateway.store.database import Database, Transaction, refuses_sessions
 from tests.waiting import PATIENCE
 
 

@@ -7,11 +7,11 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.db import intents
+from gateway.db.database import Database
 from gateway.fencing.intent import ABSENCE, Announcement, Begun, Intent, Kind, KnownObject, Raised
 from gateway.fencing.rules import Equal, Fence, Mode, Presented
 from gateway.fencing.token import Token
-from gateway.store import intents
-from gateway.store.database import Database
 from tests.model.memory import NOW, Fences
 
 writes = st.builds(

@@ -8,6 +8,8 @@ from uuid import UUID
 
 import pytest
 
+from gateway.db import intents
+from gateway.db.database import Database
 from gateway.fencing.intent import (
     ABSENCE,
     DEAD_AFTER_HEADER_SIGNED,
@@ -19,8 +21,6 @@ from gateway.fencing.intent import (
 )
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
-from gateway.store import intents
-from gateway.store.database import Database
 
 WRITE = Announcement("r", "bucket", "k", UUID(int=1), Presented(Token(0, 1)), "tester")
 OTHER_KEY = Announcement("r", "bucket", "other", UUID(int=2), Presented(Token(0, 1)), "tester")

@@ -3,10 +3,10 @@
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gateway.db.database import Database
 from gateway.errors import ResourceMalformed, TokenMalformed
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
-from gateway.store.database import Database
 
 PIECES = st.sampled_from(
     ["a", "Z", "0", "/", "%", "%2F", "%2f", "%41", "%7E", "%C3%A4", "=", ",", "ä", " ", "~", "$", "\n"]

@@ -9,7 +9,7 @@ import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
 
-from gateway.store import schema
+from gateway.db import migrations
 from tests.databases import Server
 from tests.integration.test_doctor import execute
 
@@ -33,14 +33,14 @@ def before(postgres_server: Server) -> Iterator[str]:
     """A database of the revision before."""
     name = f"before_{uuid4().hex}"
     asyncio.run(execute(postgres_server.dsn(), f"CREATE DATABASE {name}"))
-    command.upgrade(schema._alembic(postgres_server.dsn(name)), "0015")
+    command.upgrade(migrations._alembic(postgres_server.dsn(name)), "0015")
     yield postgres_server.dsn(name)
     asyncio.run(execute(postgres_server.dsn(), f"DROP DATABASE {name} WITH (FORCE)"))
 
 
 def test_what_is_known_of_them_is_known_under_the_new_name(before: str) -> None:
     asyncio.run(execute(before, BEFORE))
-    schema.upgrade(before)
+    migrations.upgrade(before)
     asyncio.run(respelled(before))
 
 
@@ -72,6 +72,6 @@ async def all_named(dsn: str) -> None:
     finally:
         await connection.close()
     found = {row["table_name"] for row in rows if not row["table_name"].startswith(RECORD)}
-    migration = ScriptDirectory.from_config(schema._alembic(dsn)).get_revision("0016")
+    migration = ScriptDirectory.from_config(migrations._alembic(dsn)).get_revision("0016")
     assert migration is not None
     assert found == set(migration.module.NAMED)

@@ -5,11 +5,11 @@ import re
 import httpx
 import pytest
 
+from gateway.db import rights
+from gateway.db.database import Database
+from gateway.db.queries import load
 from gateway.doctor.examination import examine
 from gateway.doctor.findings import Status
-from gateway.store import rights
-from gateway.store.database import Database
-from gateway.store.queries import load
 from tests.databases import GATEWAY, as_gateway
 from tests.integration.test_doctor import execute, found
 from tests.running import API_KEY, config, running

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 import asyncpg
 import pytest
 
+from gateway.db.database import Database, Transaction
+from gateway.db.pool import Session, Sessions
 from gateway.errors import Unavailable
-from gateway.store.database import Database, Transaction
-from gateway.store.sessions import Session, Sessions
 from tests.waiting import PATIENCE
 
 Make = Callable[..., Sessions]

@@ -5,8 +5,8 @@ from typing import Any, TypeAlias
 
 import httpx
 
-from gateway.store.database import Database, Record
-from gateway.tables.plane import TablePlane
+from gateway.db.database import Database, Record
+from gateway.tables.pipeline import TablePlane
 
 Send: TypeAlias = Callable[..., Coroutine[Any, Any, httpx.Response]]
 

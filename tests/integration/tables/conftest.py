@@ -11,13 +11,13 @@ import pytest
 import uvicorn
 
 from gateway.auth.principal import Principal
+from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import Template
 from gateway.fencing.rules import Equal, Mode
 from gateway.observe.events import Event
-from gateway.store.database import Database
-from gateway.tables.plan import Rule
-from gateway.tables.plane import Exposure, TablePlane
+from gateway.tables.naming.plan import Rule
+from gateway.tables.pipeline import Exposure, TablePlane
 from tests.databases import fresh
 from tests.integration.tables.asking import Send, over_asgi, send
 

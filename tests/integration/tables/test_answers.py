@@ -7,10 +7,10 @@ import httpx
 import pytest
 
 from gateway.auth.principal import ANONYMOUS, Principal
+from gateway.db.database import Database
 from gateway.errors import Unauthenticated
 from gateway.observe.events import Event
-from gateway.store.database import Database
-from gateway.tables.plane import Exposure, TablePlane
+from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.tables.asking import Send, answered, over_asgi, rows
 from tests.integration.tables.conftest import RULES
 

@@ -9,9 +9,9 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.store.database import Database, Record
-from gateway.store.sessions import Session
-from gateway.tables import batch
+from gateway.db.database import Database, Record
+from gateway.db.pool import Session
+from gateway.tables.execute import batch
 from tests.integration.tables.asking import Send, answered, row, rows
 from tests.waiting import PATIENCE, waiting
 

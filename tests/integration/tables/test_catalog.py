@@ -7,11 +7,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from gateway.auth.principal import Principal
+from gateway.db import migrations
+from gateway.db.database import Database
 from gateway.demo.embedded import postgres
-from gateway.store import schema
-from gateway.store.database import Database
-from gateway.tables import known
-from gateway.tables.plane import Exposure, TablePlane
+from gateway.tables import schema_cache
+from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
 from tests.waiting import PATIENCE
 
@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reload as often as asked."""
-    monkeypatch.setattr(known, "_PAUSE_BETWEEN_RELOADS", 0.0)
+    monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 0.0)
 
 
 async def change(tables: Database, ddl: str) -> None:
@@ -54,11 +54,11 @@ async def test_a_key_of_another_type_is_followed(write: Send, tables: Database) 
 async def test_a_burst_of_bad_requests_reads_the_catalog_once(
     write: Send, tables: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known, "_PAUSE_BETWEEN_RELOADS", 3600.0)
+    monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 3600.0)
     answered(await write("POST", "/nowhere", {"id": 1}, token=5), 404, "PGRST205")
     await change(tables, "CREATE TABLE nowhere (id int PRIMARY KEY)")
     answered(await write("POST", "/nowhere", {"id": 1}, token=5), 404, "PGRST205")
-    monkeypatch.setattr(known, "_PAUSE_BETWEEN_RELOADS", 0.0)
+    monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 0.0)
     answered(await write("POST", "/nowhere", {"id": 1}, token=5), 201)
 
 
@@ -105,7 +105,7 @@ async def test_the_database_may_be_down_at_first_and_in_between() -> None:
         data = Path(directory) / "data"
         with postgres(data) as server:
             dsn = server.dsn()
-            await asyncio.to_thread(schema.upgrade, dsn)
+            await asyncio.to_thread(migrations.upgrade, dsn)
         database = Database(dsn, connect_timeout=PATIENCE)
         plane = TablePlane(database, Exposure(), authenticate=lambda _: Principal("tester"), observe=lambda _: None)
         async with over_asgi(plane) as client:

@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from gateway.auth.principal import Principal
+from gateway.db.database import Database
 from gateway.observe.events import Event, StepReached
-from gateway.store.database import Database
-from gateway.tables.known import KnownTables
-from gateway.tables.plane import TablePlane
+from gateway.tables.pipeline import TablePlane
+from gateway.tables.schema_cache import KnownTables
 from tests.integration.tables.asking import Send, answered, row, rows
 from tests.waiting import PATIENCE, number_waiting
 

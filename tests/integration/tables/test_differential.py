@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.store.database import Database
-from gateway.tables import batch
-from gateway.tables.fast import FastPath
-from gateway.tables.plane import TablePlane
+from gateway.db.database import Database
+from gateway.tables.execute import batch
+from gateway.tables.execute.fast_path import FastPath
+from gateway.tables.pipeline import TablePlane
 from tests.integration.serving_app import served
 from tests.integration.tables.asking import rows
 

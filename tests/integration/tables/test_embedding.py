@@ -10,8 +10,8 @@ import pytest
 from postgrest import APIError, AsyncPostgrestClient
 
 from gateway.auth.principal import Principal
-from gateway.store.database import Database
-from gateway.tables.plane import Exposure, TablePlane
+from gateway.db.database import Database
+from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.guard.stage import logging_in_as
 from tests.integration.tables.asking import answered, over_asgi, rows
 
@@ -432,7 +432,7 @@ async def test_a_new_foreign_key_is_found(
     films: httpx.AsyncClient, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the request that needs it, unless the catalog has been read a moment ago."""
-    monkeypatch.setattr("gateway.tables.known._PAUSE_BETWEEN_RELOADS", 0)
+    monkeypatch.setattr("gateway.tables.schema_cache._PAUSE_BETWEEN_RELOADS", 0)
     target = "/films?id=eq.1&select=id,comments(id)"
     answered(await films.get(target), 400, "PGRST200")
     await database.run(

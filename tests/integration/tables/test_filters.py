@@ -8,8 +8,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from gateway.store.database import Database
-from gateway.tables.plane import TablePlane
+from gateway.db.database import Database
+from gateway.tables.pipeline import TablePlane
 from tests.integration.tables.asking import answered, over_asgi, rows
 
 HOSTILE = (

@@ -9,11 +9,11 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.db.database import Database
+from gateway.db.notifications import listening
 from gateway.observe.events import CatalogWarning, Event, ServiceUnreachable
-from gateway.store.database import Database
-from gateway.store.notifications import listening
-from gateway.tables import following as module
-from gateway.tables.plane import TablePlane
+from gateway.tables import schema_cache as module
+from gateway.tables.pipeline import TablePlane
 from tests.integration.tables.asking import answered, rows
 from tests.waiting import PATIENCE
 

@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from gateway.auth.principal import ANONYMOUS, Principal
+from gateway.db.database import Database, Transaction
 from gateway.fencing.rules import Presented
 from gateway.observe.events import Event, StepReached
-from gateway.store.database import Database, Transaction
-from gateway.tables import slow
-from gateway.tables.forgetting import forget, forgetting
-from gateway.tables.plane import Exposure, TablePlane
+from gateway.tables.execute import transaction as slow
+from gateway.tables.execute.idempotency_cleanup import forget, forgetting
+from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.tables.asking import answered, over_asgi, row, rows
 from tests.integration.tables.conftest import RULES
 from tests.waiting import waiting

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.tables.body import MAX_ROWS
-from gateway.tables.grammar import MAX_DEPTH, MAX_STEPS, MAX_TERMS, MAX_VALUES
-from gateway.tables.plan import MAX_RESOURCES
+from gateway.tables.dialect.body import MAX_ROWS
+from gateway.tables.dialect.grammar import MAX_DEPTH, MAX_STEPS, MAX_TERMS, MAX_VALUES
+from gateway.tables.naming.plan import MAX_RESOURCES
 from tests.integration.tables.raw_http import Answer, Headers, Watched, head, watched_gateway
 
 TABLES = """

@@ -2,8 +2,8 @@
 
 import pytest
 
+from gateway.db.database import Database
 from gateway.observe.events import Event, WriteRefused
-from gateway.store.database import Database
 from tests.integration.tables.asking import Send, answered, row, rows
 
 ON_RECORD = "SELECT resource, reason, enforced, fence_value FROM fencing.rejection ORDER BY at"

@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from gateway.auth.principal import Principal
+from gateway.db.database import Database
 from gateway.errors import Unavailable
 from gateway.fencing.rules import Presented
 from gateway.observe.events import Event
-from gateway.store.database import Database
-from gateway.tables.fast import FAST_AFTER
-from gateway.tables.plane import Exposure, TablePlane
+from gateway.tables.execute.fast_path import FAST_AFTER
+from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
 from tests.waiting import waiting
 

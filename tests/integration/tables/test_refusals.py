@@ -11,13 +11,13 @@ import httpx
 import pytest
 
 from gateway.auth.principal import Principal
+from gateway.db import fences
+from gateway.db.database import Database
 from gateway.errors import SqlError
 from gateway.fencing.resource import MAX_BYTES, Template
 from gateway.observe.events import Event, WriteRefused
-from gateway.store import fences
-from gateway.store.database import Database
-from gateway.tables.plan import Rule
-from gateway.tables.plane import Exposure, TablePlane
+from gateway.tables.naming.plan import Rule
+from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
 
 EVERYTHING = """

@@ -7,13 +7,13 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.db import fences
+from gateway.db.database import Database
 from gateway.fencing.resource import Template
 from gateway.fencing.rules import Mode
 from gateway.observe.events import Event, WriteRefused
-from gateway.store import fences
-from gateway.store.database import Database
-from gateway.tables.plan import MAX_RESOURCES, Rule
-from gateway.tables.plane import Exposure
+from gateway.tables.naming.plan import MAX_RESOURCES, Rule
+from gateway.tables.pipeline import Exposure
 from tests.integration.tables.asking import Send, answered, row, rows
 from tests.integration.tables.conftest import RULES
 from tests.waiting import waiting

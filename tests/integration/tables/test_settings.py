@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.store.database import SHARED_SESSIONS, Database
+from gateway.db.database import SHARED_SESSIONS, Database
 from tests.integration.tables.asking import Send, answered, row, rows
 
 MOMENT = "2024-01-02 03:00:00+00"

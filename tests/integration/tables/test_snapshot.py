@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.store import catalog
-from gateway.store.database import Database
-from gateway.tables.catalog import ForeignKey, Snapshot, Table, Trigger
+from gateway.db import catalog
+from gateway.db.database import Database
+from gateway.tables.catalog.snapshot import ForeignKey, Snapshot, Table, Trigger
 
 DDL = """
 CREATE SCHEMA shop; CREATE SCHEMA hidden;

@@ -8,9 +8,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from gateway.store.database import SHARED_LOCK_TIMEOUT, SHARED_STATEMENT_TIMEOUT, Database, Record
-from gateway.store.sessions import Session
-from gateway.tables import batch, storms
+from gateway.db.database import SHARED_LOCK_TIMEOUT, SHARED_STATEMENT_TIMEOUT, Database, Record
+from gateway.db.pool import Session
+from gateway.tables.execute import batch, storms
 from tests.integration.tables.asking import Send, answered, row, rows
 from tests.waiting import PATIENCE, waiting
 

@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from gateway.store.database import Database
-from gateway.tables.plane import Exposure
+from gateway.db.database import Database
+from gateway.tables.pipeline import Exposure
 from tests.integration.tables.asking import Send, answered, rows
 from tests.integration.tables.conftest import RULES
 

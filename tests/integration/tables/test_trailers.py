@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from gateway.auth.keys import Keys
+from gateway.auth.callers import Keys
 from gateway.config.server import CallerKeys
+from gateway.db.database import Database
 from gateway.fencing.resource import Template
 from gateway.observe.events import Event
-from gateway.store.database import Database
-from gateway.tables.plan import Rule
-from gateway.tables.plane import Exposure, TablePlane
+from gateway.tables.naming.plan import Rule
+from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.serving_app import served
 from tests.integration.tables.asking import rows
 

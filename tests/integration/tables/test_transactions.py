@@ -9,7 +9,7 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.store.database import Database
+from gateway.db.database import Database
 from tests.integration.tables.asking import row, rows
 from tests.running import API_KEY, config, running
 from tests.waiting import waiting

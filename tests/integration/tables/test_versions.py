@@ -7,11 +7,11 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.db.database import Database
 from gateway.fencing.resource import Template
 from gateway.observe.events import CatalogWarning, Event, StepReached
-from gateway.store.database import Database
-from gateway.tables.plan import Rule
-from gateway.tables.plane import Exposure
+from gateway.tables.naming.plan import Rule
+from gateway.tables.pipeline import Exposure
 from tests.integration.tables.asking import answered, row, rows
 from tests.integration.tables.conftest import RULES
 from tests.waiting import waiting

@@ -5,10 +5,10 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.db import fences
+from gateway.db.database import Database
 from gateway.fencing.token import Token
 from gateway.observe.events import Event, StepReached
-from gateway.store import fences
-from gateway.store.database import Database
 from tests.integration.tables.asking import Send, answered, row, rows
 
 

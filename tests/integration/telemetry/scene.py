@@ -11,10 +11,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.db import database as store
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.policy import MAX_JUMP
 from gateway.observe.events import Observe
-from gateway.store import database as store
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import call, connect, outcome

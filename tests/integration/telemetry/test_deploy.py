@@ -13,10 +13,10 @@ import pytest_asyncio
 import yaml  # type: ignore[import-untyped]  # as in tests/unit/test_deployment.py
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.observe.counting import Counter, Gauge, Histogram
-from gateway.observe.measures import Measures, codes
+from gateway.observe.gauges import Standing
+from gateway.observe.instruments import Counter, Gauge, Histogram
+from gateway.observe.metrics import Measures, codes
 from gateway.observe.stages import STAGES
-from gateway.observe.standing import Standing
 from tests.integration.telemetry.scene import Samples, load, scene, scrape
 
 ROOT = Path(__file__).parents[3]

@@ -6,15 +6,14 @@ import httpx
 import pytest
 
 from gateway.auth import sessions
-from gateway.auth.keys import Keys
+from gateway.auth.callers import Keys
 from gateway.config.server import CallerKeys
-from gateway.http.body import Bodies
-from gateway.http.memory import Memory
+from gateway.db.database import Database
+from gateway.http.body import Bodies, Memory
 from gateway.observe.events import ignore
 from gateway.record.following import Follower
-from gateway.store.database import Database
 from gateway.web import build
-from gateway.web.site import Site
+from gateway.web.rendering import Site
 from tests import running
 from tests.integration.web.stage import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
 

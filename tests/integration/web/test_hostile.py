@@ -10,10 +10,10 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from gateway.auth.keys import Keys
+from gateway.auth.callers import Keys
 from gateway.config.server import CallerKeys
 from gateway.web.assets import Assets
-from gateway.web.door import Door
+from gateway.web.login import Door
 from gateway.web.rendering import Pages
 from tests.integration.web.stage import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from gateway.auth import credentials
+from gateway.auth.callers import Keys
 from gateway.auth.credentials import FencedCredentials
-from gateway.auth.keys import Keys
 from gateway.auth.principal import ANONYMOUS, EVERYTHING, Grant, Principal
 from gateway.auth.sigv4 import RequestHead, verify
 from gateway.config.server import CallerKeys

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from gateway.auth.keys import Keys
+from gateway.auth.callers import Keys
 from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.config.server import CallerKeys
 from gateway.errors import Unauthenticated

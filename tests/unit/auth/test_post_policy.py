@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from gateway.auth.keys import Keys
+from gateway.auth.callers import Keys
 from gateway.auth.post_policy import PostPolicy, verify
 from gateway.auth.principal import Grant, Principal
 from gateway.config.server import CallerKeys

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.auth.principal import Grant, Principal, owner
 from gateway.errors import ResourceMalformed, StoreError
 from gateway.fencing.token import Token
-from gateway.objects.resources import Rule
+from gateway.objects.resource_rules import Rule
 
 TOKEN = Token(0, 34)
 NOW = datetime(2026, 1, 31, tzinfo=UTC)

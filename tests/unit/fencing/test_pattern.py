@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fencing.pattern import check_pattern, covers, includes, overlap
+from gateway.fencing.resource import check_pattern, covers, includes, overlap
 
 SEGMENTS = st.sampled_from(["a", "b", "", "*", "a*", "**"])
 NAMES = st.lists(SEGMENTS, min_size=1, max_size=4).map("/".join).filter(bool)

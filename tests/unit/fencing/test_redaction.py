@@ -7,7 +7,7 @@ import pytest
 
 from gateway.fencing.record import MAX_TARGET, Attempt
 from gateway.fencing.redaction import REDACTED, redacted
-from gateway.objects.request import _AUTHENTICATION
+from gateway.objects.s3.request import _AUTHENTICATION
 
 PRESIGNED = (
     "/bucket/key?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIA1%2F20260101%2Fus-east-1%2Fs3%2Faws4_request"

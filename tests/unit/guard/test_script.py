@@ -8,8 +8,8 @@ from gateway.fencing.resource import Template
 from gateway.fencing.rules import Equal, Mode
 from gateway.guard import script as guard_script
 from gateway.guard.script import Guard
-from gateway.tables.catalog import Column
-from gateway.tables.plan import Rule, naming
+from gateway.tables.catalog.snapshot import Column
+from gateway.tables.naming.plan import Rule, naming
 from tests.unit.tables.samples import column, table
 
 TAG = re.compile(r"\$guard_[0-9a-f]{16}\$")

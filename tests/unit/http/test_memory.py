@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.http.memory import Memory
+from gateway.http.body import Memory
 
 # A body of so many bytes takes twice as many while it is put together.
 BODY = 10

@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.addressing import bucket_of_host
-from gateway.objects.operations import Operation
-from gateway.objects.request import classify
+from gateway.objects.s3.addressing import bucket_of_host
+from gateway.objects.s3.operations import Operation
+from gateway.objects.s3.request import classify
 
 DOMAINS = ("s3.example.com", "eu.s3.example.com", "localhost")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.objects.answers import Applied, NotApplied, Rejected, Unknown, WriteAnswer, of_write, unquoted
+from gateway.objects.s3.answers import Applied, NotApplied, Rejected, Unknown, WriteAnswer, of_write, unquoted
 
 
 def error(code: str) -> bytes:

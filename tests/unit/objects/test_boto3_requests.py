@@ -17,9 +17,9 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, RequestHead, VerifiedSignature, verify
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
-from gateway.objects.body import Inspection, VerifiedBody, whole
-from gateway.objects.operations import Operation
-from gateway.objects.request import S3Request, classify
+from gateway.objects.body.decoder import Inspection, VerifiedBody, whole
+from gateway.objects.s3.operations import Operation
+from gateway.objects.s3.request import S3Request, classify
 
 KEYS = [
     "k",

@@ -7,8 +7,8 @@ import zlib
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects import checksums
-from gateway.objects.checksums import Algorithm, Declared, Verification
+from gateway.objects.body import checksums
+from gateway.objects.body.checksums import Algorithm, Declared, Verification
 
 BODY = b"123456789"
 

@@ -3,10 +3,10 @@
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects import conditions
-from gateway.objects.conditions import Condition, Expect, for_entry
-from gateway.objects.operations import Kind, Operation
-from gateway.objects.request import classify
+from gateway.objects.s3 import conditions
+from gateway.objects.s3.conditions import Condition, Expect, for_entry
+from gateway.objects.s3.operations import Kind, Operation
+from gateway.objects.s3.request import classify
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -1,7 +1,7 @@
 """Which deletes of one request share a write id."""
 
-from gateway.objects.deletes import write_ids
-from gateway.objects.documents import Doomed
+from gateway.objects.s3.documents import Doomed
+from gateway.objects.writes.delete import write_ids
 
 
 def test_a_key_that_is_there_again_is_a_write_of_its_own() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import StoreError, TokenStale
-from gateway.objects import documents
-from gateway.objects.documents import DeletedObject, Deletion, Doomed, ListedPart
+from gateway.objects.s3 import documents
+from gateway.objects.s3.documents import DeletedObject, Deletion, Doomed, ListedPart
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 S3 = f"{{{NAMESPACE}}}"

@@ -6,9 +6,9 @@ import pytest
 
 from gateway.errors import GatewayError, StoreError
 from gateway.fencing.token import Token
-from gateway.objects import form_fields
-from gateway.objects.form_fields import Form
-from gateway.objects.operations import Operation
+from gateway.objects.body import form_fields
+from gateway.objects.body.form_fields import Form
+from gateway.objects.s3.operations import Operation
 
 
 def read(filename: str = "", /, **fields: str) -> Form:

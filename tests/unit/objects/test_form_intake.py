@@ -12,9 +12,9 @@ from starlette.types import Message
 
 from gateway.errors import BodyTooLarge, StoreError
 from gateway.http.body import Arrivals, ClientGone, Pace
-from gateway.objects.checksums import Algorithm, Declared
-from gateway.objects.form_intake import FormIntake, is_form_upload
-from gateway.objects.staging import _pieces
+from gateway.objects.body.checksums import Algorithm, Declared
+from gateway.objects.body.form_intake import FormIntake, is_form_upload
+from gateway.objects.writes.staging import _pieces
 
 HEAD = (
     b'--b\r\nContent-Disposition: form-data; name="key"\r\n\r\nk\r\n'

@@ -15,7 +15,7 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import RequestHead, verify
 from gateway.config.stores import ObjectStore
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
-from gateway.objects.hop import BodyStream, Hop
+from gateway.objects.store.client import BodyStream, Hop
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 OK = b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 0\r\n\r\n'

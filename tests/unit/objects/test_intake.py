@@ -18,7 +18,7 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, PayloadMode, VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError
 from gateway.http.body import Arrivals, ClientGone, Pace
-from gateway.objects.intake import Intake
+from gateway.objects.body.intake import Intake
 
 Headers = list[tuple[bytes, bytes]]
 SIGNER = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)

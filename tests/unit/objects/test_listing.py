@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.objects import listing
-from gateway.objects.listing import CONTENTS, Entry, Page
-from gateway.objects.operations import Operation
+from gateway.objects.s3 import listing_pages
+from gateway.objects.s3.listing_pages import CONTENTS, Entry, Page
+from gateway.objects.s3.operations import Operation
 
 V1, V2, UPLOADS = Operation.LIST_OBJECTS, Operation.LIST_OBJECTS_V2, Operation.LIST_MULTIPART_UPLOADS
 S3 = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -57,7 +57,7 @@ class Bucket:
         return [each for each in self._entries(delimiter) if not self._is_hidden(each)]
 
     async def hidden(self, entries: Sequence[Entry]) -> Collection[Entry]:
-        return [each for each in entries if self._is_hidden((each.name, each.kind == listing.COMMON_PREFIXES))]
+        return [each for each in entries if self._is_hidden((each.name, each.kind == listing_pages.COMMON_PREFIXES))]
 
     def _is_hidden(self, entry: tuple[str, bool]) -> bool:
         name, common = entry
@@ -90,7 +90,7 @@ def pages(bucket: Bucket, operation: Operation, size: int, delimiter: str) -> li
     seen = []
     for _ in range(100):
         answer = shown(bucket, operation, query)
-        seen.append([(entry.name, entry.kind == listing.COMMON_PREFIXES) for entry in answer.entries])
+        seen.append([(entry.name, entry.kind == listing_pages.COMMON_PREFIXES) for entry in answer.entries])
         following = answer.following(operation)
         if following is None:
             return seen
@@ -104,14 +104,14 @@ def shown(bucket: Bucket, operation: Operation, query: Mapping[str, str]) -> Pag
 
     async def answer() -> bytes:
         first = await fetch({})
-        entries, last = await listing.filled(operation, first, fetch, bucket.hidden)
-        return listing.written(operation, first, entries, last)
+        entries, last = await listing_pages.filled(operation, first, fetch, bucket.hidden)
+        return listing_pages.written(operation, first, entries, last)
 
     return page_of(asyncio.run(answer()))
 
 
 def page_of(document: bytes) -> Page:
-    page = listing.read(document)
+    page = listing_pages.read(document)
     assert page is not None, document
     return page
 
@@ -155,7 +155,7 @@ def test_only_what_is_missing_is_asked_for() -> None:
 
 
 def test_an_answer_is_made_of_so_many_pages_at_most_and_can_be_gone_on_from() -> None:
-    count = listing.MOST_PAGES + 10
+    count = listing_pages.MOST_PAGES + 10
     bucket = Bucket([*(f"x{number:03}" for number in range(count)), "z"])
     for operation in (V1, V2, UPLOADS):
         seen = pages(bucket, operation, 1, "")
@@ -190,9 +190,9 @@ def tree(document: bytes) -> object:
 def test_everything_else_stays_as_the_store_said_it() -> None:
     page = page_of(RICH.encode())
     assert [entry.name for entry in page.entries] == [' a&<\r\n\t"ü\U0001f511 ', "x", "p/"]
-    everything = listing.written(V2, page, page.entries, page)
+    everything = listing_pages.written(V2, page, page.entries, page)
     assert sorted(map(repr, tree(everything)[3])) == sorted(map(repr, tree(RICH.encode())[3]))  # type: ignore[index]
-    without = listing.written(V2, page, [page.entries[0], page.entries[2]], page).decode()
+    without = listing_pages.written(V2, page, [page.entries[0], page.entries[2]], page).decode()
     expected = RICH.replace("<Contents><Key>x</Key><Size>45</Size></Contents>", "").replace(
         "<KeyCount>3</KeyCount>", "<KeyCount>2</KeyCount>"
     )
@@ -204,7 +204,7 @@ def test_a_store_without_a_namespace_gets_none() -> None:
     page = page_of(
         b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>k</Key></Contents></ListBucketResult>"
     )
-    written = listing.written(V1, page, page.entries, page)
+    written = listing_pages.written(V1, page, page.entries, page)
     assert written.endswith(
         b"\n<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>k</Key></Contents></ListBucketResult>"
     )
@@ -220,7 +220,7 @@ def test_names_are_written_as_if_they_had_not_been_encoded(key: str) -> None:
     )
     page = page_of(document.encode())
     assert [entry.name for entry in page.entries] == [key]
-    written = listing.written(V2, page, page.entries, page, decode=True).decode()
+    written = listing_pages.written(V2, page, page.entries, page, decode=True).decode()
     spoken = "".join(f"&#x{ord(one):X};" if one in "\x01\x1f\uffff" else escape(one, {"\r": "&#13;"}) for one in key)
     assert f"<Key>{spoken}</Key>" in written
     assert "EncodingType" not in written
@@ -233,8 +233,8 @@ def test_bytes_that_are_no_utf_8_stay_what_they_are() -> None:
         b"<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>a%FFb</Key></Contents></ListBucketResult>"
     )
     page = page_of(document)
-    assert b"<Key>a%FFb</Key>" in listing.written(V2, page, page.entries, page)
-    assert b"<Key>a\xffb</Key>" in listing.written(V2, page, page.entries, page, decode=True)
+    assert b"<Key>a%FFb</Key>" in listing_pages.written(V2, page, page.entries, page)
+    assert b"<Key>a\xffb</Key>" in listing_pages.written(V2, page, page.entries, page, decode=True)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_bytes_that_are_no_utf_8_stay_what_they_are() -> None:
     ],
 )
 def test_what_is_no_listing_is_not_taken_for_one(document: bytes) -> None:
-    assert listing.read(document) is None
+    assert listing_pages.read(document) is None
 
 
 def test_a_delete_marker_has_what_s3_says_of_one() -> None:
@@ -261,8 +261,10 @@ def test_a_delete_marker_has_what_s3_says_of_one() -> None:
     )
     page = page_of(document.encode())
     (entry,) = page.entries
-    assert (entry.kind, entry.size) == (listing.VERSION, 45)
-    written = listing.written(Operation.LIST_OBJECT_VERSIONS, page, [listing.as_delete_marker(entry)], page).decode()
+    assert (entry.kind, entry.size) == (listing_pages.VERSION, 45)
+    written = listing_pages.written(
+        Operation.LIST_OBJECT_VERSIONS, page, [listing_pages.as_delete_marker(entry)], page
+    ).decode()
     assert (
         "<DeleteMarker><Key>k</Key><VersionId>v</VersionId><IsLatest>true</IsLatest><LastModified>t</LastModified>"
         "<Owner><ID>me</ID></Owner></DeleteMarker></ListVersionsResult>"
@@ -286,11 +288,11 @@ ENCODED = "<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
 def test_markers_with_what_no_xml_can_say_lead_on(said: str) -> None:
     """Encoding-type=url does not keep Ceph from writing them where it says where to go on."""
     document = f"<ListBucketResult>{ENCODED}<NextContinuationToken>{said}</NextContinuationToken></ListBucketResult>"
-    page = listing.read(document.encode())
+    page = listing_pages.read(document.encode())
     assert page is not None
     meant = html.unescape(said) if said in ("x&#xD;y", "&amp;#x1;") else MEANT.get(said, said)
     assert page.following(V2) == {"continuation-token": meant}
-    again = listing.read(listing.written(V2, page, page.entries, page))
+    again = listing_pages.read(listing_pages.written(V2, page, page.entries, page))
     assert again is not None
     assert again.following(V2) == page.following(V2)
 
@@ -298,4 +300,4 @@ def test_markers_with_what_no_xml_can_say_lead_on(said: str) -> None:
 @pytest.mark.parametrize("mistakable", ["\U000f0001", "&#xF0001;", "&#983041;"])
 def test_no_name_is_made_up_for_what_no_xml_can_say(mistakable: str) -> None:
     document = f"<ListBucketResult>{ENCODED}<StartAfter>\x01{mistakable}</StartAfter></ListBucketResult>"
-    assert listing.read(document.encode()) is None
+    assert listing_pages.read(document.encode()) is None

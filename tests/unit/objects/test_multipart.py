@@ -7,9 +7,9 @@ from urllib.parse import parse_qsl
 import pytest
 
 from gateway.errors import Unavailable
-from gateway.objects.answers import Applied, NotApplied, NotSent, Rejected, Unknown, Uploaded
-from gateway.objects.multipart import Part, PartSource
-from gateway.objects.upstream import Reply
+from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Unknown, Uploaded
+from gateway.objects.store.multipart import Part, PartSource
+from gateway.objects.store.operations import Reply
 from tests.unit.objects.wire import AT, ERROR, OK, Received, Store, answer, listening, upstream
 
 PLACE = ("bucket", "a%20b")

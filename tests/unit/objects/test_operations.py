@@ -7,8 +7,8 @@ import botocore.session
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.operations import Kind, Level, Operation, recognise
-from gateway.objects.request import S3Request, classify
+from gateway.objects.s3.operations import Kind, Level, Operation, recognise
+from gateway.objects.s3.request import S3Request, classify
 
 MODEL = botocore.session.get_session().get_service_model("s3")
 

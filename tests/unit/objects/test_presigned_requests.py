@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.conditions import Condition, Expect
-from gateway.objects.operations import Operation
-from gateway.objects.request import S3Request, classify
+from gateway.objects.s3.conditions import Condition, Expect
+from gateway.objects.s3.operations import Operation
+from gateway.objects.s3.request import S3Request, classify
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -24,10 +24,8 @@ from gateway.fencing.intent import (
 )
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.fencing.token import Token
-from gateway.objects import protocol
-from gateway.objects.answers import Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown
-from gateway.objects.conditions import Condition, Expect
-from gateway.objects.effects import (
+from gateway.objects.protocol import generator
+from gateway.objects.protocol.effects import (
     Abandon,
     Amend,
     AwaitTurn,
@@ -54,6 +52,8 @@ from gateway.objects.effects import (
     StoreRefused,
     Uncertain,
 )
+from gateway.objects.s3.answers import Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown
+from gateway.objects.s3.conditions import Condition, Expect
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TOKEN = Token(0, 34)
@@ -118,19 +118,19 @@ PUTS: list[tuple[str, list[tuple[type, Any]], type]] = [
 
 @pytest.mark.parametrize(("script", "outcome"), [case[1:] for case in PUTS], ids=[case[0] for case in PUTS])
 def test_a_put_comes_to(script: list[tuple[type, Any]], outcome: type) -> None:
-    assert isinstance(play(protocol.put(WRITE, FORMS), script)[0], outcome)
+    assert isinstance(play(generator.put(WRITE, FORMS), script)[0], outcome)
 
 
 def test_a_forbidden_form_is_avoided() -> None:
     script = [(Begin, begun("plain")), (Put, Applied("parts")), (Finish, True)]
-    _, asked = play(protocol.put(WRITE, FORMS), script)
+    _, asked = play(generator.put(WRITE, FORMS), script)
     assert asked[1].form is Form.MULTIPART
 
 
 def test_each_attempt_is_an_intent_of_its_own() -> None:
     again = [(Put, NotApplied(412, "")), (Head, Found("e1")), (Abandon, None), (Head, Found("e1"))]
     again += [(Begin, replace(begun(), key=KnownObject("e1")))]
-    _, asked = play(protocol.put(WRITE, FORMS), [*PUT, *again, (Put, Applied("plain")), (Finish, True)])
+    _, asked = play(generator.put(WRITE, FORMS), [*PUT, *again, (Put, Applied("plain")), (Finish, True)])
     assert [effect.write.attempt for effect in asked if isinstance(effect, Begin)] == [1, 2]
     assert [effect.expected for effect in asked if isinstance(effect, Put)] == ["e0", "e1"]
 
@@ -138,13 +138,13 @@ def test_each_attempt_is_an_intent_of_its_own() -> None:
 def test_an_object_that_keeps_changing_ends_after_some_attempts() -> None:
     missed = [(Put, NotApplied(412, "")), (Head, Found("e")), (Abandon, None)]
     again = [(Head, Found("e")), (Begin, begun()), *missed]
-    outcome, _ = play(protocol.put(WRITE, FORMS), [*PUT, *missed, *again * (protocol.ATTEMPTS - 1)])
+    outcome, _ = play(generator.put(WRITE, FORMS), [*PUT, *missed, *again * (generator.ATTEMPTS - 1)])
     assert isinstance(outcome, NotDone)
 
 
 def test_the_callers_condition_is_judged_on_a_fresh_look_and_under_an_intent() -> None:
     script = [(Head, Found("e0")), (Begin, begun()), (Abandon, None)]
-    outcome, _ = play(protocol.put(WRITE, FORMS, Condition(Expect.ABSENT)), script)
+    outcome, _ = play(generator.put(WRITE, FORMS, Condition(Expect.ABSENT)), script)
     assert isinstance(outcome, ConditionFailed)
     assert outcome.error.status == 412
 
@@ -160,7 +160,7 @@ def test_the_callers_condition_is_judged_on_a_fresh_look_and_under_an_intent() -
     ids=["plainly", "where absence is forbidden", "where the store deletes unconditionally", "what is not there"],
 )
 def test_a_delete_deletes(script: list[tuple[type, Any]], conditional: bool) -> None:  # noqa: FBT001
-    outcome, _ = play(protocol.delete(WRITE, conditional_delete=conditional), script)
+    outcome, _ = play(generator.delete(WRITE, conditional_delete=conditional), script)
     assert isinstance(outcome, Deleted)
 
 
@@ -173,9 +173,9 @@ def test_what_cannot_be_bumped_is_settled_once_its_signature_is_dead() -> None:
     """By the store's clock. Until then nothing is settled, however often it is tried."""
     bump = (Bump, NotSent("the store ignores conditions on completed uploads"))
     waits = [(Head, Found("e0", date=NOT_LONG_AFTER)), bump]
-    assert play(protocol.settle(INTENT), [FORBIDDEN, *waits * protocol.ATTEMPTS])[0] is False
+    assert play(generator.settle(INTENT), [FORBIDDEN, *waits * generator.ATTEMPTS])[0] is False
     settled, asked = play(
-        protocol.settle(INTENT), [FORBIDDEN, (Head, Found("e0", date=LONG_AFTER)), bump, (Abandon, None)]
+        generator.settle(INTENT), [FORBIDDEN, (Head, Found("e0", date=LONG_AFTER)), bump, (Abandon, None)]
     )
     assert settled is True
     assert asked[-1] == Abandon(INTENT)
@@ -185,31 +185,31 @@ def test_a_dead_signature_does_not_replace_a_bump() -> None:
     """A store that can be bumped is: what has arrived before its signature died may still be on its way inside."""
     late = Found("e0", date=LONG_AFTER)
     script = [FORBIDDEN, (Head, late), (Bump, Applied("e1")), (Head, Found("e1")), (Abandon, None)]
-    assert play(protocol.settle(INTENT), script)[0] is True
+    assert play(generator.settle(INTENT), script)[0] is True
 
 
 def test_a_store_that_does_not_tell_the_time_proves_nothing() -> None:
-    waits = [(Head, Found("e0")), (Bump, NotSent("no"))] * protocol.ATTEMPTS
-    assert play(protocol.settle(INTENT), [FORBIDDEN, *waits])[0] is False
+    waits = [(Head, Found("e0")), (Bump, NotSent("no"))] * generator.ATTEMPTS
+    assert play(generator.settle(INTENT), [FORBIDDEN, *waits])[0] is False
 
 
 def test_an_unknown_look_settles_nothing() -> None:
-    assert play(protocol.settle(INTENT), [FORBIDDEN, *[(Head, Unknown("timeout"))] * protocol.ATTEMPTS])[0] is False
+    assert play(generator.settle(INTENT), [FORBIDDEN, *[(Head, Unknown("timeout"))] * generator.ATTEMPTS])[0] is False
 
 
 def test_a_barrier_does_not_stand_before_all_is_settled() -> None:
     raised = (RaiseFence, Raised(Decision.RAISED, FENCE, (INTENT,)))
-    steps = protocol.barrier("r", Presented(TOKEN), "tester")
+    steps = generator.barrier("r", Presented(TOKEN), "tester")
     settled = [FORBIDDEN, (Head, Found("e1")), (Abandon, None)]
     assert isinstance(play(steps, [raised, *settled])[0], Barred)
-    steps = protocol.barrier("r", Presented(TOKEN), "tester")
-    silent = [FORBIDDEN, *[(Head, Unknown("timeout"))] * protocol.ATTEMPTS]
+    steps = generator.barrier("r", Presented(TOKEN), "tester")
+    silent = [FORBIDDEN, *[(Head, Unknown("timeout"))] * generator.ATTEMPTS]
     assert isinstance(play(steps, [raised, *silent])[0], NotDone)
 
 
 UPLOAD = replace(INTENT, kind=Kind.UPLOAD, upload_id="u")
 AMENDMENT = replace(INTENT, kind=Kind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
-GONE = NotApplied(404, protocol.NO_SUCH_UPLOAD)
+GONE = NotApplied(404, generator.NO_SUCH_UPLOAD)
 TOO_OLD = NotApplied(409, "ConditionalRequestConflict")
 LOOK = (Head, Found("e0"))
 
@@ -230,7 +230,7 @@ COMPLETIONS: list[tuple[str, list[tuple[type, Any]], type]] = [
     ("script", "outcome"), [case[1:] for case in COMPLETIONS], ids=[case[0] for case in COMPLETIONS]
 )
 def test_a_completion_comes_to(script: list[tuple[type, Any]], outcome: type, conditional: bool) -> None:  # noqa: FBT001
-    result, asked = play(protocol.complete(WRITE, "u", "parts", conditional=conditional), script)
+    result, asked = play(generator.complete(WRITE, "u", "parts", conditional=conditional), script)
     assert isinstance(result, outcome)
     kinds = {effect.write.kind for effect in asked if isinstance(effect, Begin | Complete)}
     assert kinds == {Kind.CONDITIONAL if conditional else Kind.UPLOAD}
@@ -239,7 +239,7 @@ def test_a_completion_comes_to(script: list[tuple[type, Any]], outcome: type, co
 def test_an_upload_older_than_the_object_is_completed_without_a_condition() -> None:
     refused = [(Begin, begun()), (Complete, TOO_OLD), LOOK, (Abandon, None)]
     script = [*refused, (Begin, begun()), (Complete, Applied("parts")), (Finish, True)]
-    result, asked = play(protocol.complete(WRITE, "u", "parts", conditional=True), script)
+    result, asked = play(generator.complete(WRITE, "u", "parts", conditional=True), script)
     assert isinstance(result, Stored)
     begins = [effect.write for effect in asked if isinstance(effect, Begin)]
     assert [(begin.kind, begin.upload_id) for begin in begins] == [(Kind.CONDITIONAL, None), (Kind.UPLOAD, "u")]
@@ -276,7 +276,7 @@ AMENDMENTS: list[tuple[str, list[tuple[type, Any]], dict[str, bool], type]] = [
     ("script", "how", "outcome"), [case[1:] for case in AMENDMENTS], ids=[case[0] for case in AMENDMENTS]
 )
 def test_an_amendment_comes_to(script: list[tuple[type, Any]], how: dict[str, bool], outcome: type) -> None:
-    result, asked = play(protocol.amend(WRITE, **how), script)
+    result, asked = play(generator.amend(WRITE, **how), script)
     assert isinstance(result, outcome)
     assert all(effect.write.kind is Kind.AMENDMENT for effect in asked if isinstance(effect, Begin | Amend))
 
@@ -301,7 +301,7 @@ SETTLEMENTS: list[tuple[str, Intent, list[tuple[type, Any]], bool]] = [
     ("intent", "script", "settled"), [case[1:] for case in SETTLEMENTS], ids=[case[0] for case in SETTLEMENTS]
 )
 def test_what_has_no_condition_is_settled(intent: Intent, script: list[tuple[type, Any]], settled: bool) -> None:  # noqa: FBT001
-    assert play(protocol.settle(intent), script)[0] is settled
+    assert play(generator.settle(intent), script)[0] is settled
 
 
 ENTOMBED = replace(begun(), key=KnownObject("t", tombstone=True))
@@ -327,4 +327,4 @@ SWEEPS: list[tuple[str, list[tuple[type, Any]], bool, type]] = [
     ("script", "conditional", "outcome"), [case[1:] for case in SWEEPS], ids=[case[0] for case in SWEEPS]
 )
 def test_a_sweep_comes_to(script: list[tuple[type, Any]], conditional: bool, outcome: type) -> None:  # noqa: FBT001
-    assert isinstance(play(protocol.sweep(WRITE, conditional_delete=conditional), script)[0], outcome)
+    assert isinstance(play(generator.sweep(WRITE, conditional_delete=conditional), script)[0], outcome)

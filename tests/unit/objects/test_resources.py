@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
-from gateway.fencing.pattern import covers
-from gateway.fencing.resource import canonical
+from gateway.fencing.resource import canonical, covers
 from gateway.fencing.rules import Equal, Mode
-from gateway.objects.resources import Resources, Rule
+from gateway.objects.resource_rules import Resources, Rule
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 from gateway.auth.principal import EVERYTHING, Grant
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
-from gateway.objects.operations import Kind, Level, Operation
-from gateway.objects.profile import KEYS, Probe
-from gateway.objects.request import S3Request, classify
-from gateway.objects.resources import Resources, Rule
-from gateway.objects.scope import ReadScope
+from gateway.objects.credential_scope import ReadScope
+from gateway.objects.resource_rules import Resources, Rule
+from gateway.objects.s3.bucket_profile import KEYS, Probe
+from gateway.objects.s3.operations import Kind, Level, Operation
+from gateway.objects.s3.request import S3Request, classify
 
 RULES = Resources([Rule.compile("bkt/jobs/{id}/**", "job/{id}")])
 READS = [operation for operation in Operation if operation.kind is Kind.READ]

@@ -5,9 +5,9 @@ from urllib.parse import quote
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.operations import Kind, Operation
-from gateway.objects.request import S3Request, classify
-from gateway.objects.source import CopySource
+from gateway.objects.s3.copy_source import CopySource
+from gateway.objects.s3.operations import Kind, Operation
+from gateway.objects.s3.request import S3Request, classify
 
 Headers = list[tuple[bytes, bytes]]
 SOURCE = (b"x-amz-copy-source", b"bucket/key")

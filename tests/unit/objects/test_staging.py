@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.objects.multipart import etag_of_parts
-from gateway.objects.staging import part_size
+from gateway.objects.store.multipart import etag_of_parts
+from gateway.objects.writes.staging import part_size
 
 MEBIBYTE = 1024 * 1024
 GIBIBYTE = 1024 * MEBIBYTE

@@ -15,10 +15,10 @@ import pytest
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import RequestHead, verify
 from gateway.errors import OutcomeUnknown, Unavailable
-from gateway.objects import forwarding
-from gateway.objects.answers import Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
-from gateway.objects.bump import bump
-from gateway.objects.upstream import Upstream
+from gateway.objects.run.bump import bump
+from gateway.objects.s3 import forwarded_headers
+from gateway.objects.s3.answers import Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
+from gateway.objects.store.operations import Upstream
 from tests.unit.objects.wire import AT, ERROR, HANG, OK, RESET, Store, answer, listening, upstream
 
 
@@ -57,7 +57,7 @@ async def put(up: Upstream, body: bytes = b"hello") -> WriteAnswer:
 
 
 async def test_what_stands_on_the_wire(store: Store) -> None:
-    headers = [("content-type", "text/plain"), *forwarding.own_metadata("s3/b/k", "42", "w1")]
+    headers = [("content-type", "text/plain"), *forwarded_headers.own_metadata("s3/b/k", "42", "w1")]
     async with upstream(store) as up:
         applied = await up.put("bucket", "key", b"hello", headers, expected="e0", signed_at=AT)
     assert isinstance(applied, Applied)
@@ -304,7 +304,7 @@ async def test_a_read_is_signed_with_the_time_of_reading(store: Store) -> None:
 
 async def test_what_a_head_finds(store: Store) -> None:
     date = "Fri, 02 Jan 2026 03:04:05 GMT"
-    metadata = dict(forwarding.own_metadata("s3/b/k", "1.2", "w1", tombstone=True))
+    metadata = dict(forwarded_headers.own_metadata("s3/b/k", "1.2", "w1", tombstone=True))
     store.answers = [
         b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 7\r\nDate: ' + date.encode() + b"\r\n\r\n",
         answer(200, b"", ETag='"e2"', **metadata),

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import StoreError, TokenStale, Unavailable
-from gateway.objects import xml
-from gateway.objects.xml import ErrorDocument
+from gateway.objects.s3 import xml
+from gateway.objects.s3.xml import ErrorDocument
 
 
 def test_a_refusal_says_what_to_do_and_carries_its_facts() -> None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
-from gateway.objects.upstream import Upstream
+from gateway.objects.store.operations import Upstream
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HANG, RESET = b"<hang>", b"<reset>"

@@ -6,7 +6,6 @@ from uuid import uuid4
 import pytest
 
 from gateway.fencing.record import Attempt, Rejection
-from gateway.observe.counting import SECONDS, Histogram, Names
 from gateway.observe.events import (
     Event,
     LeaseAnswered,
@@ -18,9 +17,10 @@ from gateway.observe.events import (
     WriteAccepted,
     WriteRefused,
 )
-from gateway.observe.measures import MOST_RULES, Measures
-from gateway.observe.metrics import Exposition
-from gateway.observe.standing import Standing
+from gateway.observe.gauges import Standing
+from gateway.observe.instruments import SECONDS, Histogram, Names
+from gateway.observe.metrics import MOST_RULES, Measures
+from gateway.observe.prometheus import Exposition
 
 
 def refused(rule: str | None, reason: str = "token-stale", *, enforced: bool = True) -> WriteRefused:

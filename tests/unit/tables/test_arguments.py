@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.arguments import from_body, from_query
-from gateway.tables.functions import Function, Parameter
+from gateway.tables.catalog.functions import Function, Parameter
+from gateway.tables.dialect.arguments import from_body, from_query
 
 FORM = Function(
     "public", "f", "i", returns_set=False, type="integer", composite=False,

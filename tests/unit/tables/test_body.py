@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.body import parse, read
-from gateway.tables.media import BodyType
+from gateway.tables.dialect.body import parse, read
+from gateway.tables.dialect.media import BodyType
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.errors import DialectError
-from gateway.tables.catalog import Column
-from gateway.tables.conditions import Conditions
-from gateway.tables.expressions import compiled
-from gateway.tables.request import parse
-from gateway.tables.shape import ReadShape, lower_read
+from gateway.tables.catalog.snapshot import Column
+from gateway.tables.dialect.request import parse
+from gateway.tables.sql.expressions import compiled
+from gateway.tables.sql.shape import ReadShape, lower_read
+from gateway.tables.sql.where import Conditions
 from tests.unit.tables.samples import column, table
 
 HOSTILE = ('x"; DROP TABLE t; --', "a'b", ":x", "%s", "%%", "$1", "a.b", "\\", "x)", "/*", "ü", " ", "{0}", "a%b(c)s")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.tables.cors import Origins
+from gateway.tables.dialect.cors import Origins
 
 APP = b"https://app.example"
 ONE, ALL, NONE = Origins(("https://app.example",)), Origins(("*",)), Origins()

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.catalog import Table
-from gateway.tables.relations import Relations
-from gateway.tables.request import parse
-from gateway.tables.shape import lower_read
-from gateway.tables.sql import Statements
+from gateway.tables.catalog.relations import Relations
+from gateway.tables.catalog.snapshot import Table
+from gateway.tables.dialect.request import parse
+from gateway.tables.sql.shape import lower_read
+from gateway.tables.sql.statements import Statements
 from tests.unit.tables.test_relations import BY_NAME, TABLES, key
 from tests.unit.tables.test_relations import table as related
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed, TokenMalformed, Unavailable
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.token import Token
-from gateway.tables import entries
-from gateway.tables.entries import Entry, of_write
-from gateway.tables.response import Response
+from gateway.tables.dialect import transaction_document
+from gateway.tables.dialect.response import Response
+from gateway.tables.dialect.transaction_document import Entry, of_write
 
 NOTHING = FencingHeaders()
 PATCH: dict[str, Any] = {"method": "PATCH", "table": "accounts", "query": "id=eq.1", "body": {"note": "x"}}
 
 
 def parse(*writes: object, shown: FencingHeaders = NOTHING) -> tuple[Entry, ...]:
-    return entries.parse(json.dumps({"writes": writes}).encode(), shown)
+    return transaction_document.parse(json.dumps({"writes": writes}).encode(), shown)
 
 
 def test_a_write() -> None:
@@ -51,7 +51,7 @@ def test_bodies_are_taken_as_they_stand(bodies: list[Any], indent: int | None, *
     rest = {"method": "POST", "table": 't"]}{[,:'}
     writes = [{**rest, "body": body} if last else {"body": body, **rest} for body in bodies]
     document = json.dumps({"writes": writes}, indent=indent, ensure_ascii=ascii_only)
-    for entry, body in zip(entries.parse(document.encode(), NOTHING), bodies, strict=True):
+    for entry, body in zip(transaction_document.parse(document.encode(), NOTHING), bodies, strict=True):
         text = entry.body.decode()
         assert text in document
         assert json.loads(text) == body
@@ -62,7 +62,7 @@ def test_bodies_are_taken_as_they_stand(bodies: list[Any], indent: int | None, *
 )
 def test_numbers_keep_their_digits(number: str) -> None:
     document = f'{{"writes": [{{"method": "POST", "table": "t", "body": {{"n": {number}}}}}]}}'
-    assert entries.parse(document.encode(), NOTHING)[0].body == f'{{"n": {number}}}'.encode()
+    assert transaction_document.parse(document.encode(), NOTHING)[0].body == f'{{"n": {number}}}'.encode()
 
 
 def test_queries_may_hold_any_letters() -> None:
@@ -126,7 +126,7 @@ class TestFingerprints:
     def test_locks_are_no_part_of_it(self) -> None:
         first = parse({**PATCH, "token": "5", "holder": "ann"})
         again = parse({**PATCH, "token": "6", "resource": "public.accounts/1"}, shown=FencingHeaders(Token(0, 9)))
-        assert entries.fingerprint(first) == entries.fingerprint(again)
+        assert transaction_document.fingerprint(first) == transaction_document.fingerprint(again)
 
     @pytest.mark.parametrize(
         "other",
@@ -136,11 +136,13 @@ class TestFingerprints:
         ],
     )  # fmt: skip
     def test_everything_else_is(self, other: dict[str, Any]) -> None:
-        assert entries.fingerprint(parse(PATCH)) != entries.fingerprint(parse({**PATCH, **other}))
-        assert entries.fingerprint(parse(PATCH)) != entries.fingerprint(parse(PATCH, PATCH))
-        assert entries.fingerprint(parse({**PATCH, "if_match": '"x"'})) != entries.fingerprint(
-            parse({**PATCH, "if_none_match": '"x"'})
+        assert transaction_document.fingerprint(parse(PATCH)) != transaction_document.fingerprint(
+            parse({**PATCH, **other})
         )
+        assert transaction_document.fingerprint(parse(PATCH)) != transaction_document.fingerprint(parse(PATCH, PATCH))
+        assert transaction_document.fingerprint(
+            parse({**PATCH, "if_match": '"x"'})
+        ) != transaction_document.fingerprint(parse({**PATCH, "if_none_match": '"x"'}))
 
 
 def test_errors_say_which_write_they_are_about_once() -> None:
@@ -151,7 +153,7 @@ def test_errors_say_which_write_they_are_about_once() -> None:
 
 def test_answers_are_put_together_as_they_are() -> None:
     first = Response(200, [(b"etag", b'"a"'), (b"content-length", b"12"), (b"content-type", b"x")], b'[{"n":1.00}]')
-    answer = entries.combined([first, Response(204)])
+    answer = transaction_document.combined([first, Response(204)])
     assert answer.status == 200
     assert answer.body == (
         b'{"results":[{"status":200,"headers":{"etag":"\\"a\\""},"body":[{"n":1.00}]},'

@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables import expressions
-from gateway.tables.expressions import Statement, kept, quote, reference, string
+from gateway.tables.sql import expressions
+from gateway.tables.sql.expressions import Statement, kept, quote, reference, string
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from gateway.fencing.record import Attempt, Rejection
 from gateway.fencing.refusal import refusal
 from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
-from gateway.tables import failures
-from gateway.tables.response import Response
+from gateway.tables.dialect import errors
+from gateway.tables.dialect.response import Response
 
 
 def header(answer: Response, name: bytes) -> str | None:
@@ -20,7 +20,7 @@ def header(answer: Response, name: bytes) -> str | None:
 
 
 def of_database(error: SqlError, *, known_caller: bool = True, verbose: bool = True) -> GatewayError:
-    return failures.of_database(error, known_caller=known_caller, verbose=verbose)
+    return errors.of_database(error, known_caller=known_caller, verbose=verbose)
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def of_database(error: SqlError, *, known_caller: bool = True, verbose: bool = T
     ],
 )  # fmt: skip
 def test_sqlstates(sqlstate: str, message: str, status: int) -> None:
-    answer = failures.answer(of_database(SqlError(sqlstate, message, detail="d", hint="h")))
+    answer = errors.answer(of_database(SqlError(sqlstate, message, detail="d", hint="h")))
     assert answer.status == status
     assert orjson.loads(answer.body) == {"code": sqlstate, "message": message, "details": "d", "hint": "h"}
     assert header(answer, b"proxy-status") == f"PostgREST; error={sqlstate}"
 
 
 def test_who_is_not_known_may_gain_a_privilege_by_showing_a_key() -> None:
-    answer = failures.answer(of_database(SqlError("42501", "permission denied"), known_caller=False))
+    answer = errors.answer(of_database(SqlError("42501", "permission denied"), known_caller=False))
     assert (answer.status, header(answer, b"www-authenticate")) == (401, "Bearer")
 
 
@@ -61,7 +61,7 @@ def test_a_statement_that_found_a_stray_row() -> None:
     "failure", [TokenRequired("x"), Unauthenticated("x"), Unavailable("x"), DialectError("P", 400, "x")]
 )
 def test_errors_have_four_keys_each_a_text_or_null(failure: GatewayError) -> None:
-    answer = failures.answer(failure)
+    answer = errors.answer(failure)
     document = orjson.loads(answer.body)
     assert list(document) == ["code", "message", "details", "hint"]
     assert all(value is None or isinstance(value, str) for value in document.values())
@@ -77,7 +77,7 @@ def test_a_refusal_says_all_there_is_to_know() -> None:
     fence = Fence("r/1", Token(0, 34), "ann", "worker", at)
     rejection = Rejection(UUID(int=7), at, "r/1", "token-stale", enforced=True, attempt=attempt, fence=fence)
     for verbose in (True, False):
-        answer = failures.answer(refusal(rejection), verbose=verbose)
+        answer = errors.answer(refusal(rejection), verbose=verbose)
         document = orjson.loads(answer.body)
         assert (answer.status, document["code"]) == (412, "token-stale")
         for fact in ("r/1", "33", "34", "ann", "2026-01-02", str(UUID(int=7))):
@@ -89,28 +89,28 @@ def test_what_tells_of_the_schema_can_be_kept_back() -> None:
     quoted = of_database(SqlError("23514", "m", detail="Failing row contains (hash).", hint="h"), verbose=False)
     suggested = DialectError("PGRST205", 404, "m", hint="Perhaps you meant the table 'public.secrets'")
     for failure in (quoted, suggested):
-        document = orjson.loads(failures.answer(failure, verbose=False).body)
+        document = orjson.loads(errors.answer(failure, verbose=False).body)
         assert (document["message"], document["details"], document["hint"]) == ("m", None, None)
 
 
 def test_clients_need_the_number_of_rows_whatever_is_kept_back() -> None:
     none = DialectError("PGRST116", 406, "m", details="The result contains 0 rows")
-    assert orjson.loads(failures.answer(none, verbose=False).body)["details"] == "The result contains 0 rows"
+    assert orjson.loads(errors.answer(none, verbose=False).body)["details"] == "The result contains 0 rows"
 
 
 def test_an_error_may_bring_headers_of_its_own() -> None:
     asked = DialectError("X", 402, "pay", headers=[(b"x-price", b"5"), (b"content-type", b"application/problem+json")])
-    answer = failures.answer(asked)
+    answer = errors.answer(asked)
     assert (header(answer, b"x-price"), header(answer, b"content-type")) == ("5", "application/problem+json")
     assert len([name for name, _ in answer.headers if name == b"content-type"]) == 1
 
 
 def test_a_code_that_is_no_token_stays_out_of_the_headers() -> None:
-    answer = failures.answer(DialectError("a\r\nset-cookie: b", 400, "m"))
+    answer = errors.answer(DialectError("a\r\nset-cookie: b", 400, "m"))
     assert header(answer, b"proxy-status") is None
 
 
 def test_a_status_that_has_no_body_gets_none() -> None:
     for failure in (DialectError("X", 204, "m"), of_database(SqlError("PT304", "m"))):
-        answer = failures.answer(failure)
+        answer = errors.answer(failure)
         assert (answer.body, header(answer, b"content-length"), header(answer, b"content-type")) == (b"", None, None)

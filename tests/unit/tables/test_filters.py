@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import DialectError
-from gateway.tables.filters import PLAIN, QUANTIFIABLE, SEARCHES, parse_filter, parse_tree, terms
-from gateway.tables.grammar import MAX_DEPTH, MAX_TERMS, MAX_VALUES, Condition, Field, Logic, Node
+from gateway.tables.dialect.filters import PLAIN, QUANTIFIABLE, SEARCHES, parse_filter, parse_tree, terms
+from gateway.tables.dialect.grammar import MAX_DEPTH, MAX_TERMS, MAX_VALUES, Condition, Field, Logic, Node
 
 COLUMN = Field("c")
 

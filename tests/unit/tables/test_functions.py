@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.functions import Choice, Function, Functions, Parameter
-from gateway.tables.media import BodyType
+from gateway.tables.catalog.functions import Choice, Function, Functions, Parameter
+from gateway.tables.dialect.media import BodyType
 
 
 def function(*parameters: Parameter, name: str = "f") -> Function:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import DialectError
-from gateway.tables.grammar import MAX_STEPS, Cursor, Field, read_field, read_name, read_quoted
+from gateway.tables.dialect.grammar import MAX_STEPS, Cursor, Field, read_field, read_name, read_quoted
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.media import (
+from gateway.tables.dialect.media import (
     ARRAY_STRIPPED,
     CSV,
     JSON,

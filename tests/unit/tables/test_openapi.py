@@ -6,9 +6,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from gateway.tables.catalog import ForeignKey, Table
-from gateway.tables.functions import Function, Parameter
-from gateway.tables.openapi import document
+from gateway.tables.catalog.functions import Function, Parameter
+from gateway.tables.catalog.snapshot import ForeignKey, Table
+from gateway.tables.dialect.openapi import document
 from tests.unit.tables.samples import column, table
 
 USERS = replace(

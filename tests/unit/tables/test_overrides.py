@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import DialectError, SqlError
-from gateway.tables.overrides import headers_of, raised, replaced, status_of
+from gateway.tables.dialect.overrides import headers_of, raised, replaced, status_of
 
 
 @pytest.mark.parametrize(("text", "status"), [(None, None), ("", None), ("201", 201), ("418", 418)])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.tables.pins import pins, pins_exactly
-from gateway.tables.query import parse_query
+from gateway.tables.dialect.query import parse_query
+from gateway.tables.naming.plan import pins, pins_exactly
 
 
 @pytest.mark.parametrize(

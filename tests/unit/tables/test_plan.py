@@ -7,10 +7,20 @@ import pytest
 
 from gateway.errors import ResourceMalformed, ResourceMismatch, ResourceUnderivable, TokenRequired
 from gateway.fencing.resource import Template
-from gateway.tables import body
-from gateway.tables.catalog import Table, Trigger
-from gateway.tables.plan import MAX_RESOURCES, Claim, Explicit, Naming, Rule, derive, naming, questions, resources
-from gateway.tables.request import Request, parse
+from gateway.tables.catalog.snapshot import Table, Trigger
+from gateway.tables.dialect import body
+from gateway.tables.dialect.request import Request, parse
+from gateway.tables.naming.plan import (
+    MAX_RESOURCES,
+    Claim,
+    Explicit,
+    Naming,
+    Rule,
+    derive,
+    naming,
+    questions,
+    resources,
+)
 from tests.unit.tables.samples import ACCOUNTS, column, table
 
 PAIRS = table(column("a", "text"), column("b", "text"), name="pairs", key=("a", "b"))

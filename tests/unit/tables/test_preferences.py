@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.preferences import Preferences, honoured, parse_preferences
+from gateway.tables.dialect.preferences import Preferences, honoured, parse_preferences
 
 
 @pytest.mark.parametrize(

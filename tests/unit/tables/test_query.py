@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.grammar import MAX_TERMS, Condition, Embedded, Field, Logic, Order
-from gateway.tables.query import MAX_BYTES, Embed, Query, parse_query
+from gateway.tables.dialect.grammar import MAX_TERMS, Condition, Embedded, Field, Logic, Order
+from gateway.tables.dialect.query import MAX_BYTES, Embed, Query, parse_query
 
 
 @pytest.mark.parametrize(

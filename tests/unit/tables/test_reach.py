@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from gateway.fencing.resource import Template
-from gateway.tables.catalog import Cascade, Snapshot, Table, Trigger
-from gateway.tables.plan import Rule
-from gateway.tables.reach import warnings
+from gateway.tables.catalog.side_effects import warnings
+from gateway.tables.catalog.snapshot import Cascade, Snapshot, Table, Trigger
+from gateway.tables.naming.plan import Rule
 from tests.unit.tables.samples import column, table
 
 CASCADE = Cascade("items_order_fkey", "public", "items", ("order_id",), ("id",), "c", "a")

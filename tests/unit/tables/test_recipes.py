@@ -6,12 +6,13 @@ from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 from gateway.http.head import Head
-from gateway.tables import body, recipes
-from gateway.tables.plan import Rule, naming
-from gateway.tables.recipes import Form, Forms, WriteRecipe
-from gateway.tables.request import parse
-from gateway.tables.shape import CHECKS, lower_write
-from gateway.tables.sql import Statements
+from gateway.tables.dialect import body
+from gateway.tables.dialect.request import parse
+from gateway.tables.execute import recipes
+from gateway.tables.execute.recipes import Form, Forms, WriteRecipe
+from gateway.tables.naming.plan import Rule, naming
+from gateway.tables.sql.shape import CHECKS, lower_write
+from gateway.tables.sql.statements import Statements
 from tests.unit.tables.samples import ACCOUNTS
 
 Headers = list[tuple[bytes, bytes]]

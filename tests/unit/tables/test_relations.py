@@ -5,8 +5,8 @@ import json
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.catalog import ForeignKey, Table
-from gateway.tables.relations import Relations
+from gateway.tables.catalog.relations import Relations
+from gateway.tables.catalog.snapshot import ForeignKey, Table
 from tests.unit.tables.samples import column
 
 

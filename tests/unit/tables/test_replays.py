@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import RequestMalformed
-from gateway.tables.replays import HEADER, digest, fingerprint, parse_key
+from gateway.tables.dialect.request import HEADER, digest, fingerprint, parse_key
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.request import headings, parse, profile_of
+from gateway.tables.dialect.request import headings, parse, profile_of
 
 
 @pytest.mark.parametrize(

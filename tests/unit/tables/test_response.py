@@ -4,9 +4,9 @@ import pytest
 
 from gateway.errors import DialectError
 from gateway.fencing.token import Token
-from gateway.tables import response
-from gateway.tables.request import parse
-from gateway.tables.response import Accepted, Written
+from gateway.tables.dialect import response
+from gateway.tables.dialect.request import parse
+from gateway.tables.dialect.response import Accepted, Written
 from tests.unit.tables.samples import ACCOUNTS, column, table
 
 PATH = "/v1/tables/accounts"

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.route import Target, name_of, target
+from gateway.tables.dialect.request import Target, name_of, target
 
 PREFIXES = ("/v1/tables/", "/rest/v1/")
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import DialectError
-from gateway.tables.grammar import MAX_TERMS, Embedded, Field, Order, Selected
-from gateway.tables.selection import Selection, parse_names, parse_order, parse_select
+from gateway.tables.dialect.grammar import MAX_TERMS, Embedded, Field, Order, Selected
+from gateway.tables.dialect.selection import Selection, parse_names, parse_order, parse_select
 
 ID = Selected(Field("id"))
 

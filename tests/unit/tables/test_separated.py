@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.separated import parse
+from gateway.tables.dialect.csv import parse
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import pytest
 
 from gateway.errors import DialectError
 from gateway.fencing.resource import Template
-from gateway.tables.expressions import Statement
-from gateway.tables.plan import Rule, naming
-from gateway.tables.request import parse
-from gateway.tables.shape import lower_read, lower_write
-from gateway.tables.sql import Statements, name_expression
+from gateway.tables.dialect.request import parse
+from gateway.tables.naming.plan import Rule, naming
+from gateway.tables.sql.expressions import Statement
+from gateway.tables.sql.shape import lower_read, lower_write
+from gateway.tables.sql.statements import Statements, name_expression
 from tests.unit.tables.samples import ACCOUNTS, column, table
 
 HOSTILE = 'x"; DROP TABLE accounts; --'

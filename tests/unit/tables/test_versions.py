@@ -3,8 +3,7 @@
 import pytest
 
 from gateway.errors import ConditionUnsupported, RequestMalformed
-from gateway.tables.query import parse_query
-from gateway.tables.versions import (
+from gateway.tables.dialect.etags import (
     MOST_TAGS,
     NO_PRECONDITIONS,
     Preconditions,
@@ -13,6 +12,7 @@ from gateway.tables.versions import (
     parse_preconditions,
     row_changed,
 )
+from gateway.tables.dialect.query import parse_query
 from tests.unit.tables.samples import column, table
 
 ACCOUNTS = table(column("id", "bigint"), column("owner"), name="accounts", key=("id",))

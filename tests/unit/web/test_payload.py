@@ -1,6 +1,6 @@
 """Payloads as people look at them."""
 
-from gateway.web.payload import shown
+from gateway.web.entries import shown
 
 
 def test_text_is_shown_line_by_line() -> None:

@@ -1,8 +1,8 @@
 """Rules with their modes and their traffic."""
 
 from gateway.config import Config
+from gateway.db.traffic import Counts, OfRule
 from gateway.fencing.rules import Mode
-from gateway.store.traffic import Counts, OfRule
 from gateway.web.rules import busy
 
 CONFIG = Config.model_validate(

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.web.verdicts import Answer, verdict
+from gateway.web.observe_mode import Answer, verdict
 
 NOW = datetime(2026, 3, 8, 12, tzinfo=UTC)
 SINCE = NOW - timedelta(days=7)

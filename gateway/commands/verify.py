@@ -1,0 +1,100 @@
+"""``gateway audit verify``: goes through an export and says what has been done to the record, if anything."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.commands.record_client import lines
+from gateway.errors import ConfigurationError
+from gateway.fencing.chain import Finding, Flaw, Verifier
+
+SHOWN = 20
+"""So many findings are said one by one."""
+
+_PIECE = 256 * 1024
+_WORDS = {
+    Flaw.UNREADABLE: "is no entry of the record",
+    Flaw.START: "is the first one, but should not be",
+    Flaw.CHANGED: "was changed, or the one before it was: the hash does not follow",
+    Flaw.MISSING: "is missing",
+    Flaw.REORDERED: "stands in the wrong place",
+    Flaw.DOUBLED: "is there twice",
+    Flaw.WITNESS: "is not what was noted down: the record was written anew up to there",
+}
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What has come of it. ``anchored``: whether it is known what the first entry follows on."""
+
+    entries: int = 0
+    first: int = 0
+    last: int = 0
+    head: str = ""
+    anchored: bool = False
+    flaws: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+def verify(
+    pieces: Iterable[bytes], witnesses: dict[int, str], seen: Callable[[Verifier, int], None], *, whole: bool = False
+) -> Verdict:
+    """Take an export, in pieces. ``seen`` is told after each piece how far it is, and how many bytes that was.
+
+    ``whole``: it is all that there is on record, and not a part that somebody has kept.
+    """
+    verifier, verdict = Verifier(witnesses, whole=whole), Verdict()
+
+    def counted() -> Iterator[bytes]:
+        for piece in pieces:
+            yield piece
+            seen(verifier, len(piece))
+
+    for line in lines(counted()):
+        _note(verdict, verifier.take(line))
+    _note(verdict, verifier.finish())
+    verdict.entries, verdict.first, verdict.last = verifier.lines, verifier.first, verifier.last
+    verdict.head, verdict.anchored = verifier.head, verifier.anchored
+    return verdict
+
+
+def read(files: Iterable[Path]) -> Iterator[bytes]:
+    """The files one after the other, in pieces. Raises ``ConfigurationError`` for one that cannot be read."""
+    for path in files:
+        try:
+            with path.open("rb") as opened:
+                while piece := opened.read(_PIECE):
+                    yield piece
+        except OSError as error:
+            raise ConfigurationError(f"{path}: it cannot be read: {error.strerror}", advice="") from error
+
+
+def witnesses(noted: Iterable[str]) -> dict[int, str]:
+    """Heads that were noted down, as ``POSITION:HASH``. Raises ``ConfigurationError``."""
+    read = {}
+    for one in noted:
+        position, _, hash_ = one.partition(":")
+        if not (position.isascii() and position.isdigit() and len(position) < 19 and _is_hash(hash_)):
+            raise ConfigurationError("--head: must be a position and its hash, such as 4711:9f86d081…", advice="")
+        read[int(position)] = hash_.lower()
+    return read
+
+
+def words(finding: Finding) -> str:
+    """A finding as a sentence."""
+    if finding.flaw is Flaw.UNREADABLE:
+        return f"Line {finding.line} {_WORDS[finding.flaw]}."
+    if finding.last > finding.position:
+        return f"Entries {finding.position:,} to {finding.last:,}: each {_WORDS[finding.flaw]} (line {finding.line})."
+    return f"Entry {finding.position:,} {_WORDS[finding.flaw]} (line {finding.line})."
+
+
+def _note(verdict: Verdict, findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        verdict.flaws += 1
+        if len(verdict.findings) < SHOWN:
+            verdict.findings.append(finding)
+
+
+def _is_hash(text: str) -> bool:
+    return len(text) == 64 and all(digit in "0123456789abcdefABCDEF" for digit in text)

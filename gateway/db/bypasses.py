@@ -1,0 +1,126 @@
+"""Objects that are not what the last write through the gateway has left: put on record, and looked for in buckets."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gateway.db.database import Database
+from gateway.db.queries import load
+from gateway.fencing.intent import Announcement
+
+_SQL = load("bypasses")
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What is remembered of a key: its ETag after the last write through the gateway (None: absent).
+
+    ``witnessed``: nothing but a write through the gateway can have changed it since. ``version`` tells this state of
+    the row from every other one.
+    """
+
+    resource: str
+    key: str
+    etag: str | None
+    tombstone: bool
+    witnessed: bool
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What stands at a key: its ETag (None: absent), and what goes on record with it."""
+
+    bucket: str
+    key: str
+    etag: str | None
+    rule: str | None
+    target: str
+    details: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Where the patrol of a bucket goes on: behind the key ``after``."""
+
+    bucket: str
+    after: str
+
+
+async def record_by_write(database: Database, write: Announcement, seen: Seen) -> str | None:
+    """Record what a write has seen at its key while it was announced itself; the reason, None where there is none."""
+    return await _record(database, write.resource, seen, None, write)
+
+
+async def record_by_sweep(database: Database, remembered: Remembered, seen: Seen) -> str | None:
+    """Record what was seen after ``remembered`` was read, if that still holds; the reason, None where there is none."""
+    return await _record(database, remembered.resource, seen, remembered.version, None)
+
+
+async def _record(
+    database: Database, resource: str, seen: Seen, version: str | None, write: Announcement | None
+) -> str | None:
+    row = await database.fetchrow_write(
+        _SQL["record"],
+        resource,
+        seen.bucket,
+        seen.key,
+        version,
+        write.write_id if write else None,
+        write.attempt if write else None,
+        seen.etag,
+        seen.rule,
+        seen.target,
+        json.dumps({name: value for name, value in seen.details.items() if value is not None}),
+    )
+    return None if row is None else str(row["reason"])
+
+
+async def find_buckets(database: Database) -> None:
+    """Have the buckets patrolled that something is remembered of."""
+    await database.fetch_write(_SQL["buckets"])
+
+
+async def take_up(database: Database, before: datetime) -> Beat | None:
+    """The bucket nobody has taken up for longest; None where all were since ``before``, by the database's clock."""
+    row = await database.fetchrow_write(_SQL["take_up"], before)
+    return None if row is None else Beat(row["bucket"], row["after"])
+
+
+async def go_on(database: Database, beat: Beat, after: str) -> None:
+    """The patrol has got to a key; '' begins it again."""
+    await database.fetchrow_write(_SQL["go_on"], beat.bucket, beat.after, after)
+
+
+async def remembered(database: Database, beat: Beat, limit: int) -> list[Remembered]:
+    """What is remembered of the next keys of a bucket, in their order."""
+    return [
+        Remembered(row["resource"], row["key"], row["etag"], row["tombstone"], row["witnessed"], row["version"])
+        for row in await database.fetch(_SQL["remembered"], beat.bucket, beat.after, limit)
+    ]
+
+
+async def forget(database: Database, bucket: str, rows: Sequence[Remembered]) -> None:
+    """Forget what is remembered of keys under another resource than they belong to by now."""
+    if rows:
+        await database.fetch_write(_SQL["forget"], bucket, *_columns(rows))
+
+
+async def bucket_vanished(database: Database, bucket: str, target: str, rows: Sequence[Remembered]) -> int:
+    """A bucket is gone, and all that is remembered of it goes too; how many objects that were is on record.
+
+    ``rows`` is some of what was remembered before that was seen. 0, and nothing done, where none of these is an object
+    still, or writes are under way in the bucket.
+    """
+    row = await database.fetchrow_write(_SQL["bucket_vanished"], bucket, target, *_columns(rows))
+    return 0 if row is None else int(row["objects"])
+
+
+async def forget_bucket(database: Database, bucket: str) -> None:
+    """A bucket has been deleted through the gateway."""
+    await database.fetch_write(_SQL["forget_bucket"], bucket)
+
+
+def _columns(rows: Sequence[Remembered]) -> tuple[list[str], list[str], list[str]]:
+    return [row.resource for row in rows], [row.key for row in rows], [row.version for row in rows]

@@ -1,0 +1,35 @@
+"""Reads from the database's own catalog what the table plane has to know of the exposed tables."""
+
+from collections.abc import Sequence
+
+from gateway.db.database import Database, Record, Transaction
+from gateway.db.queries import load
+
+_SQL = load("catalog")
+
+
+async def relations(database: Database, schemas: Sequence[str]) -> list[Record]:
+    """One row for each table and view of ``schemas``; what there are several of in it is a JSON text.
+
+    All names of types, and those in defaults, are qualified unless they are PostgreSQL's own, so that they mean the
+    same in every session. Raises ``Unavailable`` where the database cannot be reached.
+    """
+
+    async def read(transaction: Transaction) -> list[Record]:
+        await transaction.execute("SET LOCAL search_path = ''")
+        return await transaction.fetch(_SQL["relations"], list(schemas))
+
+    return await database.run(read)
+
+
+async def functions(database: Database, names: Sequence[str]) -> list[Record]:
+    """One row for each form of the functions called ``schema.name``; what there are several of in it is a JSON text.
+
+    Types are named as by ``relations``. Raises ``Unavailable`` where the database cannot be reached.
+    """
+
+    async def read(transaction: Transaction) -> list[Record]:
+        await transaction.execute("SET LOCAL search_path = ''")
+        return await transaction.fetch(_SQL["functions"], list(names))
+
+    return await database.run(read)

@@ -1,0 +1,359 @@
+"""Statements and transactions: the one door to Postgres, where asyncpg's exceptions become ours."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeAlias, TypeGuard, TypeVar
+
+import asyncpg
+
+from gateway.db.pool import Session, Sessions, Use
+from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
+
+Record: TypeAlias = asyncpg.Record
+Lost: TypeAlias = Unavailable | OutcomeUnknown
+Result = TypeVar("Result")
+
+SHARED_SESSIONS = 4
+"""Sessions for statements that share a trip, beside the ``pool_size`` others."""
+SHARED_STATEMENT_TIMEOUT = 1.0
+SHARED_LOCK_TIMEOUT = 0.1
+"""Seconds, for each statement of a shared trip."""
+SEARCHING_SESSIONS = 4
+"""Sessions for searches of the record. Each comes to know hundreds of partitions, which takes its time and memory."""
+
+_ATTEMPTS = 5
+_PINNED = {
+    "application_name": "fencing-gateway",
+    "timezone": "UTC",
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "iso_8601",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "default_transaction_isolation": "read committed",
+}
+
+# Each search is planned for what it asks for. To compile a plan of many days takes longer than it saves, and what goes
+# through days one after the other must not have workers share them out.
+_SEARCHING = {"plan_cache_mode": "force_custom_plan", "jit": "off", "max_parallel_workers_per_gather": "0"}
+
+# Those of them that the server tells about by itself whenever they change, under the names it uses then.
+_REPORTED = {"TimeZone": "UTC", "DateStyle": "ISO, YMD", "IntervalStyle": "iso_8601"}
+
+# The session went away, or was never had. What a statement under way did is another question, answered by the caller.
+_LOST: tuple[type[BaseException], ...] = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+)
+# The database undid the transaction and asks for it again.
+_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.InvalidCachedStatementError)
+
+# Errors of the server, not of the statement: by class, or by the whole SQLSTATE. The statement is
+# undone, and may succeed another time: connections behind the server, timeouts and cancellations, want of memory or
+# disk, conflicts between transactions. A server that takes no writes has become a standby, or is being maintained.
+_PASSING = ("08", "40", "53", "57", "72", "25006", "25P03", "25P04", "55P03")
+_READ_ONLY = "25006"
+_COMPLETION_UNKNOWN = "40003"
+# Errors of a server that grants no session: wrong credentials, no such database, no right to connect to it.
+_REFUSES_SESSIONS = ("28", "3D", "42501")
+_ENDS_THE_SESSION = ("FATAL", "PANIC")
+
+
+class Transaction:
+    """One READ COMMITTED transaction under way. Errors in it are ours; nothing it did is kept unless it commits."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._translated = translated(Unavailable)
+
+    async def fetch(self, sql: str, *arguments: object) -> list[Record]:
+        with self._translated:
+            return await self._session.fetch(sql, *arguments)
+
+    async def fetchrow(self, sql: str, *arguments: object) -> Record | None:
+        with self._translated:
+            return await self._session.fetchrow(sql, *arguments)
+
+    async def execute(self, sql: str, *arguments: object) -> None:
+        with self._translated:
+            await self._session.execute(sql, *arguments)
+
+    def expect_refused_writes(self) -> None:
+        """Take a refused write (25006) for the statement's own fault, because the gateway made this read-only."""
+        self._translated = translated(Unavailable, only_reads=True)
+
+
+class Database:
+    """Postgres, through sessions that are opened as they are needed and survive a restart of the server.
+
+    Every session is pinned to UTC and ISO dates, because resource names contain such values as text, and to time-outs,
+    because a gateway that was paused inside a transaction must not hold a fence row for ever.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        pool_size: int = 16,
+        statement_timeout: float = 30.0,
+        lock_timeout: float = 10.0,
+        idle_timeout: float = 5.0,
+        connect_timeout: float = 5.0,
+    ) -> None:
+        """All time-outs are in seconds."""
+        connect = partial(
+            _connect,
+            dsn,
+            timeout=connect_timeout,
+            command_timeout=statement_timeout + connect_timeout,
+            statement_cache_size=512,
+        )
+        self._connect_apart = partial(
+            _connect,
+            dsn,
+            timeout=connect_timeout,
+            server_settings={**_PINNED, **_SEARCHING, "statement_timeout": "0"},
+        )
+        settings = {
+            **_PINNED,
+            "statement_timeout": _milliseconds(statement_timeout),
+            "lock_timeout": _milliseconds(lock_timeout),
+            "idle_in_transaction_session_timeout": _milliseconds(idle_timeout),
+        }
+        # Whoever shares a trip shares the waiting: so there is little of it, and those whom it fails go by themselves.
+        hasty = settings | {
+            "statement_timeout": _milliseconds(min(statement_timeout, SHARED_STATEMENT_TIMEOUT)),
+            "lock_timeout": _milliseconds(min(lock_timeout, SHARED_LOCK_TIMEOUT)),
+        }
+        self._sessions = Sessions(
+            partial(connect, server_settings=settings), pool_size, connect_timeout, sound=_is_as_pinned
+        )
+        self._shared = Sessions(
+            partial(connect, server_settings=hasty), SHARED_SESSIONS, connect_timeout, sound=_is_as_pinned
+        )
+        self._searching = Sessions(
+            partial(connect, server_settings=settings | _SEARCHING), SEARCHING_SESSIONS, connect_timeout
+        )
+
+    def use(self) -> dict[str, Use]:
+        """How sessions are used: those for statements that share a trip, and all others."""
+        return {"own": self._sessions.use, "shared": self._shared.use}
+
+    async def close(self) -> None:
+        """Close all sessions. The database may be used again afterwards by nobody."""
+        with translated(Unavailable):
+            await self._sessions.close()
+            await self._shared.close()
+            await self._searching.close()
+
+    async def now(self) -> datetime:
+        """The database's clock, the only one that is trusted."""
+        row = await self.fetchrow("SELECT now() AS now")
+        assert row is not None
+        moment: datetime = row["now"]
+        return moment
+
+    async def fetch(self, sql: str, *arguments: object) -> list[Record]:
+        """All rows of one statement that reads."""
+        return await self._alone(asyncpg.Connection.fetch, Unavailable, sql, arguments)
+
+    async def fetchrow(self, sql: str, *arguments: object) -> Record | None:
+        """The first row of one statement that reads."""
+        return await self._alone(asyncpg.Connection.fetchrow, Unavailable, sql, arguments)
+
+    async def search(self, sql: str, *arguments: object) -> list[Record]:
+        """All rows of one statement that looks into the record, on one of the few sessions for that."""
+        return await self._alone(asyncpg.Connection.fetch, Unavailable, sql, arguments, self._searching)
+
+    @asynccontextmanager
+    async def apart(self) -> AsyncIterator[Session]:
+        """A session beside all others, whose statements may take as long as they like: for reading much."""
+        with translated(Unavailable):
+            session = await self._connect_apart()
+        try:
+            yield session
+        finally:
+            # The server gives up what is under way on it.
+            session.terminate()
+
+    async def fetchrow_write(self, sql: str, *arguments: object) -> Record | None:
+        """The first row of one autocommitted statement that writes.
+
+        Raises ``OutcomeUnknown`` where the connection was lost under way: the server may have committed it. Raises
+        ``Unavailable`` where the server ended the statement, by a timeout for example: nothing is written then.
+        """
+        return await self._alone(asyncpg.Connection.fetchrow, OutcomeUnknown, sql, arguments)
+
+    async def fetch_write(self, sql: str, *arguments: object) -> list[Record]:
+        """All rows of one autocommitted statement that writes. Raises what ``fetchrow_write`` raises."""
+        return await self._alone(asyncpg.Connection.fetch, OutcomeUnknown, sql, arguments)
+
+    async def fetchmany_write(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+        """The rows of one writing statement for each of ``arguments``, in one trip and one transaction.
+
+        Each statement has a snapshot of its own. If one of them fails, all are undone.
+        """
+        return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,), self._shared)
+
+    async def fetchmany(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+        """The rows of one reading statement for each of ``arguments``, in one trip."""
+        return await self._alone(asyncpg.Connection.fetchmany, Unavailable, sql, (arguments,), self._shared)
+
+    async def run(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
+        """Run ``work`` in a transaction and commit it. Whatever ``work`` raises rolls everything back.
+
+        Serialization failures and deadlocks are tried again a few times, from the start. Raises ``Unavailable`` where
+        nothing is written, and ``OutcomeUnknown`` where the connection was lost while committing.
+        """
+        for attempt in range(_ATTEMPTS):
+            try:
+                return await self._run_once(work)
+            except Unavailable as error:
+                if not asks_again(error) or attempt == _ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _alone(
+        self,
+        fetch: Callable[..., Awaitable[Result]],
+        lost: type[Lost],
+        sql: str,
+        arguments: tuple[object, ...],
+        sessions: Sessions | None = None,
+    ) -> Result:
+        """One statement by itself."""
+        sessions = sessions or self._sessions
+        with translated(Unavailable):
+            session = await sessions.take()
+        try:
+            with translated(lost):
+                result = await fetch(session, sql, *arguments)
+        except BaseException as error:
+            if _is_answer(error.__cause__) and not _ends_the_session(error.__cause__):
+                sessions.give(session)  # the server has answered: it is ready for the next
+            else:
+                sessions.drop(session)
+            raise
+        sessions.give(session)
+        return result
+
+    async def _run_once(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
+        with translated(Unavailable):
+            session = await self._sessions.take()
+        transaction = session.transaction(isolation="read_committed")
+        try:
+            with translated(Unavailable):
+                await transaction.start()
+        except BaseException:
+            # asyncpg takes its session for one inside a transaction from then on, whatever the server says.
+            self._sessions.drop(session)
+            raise
+        try:
+            try:
+                result = await work(Transaction(session))
+            except BaseException:
+                # The server rolls back the transaction of a session that is lost, before the rollback or during it.
+                with suppress(asyncpg.PostgresError, *_LOST):
+                    if not session.is_closed():
+                        await transaction.rollback()
+                raise
+            with translated(OutcomeUnknown):
+                await transaction.commit()
+        finally:
+            # One whose transaction could be ended neither way is still in it, and is not reused.
+            self._sessions.give(session)
+        return result
+
+
+async def _connect(dsn: str, **settings: Any) -> Session:
+    """Open a session whose acknowledged commits survive a crash of the server, whatever the database's default is.
+
+    A stronger setting of ``synchronous_commit`` (``remote_apply``, say) is left alone.
+    """
+    session: Session = await asyncpg.connect(dsn, **settings)
+    try:
+        await session.execute(
+            "SELECT set_config('synchronous_commit', 'on', false) "
+            "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+        )
+    except BaseException:
+        session.terminate()
+        raise
+    return session
+
+
+def _is_as_pinned(session: Session) -> bool:
+    """Whether no code in the database has set what names of resources are made in, as far as the server has told.
+
+    It tells before the statement is over, and costs nothing. What is known to run code is pinned again in any case
+    (``gateway.db.settings``); a default or a check may run some as well.
+    """
+    reported = session.get_settings()
+    return all(getattr(reported, name, value) == value for name, value in _REPORTED.items())
+
+
+class translated:  # noqa: N801 - reads as a phrase at its call sites
+    """Turns asyncpg's exceptions into ours. ``lost`` is what a lost connection means at this point.
+
+    ``only_reads``: the transaction was made read-only on purpose, so a refused write is the statement's own fault.
+    """
+
+    def __init__(self, lost: type[Lost], *, only_reads: bool = False) -> None:
+        self._lost, self._only_reads = lost, only_reads
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            return
+        if _is_answer(error):
+            raise self._of_server(error) from error
+        # asyncpg's complaint about an argument it cannot encode is an InterfaceError too; that one is our own mistake.
+        if isinstance(error, _LOST) and not isinstance(error, ValueError):
+            raise self._lost("The database connection was lost.") from error
+
+    def _of_server(self, error: asyncpg.PostgresError) -> Lost | SqlError:
+        sqlstate, message = error.sqlstate or "XX000", error.message or str(error)
+        if _ends_the_session(error):
+            if sqlstate.startswith(_REFUSES_SESSIONS):
+                return Unavailable(f"The database refuses the gateway a session: {message}.")
+            return self._lost("The database connection was lost.")
+        if sqlstate == _COMPLETION_UNKNOWN:
+            return self._lost(f"The database does not know the outcome: {message}.")
+        if isinstance(error, asyncpg.LockNotAvailableError):
+            return Unavailable("Another write of this resource is still under way.")
+        if sqlstate == _READ_ONLY and self._only_reads:
+            return SqlError(sqlstate, message, detail=error.detail, hint=error.hint)
+        if sqlstate.startswith(_PASSING) or isinstance(error, _AGAIN):
+            return Unavailable(f"The database ended the statement: {message}.")
+        return SqlError(sqlstate, message, detail=error.detail, hint=error.hint)
+
+
+def asks_again(error: GatewayError) -> bool:
+    """Return whether the database undid the transaction because of others, and wants it from the start."""
+    return isinstance(error.__cause__, _AGAIN)
+
+
+def refuses_sessions(error: Unavailable) -> bool:
+    """Return whether the server can be reached, but grants the gateway no session."""
+    cause = error.__cause__
+    return _is_answer(cause) and _ends_the_session(cause) and (cause.sqlstate or "").startswith(_REFUSES_SESSIONS)
+
+
+def _is_answer(error: BaseException | None) -> TypeGuard[asyncpg.PostgresError]:
+    """Return whether the server said this. asyncpg uses the same classes for what it finds out itself."""
+    return isinstance(error, asyncpg.PostgresError) and error.severity is not None
+
+
+def _ends_the_session(error: asyncpg.PostgresError) -> bool:
+    # The first is the same in all languages of the server. Poolers may send only the second.
+    return (error.severity_en or error.severity) in _ENDS_THE_SESSION
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))

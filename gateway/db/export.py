@@ -1,0 +1,86 @@
+"""The record as text, as long as it may be: PostgreSQL makes the text, a day at a time, and nothing is kept of it here.
+
+Each day is a statement of its own: an export of a year neither holds up the dropping of old days, nor what clears away
+rows, nor has to be sorted as a whole.
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import date
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from gateway.db import record, search
+from gateway.db.conditions import Values, conditions
+from gateway.db.database import Database, translated
+from gateway.db.pool import Session
+from gateway.db.queries import load
+from gateway.errors import Unavailable
+from gateway.fencing.record import Filters
+
+Write: TypeAlias = Callable[[bytes], Coroutine[Any, Any, None]]
+
+_SQL = load("export")
+# ASCII codes of what spreadsheets take for the beginning of a formula; then the wide forms of the same signs.
+_FORMULA = "9, 13, 43, 45, 61, 64, 65291, 65293, 65309, 65312"
+_TEXT = re.compile(r"\{text:(\w+)\}")
+_FIELDS = """
+position,id,at,kind,plane,rule,resource,reason,enforced,token,holder,caller,method,target,client,request_id,
+payload_size,payload_sha256,fence,fence_holder,fence_caller,fence_raised_at,details,hash
+"""
+HEADER = ("".join(_FIELDS.split()) + "\n").encode()
+"""The first line of a CSV export."""
+
+
+class Form(StrEnum):
+    """What an export looks like."""
+
+    CSV = "csv"
+    NDJSON = "ndjson"
+
+
+# Delimiter and quote. Lines of JSON have no control characters in them, so that quoting has nothing to do.
+_SIGNS = {Form.CSV: (",", '"'), Form.NDJSON: ("\x02", "\x01")}
+
+
+class Export:
+    """One export, on a session of its own."""
+
+    def __init__(self, session: Session, filters: Filters, days: list[date], bounds: tuple[int, int]) -> None:
+        self._session, self._filters, self._days, self._bounds = session, filters, days, bounds
+
+    async def write(self, form: Form, write: Write) -> None:
+        """Hand it to ``write`` piece by piece, the oldest first. Raises ``Unavailable``, and what ``write`` raises."""
+        if form is Form.CSV:
+            await write(HEADER)
+        for day in self._days:
+            sql, values = self._of(form, day)
+            delimiter, quote = _SIGNS[form]
+            with translated(Unavailable):
+                await self._session.copy_from_query(
+                    sql, *values, output=write, format="csv", delimiter=delimiter, quote=quote
+                )
+
+    def _of(self, form: Form, day: date) -> tuple[str, list[object]]:
+        values = Values()
+        sql = _TEXT.sub(rf"CASE WHEN ascii(\1) IN ({_FORMULA}) THEN '''' ELSE '' END || \1", _SQL[form])
+        after, until = self._bounds
+        wanted = [
+            *conditions(self._filters, values),
+            f"position > {values.add(after)}",
+            f"position <= {values.add(until)}",
+        ]
+        texts = {"{day}": values.add(day), "{conditions}": "".join(f" AND {one}" for one in wanted)}
+        for name, text in texts.items():
+            sql = sql.replace(name, text)
+        return sql, values.all
+
+
+@asynccontextmanager
+async def exporting(database: Database, filters: Filters, after: int = 0) -> AsyncIterator[Export]:
+    """The entries on record now, after a position. Raises ``Unavailable`` where they cannot be read."""
+    until = await record.seal(database)
+    days = await search.days_between(database, filters, until + 1, after)
+    async with database.apart() as session:
+        yield Export(session, filters, days, (after, until))

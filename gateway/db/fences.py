@@ -1,0 +1,100 @@
+"""The fences: claim them inside the caller's transaction, raise them for a barrier, read them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from gateway.db.database import Database, Record, Transaction
+from gateway.db.queries import load
+from gateway.fencing.rules import Decision, Equal, Fence, Tokens
+from gateway.fencing.token import Token
+
+_SQL = load("fences")
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What the fence of one resource said to a write that cannot simply go on.
+
+    ``fence`` is the row after the claim; where the decision is a refusal, it is the one that refuses. ``pending``:
+    S3 mutations with a lower token are still under way on this resource and must be settled before an answer.
+    """
+
+    resource: str
+    decision: Decision
+    fence: Fence
+    pending: bool
+
+
+async def claim(
+    transaction: Transaction, resources: Sequence[str], tokens: Tokens, equal: Equal, caller: str
+) -> list[Claimed]:
+    """Claim every resource for this write, in one order; the rows stay locked until the transaction ends.
+
+    Returns those claims that do not pass, or have something pending, in the order of names; the fences of all others
+    carry the tokens shown. ``resources`` are different from each other. Whoever gets a decision that does not pass must
+    leave the transaction with an error, so that raises are undone.
+    """
+    return await _claim(transaction, resources, tokens, equal, caller, tokens.write_id or uuid4())
+
+
+async def raise_all(transaction: Transaction, resources: Sequence[str], tokens: Tokens, caller: str) -> list[Claimed]:
+    """The same for a request that writes nothing: where resources are strict, its token is not used up by it.
+
+    A decision that does not pass has raised nothing, and undoes nothing.
+    """
+    return await _claim(transaction, resources, tokens, Equal.ACCEPT, caller, None)
+
+
+async def lock(transaction: Transaction, resources: Sequence[str]) -> None:
+    """Lock every fence there is of these for this transaction alone, in the order in which they are claimed."""
+    await transaction.fetch(_SQL["lock"], resources)
+
+
+async def _claim(
+    transaction: Transaction,
+    resources: Sequence[str],
+    tokens: Tokens,
+    equal: Equal,
+    caller: str,
+    write_id: UUID | None,
+) -> list[Claimed]:
+    # One token goes but once, for all of them.
+    shown = [tokens.token] if tokens.token else [tokens.pairs[resource] for resource in resources]
+    rows = await transaction.fetch(
+        _SQL["claim_many"],
+        ",".join(resources),
+        [token.epoch for token in shown],
+        [token.value for token in shown],
+        tokens.holder,
+        caller,
+        equal is Equal.STRICT,
+        write_id,
+    )
+    return [
+        Claimed(row["fence"]["resource"], Decision(row["decision"]), fence_from_row(row["fence"]), row["pending"])
+        for row in rows
+    ]
+
+
+async def read(database: Database, resource: str) -> Fence | None:
+    """The fence of one resource; None where no token has been seen yet."""
+    row = await database.fetchrow(_SQL["read"], resource)
+    return None if row is None else fence_from_row(row["fence"])
+
+
+async def listed(database: Database, prefix: str, after: str, limit: int) -> list[Fence]:
+    """At most ``limit`` fences whose name starts with ``prefix`` and sorts after ``after``, in the order of names."""
+    return [fence_from_row(row["fence"]) for row in await database.fetch(_SQL["list"], prefix, after, limit)]
+
+
+def fence_from_row(row: Record) -> Fence:
+    """A row of ``fencing.fence``."""
+    return Fence(
+        row["resource"],
+        Token(row["epoch"], row["value"]),
+        row["holder"],
+        row["caller"],
+        row["raised_at"],
+        row["write_id"],
+    )

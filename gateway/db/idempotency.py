@@ -1,0 +1,69 @@
+"""Answers kept by their key, in the transaction of the write they answer: there is no write without its answer."""
+
+import json
+from dataclasses import dataclass
+
+from gateway.db.database import Database, Transaction
+from gateway.db.queries import load
+
+_SQL = load("idempotency")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key as its caller gave it, and the fingerprint of the request it came with."""
+
+    caller: str
+    text: str
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was asked for with a key, by its fingerprint, and what was answered.
+
+    ``claimed``: the resources of the fences it was written under, each with the number of the write that claimed it.
+    """
+
+    fingerprint: bytes
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    claimed: list[tuple[str, int]]
+
+
+async def take(transaction: Transaction, key: Key) -> Kept | None:
+    """Make the key that of the write under way. Where it belongs to one that is over, its answer.
+
+    Where that write is still under way its end is waited for. Raises ``Unavailable`` where it takes too long.
+    """
+    while True:
+        taken = await transaction.fetchrow(_SQL["take"], key.caller, key.text, key.fingerprint)
+        if taken is not None:
+            return None
+        # Each statement has a snapshot of its own. Nothing here: it has just been forgotten, and is free again.
+        found = await kept(transaction, key)
+        if found is not None:
+            return found
+
+
+async def kept(executor: Database | Transaction, key: Key) -> Kept | None:
+    """The answer of a write that is over; None where there is none with this key."""
+    row = await executor.fetchrow(_SQL["kept"], key.caller, key.text)
+    if row is None:
+        return None
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in json.loads(row["headers"])]
+    claimed = [(resource, number) for resource, number in json.loads(row["claimed"])]
+    return Kept(row["fingerprint"], row["status"], headers, row["body"], claimed)
+
+
+async def keep(transaction: Transaction, key: Key, kept: Kept) -> None:
+    """The answer to the write under way, for whoever comes with the key again."""
+    headers = json.dumps([(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept.headers])
+    claimed = json.dumps(kept.claimed)
+    await transaction.execute(_SQL["keep"], key.caller, key.text, kept.status, headers, kept.body, claimed)
+
+
+async def forget(database: Database, retention: float, limit: int) -> int:
+    """Remove at most ``limit`` answers older than ``retention`` seconds, by the database's clock; how many it were."""
+    return len(await database.run(lambda transaction: transaction.fetch(_SQL["forget"], retention, limit)))

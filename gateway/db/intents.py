@@ -1,0 +1,196 @@
+"""Intents, forbidden ETags and known objects: the part of the object protocol that lives in Postgres."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from gateway.db.database import Database, Record, Transaction
+from gateway.db.fences import fence_from_row
+from gateway.db.queries import load
+from gateway.fencing.intent import (
+    ABSENCE,
+    Announcement,
+    Begun,
+    Forbidden,
+    Intent,
+    Kind,
+    KnownObject,
+    Raised,
+    Spent,
+)
+from gateway.fencing.rules import Decision, Equal, Fence, Mode, Presented
+from gateway.fencing.token import Token
+
+_SQL = load("intents")
+_RAISE = load("fences")["raise"]
+
+
+async def begin(
+    database: Database,
+    write: Announcement,
+    looked: KnownObject | None = None,
+    store_time: datetime | None = None,
+    outcomes: Sequence[str] | None = None,
+) -> Begun:
+    """Claim the resource and announce the mutation in one transaction.
+
+    It is conditioned on what was ``looked`` up at the key; without that on what is remembered of it, else on absence.
+    ``store_time`` is the store's own clock: what was forbidden a day before it is forgotten, and what is spent is so no
+    longer once the signature is dead. The answer names those of ``outcomes`` that are spent; of None, all.
+    """
+    presented = write.presented
+    row = await database.fetchrow_write(
+        _SQL["begin" if looked is None else "begin_looked"],
+        write.resource,
+        presented.token.epoch if presented else None,
+        presented.token.value if presented else None,
+        presented.holder if presented else None,
+        write.caller,
+        write.equal is Equal.STRICT,
+        write.mode is Mode.OBSERVE,
+        write.bucket,
+        write.key,
+        write.write_id,
+        write.attempt,
+        looked is not None,
+        looked.etag if looked else None,
+        looked.tombstone if looked else None,
+        write.kind,
+        write.upload_id,
+        write.dead_after,
+        write.entombs,
+        store_time,
+        write.removes,
+        None if outcomes is None else list(outcomes),
+    )
+    assert row is not None
+    return Begun(
+        decision=None if row["decision"] is None else Decision(row["decision"]),
+        fence=_fence(row["fence"]),
+        pending=_intents(row["pending"]),
+        signed_at=row["signed_at"],
+        forbidden=frozenset(row["forbidden"] or ()),
+        key=KnownObject(row["etag"], bool(row["tombstone"])),
+        differs=looked is not None and bool(row["differs"]),
+        spent=tuple(Spent(one["etag"], Token(one["epoch"], one["value"])) for one in row["spent"] or ()),
+    )
+
+
+async def finish(
+    database: Database,
+    write: Announcement,
+    etag: str | None,
+    *,
+    tombstone: bool,
+    certain: bool = True,
+    spent: Sequence[str] = (),
+) -> bool:
+    """The mutation has taken effect. False: somebody settles it, or has done so and its intent was gone.
+
+    ``certain`` False where the ETag is what was seen at the key before the announcement. ``spent``: what requests that
+    were sent for it were conditioned on.
+    """
+    row = await database.fetchrow_write(
+        _SQL["finish"],
+        write.resource,
+        write.bucket,
+        write.key,
+        write.write_id,
+        write.attempt,
+        etag,
+        tombstone,
+        certain,
+        list(spent),
+    )
+    assert row is not None
+    return bool(row["undisturbed"])
+
+
+async def abandon(database: Database, write: Announcement, spent: Sequence[str] = ()) -> None:
+    """One's own mutation can have no effect any more: forget it. ``spent``: as of ``finish``."""
+    await database.fetchrow_write(
+        _SQL["abandon"], write.resource, write.bucket, write.key, write.write_id, write.attempt, list(spent)
+    )
+
+
+async def forget_spent(database: Database, store_time: datetime, limit: int) -> int:
+    """Forget conditions of requests that the store refuses by now, by its own clock; how many there were."""
+
+    async def forget(transaction: Transaction) -> int:
+        return len(await transaction.fetch(_SQL["forget_spent"], store_time, limit))
+
+    return await database.run(forget)
+
+
+async def settle(database: Database, intent: Intent, *, seen: bool) -> None:
+    """The mutation can have no effect any more that it has not had: forget it. An older holder's goes on record.
+
+    ``seen``: it has been seen to have taken effect.
+    """
+    await database.fetchrow_write(
+        _SQL["settle"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt, seen
+    )
+
+
+async def forbid(database: Database, intent: Intent, store_time: datetime | None = None) -> Forbidden:
+    """Forbid the ETag the intent is conditioned on, and mark it as being settled; durable when this returns."""
+    etag = ABSENCE if intent.expected is None else intent.expected
+    row = await database.fetchrow_write(
+        _SQL["forbid"],
+        intent.resource,
+        intent.bucket,
+        intent.key,
+        etag,
+        intent.write_id,
+        intent.attempt,
+        store_time,
+    )
+    assert row is not None
+    return Forbidden(row["signed_at"], frozenset(row["etags"]), frozenset(row["spent"]))
+
+
+async def raise_fence(database: Database, resource: str, presented: Presented, caller: str) -> Raised:
+    """Raise without writing, in one transaction, and say which older mutations are still under way."""
+    row = await database.fetchrow_write(
+        _RAISE, resource, presented.token.epoch, presented.token.value, presented.holder, caller
+    )
+    assert row is not None
+    fence = _fence(row["fence"])
+    assert fence is not None
+    return Raised(Decision(row["decision"]), fence, _intents(row["pending"]))
+
+
+async def is_pending(database: Database, intent: Intent) -> bool:
+    """Whether this mutation is still announced."""
+    row = await database.fetchrow(
+        _SQL["pending"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt
+    )
+    return row is not None and bool(row["pending"])
+
+
+async def all_pending(database: Database, limit: int) -> list[Intent]:
+    """Every mutation that may be under way, the oldest first."""
+    return [_intent(row["intent"]) for row in await database.fetch(_SQL["all_pending"], limit)]
+
+
+def _fence(row: Record | None) -> Fence | None:
+    return None if row is None or row["resource"] is None else fence_from_row(row)
+
+
+def _intents(rows: list[Record] | None) -> tuple[Intent, ...]:
+    return tuple(_intent(row) for row in rows or ())
+
+
+def _intent(row: Record) -> Intent:
+    return Intent(
+        row["resource"],
+        row["bucket"],
+        row["key"],
+        row["write_id"],
+        Token(row["epoch"], row["value"]),
+        row["expected"],
+        row["signed_at"],
+        row["attempt"],
+        Kind(row["kind"]),
+        row["upload_id"],
+        row["dead_after"],
+    )

@@ -1,0 +1,254 @@
+"""Locks, leases and queues: the functions that decide about them, and how they stand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from gateway.db.database import Database, Record
+from gateway.db.queries import load
+from gateway.fencing.lease import Hold, Lease, LockView, Mode, Renewal, Waiter, Wanted
+from gateway.fencing.token import Token
+
+_SQL = load("leases")
+
+
+class Outcome(StrEnum):
+    """What became of a wish."""
+
+    GRANTED = "granted"
+    WAITING = "waiting"
+    HELD = "held"
+    UPGRADE = "upgrade"
+    """The holder shares the lock already, and wants it alone."""
+    EXHAUSTED = "exhausted"
+
+
+class Ended(StrEnum):
+    """What became of a lease that was to be released."""
+
+    RELEASED = "released"
+    LOST = "lost"
+    FORBIDDEN = "forbidden"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How the queue of a lock went on. All tickets up to ``handed`` have been served, or nobody answered to them; None
+    where nobody was served. There may be more to hand over in ``look_in`` seconds; None where nobody waits.
+    """
+
+    resource: str
+    handed: int | None
+    look_in: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a waiter is to wait: at a gateway (``attendant``) that is given up when it has not been heard of for
+    ``attended`` seconds. What is handed over to it there is good for ``collect`` seconds.
+    """
+
+    attendant: UUID
+    attended: float
+    collect: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The answer to a wish. ``lease``: the one granted, or one that is in the way. ``place``: in the queue, from 1."""
+
+    outcome: Outcome
+    lease: Lease | None
+    fresh: bool
+    ticket: int | None
+    place: int | None
+    delayed_for: float | None
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """How the waiters of a gateway stand: the tickets in queues, and locks that somebody has to look at."""
+
+    waiting: frozenset[int]
+    due: tuple[str, ...]
+
+
+async def acquire(database: Database, wishes: Sequence[tuple[Wanted, Place | None]]) -> list[Asked]:
+    """Ask for locks, in one transaction; with a place to wait at, or without. They are in the order of their names.
+
+    To ask twice is to ask once: ``OutcomeUnknown`` is cleared up by asking again.
+    """
+    rows = await database.fetchmany_write(_SQL["acquire"], [_wish(*wish) for wish in wishes])
+    return [_asked(wanted, row) for (wanted, _), row in zip(wishes, rows, strict=True)]
+
+
+async def acquire_alone(database: Database, wanted: Wanted, place: Place | None) -> Asked:
+    """The same for one, which waits for as long as it takes to have a look at the lock."""
+    row = await database.fetchrow_write(_SQL["acquire"], *_wish(wanted, place))
+    assert row is not None
+    return _asked(wanted, row)
+
+
+async def renew(database: Database, renewals: Sequence[Renewal], *, hasty: bool = False) -> list[Lease | bool]:
+    """Renew leases in one statement, in the order of names and ids. Each the lease, or else whether it is somebody
+    else's. ``hasty``: rather fail than wait.
+    """
+    arguments = (
+        [renewal.resource for renewal in renewals],
+        [renewal.lease for renewal in renewals],
+        [renewal.caller for renewal in renewals],
+        [renewal.ttl for renewal in renewals],
+    )
+    rows = (
+        await database.fetchmany_write(_SQL["renew"], [arguments])
+        if hasty
+        else await database.fetch_write(_SQL["renew"], *arguments)
+    )
+    return [bool(row["forbidden"]) if row["expires_in"] is None else _lease(row) for row in rows]
+
+
+async def release(database: Database, leases: Sequence[tuple[str, UUID, str]]) -> list[tuple[Ended, Turn]]:
+    """End leases (resource, id, caller), in one transaction. They are in the order of their names."""
+    rows = await database.fetchmany_write(_SQL["release"], leases)
+    return [(Ended(row["outcome"]), _turn(lease[0], row)) for lease, row in zip(leases, rows, strict=True)]
+
+
+async def release_alone(database: Database, resource: str, lease: UUID, caller: str) -> tuple[Ended, Turn]:
+    """The same for one, which waits for as long as it takes to have a look at the lock."""
+    row = await database.fetchrow_write(_SQL["release"], resource, lease, caller)
+    assert row is not None
+    return Ended(row["outcome"]), _turn(resource, row)
+
+
+async def withdraw(database: Database, resource: str, holder: str, caller: str, request: str) -> Turn:
+    """End a wish, whether it waits or was granted."""
+    row = await database.fetchrow_write(_SQL["withdraw"], resource, holder, caller, request)
+    assert row is not None
+    return _turn(resource, row)
+
+
+async def leave(database: Database, attendant: UUID, places: Sequence[tuple[str, int]], linger: float) -> list[Turn]:
+    """Waiters (resource, ticket) wait no longer; those that have named a request stay in the queue for ``linger``."""
+    rows = await database.fetch_write(
+        _SQL["leave"], attendant, [resource for resource, _ in places], [ticket for _, ticket in places], linger
+    )
+    return [_turn(row["resource"], row) for row in rows]
+
+
+async def break_lock(database: Database, resource: str, expected: Token, caller: str, reason: str) -> tuple[int, Turn]:
+    """End every lease with exactly this token, on record; how many there were."""
+    row = await database.fetchrow_write(_SQL["break"], resource, expected.epoch, expected.value, caller, reason)
+    assert row is not None
+    return row["broken"], _turn(resource, row)
+
+
+async def advance(database: Database, resources: Sequence[str]) -> list[Turn]:
+    """Look at locks, in one transaction and in the order of their names: end what has lapsed, and hand over."""
+    rows = await database.fetchmany_write(_SQL["advance"], [(resource,) for resource in resources])
+    return [_turn(resource, row) for resource, row in zip(resources, rows, strict=True)]
+
+
+async def advance_alone(database: Database, resource: str) -> Turn:
+    """The same for one, which waits for as long as it takes to have a look at the lock."""
+    row = await database.fetchrow_write(_SQL["advance"], resource)
+    assert row is not None
+    return _turn(resource, row)
+
+
+async def attend(database: Database, attendant: UUID, attended: float) -> Attended:
+    """Let a gateway be heard of for another ``attended`` seconds, and see how its waiters stand."""
+    row = await database.fetchrow_write(_SQL["attend"], attendant, attended)
+    assert row is not None
+    return Attended(frozenset(row["waiting"]), tuple(row["due"]))
+
+
+async def places(database: Database, attendant: UUID, tickets: Sequence[int]) -> list[tuple[str, int]]:
+    """Places of a gateway (resource, ticket) by their tickets, as far as they are there."""
+    return [(row["resource"], row["ticket"]) for row in await database.fetch(_SQL["places"], attendant, tickets)]
+
+
+async def lapsed(database: Database, limit: int) -> list[str]:
+    """At most ``limit`` names of locks with leases that have lapsed and that nobody has looked at since."""
+    return [row["resource"] for row in await database.fetch(_SQL["lapsed"], limit)]
+
+
+async def forget(database: Database) -> None:
+    """Clear away places in queues that have been nobody's for long."""
+    await database.fetch_write(_SQL["forget_waiters"])
+    await database.fetch_write(_SQL["forget_attendants"])
+
+
+async def views(database: Database, resources: Sequence[str], queue: int) -> list[LockView]:
+    """How locks stand, in the order of their names; each with the first ``queue`` of its waiters."""
+    return [_view(row) for row in await database.fetch(_SQL["views"], resources, queue)]
+
+
+async def held(database: Database, prefix: str, after: str, limit: int) -> list[str]:
+    """At most ``limit`` names of locks that are held, that start with ``prefix`` and sort after ``after``."""
+    return [row["resource"] for row in await database.fetch(_SQL["held"], prefix, after, limit)]
+
+
+def _wish(wanted: Wanted, place: Place | None) -> tuple[object, ...]:
+    where = (None, None, None) if place is None else (place.attendant, place.attended, place.collect)
+    who = (wanted.resource, wanted.holder, wanted.caller)
+    return (*who, wanted.mode, wanted.request, wanted.ttl, wanted.delay, *where)
+
+
+def _asked(wanted: Wanted, row: Record) -> Asked:
+    return Asked(
+        Outcome(row["outcome"]),
+        None if row["expires_in"] is None else _lease(row),
+        bool(row["fresh"]),
+        row["ticket"],
+        row["place"],
+        row["delayed_for"],
+        _turn(wanted.resource, row),
+    )
+
+
+def _turn(resource: str, row: Record) -> Turn:
+    return Turn(resource, row["handed"], row["look_in"])
+
+
+def _lease(row: Record) -> Lease:
+    lease = row["lease"]
+    return Lease(
+        lease["resource"],
+        lease["id"],
+        lease["holder"],
+        lease["caller"],
+        Mode(lease["mode"]),
+        Token(lease["epoch"], lease["value"]),
+        lease["acquired_at"],
+        lease["expires_at"],
+        row["expires_in"],
+    )
+
+
+def _view(row: Record) -> LockView:
+    issued = row["value"] is not None and (row["epoch"], row["value"]) != (0, 0)
+    return LockView(
+        row["resource"],
+        Token(row["epoch"], row["value"]) if issued else None,
+        tuple(_hold(lease, row["now"]) for lease in row["leases"]),
+        row["waiters"],
+        tuple(
+            Waiter(waiter["holder"], waiter["caller"], Mode(waiter["mode"]), waiter["since"]) for waiter in row["queue"]
+        ),
+        row["delayed_for"],
+    )
+
+
+def _hold(lease: Record, now: datetime) -> Hold:
+    return Hold(
+        lease["holder"],
+        lease["caller"],
+        Mode(lease["mode"]),
+        Token(lease["epoch"], lease["value"]),
+        lease["acquired_at"],
+        lease["expires_at"],
+        max(0.0, (lease["expires_at"] - now).total_seconds()),
+    )

@@ -1,0 +1,71 @@
+"""Installs and upgrades the ``fencing`` schema with the migrations that come with the package."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from gateway.db.database import Database
+from gateway.errors import SqlError
+
+if TYPE_CHECKING:
+    from alembic.config import Config as Alembic
+
+UNDEFINED_TABLE = "42P01"
+
+_PACKAGED = Path(__file__).parents[1] / "migrations"
+_CHECKOUT = Path(__file__).parents[2] / "migrations"
+
+
+def upgrade(dsn: str) -> None:
+    """Bring the schema to the version of this package, in one transaction. Safe to run at any time, by anyone.
+
+    Raises ``SqlError`` where the database refuses, for example for want of privileges.
+    """
+    from alembic import command  # noqa: PLC0415 - half of what starting any command takes, and few migrate
+
+    try:
+        command.upgrade(_alembic(dsn), "head")
+    except Exception as error:
+        # Alembic's driver wraps the database's answer, more than once.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, asyncpg.PostgresError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise SqlError(cause.sqlstate or "XX000", cause.message or str(cause)) from error
+
+
+def newest() -> str:
+    """The revision this package needs."""
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - as above
+
+    head = ScriptDirectory.from_config(_alembic("")).get_current_head()
+    assert head is not None
+    return head
+
+
+async def installed(dsn: str) -> str | None:
+    """The revision the database has; None where the schema is not installed.
+
+    Raises ``Unavailable`` where the database cannot be reached, ``SqlError`` where it refuses.
+    """
+    database = Database(dsn, pool_size=1)
+    try:
+        row = await database.fetchrow("SELECT version_num FROM fencing.migration")
+    except SqlError as error:
+        if error.sqlstate == UNDEFINED_TABLE:
+            return None
+        raise
+    finally:
+        await database.close()
+    return None if row is None else str(row["version_num"])
+
+
+def _alembic(dsn: str) -> "Alembic":
+    from alembic.config import Config as Alembic  # noqa: PLC0415 - as above
+
+    config = Alembic()
+    config.set_main_option("script_location", str(_PACKAGED if _PACKAGED.is_dir() else _CHECKOUT))
+    config.attributes["dsn"] = dsn
+    return config

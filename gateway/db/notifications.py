@@ -1,0 +1,81 @@
+"""Hears what the database announces, by LISTEN on a session of its own: what is announced to a pool is lost in it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from gateway.db.database import translated
+from gateway.db.pool import Session
+from gateway.errors import Unavailable
+
+Channels: TypeAlias = Mapping[str, Collection[str] | None]
+"""What to listen to: names of channels, each with the payloads that matter, or None where all of them do."""
+
+CATALOG: Channels = {"pgrst": ("", "reload schema"), "fencing_catalog": None}
+"""Changes of tables. PostgREST's channel, which migration tools know, and one of our own. The former also tells it to
+read its configuration again, which is none of our business.
+"""
+LEASES: Channels = {"fencing_lease": None}
+"""Locks that have been handed over to a waiter (migrations, ``hand_over_v1``)."""
+RECORD: Channels = {"fencing_record": None}
+"""Entries that have been sealed (migrations, ``seal_v1``)."""
+
+# Seconds without a word after which the session is asked whether it is still there: a lost one may say nothing.
+_SILENCE = 30.0
+
+
+class Announced:
+    """What one session hears. Once it is lost there is no more to hear."""
+
+    def __init__(self, session: Session, channels: Channels) -> None:
+        self._session, self._channels = session, channels
+        self._heard = asyncio.Event()
+        self._payloads: list[str] = []
+
+    async def next(self) -> list[str]:
+        """Wait until something has been announced since last time: the payloads. Raises ``Unavailable`` once lost."""
+        while not self._heard.is_set():
+            try:
+                async with asyncio.timeout(_SILENCE):
+                    await self._heard.wait()
+            except TimeoutError:
+                with translated(Unavailable):
+                    await self._session.execute("SELECT 1", timeout=_SILENCE)
+        self._heard.clear()
+        if self._session.is_closed():
+            raise Unavailable("The session that listens to announcements was lost.")
+        payloads, self._payloads = self._payloads, []
+        return payloads
+
+    def hear(self, _: object, __: int, channel: str, payload: object) -> None:
+        wanted = self._channels[channel]
+        if wanted is None or payload in wanted:
+            self._payloads.append(str(payload))
+            self._heard.set()
+
+    def end(self, _: object) -> None:
+        self._heard.set()
+
+
+Listen: TypeAlias = Callable[[], AbstractAsyncContextManager[Announced]]
+
+
+@asynccontextmanager
+async def listening(dsn: str, connect_timeout: float, channels: Channels = CATALOG) -> AsyncIterator[Announced]:
+    """A session that listens from here on. Raises ``Unavailable`` where there is none to be had."""
+    settings: dict[str, Any] = {"server_settings": {"application_name": "fencing-gateway listening"}}
+    with translated(Unavailable):
+        session: Session = await asyncpg.connect(dsn, timeout=connect_timeout, **settings)
+    try:
+        announced = Announced(session, channels)
+        session.add_termination_listener(announced.end)
+        for channel in channels:
+            with translated(Unavailable):
+                await session.add_listener(channel, announced.hear)
+        yield announced
+    finally:
+        # Nothing is under way on it that could be lost.
+        session.terminate()

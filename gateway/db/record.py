@@ -1,0 +1,152 @@
+"""The record: what is written to it, the sealing of that into one chain, the end of the chain, its partitions.
+
+Whoever reads the record seals first (``seal``): then everything that has been answered to anybody is in it.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import date, datetime
+from uuid import UUID
+
+from gateway.db.database import Database, Record, Transaction
+from gateway.db.queries import load
+from gateway.fencing.record import Entry, Happening, Kind
+from gateway.fencing.rules import Fence
+from gateway.fencing.token import Token
+
+_SQL = load("record")
+
+BATCH = 10_000
+"""Entries that are sealed in one transaction, in well under a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of the record: the position of its last entry, 0 where there is none, and its hash (hex).
+
+    Noted down outside the database it is a witness: nobody can change what is up to it without being found out.
+    """
+
+    position: int
+    hash: str
+
+
+async def seal(database: Database, limit: int = BATCH) -> int:
+    """Bring into the record whatever has been committed by now, in transactions of about ``limit`` entries.
+
+    Waits for others who are at it, but not for what is written meanwhile: in a storm there is no end of that. Returns
+    the position of the last entry.
+    """
+    newest = None
+    while True:
+        row = await database.fetchrow_write(_SQL["seal"], limit, True)  # noqa: FBT003 - an argument of SQL
+        assert row is not None
+        if row["sealed"] < limit:
+            return int(row["position"])
+        left = await database.fetchrow(_SQL["left"])
+        assert left is not None
+        newest = left["newest"] if newest is None else newest
+        if newest is None or left["oldest"] is None or left["oldest"] > newest:
+            return int(row["position"])
+
+
+async def seal_some(database: Database, limit: int = BATCH) -> int | None:
+    """Bring about ``limit`` entries into the record, how many; None where somebody else is at it."""
+    row = await database.fetchrow_write(_SQL["seal"], limit, False)  # noqa: FBT003 - an argument of SQL
+    assert row is not None
+    sealed: int | None = row["sealed"]
+    return sealed
+
+
+async def head(database: Database) -> Head:
+    """The end of the record as it is, without sealing."""
+    row = await database.fetchrow(_SQL["head"])
+    assert row is not None
+    return Head(row["position"], row["hash"])
+
+
+async def put(executor: Database | Transaction, happening: Happening) -> tuple[UUID, datetime]:
+    """Write down one thing that is no refusal; its id, and when. It is in the record once sealed.
+
+    With a ``Database`` it is durable when this returns; with a ``Transaction`` it becomes so with its commit.
+    """
+    execute = executor.fetchrow_write if isinstance(executor, Database) else executor.fetchrow
+    token, fence, details = happening.token, happening.fence, happening.details
+    row = await execute(
+        _SQL["put"],
+        happening.kind,
+        happening.plane,
+        happening.rule,
+        happening.resource,
+        happening.reason,
+        token.epoch if token else None,
+        token.value if token else None,
+        happening.holder,
+        happening.caller,
+        happening.request_id,
+        fence.token.epoch if fence else None,
+        fence.token.value if fence else None,
+        fence.holder if fence else None,
+        fence.caller if fence else None,
+        fence.raised_at if fence else None,
+        None if details is None else json.dumps(details),
+    )
+    assert row is not None
+    return row["id"], row["at"]
+
+
+async def prepare_partitions(database: Database, ahead: int, most: int) -> int:
+    """Make partitions, for weeks as a rule, until today and ``ahead`` days more have one; at most ``most``. How many.
+
+    Raises ``SqlError`` where the record is in use in a way that others would have to wait.
+    """
+    row = await database.fetchrow_write(_SQL["prepare_partitions"], ahead, most)
+    assert row is not None
+    return int(row["made"])
+
+
+async def drop_partition(database: Database, keep: int) -> date | None:
+    """Drop the oldest partition whose days are all more than ``keep`` days ago, which goes on record; its last day.
+
+    None where there is none. Raises ``SqlError`` where the record is in use in a way that others would have to wait;
+    and where fewer than seven days would be kept.
+    """
+    row = await database.fetchrow_write(_SQL["drop_partition"], keep)
+    assert row is not None
+    last_day: date | None = row["last_day"]
+    return last_day
+
+
+def entry_from_row(row: Record) -> Entry:
+    """A row with all columns of ``fencing.entry``."""
+    return Entry(
+        position=row["position"],
+        hash=row["hash"].hex(),
+        id=row["id"],
+        at=row["at"],
+        kind=Kind(row["kind"]),
+        plane=row["plane"],
+        rule=row["rule"],
+        resource=row["resource"],
+        reason=row["reason"],
+        enforced=row["enforced"],
+        token=None if row["value"] is None else Token(row["epoch"] or 0, row["value"]),
+        holder=row["holder"],
+        caller=row["caller"],
+        method=row["method"],
+        target=row["target"],
+        client=row["client"],
+        request_id=row["request_id"],
+        payload_size=row["payload_size"],
+        payload_sha256=row["payload_sha256"],
+        fence=fence_from_row(row["resource"], row),
+        details=None if row["details"] is None else json.loads(row["details"]),
+    )
+
+
+def fence_from_row(resource: str, row: Record) -> Fence | None:
+    """What an entry met: from the columns of ``fencing.entry`` or of the intake that begin with ``fence_``."""
+    if row["fence_value"] is None:
+        return None
+    token = Token(row["fence_epoch"] or 0, row["fence_value"])
+    return Fence(resource, token, row["fence_holder"], row["fence_caller"], row["fence_raised_at"])

@@ -1,0 +1,111 @@
+"""Refused writes on their way into the record. What reads them there is ``gateway.db.search``."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from uuid import UUID, uuid4
+
+from gateway.db.database import Database, Transaction
+from gateway.db.queries import load
+from gateway.db.record import fence_from_row
+from gateway.fencing.record import Attempt, Captured, Refusal, Rejection
+from gateway.fencing.rules import Decision
+
+_SQL = load("rejections")
+
+
+async def record(executor: Database | Transaction, refusals: Sequence[Refusal]) -> list[Rejection]:
+    """Put refusals on record, in one statement; each gets its time from the database.
+
+    With a ``Database`` they are durable when this returns; with a ``Transaction`` they become so with its commit.
+    Raises ``Unavailable``, ``OutcomeUnknown`` or ``SqlError`` where they are not: then none may be answered as one.
+    """
+    ids = [uuid4() for _ in refusals]
+    attempts = [(one.resource, one.attempt) for one in refusals]
+    execute = executor.fetch_write if isinstance(executor, Database) else executor.fetch
+    rows = await execute(
+        _SQL["record"], *_attempted(ids, attempts), *_columns(map(_met, refusals), 7), *_payloads(ids, attempts)
+    )
+    at = {row["id"]: row["at"] for row in rows}
+    return [
+        Rejection(entry, at[entry], one.resource, one.reason, one.enforced, one.attempt, one.fence)
+        for entry, one in zip(ids, refusals, strict=True)
+    ]
+
+
+async def record_overtaken(database: Database, attempts: Sequence[tuple[str, Attempt]]) -> list[Rejection | None]:
+    """Put those of many writes on record, in one statement, whose fence carries a higher token already.
+
+    ``attempts``: resource and write, each with a token. In the same order, each its rejection, or None where the fence
+    says otherwise by now. Raises what ``record`` raises.
+    """
+    ids = [uuid4() for _ in attempts]
+    arguments = (*_attempted(ids, attempts), *_payloads(ids, attempts))
+    rows = {row["id"]: row for row in await database.fetch_write(_SQL["record_overtaken"], *arguments)}
+    return [
+        Rejection(entry, row["at"], resource, Decision.STALE, True, attempt, fence_from_row(resource, row))  # noqa: FBT003
+        if (row := rows.get(entry))
+        else None
+        for entry, (resource, attempt) in zip(ids, attempts, strict=True)
+    ]
+
+
+def _attempted(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> list[Sequence[object]]:
+    """What is recorded of writes whatever refused them, a sequence for each column."""
+    rows = (
+        (
+            entry,
+            resource,
+            attempt.token.epoch if attempt.token else None,
+            attempt.token.value if attempt.token else None,
+            attempt.holder,
+            attempt.caller,
+            attempt.method,
+            attempt.target,
+            attempt.client,
+            attempt.request_id,
+            attempt.payload_size,
+            attempt.payload_sha256,
+            attempt.plane,
+            attempt.rule,
+            _details(attempt.captured),
+        )
+        for entry, (resource, attempt) in zip(ids, attempts, strict=True)
+    )
+    return _columns(rows, 15)
+
+
+def _met(refusal: Refusal) -> tuple[object, ...]:
+    """What refused it."""
+    fence = refusal.fence
+    if fence is None:
+        return refusal.reason, refusal.enforced, None, None, None, None, None
+    token = fence.token
+    return refusal.reason, refusal.enforced, token.epoch, token.value, fence.holder, fence.caller, fence.raised_at
+
+
+def _details(captured: Captured | None) -> str | None:
+    """The payload itself can be erased one day. What it was stays proven by its hash."""
+    if captured is None:
+        return None
+    payload: dict[str, object] = {"media_type": captured.media_type, "kept": len(captured.body)}
+    if captured.left_out is not None:
+        payload["left_out"] = captured.left_out
+    else:
+        payload["sha256"] = hashlib.sha256(captured.body).hexdigest()
+        payload["truncated"], payload["redacted"] = captured.truncated, captured.redacted
+    return json.dumps({"payload": payload})
+
+
+def _payloads(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> list[Sequence[object]]:
+    rows = (
+        (entry, captured.media_type, captured.body, captured.truncated)
+        for entry, (_, attempt) in zip(ids, attempts, strict=True)
+        if (captured := attempt.captured) and captured.left_out is None
+    )
+    return _columns(rows, 4)
+
+
+def _columns(rows: Iterable[Sequence[object]], number: int) -> list[Sequence[object]]:
+    """The same rows by their columns, of which there are so many even if there are no rows."""
+    return list(zip(*rows, strict=True)) or [()] * number

@@ -1,0 +1,128 @@
+"""What the gateway's role may do in the schema ``fencing``: what it needs, and what it had better not be able to do."""
+
+from functools import partial
+from importlib.resources import files
+
+from gateway.db.database import Database, Transaction
+from gateway.db.queries import load
+from gateway.errors import ConfigurationError, SqlError
+
+_SQL = load("rights")
+
+# The rights that the gateway's statements need, table by table. The gateway adds to the record and never changes it.
+# A test derives the same table from the text of all queries and functions.
+TABLES = {
+    "migration": ("SELECT",),
+    "fence": ("SELECT", "INSERT", "UPDATE"),
+    "intent": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "forbidden": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "spent": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "object": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "upload": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "tombstone": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "idempotency": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "lock": ("SELECT", "INSERT", "UPDATE"),
+    "lease": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "attendant": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "waiter": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "living_waiter": ("SELECT",),
+    "issuer": ("SELECT", "INSERT", "UPDATE"),
+    "intake": ("SELECT", "INSERT"),
+    "entry": ("SELECT",),
+    "entry_other": ("SELECT",),
+    "head": ("SELECT",),
+    "record": ("SELECT",),
+    "rejection": ("SELECT",),
+    "event": ("SELECT",),
+    "administration": ("SELECT",),
+    "payload": ("SELECT", "INSERT"),
+    "traffic": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "patrol": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "watch": ("SELECT", "UPDATE"),
+    "webhook": ("SELECT", "INSERT", "UPDATE"),
+    "alarm": ("SELECT", "INSERT", "UPDATE"),
+}
+
+OF_THE_OWNER = {"guarded", "stamp", "refusals_counted"}
+"""Tables that only functions work on that run with the rights of the schema's owner."""
+
+# Functions that run with the rights of the schema's owner, and are for the gateway. Others of that kind are for writers
+# beside it.
+FUNCTIONS = (
+    "seal_v1",
+    "prepare_days_v1",
+    "drop_day_v1",
+    "drop_payloads_v1",
+    "watch_step_v1",
+    "look_at_guards_v1",
+    "record_refusals_v1",
+)
+
+
+async def grant(dsn: str, role: str) -> None:
+    """Give a role what a gateway needs, and take away whatever more it has on these tables. As the schema's owner.
+
+    Raises ``ConfigurationError`` where that role is the owner, or could act as it, which leaves nothing to take away;
+    ``SqlError`` where there is no such role, or the session may not grant.
+    """
+
+    async def work(transaction: Transaction) -> None:
+        if await transaction.fetch(_SQL["owned"], role):
+            raise ConfigurationError(
+                f"{role} owns tables of the schema fencing, or may act as who does: it can do anything to them",
+                advice="Let another role own the schema first: docs/operations.md says how.",
+            )
+        for row in await transaction.fetch(_SQL["grants"], *_needed(), list(FUNCTIONS), role):
+            await transaction.execute(row["statement"])
+
+    database = Database(dsn, pool_size=1)
+    try:
+        await database.run(work)
+    finally:
+        await database.close()
+
+
+async def missing(database: Database) -> list[str]:
+    """The privileges this session's role needs on the schema and lacks, such as "INSERT on fencing.fence"."""
+    rows = await database.fetch(_SQL["missing"], *_needed(), list(FUNCTIONS))
+    return [row["privilege"] for row in rows]
+
+
+async def refused_statements(database: Database) -> list[str]:
+    """Let PostgreSQL plan each query of ``gateway/db`` for this session's role, and return those that it refuses.
+
+    A plan is refused where the role lacks a right on any relation of the query. Nothing is carried out. Queries that
+    are completed when they are used are left out, and so are settings.
+    """
+    refused = []
+    for number, (name, query) in enumerate(queries()):
+        try:
+            await database.run(partial(_plan, f"tried_{number}", query))
+        except SqlError as error:
+            refused.append(f"{name}: {error.message}")
+    return refused
+
+
+async def _plan(name: str, query: str, transaction: Transaction) -> None:
+    await transaction.execute(f"PREPARE {name} AS {query}")
+    row = await transaction.fetchrow(_SQL["parameters"], name)
+    values = ", ".join(f"NULL::{kind}" for kind in row["kinds"]) if row else ""
+    await transaction.execute(f"EXPLAIN EXECUTE {name}({values})" if values else f"EXPLAIN EXECUTE {name}")
+    await transaction.execute(f"DEALLOCATE {name}")
+
+
+def queries() -> list[tuple[str, str]]:
+    """Return name and text of each query of ``gateway/db`` that is complete as it stands."""
+    modules = sorted(entry.name[:-4] for entry in files("gateway.db").iterdir() if entry.name.endswith(".sql"))
+    named = [(f"{module}.{name}", text) for module in modules for name, text in load(module).items()]
+    return [(name, text) for name, text in named if "{" not in text and not name.startswith("settings.")]
+
+
+async def excessive(database: Database) -> list[str]:
+    """What this session's role could do to the record but add to it, such as "UPDATE on fencing.entry"."""
+    return [row["privilege"] for row in await database.fetch(_SQL["excessive"])]
+
+
+def _needed() -> tuple[list[str], list[str]]:
+    pairs = [(table, privilege) for table, privileges in TABLES.items() for privilege in privileges]
+    return [table for table, _ in pairs], [privilege for _, privilege in pairs]

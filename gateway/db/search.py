@@ -1,0 +1,253 @@
+"""Looks into the record: pages of it, how much there is, one entry and what belongs to it, counts by a field.
+
+A page is looked for stretch by stretch, from the end it begins at: each is a partition of some days, planned by what is
+known of them (docs/decisions/044).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from enum import StrEnum
+from uuid import UUID
+
+from gateway.db import record
+from gateway.db.conditions import Values, conditions, first_day
+from gateway.db.database import Database
+from gateway.db.queries import load
+from gateway.db.resources import LOOKED_AT
+from gateway.errors import NotFound
+from gateway.fencing.record import Entry, Filters
+
+TOTAL_CAP = 10_000
+"""So far entries are counted one by one; beyond it there are "more than"."""
+
+_SQL = load("search")
+# Stretches that are looked at before any others are planned for: planning for one takes a tenth of a millisecond.
+_NEAR = 8
+# So many of the others at once: twice as many arms of a statement take more than twice as long.
+_MOST = 64
+
+
+class Grouping(StrEnum):
+    """By what entries are counted."""
+
+    RESOURCE = "resource"
+    HOLDER = "holder"
+    CALLER = "caller"
+    REASON = "reason"
+    RULE = "rule"
+    PLANE = "plane"
+    KIND = "kind"
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The days of a partition, ``first`` and ``last`` included; those to come are not among them."""
+
+    first: date
+    last: date
+
+    @property
+    def days(self) -> list[date]:
+        return [self.first + timedelta(days=number) for number in range((self.last - self.first).days + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """How many entries there are. Where it is not ``exact`` there are more than ``count``."""
+
+    count: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """How many entries have the same value of a field, None being one too; when the last of them happened."""
+
+    value: str | None
+    count: int
+    last: datetime
+
+
+async def page(
+    database: Database,
+    filters: Filters,
+    limit: int,
+    *,
+    before: int | None = None,
+    after: int | None = None,
+    oldest_first: bool = False,
+) -> list[Entry]:
+    """At most ``limit`` entries with positions between ``after`` and ``before``, neither included; newest first."""
+    await record.seal(database)
+    stretches = await _stretches(database, filters, before, after)
+    return await _look(database, _Asked(filters, before, after, oldest_first), stretches, limit)
+
+
+async def first_page(
+    database: Database, filters: Filters, limit: int, *, oldest_first: bool = False
+) -> tuple[list[Entry], Total]:
+    """The first page, and how many entries there are in all: where the page is not full it says so itself."""
+    await record.seal(database)
+    stretches = await _stretches(database, filters)
+    found = await _look(database, _Asked(filters, oldest_first=oldest_first), stretches, limit)
+    if len(found) < limit:
+        return found, Total(len(found), exact=True)
+    return found, await _count(database, filters, stretches, TOTAL_CAP)
+
+
+async def total(database: Database, filters: Filters, cap: int = TOTAL_CAP) -> Total:
+    """How many entries there are, wherever a page begins."""
+    await record.seal(database)
+    return await _count(database, filters, await _stretches(database, filters), cap)
+
+
+async def entry(database: Database, identifier: UUID, shown_to: str | None = None) -> Entry:
+    """The entry of that id. Raises ``NotFound`` where there is none, or ``shown_to`` is not shown it."""
+    await record.seal(database)
+    rows = await database.search(_SQL["by_id"], identifier, shown_to)
+    if not rows:
+        raise NotFound(f"There is no entry {identifier} on record.", advice="Check the id; old days are not kept.")
+    return record.entry_from_row(rows[0])
+
+
+async def takeover(database: Database, rejection: Entry) -> Entry | None:
+    """The takeover that has made its writer a zombie: the first on record that went beyond its token."""
+    if rejection.resource is None or rejection.token is None:
+        return None
+    token = rejection.token
+    rows = await database.search(_SQL["takeover"], rejection.resource, token.epoch, token.value, rejection.position)
+    return record.entry_from_row(rows[0]) if rows else None
+
+
+def lag(rejection: Entry, takeover: Entry | None) -> timedelta | None:
+    """For how long its writer had been a zombie. Without the takeover, at least how long; None where nobody knows.
+
+    What is refused for something else than an old token has not been overtaken.
+    """
+    fence = rejection.fence
+    if rejection.token is None or fence is None or fence.token <= rejection.token:
+        return None
+    since = fence.raised_at if takeover is None else takeover.at
+    # The fence may have been raised, and the refusal judged, before either is written down.
+    return max(rejection.at - since, timedelta())
+
+
+async def groups(database: Database, filters: Filters, by: Grouping, limit: int) -> list[Group]:
+    """The ``limit`` most frequent values of a field among the newest ``LOOKED_AT`` entries, the most frequent first."""
+    await record.seal(database)
+    values = Values(first_day(filters), limit, LOOKED_AT)
+    counted = _with(_SQL["groups"], conditions(filters, values)).format(field=by)
+    rows = await database.search(counted, *values.all)
+    return [Group(row["value"], row["entries"], row["last"]) for row in rows]
+
+
+async def end(database: Database) -> tuple[int, date]:
+    """The position of the last entry that is sealed, 0 where there is none, and the day that is being sealed."""
+    (row,) = await database.search(_SQL["end"])
+    return row["position"], row["day"]
+
+
+async def after(database: Database, position: int, day: date, limit: int) -> list[tuple[Entry, date]]:
+    """At most ``limit`` sealed entries after one of that day, in order, each with its day."""
+    rows = await database.search(_SQL["after"], day, position, limit)
+    return [(record.entry_from_row(row), row["day"]) for row in rows]
+
+
+async def days_between(
+    database: Database, filters: Filters, before: int | None = None, after: int | None = None
+) -> list[date]:
+    """The days that may have what is asked for between two positions, the oldest first."""
+    first = first_day(filters)
+    stretches = await _stretches(database, filters, before, after)
+    return [day for stretch in stretches for day in stretch.days if day >= first]
+
+
+async def _stretches(
+    database: Database, filters: Filters, before: int | None = None, after: int | None = None
+) -> list[Stretch]:
+    """The stretches that may have what is asked for between two positions, the oldest first."""
+    rows = await database.search(_SQL["stretches"], first_day(filters))
+    stretches = [Stretch(row["first"], row["last"]) for row in rows]
+    if before is not None:
+        del stretches[await _begun(database, stretches, before - 1) :]
+    if after is not None:
+        del stretches[: max(await _begun(database, stretches, after + 1) - 1, 0)]
+    return stretches
+
+
+async def _begun(database: Database, stretches: list[Stretch], position: int) -> int:
+    """How many of them begin at this position or before it. Takes stretches out that have no entries at all."""
+    low, high = 0, len(stretches)
+    while low < high:
+        middle = (low + high) // 2
+        rows = await database.search(_SQL["first_position"], stretches[middle].first, stretches[middle].last)
+        if not rows:
+            del stretches[middle]
+            high -= 1
+        elif rows[0]["position"] <= position:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    filters: Filters
+    before: int | None = None
+    after: int | None = None
+    oldest_first: bool = False
+
+    def conditions(self, values: Values) -> list[str]:
+        wanted = conditions(self.filters, values)
+        if self.before is not None:
+            wanted.append(f"position < {values.add(self.before)}")
+        if self.after is not None:
+            wanted.append(f"position > {values.add(self.after)}")
+        return wanted
+
+
+async def _look(database: Database, asked: _Asked, stretches: Sequence[Stretch], limit: int) -> list[Entry]:
+    """A page: what some stretches have, one after the other, and the next of them only where that is not enough.
+
+    PostgreSQL goes through what UNION ALL joins as it is written down, and stops as soon as it has got enough; only
+    where workers share it out it does not, and sessions for searching have none.
+    """
+    found: list[Entry] = []
+    order = "ASC" if asked.oldest_first else "DESC"
+    for some in _nearest_first(stretches if asked.oldest_first else stretches[::-1]):
+        values = Values([stretch.first for stretch in some], [stretch.last for stretch in some], limit - len(found))
+        one = _with(_SQL["stretch"], asked.conditions(values))
+        arms = " UNION ALL ".join(one.format(number=number, order=order) for number in range(1, len(some) + 1))
+        rows = await database.search(_SQL["page"].format(stretches=arms), *values.all)
+        found += [record.entry_from_row(row["entry"]) for row in rows]
+        if len(found) >= limit:
+            break
+    return found
+
+
+async def _count(database: Database, filters: Filters, stretches: Sequence[Stretch], cap: int) -> Total:
+    """How many entries these stretches have, which are all there are between the first and the last of them."""
+    count = 0
+    for some in _nearest_first(stretches[::-1]):
+        values = Values(cap + 1 - count, some[-1].first, some[0].last)
+        (row,) = await database.search(_with(_SQL["total"], conditions(filters, values)), *values.all)
+        count += row["entries"]
+        if count > cap:
+            return Total(cap, exact=False)
+    return Total(count, exact=True)
+
+
+def _nearest_first(stretches: Sequence[Stretch]) -> Iterator[Sequence[Stretch]]:
+    """Some of them at a time, in this order: few at first, which may be enough."""
+    begin = 0
+    for end in (1, _NEAR, *range(_NEAR + _MOST, len(stretches) + _MOST, _MOST)):
+        if stretches[begin:end]:
+            yield stretches[begin:end]
+        begin = end
+
+
+def _with(sql: str, wanted: Sequence[str]) -> str:
+    """The statement with further conditions, which hold no text of a caller's: values are referred to by number."""
+    return sql.replace("{conditions}", "".join(f" AND {condition}" for condition in wanted))

@@ -1,0 +1,107 @@
+"""Counts of writes by the minute: written by each gateway process in rows of its own, read over all of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from gateway.db.database import Database
+from gateway.db.queries import load
+
+_SQL = load("traffic")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is counted together: a minute (by the database's clock), a plane, a table or pattern of keys."""
+
+    minute: datetime
+    plane: str
+    rule: str
+
+
+@dataclass(slots=True)
+class Counts:
+    """Writes. ``observed``: passed, and would have been refused if the rule were enforced; not among ``accepted``."""
+
+    accepted: int = 0
+    refused: int = 0
+    observed: int = 0
+
+    def add(self, outcome: Literal["accepted", "refused", "observed"], number: int) -> None:
+        setattr(self, outcome, getattr(self, outcome) + number)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One step of a series: the writes from ``at`` until the next bucket begins."""
+
+    at: datetime
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class OfRule:
+    """The writes under one rule, and the last minute that had any of a kind; None: it had none in the span."""
+
+    plane: str
+    rule: str
+    counts: Counts
+    last_accepted: datetime | None
+    last_refused: datetime | None
+    last_observed: datetime | None
+
+
+async def write(database: Database, gateway: str, rows: Mapping[Place, Counts]) -> None:
+    """Write rows of one process down, whole: each replaces the one that is there.
+
+    Raises ``Unavailable``, or ``OutcomeUnknown``, after which it can be done again.
+    """
+    await database.fetch_write(
+        _SQL["write"],
+        gateway,
+        [place.minute for place in rows],
+        [place.plane for place in rows],
+        [place.rule for place in rows],
+        [counts.accepted for counts in rows.values()],
+        [counts.refused for counts in rows.values()],
+        [counts.observed for counts in rows.values()],
+    )
+
+
+async def series(
+    database: Database,
+    since: datetime,
+    until: datetime,
+    buckets: int,
+    plane: str | None = None,
+    rule: str | None = None,
+) -> list[Bucket]:
+    """The writes from ``since`` until ``until`` in so many steps of equal length, those without any too.
+
+    Of one plane, or one rule of it, where these are given.
+    """
+    found = await database.fetch(_SQL["series"], since, until, buckets, plane, rule)
+    return [Bucket(row["at"], Counts(row["accepted"], row["refused"], row["observed"])) for row in found]
+
+
+async def of_rules(database: Database, since: datetime, until: datetime) -> list[OfRule]:
+    """The writes of each rule that had any from ``since`` until ``until``, those with most refusals first."""
+    return [
+        OfRule(
+            row["plane"],
+            row["rule"],
+            Counts(row["accepted"], row["refused"], row["observed"]),
+            row["last_accepted"],
+            row["last_refused"],
+            row["last_observed"],
+        )
+        for row in await database.fetch(_SQL["of_rules"], since, until)
+    ]
+
+
+async def forget(database: Database, days: int, limit: int) -> int:
+    """Remove at most ``limit`` rows that are older than so many days; how many are gone."""
+    row = await database.fetchrow_write(_SQL["forget"], days, limit)
+    assert row is not None
+    return int(row["gone"])

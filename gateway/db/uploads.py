@@ -1,0 +1,129 @@
+"""Multipart uploads that were opened through the gateway: whose they are, and which of them were left behind."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from gateway.db.database import Database, Record
+from gateway.db.fences import fence_from_row
+from gateway.db.queries import load
+from gateway.fencing.rules import Fence
+from gateway.fencing.sequencer import Sequencer
+from gateway.fencing.token import Token
+
+_SQL = load("uploads")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which upload it is."""
+
+    resource: str
+    bucket: str
+    key: str
+    upload_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload, and what was presented when it was opened. ``token`` is None where the rule only observes, and the
+    sequencer where none was shown with it.
+
+    ``write_id`` stands in the metadata of the object it will be. ``staged``: the gateway opened it for itself.
+    """
+
+    place: Place
+    write_id: UUID
+    token: Token | None
+    holder: str | None
+    caller: str
+    staged: bool = False
+    completed: bool = False
+    sequencer: Sequencer | None = None
+
+
+async def opened(database: Database, upload: Upload) -> None:
+    """Remember an upload; durable when this returns."""
+    place, token = upload.place, upload.token
+    await database.fetchrow_write(
+        _SQL["opened"],
+        *_key(place),
+        upload.write_id,
+        token.epoch if token else None,
+        token.value if token else None,
+        upload.holder,
+        upload.caller,
+        upload.staged,
+        upload.sequencer.text if upload.sequencer else None,
+    )
+
+
+async def peek(database: Database, place: Place) -> tuple[Fence | None, Upload | None]:
+    """The fence of the resource and the upload, read without a lock. None for an upload nobody opened through here."""
+    row = await database.fetchrow(_SQL["peek"], *_key(place))
+    assert row is not None
+    fence, upload = row["fence"], row["upload"]
+    return (
+        None if fence is None or fence["resource"] is None else fence_from_row(fence),
+        None if upload is None or upload["resource"] is None else _upload(upload),
+    )
+
+
+async def touched(database: Database, place: Place) -> None:
+    """The upload is in use: keep the sweeper away from it."""
+    await database.fetchrow_write(_SQL["touched"], *_key(place))
+
+
+async def completed(database: Database, place: Place) -> None:
+    """The upload has become the object."""
+    await database.fetchrow_write(_SQL["completed"], *_key(place))
+
+
+async def closed(database: Database, place: Place) -> None:
+    """The store has no such upload any more."""
+    await database.fetchrow_write(_SQL["closed"], *_key(place))
+
+
+async def forget_completed(database: Database) -> None:
+    """Drop the uploads that were completed more than a day ago."""
+    await database.fetchrow_write(_SQL["forgotten"])
+
+
+async def left_behind(database: Database, seconds: float, limit: int) -> list[Upload]:
+    """Uploads of the gateway's own that nobody has touched for so long."""
+    return [_upload(row["upload"]) for row in await database.fetch(_SQL["left_behind"], seconds, limit)]
+
+
+async def any_staged(database: Database, bucket: str) -> bool:
+    """Whether the gateway has uploads of its own in the bucket."""
+    row = await database.fetchrow(_SQL["any_staged"], bucket)
+    return row is not None and bool(row["any"])
+
+
+async def staged_among(database: Database, bucket: str, upload_ids: Sequence[str]) -> frozenset[str]:
+    """Which of these uploads the gateway opened for itself."""
+    rows = await database.fetch(_SQL["staged_among"], bucket, list(upload_ids))
+    return frozenset(row["upload_id"] for row in rows)
+
+
+async def staged_below(database: Database, bucket: str, prefixes: Sequence[str]) -> frozenset[str]:
+    """Below which of these prefixes the gateway has uploads of its own."""
+    rows = await database.fetch(_SQL["staged_below"], bucket, list(prefixes))
+    return frozenset(row["prefix"] for row in rows)
+
+
+def _key(place: Place) -> tuple[str, str, str, str]:
+    return place.resource, place.bucket, place.key, place.upload_id
+
+
+def _upload(row: Record) -> Upload:
+    return Upload(
+        Place(row["resource"], row["bucket"], row["key"], row["upload_id"]),
+        row["write_id"],
+        None if row["epoch"] is None else Token(row["epoch"], row["value"]),
+        row["holder"],
+        row["caller"],
+        row["staged"],
+        row["completed_at"] is not None,
+        None if row["sequencer"] is None else Sequencer.parse(row["sequencer"]),
+    )

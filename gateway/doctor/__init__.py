@@ -1,1 +1,0 @@
-"""``gateway doctor``: what is wrong with an installation, and what follows from it."""

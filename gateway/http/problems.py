@@ -1,0 +1,100 @@
+"""Errors of the fencing API, as RFC 9457 problem documents."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from gateway.errors import GatewayError, NotFound, RequestMalformed, for_callers
+from gateway.http.middleware import problem
+
+_MOST_NAMED = 20
+"""Mistakes in one request that its answer names."""
+_REFERENCE = "#/components/schemas/{}"
+
+
+class Problem(BaseModel):
+    """RFC 9457. Refusals carry ``resource``, ``token``, ``fence``, ``raised_by``, ``raised_at``, ``rejection`` too."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    advice: str
+
+
+class ProblemResponse(JSONResponse):
+    media_type = "application/problem+json"
+
+
+_DESCRIBED = {"content": {ProblemResponse.media_type: {"schema": {"$ref": _REFERENCE.format(Problem.__name__)}}}}
+
+EVERYWHERE: Mapping[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 404, 503), _DESCRIBED)
+"""What any path may answer. Not with the model itself, which FastAPI would compile for each status of each path."""
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of ``app`` with a problem document."""
+    app.add_exception_handler(GatewayError, _answer_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPException, _answer_http)
+    describe = app.openapi
+    app.openapi = lambda: _described(describe())  # type: ignore[method-assign]  # FastAPI's way of extending it
+
+
+def _described(document: dict[str, Any]) -> dict[str, Any]:
+    """The OpenAPI document with errors as they are answered, which FastAPI takes for ordinary JSON.
+
+    Nor is there its own 422: a request that cannot be read gets 400. And callers show an API key, of which it is told
+    here.
+    """
+    document["components"]["securitySchemes"] = {"api_key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"api_key": []}, {}]  # {}: what anybody may ask, and gateways that let anonymous callers in
+    for path in document["paths"].values():
+        for operation in path.values():
+            answers = operation["responses"]
+            for status, answer in list(answers.items()):
+                schema = answer.get("content", {}).get(JSONResponse.media_type, {}).get("schema", {})
+                if schema.get("$ref") == _REFERENCE.format("Problem"):
+                    answer["content"] = {ProblemResponse.media_type: {"schema": schema}}
+                elif schema.get("$ref") == _REFERENCE.format("HTTPValidationError"):
+                    del answers[status]
+    return document
+
+
+async def _answer_error(request: Request, error: Exception) -> ProblemResponse:
+    assert isinstance(error, GatewayError)
+    error = for_callers(error)
+    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return _problem(request, error, error.status, headers)
+
+
+async def _answer_invalid(request: Request, error: Exception) -> ProblemResponse:
+    assert isinstance(error, RequestValidationError)
+    wrong = error.errors()
+    said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong[:_MOST_NAMED])
+    more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+    return _problem(request, RequestMalformed(f"{said}{more}."), RequestMalformed.status)
+
+
+async def _answer_http(request: Request, error: Exception) -> ProblemResponse:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return _problem(request, NotFound("There is nothing at this path."), 404)
+    refused = RequestMalformed(f"{error.detail}.")
+    refused.status = error.status_code
+    return _problem(request, refused, error.status_code, error.headers or {})
+
+
+def _problem(
+    request: Request, error: GatewayError, status: int, headers: Mapping[str, str] | None = None
+) -> ProblemResponse:
+    request.scope.setdefault("state", {})["code"] = error.code
+    return ProblemResponse(problem(error), status, headers)

@@ -1,0 +1,140 @@
+"""What a gateway does for those who wait at it: is heard of, hears of hand-overs, looks at locks when it is time.
+
+However many wait, it is one statement a beat, and one look at a lock when its lease or its delay is over.
+"""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from gateway.background import rounds, said, working
+from gateway.db import leases
+from gateway.db.database import Database
+from gateway.db.leases import Turn
+from gateway.db.notifications import Listen
+from gateway.leases.lane import Lane
+from gateway.leases.queue import Queue
+from gateway.observe.events import Observe, ServiceUnreachable
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
+# Seconds until a look that has failed is tried again.
+_AGAIN = 0.5
+_SWEPT_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds. Nothing here decides who holds a lock; that is for the times in the database."""
+
+    attended: float = 10.0
+    """A waiter is skipped once its gateway has not been heard of for so long."""
+    beat: float = 3.0
+    """How often a gateway with waiters lets the database hear of it."""
+    look: float = 1.0
+    """The same where it does not hear what the database announces, and so has to ask."""
+    collect: float = 5.0
+    """What is handed over to a waiter and not collected within this time goes to the next."""
+    linger: float = 5.0
+    """How long a waiter that names its request keeps its place after its ``wait``."""
+    sweep: float = 10.0
+    """How often lapsed leases that nobody asks for are put on record and cleared away."""
+
+
+class Attendance:
+    """The background of the lease service of one process."""
+
+    def __init__(
+        self, database: Database, observe: Observe, attendant: UUID, listen: Listen | None, times: Times
+    ) -> None:
+        self._database, self._observe = database, observe
+        self._attendant, self._listen, self._times = attendant, listen, times
+        self.queue = Queue(self._is_due)
+        self._looking: Lane[str, Turn] = Lane(
+            partial(leases.advance, database), partial(leases.advance_alone, database), order=str
+        )
+        self._hears = False
+        self._strays: frozenset[int] = frozenset()
+
+    def at_work(self) -> AbstractAsyncContextManager[None]:
+        """As long as this lasts."""
+        sweep = rounds("leases that have lapsed", self.sweep, self._observe, self._times.sweep)
+        if self._listen is None:
+            return working(self._beat(), sweep)
+        return working(self._beat(), sweep, self._hear(self._listen))
+
+    async def attend(self) -> None:
+        """One beat: be heard of, and put right whatever was missed."""
+        before, quiet = self.queue.tickets(), self.queue.quiet()
+        attended = await leases.attend(self._database, self._attendant, self._times.attended)
+        # What is no longer in the queue has been handed over, and nobody heard of it; or the place is lost.
+        self.queue.ask_again(before - attended.waiting)
+        for resource in attended.due:
+            self._is_due(resource)
+        await self._see_off(attended.waiting - before if quiet else frozenset())
+
+    async def _see_off(self, strangers: frozenset[int]) -> None:
+        """Give up places in the queue that nobody waits with, as far as two beats in a row can tell."""
+        strays, self._strays = strangers & self._strays - self.queue.tickets(), strangers
+        if strays:
+            places = await leases.places(self._database, self._attendant, sorted(strays))
+            for turn in await leases.leave(self._database, self._attendant, places, self._times.linger):
+                self._go_on(turn)
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        last = float("-inf")
+        while True:
+            await self.queue.peopled.wait()
+            await asyncio.sleep(min(self._times.look, self._times.beat))
+            if not self._hears or loop.time() - last >= self._times.beat:
+                await self._attend_if_possible()
+                last = loop.time()
+
+    def _is_due(self, resource: str) -> None:
+        self._looking.ask(resource).add_done_callback(partial(self._looked, resource))
+
+    def _looked(self, resource: str, looking: "asyncio.Future[Turn]") -> None:
+        if looking.cancelled() or looking.exception() is not None:
+            self.queue.go_on(resource, None, _AGAIN)
+        else:
+            self._go_on(looking.result())
+
+    async def _hear(self, listen: Listen) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                async with listen() as announced:
+                    self._hears = True
+                    pause = _FIRST_PAUSE
+                    if self.queue.peopled.is_set():
+                        await self.attend()
+                    while True:
+                        for payload in await announced.next():
+                            handed, look_in, resource = payload.split(" ", 2)
+                            self.queue.go_on(resource, int(handed), float(look_in))
+            except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+                if pause == _FIRST_PAUSE:
+                    self._observe(ServiceUnreachable("postgres", f"Hand-overs are not heard of: {said(error)}"))
+            finally:
+                self._hears = False
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def sweep(self) -> None:
+        """Put lapsed leases on record that nobody has asked for, and clear away what nobody waits for any more."""
+        while names := await leases.lapsed(self._database, _SWEPT_AT_ONCE):
+            for resource in names:
+                self._go_on(await leases.advance_alone(self._database, resource))
+        await leases.forget(self._database)
+
+    async def _attend_if_possible(self) -> None:
+        try:
+            await self.attend()
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+            self._observe(ServiceUnreachable("postgres", f"Those who wait for locks are not attended: {said(error)}"))
+
+    def _go_on(self, turn: Turn) -> None:
+        self.queue.go_on(turn.resource, turn.handed, turn.look_in)

@@ -1,0 +1,178 @@
+"""Compares what is remembered of objects with what the store lists, bucket by bucket, and finds what went round us.
+
+A round is some pages of listings; the next one goes on where it ended, whoever makes it. A key is asked for by itself
+only where the listing says something else than is remembered: that may be a write under way, a listing that is behind,
+or a store whose listings have other ETags than its objects.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from gateway.db import bypasses
+from gateway.db.bypasses import Beat, Remembered
+from gateway.db.database import Database
+from gateway.errors import GatewayError, Unavailable
+from gateway.objects.resource_rules import Resources
+from gateway.objects.run.bypass_check import etag_of, evidence
+from gateway.objects.s3 import listing_pages, xml
+from gateway.objects.s3.answers import Found, Unknown, unquoted
+from gateway.objects.s3.listing_pages import Entry
+from gateway.objects.store.exchange import query_of
+from gateway.objects.store.operations import Upstream
+from gateway.observe.events import BypassFound, Observe, SweepFailed
+
+PAGE = 1000
+"""Keys that are compared at a time, and listed."""
+MOST_PAGES = 10
+"""Pages of a round, at the most."""
+_AT_A_TIME = 8
+_MAX_DOCUMENT = 16 * 1024 * 1024
+# Sorts behind everything that a key is made of.
+_LAST = "\U0010fffd"
+_SPACE, _BEFORE_SURROGATES, _AFTER_SURROGATES = 0x20, 0xD7FF, 0xE000
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A page of the store's: its objects by their keys. ``last``: the key it ends with, None where nothing follows."""
+
+    objects: dict[str, Entry]
+    last: str | None
+
+
+class Patrol:
+    """Goes round all buckets of one store."""
+
+    def __init__(
+        self, database: Database, upstream: Upstream, resources: Resources, observe: Observe, page: int = PAGE
+    ) -> None:
+        self._database = database
+        self._upstream = upstream
+        self._resources = resources
+        self._observe = observe
+        self._page = page
+
+    async def round(self, pages: int = MOST_PAGES) -> int:
+        """Compare up to so many pages; how many bypasses that has found. Raises ``GatewayError``.
+
+        A bucket that cannot be listed is an event, and keeps nobody from the next.
+        """
+        started, found = await self._database.now(), 0
+        await bypasses.find_buckets(self._database)
+        while pages > 0 and (beat := await bypasses.take_up(self._database, started)) is not None:
+            bucket = beat.bucket
+            try:
+                while pages > 0 and beat is not None:
+                    pages -= 1
+                    findings, beat = await self._walked(beat)
+                    found += findings
+            except GatewayError as error:
+                self._observe(SweepFailed(bucket, error.message))
+        return found
+
+    async def _walked(self, beat: Beat) -> tuple[int, Beat | None]:
+        """Compare one page of a bucket; how many bypasses, and where to go on, None at the end of the bucket."""
+        rows = await bypasses.remembered(self._database, beat, self._page)
+        listed = await self._listed(beat, rows) if rows else _Listed({}, None)
+        ends = [rows[-1].key] if len(rows) == self._page else []
+        if listed is None:
+            if await self._bucket_vanished(beat.bucket, rows):
+                return 1, None
+        elif listed.last is not None:
+            ends.append(listed.last)
+        end = min(ends, default=None)
+        walked = [row for row in rows if end is None or row.key <= end]
+        found = 0 if listed is None else await self._compared(beat.bucket, walked, listed)
+        await bypasses.go_on(self._database, beat, end or "")
+        return found, None if end is None else Beat(beat.bucket, end)
+
+    async def _bucket_vanished(self, bucket: str, rows: Sequence[Remembered]) -> bool:
+        """Record that a bucket is gone, if one of these rows shows that it was not deleted through the gateway."""
+        target = f"/{bucket}"
+        count = await bypasses.bucket_vanished(self._database, bucket, target, rows)
+        if count:
+            self._observe(BypassFound("objects", "bucket-vanished", None, target, "sweep", count))
+            return True
+        stands = [row for row in rows if row.witnessed and row.etag is not None and not row.tombstone]
+        await bypasses.forget(self._database, bucket, [row for row in rows if row not in stands])
+        return False
+
+    async def _compared(self, bucket: str, rows: Sequence[Remembered], listed: _Listed) -> int:
+        fits = {row.key for row in rows if row.etag == _etag(listed.objects.get(row.key))}
+        outdated = [row for row in rows if self._resource(bucket, row.key) != row.resource]
+        await bypasses.forget(self._database, bucket, outdated)
+        suspects = [row for row in rows if row.witnessed and row.key not in fits and row not in outdated]
+        gate = asyncio.Semaphore(_AT_A_TIME)
+
+        async def examined(row: Remembered) -> bool:
+            async with gate:
+                return await self._examined(bucket, row, listed.objects.get(row.key))
+
+        return sum(await asyncio.gather(*(examined(row) for row in suspects)))
+
+    async def _examined(self, bucket: str, row: Remembered, entry: Entry | None) -> bool:
+        """Ask for the key itself, and record what is there if it still is not what is remembered."""
+        state = await self._upstream.head(bucket, quote(row.key, safe="/"))
+        if isinstance(state, Unknown) or etag_of(state) == row.etag or (isinstance(state, Found) and state.tombstone):
+            return False
+        owner = _owner(entry)
+        seen = evidence(self._resources, bucket, row.key, state, found_by="sweep", owner=owner)
+        reason = await bypasses.record_by_sweep(self._database, row, seen)
+        if reason is not None:
+            self._observe(BypassFound("objects", reason, row.resource, seen.target, "sweep"))
+        return reason is not None
+
+    async def _listed(self, beat: Beat, rows: Sequence[Remembered]) -> _Listed | None:
+        """The page of the store that begins with the first of these keys; None where there is no such bucket."""
+        after = max(beat.after, _just_before(rows[0].key))
+        query = query_of(
+            {
+                "list-type": "2",
+                "encoding-type": "url",
+                "fetch-owner": "true",
+                "max-keys": self._page,
+                "start-after": after or None,
+            }
+        )
+        async with await self._upstream.send("GET", f"/{beat.bucket}", query) as response:
+            document = await response.read(_MAX_DOCUMENT)
+        if response.status == 404:
+            error = xml.read_error(document)
+            if error is not None and error.code == "NoSuchBucket":
+                return None
+        page = await asyncio.to_thread(listing_pages.read, document) if response.status == 200 else None
+        if page is None:
+            raise Unavailable(f"The store answered with {response.status} when asked for a listing of {beat.bucket}.")
+        objects = {entry.name: entry for entry in page.entries if entry.kind == listing_pages.CONTENTS}
+        last = max(objects, default=None) if page.is_truncated else None
+        if page.is_truncated and (last is None or last <= after):
+            raise Unavailable(f"The store's listing of {beat.bucket} does not go on.")
+        return _Listed(objects, last)
+
+    def _resource(self, bucket: str, key: str) -> str | None:
+        try:
+            return self._resources.target(bucket, key).resource
+        except GatewayError:
+            return None
+
+
+def _etag(entry: Entry | None) -> str | None:
+    return None if entry is None else unquoted(entry.text("ETag").strip())
+
+
+def _owner(entry: Entry | None) -> str | None:
+    """Whoever the store says owns the object."""
+    if entry is None:
+        return None
+    names = {xml.local(field): field.text for child in entry.element if xml.local(child) == "Owner" for field in child}
+    return names.get("DisplayName") or names.get("ID")
+
+
+def _just_before(key: str) -> str:
+    """What sorts right before a key, so that a listing after it begins with the key: '' if there is nothing."""
+    head, last = key[:-1], ord(key[-1])
+    if last <= _SPACE:
+        return head
+    return f"{head}{chr(_BEFORE_SURROGATES if last == _AFTER_SURROGATES else last - 1)}{_LAST}"

@@ -1,0 +1,238 @@
+"""Clears away what is left behind: tombstones nobody needs any more, uploads of gateways that are gone, old intents.
+And has the patrol make its round (``patrol.py``).
+
+Nothing depends on it but room, and listings that need no second look. Each gateway sweeps; that several do at once does
+no harm, because each tombstone is a fenced delete of its own and the rest can be done twice.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
+from uuid import uuid4
+
+from gateway.db import intents, tombstones, uploads
+from gateway.db.database import Database
+from gateway.db.tombstones import Grave
+from gateway.db.uploads import Upload
+from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.fencing.intent import Announcement, Duplicates, Intent
+from gateway.fencing.record import SWEEPER
+from gateway.fencing.rules import Mode
+from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.probe.probe import Profiles
+from gateway.objects.protocol import generator, settling
+from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
+from gateway.objects.run.runner import Amendment, Payload, Runner, path_of
+from gateway.objects.store.operations import Upstream
+from gateway.objects.writes.fenced_write import refusal_of_store
+from gateway.observe.events import Observe, SweepFailed, TombstoneSwept, UploadSwept
+
+LEFT_BEHIND = timedelta(minutes=15)
+"""An upload of the gateway's own that nobody has touched for so long belongs to nobody any more."""
+FORSAKEN = timedelta(hours=1)
+"""A mutation that was announced so long ago is dead: twice as long as the longest signature and its margin."""
+
+_BATCH = 100
+_MOST_BATCHES = 10
+_CONDITIONS = 5000
+_AT_A_TIME = 8
+_GRACE = 5.0  # seconds
+_UNCONDITIONAL = Payload(amendment=Amendment("DELETE"))
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one round has cleared away, and how many bypasses it has found."""
+
+    tombstones: int = 0
+    uploads: int = 0
+    intents: int = 0
+    conditions: int = 0
+    bypasses: int = 0
+
+
+class Sweeper:
+    """Sweeps all buckets of one store, or one."""
+
+    def __init__(
+        self,
+        database: Database,
+        upstream: Upstream,
+        profiles: Profiles,
+        runner: Runner,
+        observe: Observe,
+        patrol: Patrol | None = None,
+    ) -> None:
+        self._database = database
+        self._upstream = upstream
+        self._profiles = profiles
+        self._runner = runner
+        self._observe = observe
+        self._patrol = patrol
+        self._stopping = asyncio.Event()
+
+    @asynccontextmanager
+    async def at_work(self, interval: float) -> AsyncIterator[None]:
+        """Sweep in the background, each ``interval`` seconds; 0: not at all. What goes wrong is an event.
+
+        What is under way then gets some seconds to end by itself: an intent that is cut off would hold up writers.
+        """
+        if not interval:
+            yield
+            return
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self._keep_sweeping(interval))
+            try:
+                yield
+            finally:
+                self._stopping.set()
+                await asyncio.wait([task], timeout=_GRACE)
+                task.cancel()
+
+    async def _keep_sweeping(self, interval: float) -> None:
+        while not self._stopping.is_set():
+            try:
+                async with asyncio.timeout(interval):
+                    await self._stopping.wait()
+            except TimeoutError:
+                await self._sweep_whatever_happens()
+
+    async def _sweep_whatever_happens(self) -> None:
+        try:
+            await self.sweep()
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+            self._observe(SweepFailed("everything", type(error).__name__))
+
+    async def sweep(self) -> Swept:
+        """One round. Does what it can: nothing that goes wrong with one thing keeps it from the next."""
+        return Swept(
+            await self._counted("tombstones", self.sweep_tombstones()),
+            await self._counted("uploads", self._sweep_uploads()),
+            await self._counted("intents", self._sweep_intents()),
+            await self._counted("conditions", self._forget_conditions()),
+            0 if self._patrol is None else await self._counted("bypasses", self._patrol.round()),
+        )
+
+    async def sweep_tombstones(self, bucket: str | None = None) -> int:
+        """Remove the tombstones that may go, up to a thousand; how many have. Raises ``GatewayError``.
+
+        ``bucket``: of that one only, which is to be deleted.
+        """
+        waits = self._runner.duplicates is Duplicates.WAIT
+        sweep = partial(self._sweep_tombstone, doomed=bucket is not None)
+        started, store_time = await self._database.now(), await self._store_time()
+        swept = 0
+        for _ in range(_MOST_BATCHES):
+            graves = await tombstones.claimed(self._database, _BATCH, store_time, started, bucket, waits=waits)
+            swept += await self._each(graves, sweep, lambda grave: f"{grave.bucket}/{grave.key}")
+            if len(graves) < _BATCH:
+                break
+        return swept
+
+    async def _sweep_tombstone(self, grave: Grave, *, doomed: bool) -> bool:
+        conditional = await self._deletes_conditionally(grave.bucket)
+        waits = self._runner.duplicates is Duplicates.WAIT
+        if conditional is None or (waits and not conditional and not doomed):
+            return False  # nothing but time stops a delete without a condition, if it arrives again
+        # No token: it counts as the fence's own, so every newer holder settles it like any older write.
+        write = Announcement(
+            grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=SWEEPER, mode=Mode.OBSERVE
+        )
+        steps = generator.sweep(write, conditional_delete=conditional)
+        outcome = await self._runner.run(steps, Payload() if conditional else _UNCONDITIONAL)
+        match outcome:
+            case Deleted(applied=None):  # there was none
+                return False
+            case Deleted():
+                self._observe(TombstoneSwept(grave.resource, grave.bucket, grave.key))
+                return True
+            case StoreRefused(rejected):
+                raise refusal_of_store(rejected)
+            case Uncertain(reason) | NotDone(reason):
+                raise Unavailable(reason)
+            case _:
+                raise AssertionError(outcome)
+
+    async def _deletes_conditionally(self, bucket: str) -> bool | None:
+        """None where nothing can be deleted safely."""
+        try:
+            profile = await self._profiles.of(bucket)
+        except StoreError as error:
+            if error.s3_code == "NoSuchBucket":  # then there is nothing to delete, only to forget
+                return True
+            raise
+        return profile.conditional_delete if profile.writable else None
+
+    async def _sweep_uploads(self) -> int:
+        await uploads.forget_completed(self._database)
+        left = await uploads.left_behind(self._database, LEFT_BEHIND.total_seconds(), _BATCH)
+        return await self._each(left, self._sweep_upload, lambda upload: f"{upload.place.bucket}/{upload.place.key}")
+
+    async def _sweep_upload(self, upload: Upload) -> bool:
+        place = upload.place
+        gone = await self._upstream.abandon_upload(
+            place.bucket, path_of(place.key), place.upload_id, signed_at=await self._database.now()
+        )
+        if not gone:
+            await uploads.touched(self._database, place)  # others have their turn before it is tried again
+            raise Unavailable("The store still has the upload, or does not say.")
+        await uploads.closed(self._database, place)
+        self._observe(UploadSwept(place.bucket, place.key, place.upload_id))
+        return True
+
+    async def _sweep_intents(self) -> int:
+        now = await self._database.now()
+        pending = await intents.all_pending(self._database, _BATCH)
+        old = [intent for intent in pending if now - intent.signed_at > FORSAKEN]
+        return await self._each(old, self._sweep_intent, lambda intent: f"{intent.bucket}/{intent.key}")
+
+    async def _sweep_intent(self, intent: Intent) -> bool:
+        return await self._runner.run(settling.settle_by_the_clock(intent))
+
+    async def _forget_conditions(self) -> int:
+        """Forget what requests were conditioned on whose signatures are dead."""
+        store_time = self._upstream.store_time
+        forgotten = 0
+        while store_time is not None and not self._stopping.is_set():
+            batch = await intents.forget_spent(self._database, store_time, _CONDITIONS)
+            forgotten += batch
+            if batch < _CONDITIONS:
+                break
+        return forgotten
+
+    async def _store_time(self) -> datetime | None:
+        """The store's own clock, for what may be forgotten."""
+        async with await self._upstream.send("GET", "/"):
+            pass
+        return self._upstream.store_time
+
+    async def _counted(self, what: str, sweeping: Awaitable[int]) -> int:
+        try:
+            return await sweeping
+        except GatewayError as error:
+            self._observe(SweepFailed(what, error.message))
+            return 0
+
+    async def _each(
+        self, items: Iterable[Item], sweep: Callable[[Item], Awaitable[bool]], name: Callable[[Item], str]
+    ) -> int:
+        """How many of them are swept. One that fails is an event."""
+        gate = asyncio.Semaphore(_AT_A_TIME)
+
+        async def one(item: Item) -> bool:
+            async with gate:
+                if self._stopping.is_set():
+                    return False
+                try:
+                    return await sweep(item)
+                except GatewayError as error:
+                    self._observe(SweepFailed(name(item), error.message))
+                    return False
+
+        return sum(await asyncio.gather(*(one(item) for item in items)))

@@ -1,0 +1,113 @@
+"""Administration of buckets: for callers who may, and on record before the store is asked."""
+
+from gateway.db import administration, bypasses, tombstones
+from gateway.db.database import Database
+from gateway.errors import OutcomeUnknown, StoreError, Unavailable
+from gateway.objects.background.sweeper import Sweeper
+from gateway.objects.call import Call
+from gateway.objects.list_objects import Listings
+from gateway.objects.probe.probe import Profiles
+from gateway.objects.s3.answers import NotSent, Rejected
+from gateway.objects.s3.operations import Operation
+from gateway.objects.store.exchange import Reply
+from gateway.objects.store.operations import Upstream
+from gateway.objects.writes.fenced_write import after_the_effect, refusal_of_store
+from gateway.observe.events import BucketAdministered, Observe
+
+MAX_DOCUMENT = 1024 * 1024
+
+# What a bucket does with conditions may change with these; a deleted bucket may come back as another one.
+_CHANGES_THE_PROFILE = frozenset(
+    {
+        Operation.CREATE_BUCKET,
+        Operation.DELETE_BUCKET,
+        Operation.PUT_BUCKET_ENCRYPTION,
+        Operation.DELETE_BUCKET_ENCRYPTION,
+        Operation.PUT_BUCKET_VERSIONING,
+    }
+)
+
+
+class Administration:
+    """Creating, deleting and configuring buckets."""
+
+    def __init__(
+        self,
+        database: Database,
+        upstream: Upstream,
+        profiles: Profiles,
+        listings: Listings,
+        sweeper: Sweeper,
+        observe: Observe,
+    ) -> None:
+        self._database = database
+        self._upstream = upstream
+        self._profiles = profiles
+        self._listings = listings
+        self._sweeper = sweeper
+        self._observe = observe
+
+    async def administer(self, call: Call) -> None:
+        """Pass one request on, if its caller has the right to it."""
+        request = call.request
+        if not call.principal.admin:
+            raise StoreError(
+                "AccessDenied",
+                403,
+                f"{request.operation} is administration of a bucket, and this caller may not: an operator can set "
+                "admin = true for it.",
+            )
+        body = await call.document() if call.head.method in ("PUT", "POST") else None
+        await administration.record(self._database, call.attempt(), request.operation, bucket=request.bucket)
+        headers = [*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())]
+        content = body.content if body else b""
+        try:
+            reply = await self.send(call.head.method, request.raw_path, request.query, headers, content)
+            if request.operation is Operation.DELETE_BUCKET and await self._clear(request.bucket, reply):
+                reply = await self.send(call.head.method, request.raw_path, request.query, headers, content)
+        finally:
+            # The store may have done what it has not answered.
+            if request.operation in _CHANGES_THE_PROFILE:
+                self._profiles.forget(request.bucket)
+        if request.operation is Operation.DELETE_BUCKET and reply.status < 300:
+            with after_the_effect("noted"):
+                await bypasses.forget_bucket(self._database, request.bucket)
+        self._observe(BucketAdministered(call.principal.name, request.operation, request.bucket, reply.status))
+        await call.answer.passed(reply.status, reply.headers, reply.body)
+
+    async def send(
+        self, method: str, raw_path: str, query: str, headers: list[tuple[str, str]], content: bytes
+    ) -> Reply:
+        """Ask the store, and have its answer whatever it is, unless it is about the gateway."""
+        answer, reply = await self._upstream.exchange(
+            method, raw_path, query, headers, content, signed_at=await self._database.now()
+        )
+        if isinstance(answer, NotSent):
+            raise Unavailable(f"Nothing was changed: {answer.reason}.")
+        if reply is None:
+            raise OutcomeUnknown("The object store does not answer. The bucket may have been changed.")
+        if isinstance(answer, Rejected):
+            refusal = refusal_of_store(answer)
+            if refusal.status != reply.status:
+                raise refusal
+        return reply
+
+    async def _clear(self, bucket: str, reply: Reply) -> bool:
+        """Whether a bucket that cannot be deleted held nothing but tombstones, and is now without them.
+
+        Raises ``StoreError`` BucketNotEmpty where tombstones have to stay for now.
+        """
+        if reply.status != 409 or not await tombstones.any_in(self._database, bucket):
+            return False
+        if not await self._listings.is_empty(bucket):
+            return False
+        await self._sweeper.sweep_tombstones(bucket)
+        if await tombstones.any_in(self._database, bucket):
+            raise StoreError(
+                "BucketNotEmpty",
+                409,
+                "The bucket you tried to delete is not empty: what stands for deleted objects has to stay for now, "
+                "because a late request may be waiting for their absence. Delete the bucket later: it takes a day at "
+                "most.",
+            )
+        return True

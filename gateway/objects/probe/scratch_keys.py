@@ -1,0 +1,234 @@
+"""The keys a probe may write to: its own, under one random prefix or a slash and that, removed again in the end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import quote
+from uuid import uuid4
+
+from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.objects.s3 import forwarded_headers, xml
+from gateway.objects.s3.answers import Applied, Found, Missing, NotSent, Rejected, Unknown, Uploaded, WriteAnswer
+from gateway.objects.s3.bucket_profile import Contender
+from gateway.objects.store.exchange import query_of
+from gateway.objects.store.multipart import WITHOUT_ETAG
+from gateway.objects.store.operations import Upstream
+
+PREFIX = ".fencing-gateway/probe/"
+
+# Some stores take one write a second for each key, and say so: R2 does.
+_PATIENCE = 3
+_PAUSE = 1.1
+_CLEARING = 10.0
+_MAX_LISTING = 4 * 1024 * 1024
+_READ_ADVICE = "The gateway needs s3:GetObject and, to be told of absence, s3:ListBucket."
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A write and the store's answer to it."""
+
+    write_id: str
+    answer: WriteAnswer
+
+    @property
+    def etag(self) -> str | None:
+        """What the write left; None where it was not accepted."""
+        return self.answer.etag if isinstance(self.answer, Applied) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A multipart upload of one part that only has to be completed."""
+
+    key: str
+    upload_id: str
+    part: str
+    write_id: str
+
+
+class Scratch:
+    """One probe's place in a bucket. ``signed_at`` is the database's time; it signs everything the probe writes."""
+
+    def __init__(self, upstream: Upstream, bucket: str, signed_at: datetime) -> None:
+        self._upstream = upstream
+        self._bucket = bucket
+        self._signed_at = signed_at
+        self._prefix = f"{PREFIX}{uuid4().hex}/"
+        self._written: set[str] = set()
+        self._open: set[tuple[str, str]] = set()
+
+    def drop_quotes(self) -> None:
+        """Send If-Match to this bucket without quotation marks from now on."""
+        self._upstream.drop_quotes(self._bucket)
+
+    async def put(self, name: str, body: bytes, *, expected: str | None) -> Written:
+        """A conditional PutObject. Raises ``Unavailable`` where the outcome is not known, ``StoreError`` where the
+        gateway may not write to the bucket, or there is none.
+        """
+
+        async def send() -> Written:
+            return await self._put(name, body, expected)
+
+        written = await _patiently(send)
+        if isinstance(written.answer, Rejected) and written.answer.status in (401, 403, 404):
+            raise StoreError(written.answer.code, written.answer.status, written.answer.message)
+        return written
+
+    async def contend(self, name: str, body: bytes, *, expected: str | None) -> Contender:
+        """A conditional PutObject in a race; its answer may be anything."""
+        written = await self._put(name, body, expected)
+        return Contender(written.write_id, written.answer)
+
+    async def occupy(self, template: str, folder: str) -> Contender:
+        """Put an empty object where there is none, at the key that ``template`` makes of the folder's name in place of
+        ``{}``; the answer may be anything. The key may be outside of ``PREFIX``, if by no more than a slash in front.
+        """
+        written = await self._put_at(_raw(template.format(f"{self._prefix}{folder}/")), b"", None)
+        return Contender(written.write_id, written.answer)
+
+    async def start(self, name: str, body: bytes) -> Upload | Rejected:
+        """An upload with its part in place. Raises ``Unavailable``."""
+        key, write_id = self._key(name), uuid4().hex
+        started = await self._upstream.create_multipart(
+            self._bucket, key, _metadata(write_id), signed_at=self._signed_at
+        )
+        if isinstance(started, NotSent | Unknown):
+            raise _inconclusive(started.reason)
+        if isinstance(started, Rejected):
+            return started
+        self._open.add((key, started.upload_id))
+        part = await self._upstream.upload_part(
+            self._bucket, key, started.upload_id, 1, body, signed_at=self._signed_at
+        )
+        if isinstance(part, NotSent | Unknown):
+            raise _inconclusive(part.reason)
+        return Upload(key, started.upload_id, part.etag, write_id) if isinstance(part, Uploaded) else part
+
+    async def complete(self, upload: Upload, *, expected: str | None) -> Written:
+        """A conditional CompleteMultipartUpload. Raises ``Unavailable``."""
+
+        async def send() -> Written:
+            return Written(upload.write_id, await self._complete(upload, expected))
+
+        return await _patiently(send)
+
+    async def contend_upload(self, upload: Upload, *, expected: str | None) -> Contender:
+        """A conditional CompleteMultipartUpload in a race; its answer may be anything."""
+        return Contender(upload.write_id, await self._complete(upload, expected))
+
+    async def delete(self, name: str, *, expected: str) -> WriteAnswer:
+        """A conditional DeleteObject. Raises ``Unavailable``."""
+        return conclusive(await self._delete(name, expected))
+
+    async def contend_delete(self, name: str, *, expected: str) -> Contender:
+        """A conditional DeleteObject in a race; its answer may be anything."""
+        return Contender(None, await self._delete(name, expected))
+
+    async def head(self, name: str) -> Found | Missing:
+        """What stands at the key. Raises ``Unavailable`` where the store does not say."""
+        state = await self._upstream.head(self._bucket, self._key(name))
+        if isinstance(state, Unknown):
+            raise _inconclusive(state.reason, _READ_ADVICE)
+        return state
+
+    async def remove(self, name: str) -> bool:
+        """Delete unconditionally, as nothing but a probe may. False where the store does not do it."""
+        return await self._remove(self._key(name))
+
+    async def clear(self) -> None:
+        """Remove whatever the probe has written. What the store does not let go stays under ``PREFIX``, harmless."""
+        try:
+            async with asyncio.timeout(_CLEARING), asyncio.TaskGroup() as group:
+                for key, upload_id in self._open:
+                    group.create_task(
+                        self._upstream.abort_multipart(self._bucket, key, upload_id, signed_at=self._signed_at)
+                    )
+                for key in self._written:
+                    group.create_task(self._remove(key))
+            await self._clear_versions()
+        except (TimeoutError, GatewayError):
+            return
+
+    async def _clear_versions(self) -> None:
+        """In a versioned bucket all of it is still there, under a delete marker each."""
+        for prefix in (self._prefix, f"/{self._prefix}"):
+            query = query_of({"versions": "", "prefix": prefix})
+            async with await self._upstream.send("GET", f"/{self._bucket}", query) as response:
+                listed = xml.read_versions(await response.read(_MAX_LISTING))
+            async with asyncio.TaskGroup() as group:
+                for key, version_id in listed:
+                    group.create_task(self._remove(_raw(key), query_of({"versionId": version_id})))
+
+    async def _put(self, name: str, body: bytes, expected: str | None) -> Written:
+        return await self._put_at(self._key(name), body, expected)
+
+    async def _put_at(self, key: str, body: bytes, expected: str | None) -> Written:
+        write_id = uuid4().hex
+        self._written.add(key)
+        answer = await self._upstream.put(
+            self._bucket, key, body, _metadata(write_id), expected=expected, signed_at=self._signed_at
+        )
+        return Written(write_id, answer)
+
+    async def _complete(self, upload: Upload, expected: str | None) -> WriteAnswer:
+        self._written.add(upload.key)
+        answer = await self._upstream.complete_multipart(
+            self._bucket, upload.key, upload.upload_id, [upload.part], expected=expected, signed_at=self._signed_at
+        )
+        if answer == WITHOUT_ETAG:
+            state = await self._upstream.head(self._bucket, upload.key)
+            if isinstance(state, Found) and state.write_id == upload.write_id:
+                answer = Applied(state.etag)
+        if isinstance(answer, Applied):
+            self._open.discard((upload.key, upload.upload_id))
+        return answer
+
+    async def _delete(self, name: str, expected: str) -> WriteAnswer:
+        return await self._upstream.delete(self._bucket, self._key(name), expected=expected, signed_at=self._signed_at)
+
+    async def _remove(self, key: str, query: str = "") -> bool:
+        try:
+            response = await self._upstream.send("DELETE", f"/{self._bucket}/{key}", query, signed_at=self._signed_at)
+            async with response:
+                await response.read()
+        except GatewayError:
+            return False
+        return response.status in (200, 204)
+
+    def _key(self, name: str) -> str:
+        return _raw(self._prefix + name)
+
+
+def _raw(key: str) -> str:
+    """A key as it stands in a path."""
+    return quote(key, safe="/")
+
+
+def conclusive(answer: WriteAnswer) -> WriteAnswer:
+    """The answer, if it says what became of the write. Raises ``Unavailable``: a probe in the dark proves nothing."""
+    if isinstance(answer, Unknown | NotSent):
+        raise _inconclusive(answer.reason)
+    return answer
+
+
+async def _patiently(send: Callable[[], Awaitable[Written]]) -> Written:
+    """Send again what the store refuses for now because of the writes just before."""
+    for _ in range(_PATIENCE):
+        written = await send()
+        conclusive(written.answer)
+        if not (isinstance(written.answer, Rejected) and written.answer.status == 429):
+            break
+        await asyncio.sleep(_PAUSE)
+    return written
+
+
+def _inconclusive(reason: str, advice: str = "") -> Unavailable:
+    return Unavailable(
+        f"The bucket could not be probed: {reason}.", advice=f"Nothing was written. Try again later. {advice}".strip()
+    )
+
+
+def _metadata(write_id: str) -> Sequence[tuple[str, str]]:
+    return forwarded_headers.own_metadata("fencing-gateway/probe", "0", write_id)

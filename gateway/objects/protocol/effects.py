@@ -1,0 +1,299 @@
+"""The vocabulary of the object protocol: what it asks to be done, and what it comes to in the end.
+
+``protocol.py`` yields effects and is sent their answers; ``runner.py`` does them with Postgres and S3, and the explorer
+in ``tests/model`` does them in memory, in every order there is.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias, TypeVar
+from uuid import UUID
+
+from gateway.errors import StoreError
+from gateway.fencing.intent import Announcement, Begun, Forbidden, Intent, KnownObject, Raised
+from gateway.fencing.rules import Decision, Fence, Presented
+from gateway.objects.s3.answers import Applied, HeadAnswer, Rejected, WriteAnswer
+
+
+class Form(StrEnum):
+    """How bytes are uploaded. On stores whose ETag is a hash, the same bytes have another ETag in another form."""
+
+    PLAIN = "plain"
+    MULTIPART = "multipart"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A form a body can be uploaded in, and the ETag it would have then."""
+
+    form: Form
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Ask the store what is there. Answer: ``HeadAnswer``."""
+
+    bucket: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Claim, and write the intent down. Answer: ``Begun``. Durable.
+
+    ``looked`` is what has been seen at the key. None: go by what is remembered of it, else take it to be absent.
+    ``outcomes``: the ETags that the mutation could leave (``ABSENCE`` for absence); the answer says which of them are
+    spent. None: it is to name every spent one of the key.
+    """
+
+    write: Announcement
+    looked: KnownObject | None
+    outcomes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Send the body, on condition that the key still has ``expected``. Answer: ``WriteAnswer``. Durable."""
+
+    write: Announcement
+    form: Form
+    expected: str | None
+    fence: Fence | None
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Make the parts of an upload the object. Answer: ``WriteAnswer``. Durable.
+
+    On condition that the key still has ``expected``; a write of ``Kind.UPLOAD`` goes without.
+    """
+
+    write: Announcement
+    upload_id: str
+    expected: str | None
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Amend:
+    """Change what goes with an object, or remove one version of it: without a condition, there is none for that.
+
+    Answer: ``WriteAnswer``. Durable.
+    """
+
+    write: Announcement
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the object, on condition that it still has ``expected``. Answer: ``WriteAnswer``. Durable."""
+
+    write: Announcement
+    expected: str
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Entomb:
+    """Put a tombstone, on condition that the key still has ``expected``. Answer: ``WriteAnswer``. Durable.
+
+    A tombstone's bytes are unique, so that its ETag never comes back. One that settles an intent has a write-id of its
+    own too: it is not the write that was announced.
+    """
+
+    owner: Announcement | Intent
+    expected: str | None
+    signed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Bump:
+    """Write the same bytes again in a form whose ETag is none of ``forbidden``, on condition that the key still has
+    ``etag``. Answer: ``WriteAnswer``. Durable.
+
+    None of ``spent`` either, if there is another form.
+    """
+
+    bucket: str
+    key: str
+    etag: str
+    forbidden: frozenset[str]
+    signed_at: datetime
+    spent: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Abort the upload that the intent's mutation completes. Answer: bool, True where the store has none by that id
+    any more. Durable.
+    """
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The mutation took effect: forget the intent. Answer: bool, False where somebody settles it. Durable.
+
+    ``spent``: what requests were conditioned on that have been sent for it. They may arrive again.
+    """
+
+    write: Announcement
+    etag: str | None
+    tombstone: bool
+    spent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """The mutation can have no effect any more: forget the intent. Answer: None. Durable.
+
+    ``seen``: whether it has been seen to have had one before, for the record. ``spent``: as of ``Finish``.
+    """
+
+    intent: Announcement | Intent
+    seen: bool = False
+    spent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Forbid:
+    """Forbid what the intent is conditioned on, and mark it as being settled. Answer: ``Forbidden``. Durable."""
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitTurn:
+    """Wait, for a while, until another mutation of the same holder is over. Answer: bool, whether it is."""
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseFence:
+    """Raise without writing. Answer: ``Raised``. Durable."""
+
+    resource: str
+    presented: Presented
+    caller: str
+
+
+Effect: TypeAlias = (
+    Head
+    | Begin
+    | Put
+    | Complete
+    | Amend
+    | Delete
+    | Entomb
+    | Bump
+    | GiveUp
+    | Finish
+    | Abandon
+    | Forbid
+    | AwaitTurn
+    | RaiseFence
+)
+Answer: TypeAlias = HeadAnswer | Begun | WriteAnswer | Forbidden | Raised | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The write is in place and durable. ``decision`` is what the fence said (a refusal only in observe mode)."""
+
+    applied: Applied
+    decision: Decision | None
+    fence: Fence | None
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The key is absent, for good as far as older holders are concerned.
+
+    ``applied`` is the store's answer, None where there was nothing to delete.
+    """
+
+    decision: Decision | None
+    fence: Fence | None
+    applied: Applied | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The fence refuses. Nothing was written, and nothing will be."""
+
+    decision: Decision
+    fence: Fence
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionFailed:
+    """The caller's own condition does not hold; ``error`` is what S3 says then. Nothing was written."""
+
+    error: StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRefused:
+    """The store refused the write for good. Nothing was written."""
+
+    answer: Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """Nobody can tell whether the write has taken effect. It will not any more after the next acknowledged one."""
+
+    reason: str
+
+
+class Obstacle(StrEnum):
+    """What stood in the way of what was not done, and how long it may stay there."""
+
+    PASSING = "passing"
+    """Another writer, or a service that does not answer."""
+    UNSETTLED = "unsettled"
+    """An older holder's mutation that may still arrive: at most until ``dead_after``, by the store's clock."""
+    FORBIDDEN = "forbidden"
+    """An ETag that must not come back on the key: until prohibitions are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """Nothing was written, and trying again can help."""
+
+    reason: str
+    obstacle: Obstacle = Obstacle.PASSING
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """The barrier stands: no mutation with a lower token takes effect any more."""
+
+    decision: Decision
+    fence: Fence
+
+
+Outcome: TypeAlias = Stored | Deleted | Refused | ConditionFailed | StoreRefused | Uncertain | NotDone | Barred
+
+Result = TypeVar("Result")
+Steps: TypeAlias = Generator[Effect, Answer, Result]
+"""An operation under way: it yields effects, is sent their answers, and returns what it came to."""
+
+# How often a write starts again because the key had changed under it, and a settler because the store did not answer.
+ATTEMPTS = 5
+
+
+def tombstone_body(unique: UUID) -> bytes:
+    """Bytes of its own for each tombstone, so that its ETag is one of its own: nothing can ever be waiting for it."""
+    return f"deleted {unique}\n".encode()
+
+
+SIZE = len(tombstone_body(UUID(int=0)))
+"""Bytes that every tombstone has: an object of another size is none."""

@@ -1,0 +1,437 @@
+"""The object protocol: the decisions of a fenced write to S3, without any I/O.
+
+Each operation is a generator. It yields what it wants done (``effects.py``), is sent the answer, and returns what the
+operation came to. A process may stop for ever, or for an hour, at each ``yield``, and a request it asked for may
+arrive at the store at any later time; the promise must hold all the same. ``tests/model`` tries all of it. What becomes
+of the mutations of older holders is in ``settling.py``.
+
+The rules that carry the promise:
+
+- A mutation is announced in Postgres before it is sent, and conditioned on the ETag the key has.
+- Whoever has a higher token settles what older holders have under way before it writes or is acknowledged.
+- Settling forbids the ETag first and then makes it go away: a late request finds its condition broken for ever.
+- What carries no condition is settled by what else stops it: its upload given up, or its signature dead.
+- A request that is over may arrive a second time. While its signature may be alive, the ETag it was conditioned on
+  does not come back to the key where that can be helped. Nor does a write leave the ETag that it is conditioned on.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeAlias, assert_never, cast
+
+from gateway.fencing.intent import (
+    ABSENCE,
+    DEAD_AFTER_QUERY_SIGNED,
+    Announcement,
+    Begun,
+    Kind,
+    KnownObject,
+    Raised,
+)
+from gateway.fencing.rules import Presented
+from gateway.objects.protocol.effects import (
+    ATTEMPTS,
+    Abandon,
+    Amend,
+    AwaitTurn,
+    Barred,
+    Begin,
+    Bump,
+    Candidate,
+    Complete,
+    ConditionFailed,
+    Delete,
+    Deleted,
+    Entomb,
+    Finish,
+    Form,
+    Head,
+    NotDone,
+    Obstacle,
+    Outcome,
+    Put,
+    RaiseFence,
+    Refused,
+    Steps,
+    Stored,
+    StoreRefused,
+    Uncertain,
+)
+from gateway.objects.protocol.settling import settle
+from gateway.objects.s3.answers import Applied, Found, HeadAnswer, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
+from gateway.objects.s3.conditions import Condition
+
+__all__ = ["ATTEMPTS", "Steps", "amend", "barrier", "complete", "delete", "put", "settle", "sweep"]
+
+Mutate: TypeAlias = Callable[[Announcement, Begun, datetime], Steps[Outcome | None]]
+
+NO_SUCH_UPLOAD = "NoSuchUpload"
+TWICE = "a request that is over may reach the store a second time, and wait for every ETag that the object could get"
+UNSETTLED = "an earlier write to this resource may still be under way, and could not be settled yet"
+
+
+def put(write: Announcement, candidates: tuple[Candidate, ...], condition: Condition | None = None) -> Steps[Outcome]:
+    """Write a body that has been taken in and verified. ``candidates``: its forms, the preferred one first."""
+
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+        form = _best(candidates, begun)
+        if form is None:
+            yield Abandon(write)
+            return NotDone("a late request may be waiting for every ETag that these bytes can have", Obstacle.FORBIDDEN)
+        answer = cast(WriteAnswer, (yield Put(write, form, begun.key.etag, begun.fence, signed_at)))
+        return (yield from _conclude(write, begun, answer))
+
+    etags = tuple(candidate.etag for candidate in candidates)
+    return (yield from _fenced(write, condition, mutate, outcomes=etags))
+
+
+def complete(
+    write: Announcement, upload_id: str, etag: str | None, condition: Condition | None = None, *, conditional: bool
+) -> Steps[Outcome]:
+    """Make the parts of an upload the object. ``etag``: what its ETag will be, None where that cannot be told.
+
+    ``conditional`` False for stores that ignore the condition of a completion. Some that honour it also refuse every
+    upload that is older than what stands at the key (409). Then, too, the upload itself has to be the condition: there
+    is only one by its id, it can be completed once, and whoever settles this gives it up.
+    """
+    older_than_the_object = False
+
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+        nonlocal older_than_the_object
+        if etag in begun.forbidden:
+            yield Abandon(write)
+            return NotDone("a late request may be waiting for the ETag that the object would have", Obstacle.FORBIDDEN)
+        if begun.waits and etag is not None and etag == begun.key.etag and write.kind is Kind.CONDITIONAL:
+            return (yield from _displace(write, begun, etag, signed_at))
+        if condition is not None and write.kind is Kind.UPLOAD and (failed := (yield from _judge(write, condition))):
+            return failed
+        answer = cast(WriteAnswer, (yield Complete(write, upload_id, begun.key.etag, signed_at)))
+        if not isinstance(answer, NotApplied) or answer.code == NO_SUCH_UPLOAD:
+            return (yield from _conclude(write, begun, answer))
+        outcome = yield from _conclude(write, begun, answer)
+        if outcome is None and answer.status == 409:
+            older_than_the_object = True
+            return NotDone("the object is newer than the upload")
+        return outcome
+
+    if conditional:
+        outcome = yield from _fenced(write, condition, mutate, outcomes=())
+        if not older_than_the_object:
+            return outcome
+        write = replace(write, attempt=write.attempt + ATTEMPTS)
+    write = replace(write, kind=Kind.UPLOAD, upload_id=upload_id)
+    return (yield from _fenced(write, condition, mutate, outcomes=()))
+
+
+def delete(
+    write: Announcement, condition: Condition | None = None, *, conditional_delete: bool = True
+) -> Steps[Outcome]:
+    """Make a key absent. A tombstone stands for it where absence is forbidden, or the store deletes unconditionally.
+
+    Also where a request of an older holder, one that is over, may still be waiting for absence. For one of the holder's
+    own no tombstone is left by default: most objects that are deleted soon are deleted by who has made them.
+    """
+
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+        if begun.key.visible is None:
+            return (yield from _confirm_absence(write, begun))
+        if conditional_delete and ABSENCE not in begun.forbidden and not begun.overtakes_absence:
+            answer = cast(WriteAnswer, (yield Delete(write, begun.key.visible, signed_at)))
+            return (yield from _conclude(write, begun, answer))
+        answer = cast(WriteAnswer, (yield Entomb(write, begun.key.etag, signed_at)))
+        return (yield from _conclude(write, begun, answer, tombstone=True))
+
+    announced = replace(write, entombs=not conditional_delete, removes=True)
+    return (yield from _fenced(announced, condition, mutate, outcomes=(ABSENCE,)))
+
+
+def amend(
+    write: Announcement, *, on_version: bool = False, uncovers: bool = False, bumps: bool = True
+) -> Steps[Outcome]:
+    """Change what goes with an object: its tags, its ACL, its retention. S3 has no condition for any of it.
+
+    ``on_version``: of the version that the request names, and not of what stands at the key. ``uncovers``: remove that
+    version, which may bring back the ETag of the one before; not while a late request may be waiting for any ETag.
+    ``bumps``: whether objects of this store are bumped. A bump puts back what went with the object when it was read,
+    and can be late when what it was to settle is over. It waits for a forbidden ETag, which has to go away first.
+    """
+
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+        if uncovers and begun.forbidden:
+            yield Abandon(write)
+            return NotDone("a late request may be waiting for the ETag of an older version", Obstacle.FORBIDDEN)
+        if not on_version and begun.key.tombstone:
+            yield Abandon(write)
+            return StoreRefused(Rejected(404, "NoSuchKey", "The specified key does not exist."))
+        etag = begun.key.etag
+        spent: tuple[str, ...] = ()
+        if bumps and etag is not None and etag in begun.forbidden:
+            bumped = cast(WriteAnswer, (yield _bump(write, begun, etag, signed_at)))
+            spent = (etag,)
+            if not isinstance(bumped, Applied):
+                yield Abandon(write, spent=spent)
+                return None if isinstance(bumped, NotApplied) else NotDone("a late request may wait for its ETag")
+            etag = bumped.etag
+        answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
+        if isinstance(answer, Unknown):
+            return Uncertain(answer.reason)
+        if begun.waits and not isinstance(answer, NotSent):
+            return _amended(begun, answer)  # it stays announced: nothing but time stops it if it arrives again
+        if isinstance(answer, Applied) and not on_version:
+            yield Finish(write, etag, tombstone=False, spent=spent)
+        else:
+            yield Abandon(write, spent=spent)
+        return _amended(begun, answer)
+
+    return (yield from _fenced(_without_condition(write), None, mutate, look=not uncovers))
+
+
+def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[Outcome]:
+    """Remove the tombstone at a key, if one stands there and absence may come back. ``write`` presents no token.
+
+    A delete without a condition would remove whatever has been written since the key was looked at. Our intent keeps
+    others from announcing, so that what is seen once it is pending is still there when the delete arrives.
+    """
+
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+        if not begun.key.tombstone or begun.key.etag is None:
+            yield Finish(write, begun.key.etag, tombstone=False)
+            return Deleted(begun.decision, begun.fence)
+        if ABSENCE in begun.forbidden or begun.overtakes_absence:
+            yield Abandon(write)
+            return NotDone("a late request may be waiting for absence")
+        if conditional_delete:
+            answer = cast(WriteAnswer, (yield Delete(write, begun.key.etag, signed_at)))
+            return (yield from _conclude(write, begun, answer))
+        still = yield from _look(write)
+        if still != begun.key:
+            yield Abandon(write)
+            return still if isinstance(still, NotDone | StoreRefused) else None
+        answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
+        if begun.waits and isinstance(answer, Applied):
+            return Deleted(begun.decision, begun.fence, answer)  # and stays announced, as an amendment does
+        return (yield from _conclude(write, begun, answer))
+
+    announced = write if conditional_delete else _without_condition(write)
+    return (yield from _fenced(announced, None, mutate, look=True, outcomes=(ABSENCE,)))
+
+
+def _without_condition(write: Announcement) -> Announcement:
+    return replace(write, kind=Kind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
+
+
+def _amended(begun: Begun, answer: Applied | NotApplied | Rejected | NotSent) -> Outcome:
+    match answer:
+        case Applied():
+            return Stored(answer, begun.decision, begun.fence)
+        case NotApplied(status, code):
+            return StoreRefused(Rejected(status, code, f"The store answered with {status}."))
+        case Rejected():
+            return StoreRefused(answer)
+        case NotSent(reason):
+            return NotDone(reason)
+        case _:
+            assert_never(answer)
+
+
+def barrier(resource: str, presented: Presented, caller: str) -> Steps[Outcome]:
+    """Raise without writing. Once this returns ``Barred``, no lower token's mutation takes effect any more."""
+    raised = cast(Raised, (yield RaiseFence(resource, presented, caller)))
+    if not raised.decision.passes:
+        return Refused(raised.decision, raised.fence)
+    for intent in raised.pending:
+        if not (yield from settle(intent)):
+            return NotDone(UNSETTLED, Obstacle.UNSETTLED)
+    return Barred(raised.decision, raised.fence)
+
+
+def choose(candidates: tuple[Candidate, ...], forbidden: frozenset[str]) -> Form | None:
+    """The first form whose ETag may come (back) on the key."""
+    return next((candidate.form for candidate in candidates if candidate.etag not in forbidden), None)
+
+
+def _best(candidates: tuple[Candidate, ...], begun: Begun) -> Form | None:
+    """Return the first form whose ETag no request may be waiting for, that of this write included.
+
+    If there is none, one that no older holder's request is waiting for; of several the one whose ETag has been spent
+    for longest, last the one that the key has now. None where all are forbidden.
+    """
+    waited_for = {one.etag: (one.token < begun.own, rank) for rank, one in enumerate(begun.spent, 1)}
+    if begun.key.etag is not None:
+        by_older, _ = waited_for.get(begun.key.etag, (False, 0))
+        waited_for[begun.key.etag] = (by_older, len(begun.spent) + 1)
+    allowed = [one for one in candidates if one.etag not in begun.forbidden]
+    if begun.waits:
+        allowed = [one for one in allowed if one.etag not in waited_for]
+    best = min(allowed, key=lambda one: waited_for.get(one.etag, (False, 0)), default=None)
+    return None if best is None else best.form
+
+
+def _displace(write: Announcement, begun: Begun, etag: str, signed_at: datetime) -> Steps[Outcome]:
+    """Make the ETag go away that the key has and that the object would have, so that waiting helps."""
+    bumped = cast(WriteAnswer, (yield _bump(write, begun, etag, signed_at)))
+    if not isinstance(bumped, Unknown):
+        yield Abandon(write, spent=(etag,))
+    return NotDone(TWICE, Obstacle.FORBIDDEN)
+
+
+def _bump(write: Announcement, begun: Begun, etag: str, signed_at: datetime) -> Bump:
+    spent = frozenset(one.etag for one in begun.spent)
+    return Bump(write.bucket, write.key, etag, begun.forbidden, signed_at, spent)
+
+
+def _fenced(
+    write: Announcement,
+    condition: Condition | None,
+    mutate: Mutate,
+    *,
+    look: bool = False,
+    outcomes: tuple[str, ...] | None = None,
+) -> Steps[Outcome]:
+    """Announce, clear the way, mutate; start again where the key turns out to have changed.
+
+    The first attempt goes by what is remembered of the key, unless the caller has a condition on it, or must ``look``.
+    ``outcomes``: as of ``Begin``.
+    """
+    looks = look or condition is not None
+    for attempt in range(write.attempt, write.attempt + ATTEMPTS):
+        write = replace(write, attempt=attempt)
+        looked: KnownObject | None = None
+        if looks:
+            seen = yield from _look(write)
+            if isinstance(seen, NotDone | StoreRefused):
+                return seen
+            looked = seen
+        looks = True
+        begun = cast(Begun, (yield Begin(write, looked, outcomes)))
+        if begun.signed_at is not None:
+            if condition is not None and (broken := condition.broken(begun.key.visible)) is not None:
+                yield Abandon(write)
+                return ConditionFailed(broken)
+            if (outcome := (yield from mutate(write, begun, begun.signed_at))) is not None:
+                return outcome
+        elif begun.decision is not None and begun.fence is not None and not begun.pending and not begun.decision.passes:
+            return Refused(begun.decision, begun.fence)
+        elif not (yield from _clear(begun)):
+            return NotDone(UNSETTLED, Obstacle.UNSETTLED)
+    return NotDone("the object keeps changing")
+
+
+def _look(write: Announcement) -> Steps[KnownObject | NotDone | StoreRefused]:
+    state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
+    if isinstance(state, Unknown):
+        return StoreRefused(state.refusal) if state.refusal else NotDone(f"the object store is no help: {state.reason}")
+    return KnownObject(state.etag, state.tombstone) if isinstance(state, Found) else KnownObject(None)
+
+
+def _clear(begun: Begun) -> Steps[bool]:
+    """Get everything out of the way that must not take effect after this write.
+
+    A write of the same holder gets the time to end by itself. An older holder's is a zombie's: no time is lost on it.
+    """
+    for intent in begun.pending:
+        if intent.token >= begun.own and intent.kind is not Kind.AMENDMENT and (yield AwaitTurn(intent)):
+            continue
+        if not (yield from settle(intent)):
+            return False
+    return True
+
+
+def _conclude(
+    write: Announcement, begun: Begun, answer: WriteAnswer, *, tombstone: bool = False
+) -> Steps[Outcome | None]:
+    """What the store's answer means. None: it had no effect because the key had changed; start again."""
+    match answer:
+        case Applied(etag):
+            if etag in begun.forbidden:
+                return (yield from _correct(write, begun, etag or ABSENCE))
+            return (yield from _finish(write, begun, answer, tombstone=tombstone))
+        case NotApplied():
+            # Something between us and the store may have sent our request twice: then this is the second one's answer.
+            if (outcome := (yield from _recognise(write, begun, tombstone=tombstone))) is not None:
+                return outcome
+            yield Abandon(write, spent=_spent(write, begun))
+            if answer.code == NO_SUCH_UPLOAD:
+                return StoreRefused(Rejected(answer.status, answer.code, "The specified upload does not exist."))
+            return None
+        case NotSent(reason):
+            yield Abandon(write)
+            return NotDone(reason)
+        case Rejected():
+            yield Abandon(write, spent=_spent(write, begun))
+            return StoreRefused(answer)
+        case Unknown(reason):
+            return (yield from _recognise(write, begun, tombstone=tombstone)) or Uncertain(reason)
+        case _:
+            assert_never(answer)
+
+
+def _correct(write: Announcement, begun: Begun, etag: str) -> Steps[Outcome]:
+    """The store gave the bytes another ETag than predicted, and it is a forbidden one: make it go away at once."""
+    assert begun.signed_at is not None
+    bumped = cast(WriteAnswer, (yield _bump(write, begun, etag, begun.signed_at)))
+    if isinstance(bumped, Applied):
+        return (yield from _finish(write, begun, bumped, tombstone=False, corrected=(etag,)))
+    return Uncertain("the write got an ETag that a late request may be waiting for")
+
+
+def _recognise(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[Outcome | None]:
+    """The write-id in the object's metadata tells whose write is there. None: it is not ours."""
+    state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
+    if isinstance(state, Found) and _is_ours(write, state) and state.tombstone is tombstone:
+        return (yield from _finish(write, begun, Applied(state.etag), tombstone=tombstone))
+    return None
+
+
+def _spent(write: Announcement, begun: Begun) -> tuple[str, ...]:
+    """Return what the request of this write was conditioned on."""
+    return (begun.key.etag or ABSENCE,) if write.kind is Kind.CONDITIONAL else ()
+
+
+def _finish(
+    write: Announcement, begun: Begun, applied: Applied, *, tombstone: bool, corrected: tuple[str, ...] = ()
+) -> Steps[Outcome]:
+    """The write has taken effect: say so, unless a settler may be about to put back what was there before.
+
+    It may where the write did not change the ETag: then the settler cannot tell that it has come.
+    """
+    done: Outcome
+    if tombstone or applied.etag is None:
+        done = Deleted(begun.decision, begun.fence, applied)
+    else:
+        done = Stored(applied, begun.decision, begun.fence)
+    if (yield Finish(write, applied.etag, tombstone, (*_spent(write, begun), *corrected))):
+        return done
+    state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
+    if isinstance(state, Found) and _is_ours(write, state) and state.etag != begun.key.etag:
+        return done
+    return Uncertain("another writer settled this write while it was under way")
+
+
+def _confirm_absence(write: Announcement, begun: Begun) -> Steps[Outcome | None]:
+    """There was nothing to delete. Our intent keeps others from announcing, so a look now is final."""
+    key = yield from _look(write)
+    yield Abandon(write)
+    if isinstance(key, NotDone | StoreRefused):
+        return key
+    return Deleted(begun.decision, begun.fence) if key.visible is None else None
+
+
+def _judge(write: Announcement, condition: Condition) -> Steps[Outcome | None]:
+    """The caller's condition, where the mutation carries none. What was seen before the announcement may have changed
+    until then; our intent keeps others from announcing, so a look now is final. None: it holds.
+    """
+    key = yield from _look(write)
+    outcome: Outcome | None = None
+    if isinstance(key, NotDone | StoreRefused):
+        outcome = key
+    elif (broken := condition.broken(key.visible)) is not None:
+        outcome = ConditionFailed(broken)
+    if outcome is not None:
+        yield Abandon(write)
+    return outcome
+
+
+def _is_ours(write: Announcement, state: Found) -> bool:
+    return state.write_id == str(write.mark or write.write_id)

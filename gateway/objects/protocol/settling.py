@@ -1,0 +1,79 @@
+"""The other half of the object protocol: making certain that a mutation has taken effect or never will. No I/O.
+
+Whoever has a higher token settles what older holders have announced before it writes or is acknowledged. How depends on
+what stops the mutation if it is late: see ``gateway.fencing.intent.Kind``.
+"""
+
+from typing import cast
+
+from gateway.fencing.intent import Forbidden, Intent, Kind
+from gateway.objects.protocol.effects import ATTEMPTS, Abandon, AwaitTurn, Bump, Entomb, Forbid, GiveUp, Head, Steps
+from gateway.objects.s3.answers import Found, HeadAnswer, Missing, NotSent, Rejected, Unknown, WriteAnswer
+
+
+def settle(intent: Intent) -> Steps[bool]:
+    """Make certain that the mutation has taken effect or never will. False where the store does not cooperate."""
+    match intent.kind:
+        case Kind.CONDITIONAL:
+            return (yield from _settle_conditional(intent))
+        case Kind.UPLOAD:
+            return (yield from _settle_upload(intent))
+        case Kind.AMENDMENT:
+            return (yield from _settle_amendment(intent))
+
+
+def _settle_conditional(intent: Intent) -> Steps[bool]:
+    """Forbidding comes first and is durable: our own bump may be late as well, and must find its condition broken."""
+    forbidden = cast(Forbidden, (yield Forbid(intent)))
+    for _ in range(ATTEMPTS):
+        state = cast(HeadAnswer, (yield Head(intent.bucket, intent.key)))
+        if isinstance(state, Unknown):
+            continue
+        if _etag(state) != intent.expected:
+            yield Abandon(intent, seen=isinstance(state, Found) and state.write_id == str(intent.write_id))
+            return True
+        answer = cast(WriteAnswer, (yield _displace(intent, forbidden)))
+        if isinstance(answer, NotSent | Rejected) and _is_dead(intent, state):
+            yield Abandon(intent)
+            return True
+    return False
+
+
+def _settle_upload(intent: Intent) -> Steps[bool]:
+    """A completion that arrives after its upload is gone finds nothing to complete."""
+    if (yield GiveUp(intent)):
+        yield Abandon(intent)
+        return True
+    return (yield from settle_by_the_clock(intent))
+
+
+def _settle_amendment(intent: Intent) -> Steps[bool]:
+    """There is nothing to put in its way. If its sender lives, it is over soon."""
+    if (yield AwaitTurn(intent)):
+        return True
+    return (yield from settle_by_the_clock(intent))
+
+
+def settle_by_the_clock(intent: Intent) -> Steps[bool]:
+    """Forget the mutation if the store itself would refuse it by now. Writes nothing; False where it is not time."""
+    state = cast(HeadAnswer, (yield Head(intent.bucket, intent.key)))
+    if isinstance(state, Unknown) or not _is_dead(intent, state):
+        return False
+    yield Abandon(intent)
+    return True
+
+
+def _displace(intent: Intent, forbidden: Forbidden) -> Entomb | Bump:
+    """What makes the ETag go away that the late request waits for."""
+    if intent.expected is None:
+        return Entomb(intent, None, forbidden.signed_at)
+    return Bump(intent.bucket, intent.key, intent.expected, forbidden.etags, forbidden.signed_at, forbidden.spent)
+
+
+def _etag(state: Found | Missing) -> str | None:
+    return state.etag if isinstance(state, Found) else None
+
+
+def _is_dead(intent: Intent, state: Found | Missing) -> bool:
+    """Whether the store itself refuses the mutation by now, if it ever arrives. Judged by the store's clock alone."""
+    return state.date is not None and state.date - intent.signed_at > intent.dead_after

@@ -1,0 +1,115 @@
+"""Notices, while a write goes its way, that its key is not what the last write through the gateway has left there.
+
+It decides nothing. As long as a write is announced and nobody settles it, nothing else that passes the gateway can
+change its key. What is seen there then, and is neither that write's work nor what is remembered, came from elsewhere.
+"""
+
+from datetime import datetime
+from urllib.parse import quote
+
+from gateway.db import bypasses
+from gateway.db.bypasses import Seen
+from gateway.db.database import Database
+from gateway.errors import GatewayError
+from gateway.fencing.intent import Announcement, Begun
+from gateway.objects.protocol.effects import Amend, Answer, Begin, Complete, Delete, Effect, Entomb, Finish, Head, Put
+from gateway.objects.resource_rules import Resources
+from gateway.objects.s3.answers import Found, HeadAnswer, Missing, Unknown
+from gateway.objects.store.operations import Upstream
+from gateway.observe.events import BypassFound, Observe, SweepFailed
+
+
+class Witness:
+    """Watches one operation of the protocol from its side."""
+
+    def __init__(self, database: Database, upstream: Upstream, observe: Observe, resources: Resources) -> None:
+        self._database = database
+        self._upstream = upstream
+        self._observe = observe
+        self._resources = resources
+        self._write: Announcement | None = None
+        self._begun = Begun(None, None)
+        self._sent = False
+        self._may_have_removed = False
+
+    async def after(self, effect: Effect, answer: Answer) -> None:
+        """Something has been done. Never raises ``GatewayError``: the write goes on whatever becomes of this."""
+        match effect:
+            case Begin(write) if isinstance(answer, Begun):
+                self._begun, self._sent, self._may_have_removed = answer, False, False
+                self._write = write if answer.signed_at is not None else None
+                if self._write is not None and answer.differs:
+                    await self._testify(write, await self._upstream.head(write.bucket, quote(write.key, safe="/")))
+            case Delete() | Amend():
+                self._sent = self._sent or isinstance(effect, Delete)
+                self._may_have_removed = isinstance(answer, Unknown)
+            case Put() | Complete() | Entomb():
+                self._sent = True
+            case Head(bucket, key) if self._write and (bucket, key) == (self._write.bucket, self._write.key):
+                await self._testify(self._write, answer)
+            case _:
+                pass
+
+    def is_certain(self, finish: Finish) -> bool:
+        """Whether the ETag is what the write has come to, and not what was seen before it was announced."""
+        return self._sent or finish.etag != self._begun.key.etag
+
+    async def _testify(self, write: Announcement, state: Answer) -> None:
+        if not isinstance(state, HeadAnswer) or isinstance(state, Unknown) or _is_of(write, state):
+            return
+        if isinstance(state, Missing) and self._may_have_removed:
+            return  # what is gone has nothing to say whose work that was
+        if etag_of(state) == self._begun.key.etag and not self._begun.differs:
+            return
+        seen = evidence(self._resources, write.bucket, write.key, state, found_by="write")
+        try:
+            reason = await bypasses.record_by_write(self._database, write, seen)
+        except GatewayError as error:
+            self._observe(SweepFailed(f"{write.bucket}/{write.key}", error.message))
+            return
+        if reason is not None:
+            self._observe(BypassFound("objects", reason, write.resource, seen.target, "write"))
+
+
+def evidence(
+    resources: Resources, bucket: str, key: str, state: HeadAnswer, *, found_by: str, owner: str | None = None
+) -> Seen:
+    """What goes on record of what stands at a key."""
+    details: dict[str, object] = {
+        "bucket": bucket,
+        "key": key,
+        "found_by": found_by,
+        "found": etag_of(state),
+        "owner": owner,
+    }
+    if isinstance(state, Found):
+        details |= {
+            "size": state.size,
+            "last_modified": _said(state.last_modified),
+            # Not proof of anything: metadata go along with a copy.
+            "written_as": None if state.write_id is None else f"{state.resource}={state.token}",
+        }
+    target = f"/{bucket}/{quote(key, safe='/')}"
+    return Seen(bucket, key, etag_of(state), rule_of(resources, bucket, key), target, details)
+
+
+def etag_of(state: HeadAnswer) -> str | None:
+    """What stands at a key; None for nothing."""
+    return state.etag if isinstance(state, Found) else None
+
+
+def rule_of(resources: Resources, bucket: str, key: str) -> str | None:
+    """The rule a key comes under; None where its name is too long for any resource."""
+    try:
+        return resources.target(bucket, key).rule
+    except GatewayError:
+        return None
+
+
+def _is_of(write: Announcement, state: HeadAnswer) -> bool:
+    """Whether it is the write's own work, or a tombstone: those are the gateway's, whoever settles."""
+    return isinstance(state, Found) and (state.tombstone or state.write_id == str(write.mark or write.write_id))
+
+
+def _said(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,330 @@
+"""Runs the object protocol for real: does what it yields with Postgres and S3, and sends it the answers."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar, assert_never
+from urllib.parse import quote
+from uuid import uuid4
+
+from gateway.db import intents
+from gateway.db.database import Database
+from gateway.errors import OutcomeUnknown, SqlError, Unavailable
+from gateway.fencing.intent import (
+    DEAD_AFTER_HEADER_SIGNED,
+    DEAD_AFTER_QUERY_SIGNED,
+    QUERY_SIGNED,
+    Announcement,
+    Duplicates,
+    Intent,
+    Kind,
+)
+from gateway.objects.probe.probe import Profiles
+from gateway.objects.protocol.effects import (
+    Abandon,
+    Amend,
+    Answer,
+    AwaitTurn,
+    Begin,
+    Bump,
+    Complete,
+    Delete,
+    Effect,
+    Entomb,
+    Finish,
+    Forbid,
+    Form,
+    GiveUp,
+    Head,
+    Put,
+    RaiseFence,
+    Steps,
+    tombstone_body,
+)
+from gateway.objects.resource_rules import Resources
+from gateway.objects.run.bump import NO_FORM_LEFT, bump
+from gateway.objects.run.bypass_check import Witness
+from gateway.objects.s3 import forwarded_headers
+from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
+from gateway.objects.store.multipart import WITHOUT_ETAG, Part
+from gateway.objects.store.operations import TextHeaders, Upstream
+from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
+from gateway.observe.stages import staged
+
+Result = TypeVar("Result")
+
+# Seconds between two looks whether another write of the same holder is over. Looking beats being told here: a
+# notification would take a lock that every commit of the database has to pass.
+_POLL = 0.02
+
+_STEPS: dict[type, str] = {
+    Begin: "begin",
+    Put: "put",
+    Complete: "complete",
+    Amend: "amend",
+    Delete: "delete",
+    Entomb: "entomb",
+    Bump: "bump",
+    GiveUp: "give-up",
+    Finish: "finish",
+    Abandon: "abandon",
+    Forbid: "forbid",
+    RaiseFence: "raise",
+}
+# What makes nothing durable, and may take its time all the same.
+_LOOKS: dict[type, str] = {Head: "head", AwaitTurn: "turn"}
+
+
+@dataclass(frozen=True, slots=True)
+class Amendment:
+    """A request that goes to the store as it is: method, encoded query, headers, document."""
+
+    method: str
+    query: str = ""
+    headers: TextHeaders = ()
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What one operation has to send, and the headers it goes to the store with: a verified body, or the parts that an
+    upload is completed from, or an amendment.
+    """
+
+    body: bytes = b""
+    headers: TextHeaders = ()
+    parts: Sequence[Part] = ()
+    amendment: Amendment | None = None
+
+
+NOTHING = Payload()
+
+
+class Runner:
+    """Runs operations of the protocol, each with its own generator."""
+
+    def __init__(
+        self,
+        database: Database,
+        upstream: Upstream,
+        profiles: Profiles,
+        observe: Observe,
+        pending_wait: float,
+        resources: Resources | None = None,
+        duplicates: Duplicates = Duplicates.TOLERATE,
+    ) -> None:
+        """``pending_wait``: seconds to wait for another write of the same holder. ``resources``: the rules of keys."""
+        self.duplicates = duplicates
+        self._database = database
+        self._upstream = upstream
+        self._profiles = profiles
+        self._observe = observe
+        self._pending_wait = pending_wait
+        self._resources = resources or Resources()
+
+    async def run(self, steps: Steps[Result], payload: Payload = NOTHING) -> Result:
+        """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres failed after S3 was asked."""
+        answer: Answer = None
+        asked = False
+        witness = Witness(self._database, self._upstream, self._observe, self._resources)
+        try:
+            while True:
+                try:
+                    effect = steps.send(answer)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+                asked = asked or _is_the_write(effect)
+                answer = await self._stepped(effect, payload, witness)
+                await witness.after(effect, answer)
+        except (Unavailable, OutcomeUnknown, SqlError) as error:
+            if asked:
+                raise OutcomeUnknown("The database failed while the write was under way.") from error
+            if isinstance(error, SqlError):
+                raise
+            raise Unavailable(error.message) from error
+        finally:
+            steps.close()
+
+    async def _stepped(self, effect: Effect, payload: Payload, witness: Witness) -> Answer:
+        name = _STEPS.get(type(effect))
+        if name is None:
+            with staged(self._observe, "objects", _LOOKS[type(effect)]):
+                return await self._perform(effect, payload, witness)
+        with staged(self._observe, "objects", name):
+            self._observe(StepReached(f"objects.{name}.before"))
+            answer = await self._perform(effect, payload, witness)
+            self._observe(StepReached(f"objects.{name}.after"))
+        return answer
+
+    async def _perform(  # noqa: C901, PLR0912 - one arm an effect
+        self, effect: Effect, payload: Payload, witness: Witness
+    ) -> Answer:
+        match effect:
+            case Head(bucket, key):
+                return await self._upstream.head(bucket, path_of(key))
+            case Begin(write, looked, outcomes):
+                wanted = None if self.duplicates is Duplicates.WAIT else outcomes
+                begun = await intents.begin(self._database, write, looked, self._upstream.store_time, wanted)
+                return begun.under(self.duplicates)
+            case Put():
+                return await self._put(effect, payload)
+            case Complete():
+                return await self._complete(effect, payload)
+            case Amend():
+                return await self._amend(effect, payload)
+            case GiveUp(intent):
+                return await self._upstream.abandon_upload(
+                    intent.bucket, path_of(intent.key), intent.upload_id or "", signed_at=await self._database.now()
+                )
+            case Delete(write, expected, signed_at):
+                return await self._upstream.delete(
+                    write.bucket,
+                    path_of(write.key),
+                    payload.headers,
+                    expected=expected,
+                    signed_at=signed_at,
+                    expires=_lifetime(write),
+                )
+            case Entomb():
+                return await self._entomb(effect)
+            case Bump():
+                return await self._bump(effect)
+            case Finish(write, etag, tombstone, spent):
+                certain = witness.is_certain(effect)
+                return await intents.finish(
+                    self._database, write, etag, tombstone=tombstone, certain=certain, spent=spent
+                )
+            case Abandon(intent, seen, spent):
+                if isinstance(intent, Announcement):
+                    await intents.abandon(self._database, intent, spent)
+                else:
+                    await intents.settle(self._database, intent, seen=seen)
+                    self._observe(IntentSettled(intent.resource, intent.bucket, intent.key, str(intent.write_id)))
+                return None
+            case Forbid(intent):
+                forbidden = await intents.forbid(self._database, intent, self._upstream.store_time)
+                return forbidden.under(self.duplicates)
+            case AwaitTurn(intent):
+                return await self._await_turn(intent)
+            case RaiseFence(resource, presented, caller):
+                return await intents.raise_fence(self._database, resource, presented, caller)
+            case _:
+                assert_never(effect)
+
+    async def _put(self, effect: Put, payload: Payload) -> WriteAnswer:
+        write = effect.write
+        token = write.presented.token if write.presented else ""
+        own = forwarded_headers.own_metadata(write.resource, str(token), str(write.write_id))
+        place, headers = (write.bucket, path_of(write.key)), [*payload.headers, *own]
+        expected, signed_at = effect.expected, effect.signed_at
+        if effect.form is Form.PLAIN:
+            answer = await self._upstream.put(
+                *place, payload.body, headers, expected=expected, signed_at=signed_at, expires=_lifetime(write)
+            )
+        else:
+            _require_header_signature(write)
+            answer = await self._upstream.put_in_parts(
+                *place, payload.body, headers, expected=expected, signed_at=signed_at
+            )
+        return self._unless_lost(write, answer)
+
+    async def _complete(self, effect: Complete, payload: Payload) -> WriteAnswer:
+        write = effect.write
+        _require_header_signature(write)
+        answer = await self._upstream.complete_multipart(
+            write.bucket,
+            path_of(write.key),
+            effect.upload_id,
+            payload.parts,
+            payload.headers,
+            expected=effect.expected,
+            conditional=write.kind is Kind.CONDITIONAL,
+            signed_at=effect.signed_at,
+        )
+        return self._unless_lost(write, answer)
+
+    async def _amend(self, effect: Amend, payload: Payload) -> WriteAnswer:
+        write, amendment = effect.write, payload.amendment
+        assert amendment is not None, "an amendment has nothing else to send"
+        answer, reply = await self._upstream.amend(
+            amendment.method,
+            write.bucket,
+            path_of(write.key),
+            amendment.query,
+            amendment.headers,
+            amendment.body,
+            signed_at=effect.signed_at,
+            expires=QUERY_SIGNED,
+        )
+        if isinstance(answer, Applied) and reply is not None:
+            return Applied(None, reply.headers, reply.status)
+        return self._unless_lost(write, answer)
+
+    def _unless_lost(self, write: Announcement, answer: WriteAnswer) -> WriteAnswer:
+        if isinstance(answer, Unknown) and answer != WITHOUT_ETAG:
+            self._observe(OutcomeLost(write.resource, write.bucket, write.key, str(write.write_id)))
+        return answer
+
+    async def _entomb(self, effect: Entomb) -> WriteAnswer:
+        owner = effect.owner
+        if isinstance(owner, Intent):
+            # Not the write of the intent, but what is put in its way: under its write-id it would pass for its success.
+            token, write_id = str(owner.token), uuid4()
+        else:
+            token, write_id = str(owner.presented.token) if owner.presented else "", owner.write_id
+        body = tombstone_body(uuid4())
+        own = forwarded_headers.own_metadata(owner.resource, token, str(write_id), tombstone=True)
+        return await self._upstream.put(
+            owner.bucket,
+            path_of(owner.key),
+            body,
+            own,
+            expected=effect.expected,
+            signed_at=effect.signed_at,
+            expires=_lifetime(owner),
+        )
+
+    async def _bump(self, effect: Bump) -> WriteAnswer:
+        profile = await self._profiles.of(effect.bucket)
+        if not profile.can_bump:
+            return NotSent("the store ignores the condition of a completed upload, so its objects cannot be bumped")
+        place = (effect.bucket, path_of(effect.key))
+        answer = await bump(self._upstream, *place, effect.etag, effect.forbidden | effect.spent, effect.signed_at)
+        if answer == NO_FORM_LEFT and effect.spent:
+            return await bump(self._upstream, *place, effect.etag, effect.forbidden, effect.signed_at)
+        return answer
+
+    async def _await_turn(self, intent: Intent) -> bool:
+        try:
+            async with asyncio.timeout(self._pending_wait):
+                # What is waited for may happen in another process.
+                while await intents.is_pending(self._database, intent):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL)
+        except TimeoutError:
+            return False
+        return True
+
+
+def path_of(key: str) -> str:
+    """The key as it stands in a path, each byte encoded in the one way all stores read alike."""
+    return quote(key, safe="/")
+
+
+def _lifetime(write: Announcement | Intent) -> timedelta | None:
+    """How long the signature of the mutation is to be good: no longer than its intent says. None: as in the headers."""
+    return QUERY_SIGNED if write.dead_after == DEAD_AFTER_QUERY_SIGNED else None
+
+
+def _require_header_signature(write: Announcement) -> None:
+    """These requests are signed in their headers, so nobody may believe them dead any earlier."""
+    if write.dead_after != DEAD_AFTER_HEADER_SIGNED:
+        raise AssertionError("an upload is announced with a signature that it does not get")
+
+
+def _is_the_write(effect: Effect) -> bool:
+    """Whether S3 is asked for the caller's own mutation, and not for one that settles somebody else's."""
+    return isinstance(effect, Put | Complete | Amend | Delete) or (
+        isinstance(effect, Entomb) and isinstance(effect.owner, Announcement)
+    )

@@ -1,0 +1,140 @@
+"""What the object store says about a request, reduced to what the protocol decides on. ETags stand without quotes."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from gateway.objects.s3 import xml
+
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The write took effect. ``etag`` is the key's ETag after it, None where the key is gone.
+
+    ``headers``, ``status`` and ``details``, which are elements of its document, are the store's: for what the caller
+    may want to see of them.
+    """
+
+    etag: str | None
+    headers: Headers = ()
+    status: int = 200
+    details: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplied:
+    """The write's condition did not hold (412), it lost a race inside the store (409), or there is no object (404)."""
+
+    status: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The store refused the write for a reason that trying again does not change. ``code`` is S3's."""
+
+    status: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody can tell from the answer, if there was one, whether the request took effect, or what is there.
+
+    ``refusal``: the store does not take a key of this name at all, whatever is asked of it.
+    """
+
+    reason: str
+    refusal: Rejected | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """The store could not be reached, so nothing of the request has left: it can have no effect."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The object as it is. What the gateway wrote into its metadata is None where somebody else wrote the object.
+
+    ``size`` is in bytes; ``token`` stands as it was written, in its wire form.
+    """
+
+    etag: str
+    write_id: str | None = None
+    tombstone: bool = False
+    resource: str | None = None
+    token: str | None = None
+    size: int = 0
+    date: datetime | None = None
+    """The store's own clock, from its Date header."""
+    last_modified: datetime | None = None
+    """By the store's clock."""
+    invocation: str | None = None
+    """The digest of the call that wrote it: see ``invocations``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """There is no object at this key."""
+
+    date: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A multipart upload has been opened. ``headers`` are the store's."""
+
+    upload_id: str
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """A part has been stored; it takes effect with the completion of its upload.
+
+    ``headers`` are the store's; ``document`` is what it says about a part that was copied.
+    """
+
+    etag: str
+    headers: Headers = ()
+    document: bytes = b""
+
+
+WriteAnswer: TypeAlias = Applied | NotApplied | Rejected | NotSent | Unknown
+HeadAnswer: TypeAlias = Found | Missing | Unknown
+
+
+# Other conflicts have nothing to do with the write's condition: a key where the store has a directory, say.
+_LOST_RACES = frozenset({"", "ConditionalRequestConflict", "OperationAborted"})
+
+
+def of_write(status: int, etag: str | None, body: bytes, headers: Headers = ()) -> WriteAnswer:
+    """What the store's answer to a write means. ``etag`` is that header's value, ``body`` the whole answer's.
+
+    Only an answer that is certain to mean "no effect" is read as such.
+    """
+    error = xml.read_error(body)
+    code = error.code if error else ""
+    if status in (200, 204):
+        # S3 sends the status of a completion ahead and may still fail: the body has the last word.
+        return Unknown(f"200 with the error {code}") if error else Applied(unquoted(etag), headers)
+    if status == 412 or (status == 409 and code in _LOST_RACES) or (status == 404 and code != "NoSuchBucket"):
+        return NotApplied(status, code)
+    message = error.message if error else f"The store answered with {status}."
+    if 300 <= status < 400:
+        return Rejected(502, "BadGateway", "The store answered with a redirect: its endpoint or region is wrong.")
+    if (400 <= status < 500 and status != 408) or (status, code) == (501, "NotImplemented"):
+        return Rejected(status, code or "InvalidRequest", message)
+    return Unknown(f"{status} {code}".strip())
+
+
+def unquoted(etag: str | None) -> str | None:
+    """An ETag without its quotation marks. None for none, and for a weak one, which S3 does not have."""
+    bare = (etag or "").removeprefix('"').removesuffix('"')
+    return bare if bare and '"' not in bare else None

@@ -1,0 +1,330 @@
+"""What one bucket was seen to do with conditions, ETags and keys, and what follows for fenced writes to it.
+
+A store that ignores a condition answers exactly like one that honours it, until it loses data. So nothing is taken on
+trust: ``probe.py`` tries, and this module judges what came of it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from gateway.objects.s3.answers import (
+    Applied,
+    Found,
+    HeadAnswer,
+    Missing,
+    NotApplied,
+    NotSent,
+    Rejected,
+    Unknown,
+    WriteAnswer,
+)
+
+# How some stores answer a conditional write that lost a race inside them: Ceph says 500 UnknownError. What became of
+# it, the object itself tells.
+_LOST_RACE = "500 "
+
+
+def lost_race(answer: WriteAnswer) -> bool:
+    """Whether a write in a race was answered with an error that leaves open what became of it."""
+    return isinstance(answer, Unknown) and answer.reason.startswith(_LOST_RACE)
+
+
+class Probe(StrEnum):
+    """What is tried on a bucket."""
+
+    PUT_IF_NONE_MATCH = "put-if-none-match"
+    PUT_IF_MATCH = "put-if-match"
+    PUT_RACE_IF_NONE_MATCH = "put-race-if-none-match"
+    PUT_RACE_IF_MATCH = "put-race-if-match"
+    READ_BACK = "read-back"
+    ETAG_OF_PUT = "etag-of-put"
+    ETAG_OF_MULTIPART = "etag-of-multipart"
+    COMPLETE_IF_NONE_MATCH = "complete-if-none-match"
+    COMPLETE_IF_MATCH = "complete-if-match"
+    COMPLETE_RACE = "complete-race"
+    DELETE_IF_MATCH = "delete-if-match"
+    DELETE_RACE = "delete-race"
+    QUOTED_CONDITIONS = "quoted-conditions"
+    KEYS_ODD_SEGMENTS = "keys-odd-segments"
+    KEYS_TRAILING_SLASH = "keys-trailing-slash"
+    KEYS_MARKER = "keys-marker"
+    KEYS_CASE = "keys-case"
+    KEYS_UNICODE = "keys-unicode"
+    KEYS_WINDOWS = "keys-windows"
+
+
+PUT_CONDITIONS = frozenset(
+    {Probe.PUT_IF_NONE_MATCH, Probe.PUT_IF_MATCH, Probe.PUT_RACE_IF_NONE_MATCH, Probe.PUT_RACE_IF_MATCH}
+)
+COMPLETE_CONDITIONS = frozenset({Probe.COMPLETE_IF_NONE_MATCH, Probe.COMPLETE_IF_MATCH, Probe.COMPLETE_RACE})
+DELETE_CONDITION = frozenset({Probe.DELETE_IF_MATCH, Probe.DELETE_RACE})
+REQUIRED = PUT_CONDITIONS | {Probe.READ_BACK, Probe.ETAG_OF_PUT}
+
+KEYS = {
+    Probe.KEYS_ODD_SEGMENTS: "Keys with a slash in front, or with an empty, . or .. segment, are refused.",
+    Probe.KEYS_TRAILING_SLASH: "Keys that end in a slash are refused.",
+    Probe.KEYS_MARKER: "Keys that end in __XLDIR__, in whatever case, are refused.",
+    Probe.KEYS_CASE: "Keys with capital letters, or with characters outside ASCII, are refused.",
+    Probe.KEYS_UNICODE: "Keys with characters outside ASCII are refused.",
+    Probe.KEYS_WINDOWS: "Keys with a backslash, or with a segment that ends in a dot or a space, are refused.",
+}
+"""Spellings that stores may take for one another, and what follows where they are not kept apart."""
+
+_NO_FENCED_WRITES = "Fenced writes to this bucket are refused."
+_NO_MULTIPART = (
+    "Multipart uploads of clients are settled by abort and list, and a late write is settled only once its signature "
+    "has expired."
+)
+_TOMBSTONES = "Deletes leave tombstones."
+_NO_OTHER_FORM = "The same bytes have no second form: a late write is settled only once its signature has expired."
+_CONSEQUENCES = (
+    dict.fromkeys(REQUIRED, _NO_FENCED_WRITES)
+    | dict.fromkeys(COMPLETE_CONDITIONS, _NO_MULTIPART)
+    | dict.fromkeys(DELETE_CONDITION, _TOMBSTONES)
+    | {
+        Probe.ETAG_OF_MULTIPART: _NO_OTHER_FORM,
+        Probe.QUOTED_CONDITIONS: "If-Match is sent to this bucket without quotation marks.",
+    }
+    | KEYS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One probe and its verdict. ``consequence`` says what follows where it failed; it is empty where it passed."""
+
+    name: str
+    passed: bool
+    detail: str
+    consequence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a bucket does. The judgement of the probes, which are in ``findings``."""
+
+    put_conditions: bool
+    """PutObject honours If-None-Match: * and If-Match, one by one and under concurrency."""
+    complete_conditions: bool
+    """CompleteMultipartUpload does. Where it does not, the form must not be used for a fenced write."""
+    delete_condition: bool
+    """DeleteObject honours If-Match."""
+    reads_back: bool
+    """HEAD shows the ETag and the metadata of the last write."""
+    unique_etags: bool
+    """The same bytes written twice have different ETags."""
+    plain_etags_predicted: bool
+    """The ETag of a PutObject is the MD5 of its bytes."""
+    multipart_etags_predicted: bool
+    """The ETag of an upload of one part is the MD5 of that part's MD5, and "-1"."""
+    multipart_changes_etag: bool
+    """The same bytes in one part have another ETag than in a PutObject."""
+    quoted_conditions: bool = True
+    """If-Match is understood in quotation marks, as RFC 9110 writes it. Otherwise without only."""
+    confused: frozenset[Probe] = frozenset(KEYS)
+    """Spellings of keys that were not seen to be kept apart: no key of these is written."""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def writable(self) -> bool:
+        """Whether fenced writes are safe here: conditions hold, and no forbidden ETag comes back by surprise."""
+        return self.put_conditions and self.reads_back and (self.unique_etags or self.plain_etags_predicted)
+
+    @property
+    def reason(self) -> str | None:
+        """Why fenced writes are refused: the failing probe and what it saw. None where they are not."""
+        if self.writable:
+            return None
+        failed = (finding for finding in self.findings if not finding.passed and finding.name in REQUIRED)
+        return next((f"{finding.name}: {finding.detail}" for finding in failed), "the bucket failed its probe")
+
+    @property
+    def conditional_delete(self) -> bool:
+        """Whether a delete may be a DeleteObject with If-Match; otherwise it is a tombstone."""
+        return self.delete_condition
+
+    def without(self, distrusted: Collection[str]) -> "Profile":
+        """The same, without the conditions an operator does not rely on: ``complete``, ``delete``."""
+        return replace(
+            self,
+            complete_conditions=self.complete_conditions and "complete" not in distrusted,
+            delete_condition=self.delete_condition and "delete" not in distrusted,
+        )
+
+    @property
+    def can_bump(self) -> bool:
+        """Whether the same bytes can be rewritten, conditionally, in another form that has another ETag."""
+        other_form = self.unique_etags or (self.multipart_changes_etag and self.multipart_etags_predicted)
+        return self.complete_conditions and other_form
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One observation. ``complaint`` is None where the bucket did what it should."""
+
+    probe: Probe
+    complaint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One of several concurrent writes with the same condition. ``write_id`` is None for a delete."""
+
+    write_id: str | None
+    answer: WriteAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Etags:
+    """ETags of the same bytes, and what they should be."""
+
+    plain: Sequence[str]
+    plain_predicted: str
+    multipart: Sequence[str]
+    multipart_predicted: str
+
+    @property
+    def unique(self) -> bool:
+        return len(self.plain) > 1 and len({*self.plain, *self.multipart}) == len(self.plain) + len(self.multipart)
+
+    @property
+    def plain_right(self) -> bool:
+        return set(self.plain) == {self.plain_predicted}
+
+    @property
+    def multipart_right(self) -> bool:
+        return set(self.multipart) == {self.multipart_predicted}
+
+
+def of_trial(probe: Probe, condition: str, answer: WriteAnswer, *, holds: bool) -> Seen:
+    """Judge one write whose condition, put into words by ``condition``, held or did not hold."""
+    match answer:
+        case Applied() if not holds:
+            return Seen(probe, f"{condition} was ignored: the write was accepted")
+        case NotApplied(status, _) if holds:
+            return Seen(probe, f"{condition} was refused with {status} although it holds")
+        case Rejected(status, code, _):
+            return Seen(probe, f"{condition} is not supported: {status} {code}")
+        case _:
+            return Seen(probe, None)
+
+
+def of_race(probe: Probe, before: str | None, contenders: Sequence[Contender], after: HeadAnswer) -> Seen:
+    """Judge concurrent writes that were all conditioned on the ETag ``before`` (None: absence).
+
+    At most one may win, and what stands there afterwards must be its. Deletes count as one: the second changes nothing.
+    """
+    winners = {contender.write_id for contender in contenders if isinstance(contender.answer, Applied)}
+    if len(winners) > 1:
+        return Seen(probe, f"{len(winners)} of {len(contenders)} concurrent writes with one condition were accepted")
+    lost = {each.write_id for each in contenders if lost_race(each.answer)}
+    standing = after.write_id if isinstance(after, Found) else None
+    unchanged = before == (after.etag if isinstance(after, Found) else None)
+    if winners and standing not in winners:
+        return Seen(probe, "another write than the one that was accepted took effect")
+    if not winners and not unchanged and standing not in lost:
+        return Seen(probe, "a write that was refused took effect")
+    return Seen(probe, None)
+
+
+def of_state(probe: Probe, state: HeadAnswer, write_id: str | None) -> Seen:
+    """Judge what stands at a key after refused writes: still that of the last accepted one (None: nothing)."""
+    standing = state.write_id if isinstance(state, Found) else None
+    undisturbed = isinstance(state, Missing) if write_id is None else standing == write_id
+    return Seen(probe, None if undisturbed else "a write that was refused took effect")
+
+
+def says_nothing(answer: WriteAnswer) -> bool:
+    """Whether a write was answered with something that may have to do with the moment alone."""
+    return isinstance(answer, Unknown | NotSent) or (isinstance(answer, Rejected) and answer.status == 429)
+
+
+def of_spelling(
+    probe: Probe, plain: str, standing: WriteAnswer, others: Mapping[str, WriteAnswer], *, undisturbed: bool
+) -> Iterable[Seen]:
+    """Judge writes of the key ``plain`` and then of ``others``, each on the condition that there is no object.
+
+    Kept apart, all of them take effect, and what stands at the plain key afterwards is ``undisturbed``. The keys are
+    templates, as of ``spelling.py``.
+    """
+    shown = ascii(plain.format(""))
+    if not isinstance(standing, Applied):
+        yield Seen(probe, f"cannot be tried: {shown} is answered with {_said(standing)}")
+        return
+    for template, answer in others.items():
+        key = ascii(template.format(""))
+        match answer:
+            case Applied():
+                yield Seen(probe, None if undisturbed else f"a write of {key} was one of {shown}")
+            case NotApplied(status, _) if status != 404:
+                yield Seen(probe, f"{key} is taken for {shown}")
+            case _:
+                yield Seen(probe, f"cannot be told: {key} is answered with {_said(answer)}")
+
+
+def _said(answer: WriteAnswer) -> str:
+    match answer:
+        case Rejected(status, code, _) | NotApplied(status, code):
+            return f"{status} {code}"
+        case Unknown(reason) | NotSent(reason):
+            return reason
+        case Applied():
+            return "success"
+
+
+def of_reading(state: HeadAnswer, etag: str | None, write_id: str) -> Seen:
+    """Judge what HEAD says right after an accepted write."""
+    if not isinstance(state, Found):
+        return Seen(Probe.READ_BACK, "an object that was just written is not there")
+    if state.etag != etag:
+        return Seen(Probe.READ_BACK, "HEAD shows another ETag than the write was answered with")
+    return Seen(Probe.READ_BACK, None if state.write_id == write_id else "the metadata of a write is not kept")
+
+
+def conclude(seen: Iterable[Seen], etags: Etags) -> Profile:
+    """The profile that follows from everything that was seen. What was never seen to work does not count as working."""
+    observations = [*seen, *_of_etags(etags)]
+    findings = tuple(_finding(probe, [each for each in observations if each.probe is probe], etags) for probe in Probe)
+    passed = {Probe(finding.name) for finding in findings if finding.passed}
+    return Profile(
+        put_conditions=passed >= PUT_CONDITIONS,
+        complete_conditions=passed >= COMPLETE_CONDITIONS,
+        delete_condition=passed >= DELETE_CONDITION,
+        reads_back=Probe.READ_BACK in passed,
+        unique_etags=etags.unique,
+        plain_etags_predicted=etags.plain_right,
+        multipart_etags_predicted=etags.multipart_right,
+        multipart_changes_etag=bool(etags.multipart) and not set(etags.multipart) & set(etags.plain),
+        quoted_conditions=Probe.QUOTED_CONDITIONS in passed,
+        confused=frozenset(KEYS) - passed,
+        findings=findings,
+    )
+
+
+def _of_etags(etags: Etags) -> Iterable[Seen]:
+    if etags.plain:
+        wrong = (
+            None if etags.unique or etags.plain_right else "the same bytes have the same ETag, which is not their MD5"
+        )
+        yield Seen(Probe.ETAG_OF_PUT, wrong)
+    if etags.multipart:
+        right = etags.unique or (etags.multipart_right and not set(etags.multipart) & set(etags.plain))
+        yield Seen(Probe.ETAG_OF_MULTIPART, None if right else "an upload in one part has an ETag that cannot be told")
+
+
+def _finding(probe: Probe, seen: Collection[Seen], etags: Etags) -> Finding:
+    complaint = next((each.complaint for each in seen if each.complaint is not None), None)
+    if not seen:
+        complaint = "not tried, because a probe before it failed"
+    if complaint is not None:
+        return Finding(probe, passed=False, detail=complaint, consequence=_CONSEQUENCES[probe])
+    return Finding(probe, passed=True, detail=_praise(probe, etags))
+
+
+def _praise(probe: Probe, etags: Etags) -> str:
+    if probe in (Probe.ETAG_OF_PUT, Probe.ETAG_OF_MULTIPART):
+        return "unique for each write: no ETag ever comes back" if etags.unique else "a hash of the bytes, as predicted"
+    if probe in (Probe.READ_BACK, Probe.QUOTED_CONDITIONS):
+        return "as expected"
+    return "kept apart" if probe in KEYS else "honoured"

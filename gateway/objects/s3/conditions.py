@@ -1,0 +1,79 @@
+"""A client's own If-Match or If-None-Match on a write. Evaluated here and never forwarded: S3 takes one condition."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.errors import StoreError
+from gateway.objects.s3.operations import Operation, not_implemented
+
+_ETAG = re.compile(r'"[^",\s]+"|[^",\s]+')
+_CREATE = frozenset({Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.COMPLETE_MULTIPART_UPLOAD})
+
+
+class Expect(StrEnum):
+    """What must hold of the object for the client's write to go on."""
+
+    ABSENT = "absent"
+    EXISTS = "exists"
+    ETAG = "etag"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A client's condition. ``etag`` (without quotes) is set for ``Expect.ETAG`` only."""
+
+    expect: Expect
+    etag: str | None = None
+
+    def broken(self, current: str | None) -> StoreError | None:
+        """What S3 answers given the object's ETag (None where there is none); None where the condition holds."""
+        if self.expect is not Expect.ABSENT and current is None:
+            return StoreError("NoSuchKey", 404, "The specified key does not exist.")
+        holds = {Expect.ABSENT: current is None, Expect.EXISTS: True, Expect.ETAG: current == self.etag}
+        if holds[self.expect]:
+            return None
+        header = "If-None-Match" if self.expect is Expect.ABSENT else "If-Match"
+        return StoreError(
+            "PreconditionFailed",
+            412,
+            "At least one of the pre-conditions you specified did not hold",
+            facts={"condition": header},
+        )
+
+
+def read(operation: Operation, headers: Mapping[str, str]) -> Condition | None:
+    """The condition of a write, given its headers by lower-case name. Raises 501 for what S3 does not do either.
+
+    Not for reads: there, these headers go to the store.
+    """
+    if_match, if_none_match = headers.get("if-match"), headers.get("if-none-match")
+    if "if-modified-since" in headers or "if-unmodified-since" in headers:
+        raise not_implemented(f"{operation} with a condition on the time of modification")
+    if if_match is not None and if_none_match is not None:
+        raise not_implemented(f"{operation} with both If-Match and If-None-Match")
+    if if_none_match is not None:
+        if if_none_match != "*" or operation not in _CREATE:
+            raise not_implemented(f"{operation} with this form of If-None-Match")
+        return Condition(Expect.ABSENT)
+    if if_match is None:
+        return None
+    if operation not in _CREATE | {Operation.DELETE_OBJECT}:
+        raise not_implemented(f"{operation} with If-Match")
+    if if_match == "*" and operation is not Operation.DELETE_OBJECT:
+        raise not_implemented(f"{operation} with If-Match: *")
+    return _matching(if_match, f"{operation} with this form of If-Match")
+
+
+def for_entry(etag: str) -> Condition:
+    """The condition of one object in a DeleteObjects request, from its ``<ETag>``: as If-Match of a DeleteObject."""
+    return _matching(etag.strip(), f"{Operation.DELETE_OBJECTS} with this form of ETag")
+
+
+def _matching(value: str, what: str) -> Condition:
+    if value == "*":
+        return Condition(Expect.EXISTS)
+    if value.startswith("W/") or not _ETAG.fullmatch(value):
+        raise not_implemented(what)
+    return Condition(Expect.ETAG, value.strip('"'))

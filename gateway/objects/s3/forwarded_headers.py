@@ -1,0 +1,177 @@
+"""Which headers of a request go to the store. On what is no read, an unknown ``x-amz-*`` header is refused."""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+
+from gateway.objects.s3 import copy_source
+from gateway.objects.s3.operations import Kind, Operation, not_implemented
+
+METADATA = "x-amz-meta-"
+OWN_METADATA = "x-amz-meta-fencing-"
+RESOURCE = "x-amz-meta-fencing-resource"
+TOKEN = "x-amz-meta-fencing-token"  # noqa: S105  # the name of a header, not a secret
+WRITE_ID = "x-amz-meta-fencing-write-id"
+INVOCATION = "x-amz-meta-fencing-invocation"
+TOMBSTONE = "x-amz-meta-fencing-tombstone"
+
+# What goes with every operation on a bucket. To an Origin the store answers what a browser may show of it.
+_ALWAYS = frozenset({"origin", "x-amz-expected-bucket-owner", "x-amz-request-payer"})
+_GRANTS = frozenset(
+    {
+        "x-amz-acl",
+        "x-amz-grant-full-control",
+        "x-amz-grant-read",
+        "x-amz-grant-read-acp",
+        "x-amz-grant-write",
+        "x-amz-grant-write-acp",
+    }
+)
+_NEW_OBJECT = frozenset(
+    {
+        "cache-control",
+        "content-disposition",
+        "content-encoding",
+        "content-language",
+        "content-type",
+        "expires",
+        "x-amz-object-lock-event-hold",
+        "x-amz-object-lock-event-hold-duration-days",
+        "x-amz-object-lock-event-hold-duration-years",
+        "x-amz-object-lock-legal-hold",
+        "x-amz-object-lock-mode",
+        "x-amz-object-lock-retain-until-date",
+        "x-amz-server-side-encryption",
+        "x-amz-server-side-encryption-aws-kms-key-id",
+        "x-amz-server-side-encryption-bucket-key-enabled",
+        "x-amz-server-side-encryption-context",
+        "x-amz-storage-class",
+        "x-amz-tagging",
+        "x-amz-website-redirect-location",
+        *_GRANTS - {"x-amz-grant-write"},
+    }
+)
+_ALGORITHM, _TYPE = "x-amz-checksum-algorithm", "x-amz-checksum-type"
+_BYPASS = "x-amz-bypass-governance-retention"
+_LOCK_TOKEN = "x-amz-bucket-object-lock-token"  # noqa: S105  # the name of a header, not a secret
+
+_CUSTOMER_KEY = frozenset(
+    {
+        "x-amz-server-side-encryption-customer-algorithm",
+        "x-amz-server-side-encryption-customer-key",
+        "x-amz-server-side-encryption-customer-key-md5",
+    }
+)
+_GET_OBJECT = _CUSTOMER_KEY | {
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-unmodified-since",
+    "range",
+    "x-amz-checksum-mode",
+}
+_LIST_OBJECTS = frozenset({"x-amz-optional-object-attributes"})
+
+# Beside what goes with every operation.
+_FORWARDED: dict[Operation, AbstractSet[str]] = {
+    Operation.GET_OBJECT: _GET_OBJECT,
+    Operation.HEAD_OBJECT: _GET_OBJECT,
+    Operation.GET_OBJECT_ANNOTATION: frozenset({"x-amz-checksum-mode"}),
+    Operation.GET_OBJECT_ATTRIBUTES: _CUSTOMER_KEY
+    | {"x-amz-max-parts", "x-amz-object-attributes", "x-amz-part-number-marker"},
+    Operation.LIST_PARTS: _CUSTOMER_KEY,
+    Operation.LIST_OBJECTS: _LIST_OBJECTS,
+    Operation.LIST_OBJECTS_V2: _LIST_OBJECTS,
+    Operation.LIST_OBJECT_VERSIONS: _LIST_OBJECTS,
+    Operation.PUT_OBJECT: _NEW_OBJECT,
+    Operation.COPY_OBJECT: _NEW_OBJECT | {_ALGORITHM},
+    Operation.CREATE_MULTIPART_UPLOAD: _NEW_OBJECT | {_ALGORITHM, _TYPE},
+    Operation.COMPLETE_MULTIPART_UPLOAD: frozenset({"x-amz-mp-object-size"}),
+    Operation.DELETE_OBJECT: frozenset({_BYPASS}),
+    Operation.DELETE_OBJECTS: frozenset({_BYPASS}),
+    Operation.PUT_OBJECT_RETENTION: frozenset({_BYPASS}),
+    Operation.PUT_OBJECT_ACL: _GRANTS,
+    Operation.CREATE_BUCKET: _GRANTS
+    | {"x-amz-bucket-namespace", "x-amz-bucket-object-lock-enabled", "x-amz-object-ownership"},
+    Operation.PUT_BUCKET_ACL: _GRANTS,
+    Operation.PUT_BUCKET_LIFECYCLE_CONFIGURATION: frozenset({"x-amz-transition-default-minimum-object-size"}),
+    Operation.PUT_BUCKET_NOTIFICATION_CONFIGURATION: frozenset({"x-amz-skip-destination-validation"}),
+    Operation.PUT_BUCKET_POLICY: frozenset({"x-amz-confirm-remove-self-bucket-access"}),
+    Operation.PUT_BUCKET_REPLICATION: frozenset({_LOCK_TOKEN}),
+    Operation.PUT_OBJECT_LOCK_CONFIGURATION: frozenset({_LOCK_TOKEN}),
+}
+_WITH_METADATA = frozenset({Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD})
+
+# Said to the gateway and done with here: the hop's own signature, framing and checks.
+_BOOKKEEPING = frozenset(
+    {
+        _ALGORITHM,
+        "x-amz-content-sha256",
+        "x-amz-date",
+        "x-amz-decoded-content-length",
+        "x-amz-security-token",
+        "x-amz-trailer",
+        "x-amz-user-agent",
+    }
+)
+_CHECKSUM = "x-amz-checksum-"
+_UNREADABLE = "a write to such an object could not be settled without its key"
+_REASONS = {
+    "x-amz-mfa": "a code is good for the caller's own device, and the gateway signs with credentials of its own",
+    **dict.fromkeys(_CUSTOMER_KEY, _UNREADABLE),
+    **dict.fromkeys((name.replace("x-amz-", "x-amz-copy-source-", 1) for name in _CUSTOMER_KEY), _UNREADABLE),
+}
+
+
+def forwarded(operation: Operation, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The headers to send on, given a request's headers by lower-case name, each once.
+
+    Checksums of the body are left out: they are sent on once they are verified. Those of a CompleteMultipartUpload are
+    of the object, and go on. Raises ``StoreError`` 501 for an ``x-amz-*`` header that would get lost, unless on a read.
+    """
+    kept = []
+    for name, value in headers.items():
+        if name in _ALWAYS or name in _FORWARDED.get(operation, ()) or _is_of_the_object(operation, name):
+            kept.append((name, value))
+        elif operation.kind is not Kind.READ and _is_amazon(name) and not _consumed(operation, name):
+            raise not_implemented(f"{operation} with the header {name}", _REASONS.get(name, ""))
+    # A header without a value says nothing, but metadata may be empty.
+    return tuple(pair for pair in map(_without_framing, kept) if pair[1] or pair[0].startswith(METADATA))
+
+
+def own_metadata(resource: str, token: str, write_id: str, *, tombstone: bool = False) -> tuple[tuple[str, str], ...]:
+    """What the gateway writes into the metadata of each of its objects: whose write it is, and by which right."""
+    headers = ((RESOURCE, resource), (TOKEN, token), (WRITE_ID, write_id))
+    return (*headers, (TOMBSTONE, "true")) if tombstone else headers
+
+
+def is_own(name: str) -> bool:
+    """Whether the header is metadata that only the gateway writes, in any spelling."""
+    return name.replace("_", "-").startswith(OWN_METADATA)
+
+
+def _is_amazon(name: str) -> bool:
+    return name.replace("_", "-").startswith("x-amz-")
+
+
+def _is_of_the_object(operation: Operation, name: str) -> bool:
+    if operation is Operation.COMPLETE_MULTIPART_UPLOAD:
+        return name.startswith(_CHECKSUM) and name != _ALGORITHM
+    return operation in _WITH_METADATA and name.startswith(METADATA) and not is_own(name)
+
+
+def _consumed(operation: Operation, name: str) -> bool:
+    if name in _BOOKKEEPING or name.startswith("x-amz-sdk-"):
+        return True
+    if operation.copies:
+        return name in copy_source.CONSUMED or (operation in _WITH_METADATA and is_own(name))
+    has_body = operation.method in ("PUT", "POST")
+    return (has_body and name.startswith(_CHECKSUM)) or (operation in _WITH_METADATA and is_own(name))
+
+
+def _without_framing(header: tuple[str, str]) -> tuple[str, str]:
+    """aws-chunked is how the body came here, not how it is stored."""
+    name, value = header
+    if name != "content-encoding" or "aws-chunked" not in value.lower():
+        return header
+    codings = [coding.strip() for coding in value.split(",")]
+    return name, ",".join(coding for coding in codings if coding and coding.lower() != "aws-chunked")

@@ -1,0 +1,211 @@
+"""From an S3 request's head to what it asks for. Fails closed: what is not recognised is refused."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from gateway.errors import StoreError
+from gateway.fencing.headers import FencingHeaders
+from gateway.objects.s3 import addressing, conditions, copy_source, forwarded_headers, token_locations
+from gateway.objects.s3.conditions import Condition
+from gateway.objects.s3.copy_source import CopySource
+from gateway.objects.s3.operations import Kind, Level, Operation, not_implemented, recognise
+
+Pairs = tuple[tuple[str, str], ...]
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_PART_NUMBER = re.compile(r"[1-9][0-9]{0,3}|10000")
+
+_AUTHENTICATION = frozenset(
+    {
+        "X-Amz-Algorithm",
+        "X-Amz-Content-Sha256",
+        "X-Amz-Credential",
+        "X-Amz-Date",
+        "X-Amz-Expires",
+        "X-Amz-Security-Token",
+        "X-Amz-SignedHeaders",
+        "X-Amz-Signature",
+    }
+)
+_NEVER_HOISTED = frozenset(name.lower() for name in _AUTHENTICATION)
+_CONDITIONS = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"})
+
+# Stores differ in whether an empty one of these is there: to some, PUT ?uploadId= is a PutObject.
+_NEED_A_VALUE = frozenset({"annotationName", "id", "list-type", "partNumber", "uploadId", "versionId"})
+
+
+@dataclass(frozen=True, slots=True)
+class S3Request:
+    """A request the gateway serves. ``bucket`` and ``key`` are empty where the operation has none.
+
+    ``raw_key`` is the key as it goes to the store: the same bytes, each percent-encoded in the one way all stores read
+    alike (a raw ``+``, say, is a space to some). ``parameters`` are the decoded query, ``headers`` those to send on.
+    ``hoisted`` are the headers (lower-case names) that came in the query of a presigned request; those to send on are
+    among ``headers``. ``source`` is set for a copy only.
+    """
+
+    operation: Operation
+    bucket: str
+    key: str
+    raw_key: str
+    parameters: Pairs
+    headers: Pairs
+    fencing: FencingHeaders
+    condition: Condition | None
+    source: CopySource | None = None
+    hoisted: Pairs = ()
+
+    @property
+    def amends(self) -> bool:
+        """Whether the store does this write under no condition: see ``Operation.amends``; or deletes one version."""
+        deletes = self.operation is Operation.DELETE_OBJECT
+        return self.operation.amends or (deletes and self.parameter("versionId") is not None)
+
+    @property
+    def raw_path(self) -> str:
+        """The path to ask the store for."""
+        return f"/{self.bucket}/{self.raw_key}" if self.raw_key else f"/{self.bucket}"
+
+    @property
+    def query(self) -> str:
+        """The query to ask the store with, encoded."""
+        return "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in self.parameters)
+
+    def parameter(self, name: str) -> str | None:
+        """The value of a query parameter, None where it is not there."""
+        return next((value for given, value in self.parameters if given == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """The query, sorted by what its parameters are for. ``headers`` are named in lower case."""
+
+    parameters: Pairs
+    headers: Pairs
+    fencing: Pairs
+    session: str | None
+
+
+def classify(
+    method: str,
+    raw_path: bytes,
+    query_string: bytes,
+    headers: Iterable[tuple[bytes, bytes]],
+    domains: Iterable[str] = (),
+) -> S3Request:
+    """Read the head of a request. ``raw_path`` is without the query, as on the wire.
+
+    A host ``bucket.domain`` names the bucket for each of ``domains``. Raises ``StoreError``, 400 for what cannot be
+    read and 501 for what is not served, and the errors of ``gateway.fencing.headers.read``.
+    """
+    received = tuple(headers)
+    bucket, key = addressing.read(raw_path, addressing.bucket_of_host(received, domains))
+    named = _named(received)
+    query = _sorted(_parameters(query_string), named)
+    for name, value in query.headers:
+        if name in named:
+            raise StoreError("InvalidRequest", 400, f"{name[:64]!a} stands in the query and among the headers.")
+        named[name] = value
+    level = Level.OBJECT if key else Level.BUCKET if bucket else Level.SERVICE
+    copies = any(name.replace("_", "-").startswith(copy_source.HEADER) for name in named)
+    operation = recognise(method, level, {name for name, _ in query.parameters}, copies=copies)
+    _check_values(operation, dict(query.parameters))
+    session = named.get("x-amz-security-token") if query.session is None else query.session
+    carried = (*received, *((name.encode(), value.encode()) for name, value in query.headers))
+    request = S3Request(
+        operation,
+        bucket,
+        key,
+        quote(key, safe="/"),
+        query.parameters,
+        forwarded_headers.forwarded(operation, named),
+        token_locations.read(operation, carried, query.fencing, session),
+        None if operation.kind is Kind.READ else conditions.read(operation, named),
+        copy_source.read(operation, named) if operation.copies else None,
+        query.headers,
+    )
+    if request.amends and request.condition is not None:
+        raise not_implemented(f"{operation} of a version with If-Match")
+    return request
+
+
+def _parameters(query_string: bytes) -> Pairs:
+    """The decoded query. A plus sign is a space, as S3 reads it; to send it on, spaces become ``%20``."""
+    found: dict[str, str] = {}
+    for part in query_string.split(b"&"):
+        if not part:
+            continue
+        name, _, value = (addressing.text(piece) for piece in part.replace(b"+", b" ").partition(b"="))
+        if name in found:
+            raise StoreError("InvalidArgument", 400, f"The query parameter {name[:64]!a} stands twice.")
+        found[name] = value
+    return tuple(found.items())
+
+
+def _sorted(parameters: Pairs, headers: Mapping[str, str]) -> _Query:
+    """What each parameter is for. Only the query of a presigned request, which is signed, may say what headers say."""
+    given = dict(parameters)
+    writer = tuple(pair for pair in parameters if pair[0] in token_locations.QUERY)
+    rest = tuple(
+        pair for pair in parameters if pair[0] not in token_locations.QUERY | {"x-id"}
+    )  # x-id: the operation again
+    if "X-Amz-Algorithm" not in given or "authorization" in headers:
+        token_locations.refuse_unsigned(writer)
+        return _Query(rest, headers=(), fencing=(), session=None)
+    session = given.get("X-Amz-Security-Token")
+    if session is not None and "x-amz-security-token" in headers:
+        raise StoreError("InvalidRequest", 400, "The session token stands in the query and among the headers.")
+    rest = tuple(pair for pair in rest if pair[0] not in _AUTHENTICATION)
+    hoisted = tuple(pair for pair in rest if _is_header(pair[0]))
+    return _Query(
+        parameters=tuple(pair for pair in rest if not _is_header(pair[0])),
+        headers=_hoisted(hoisted),
+        fencing=writer,
+        session=session,
+    )
+
+
+def _is_header(name: str) -> bool:
+    lower = name.lower()
+    return lower in _CONDITIONS or (lower.startswith("x-amz-") and lower not in _NEVER_HOISTED)
+
+
+def _hoisted(parameters: Pairs) -> Pairs:
+    """Headers out of a query, by lower-case name. Percent-encoded, anything can stand there; in a header, it cannot."""
+    found: dict[str, str] = {}
+    for given, value in parameters:
+        name = given.lower()
+        if name in found:
+            raise StoreError("InvalidArgument", 400, f"The query parameter {name[:64]!a} stands twice.")
+        if not _HEADER_NAME.fullmatch(name) or _CONTROL.search(value):
+            raise StoreError("InvalidArgument", 400, f"The query parameter {name[:64]!a} cannot be a header.")
+        found[name] = value.strip()
+    return tuple(found.items())
+
+
+def _check_values(operation: Operation, parameters: Mapping[str, str]) -> None:
+    for name in sorted(_NEED_A_VALUE & parameters.keys()):
+        if not parameters[name]:
+            raise StoreError("InvalidArgument", 400, f"The query parameter {name} has no value.")
+    if operation is Operation.LIST_OBJECTS_V2 and parameters["list-type"] != "2":
+        raise not_implemented("ListObjects with this list-type")
+    if "partNumber" in parameters and not _PART_NUMBER.fullmatch(parameters["partNumber"]):
+        raise StoreError("InvalidArgument", 400, "Part number must be an integer between 1 and 10000, inclusive")
+
+
+def _named(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by lower-case name, each once."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name = raw_name.decode("latin-1").lower()
+        try:
+            value = raw_value.decode().strip()
+        except UnicodeDecodeError:
+            raise StoreError("InvalidRequest", 400, f"The header {name} must be ASCII or UTF-8.") from None
+        if name in found:
+            raise StoreError("InvalidRequest", 400, f"The header {name} stands twice.")
+        found[name] = value
+    return found

@@ -1,0 +1,232 @@
+"""CopyObject: a read and a fenced write. Small objects pass through memory, large ones never leave the store."""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from gateway.db.database import Database
+from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.http.body import Memory
+from gateway.objects.body.checksums import Digests
+from gateway.objects.body.decoder import VerifiedBody
+from gateway.objects.call import Call
+from gateway.objects.reads import is_tombstone, refuse_what_is_about_us
+from gateway.objects.run.runner import path_of
+from gateway.objects.s3 import documents, forwarded_headers
+from gateway.objects.s3.answers import Applied, Rejected, Uploaded, unquoted
+from gateway.objects.s3.copy_source import CopySource
+from gateway.objects.s3.request import S3Request
+from gateway.objects.store.client import Response
+from gateway.objects.store.multipart import Part, PartSource
+from gateway.objects.store.operations import TextHeaders, Upstream
+from gateway.objects.writes.fenced_write import Write, Writes, refusal_of_store
+from gateway.objects.writes.put import Puts
+from gateway.objects.writes.staging import part_size
+
+# What describes the bytes to their readers; a copy has it from its source, or all of it from its request.
+_DESCRIPTION = frozenset(
+    {
+        "cache-control",
+        "content-disposition",
+        "content-encoding",
+        "content-language",
+        "content-type",
+        "expires",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceObject:
+    """What stands at the source: its ETag without quotes, its size in bytes, its headers by lower-case name."""
+
+    etag: str
+    size: int
+    headers: Mapping[str, str]
+
+    @property
+    def version_id(self) -> str | None:
+        return self.headers.get("x-amz-version-id")
+
+    def description(self) -> TextHeaders:
+        """The headers and metadata that a copy takes over."""
+        return [
+            (name, value)
+            for name, value in self.headers.items()
+            if describes(name) and not forwarded_headers.is_own(name)
+        ]
+
+
+def describes(name: str) -> bool:
+    """Whether a header (lower-case name) says something about an object that its source or its request decides."""
+    return name in _DESCRIPTION or name.startswith(forwarded_headers.METADATA)
+
+
+class Sources:
+    """Reads of what is to be copied."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def find(self, source: CopySource) -> SourceObject:
+        """The source, if it fulfils its conditions. Raises ``StoreError``: NoSuchKey, or 412 where it does not."""
+        response = await self._upstream.send("HEAD", source.raw_path, source.query, source.conditions)
+        async with response:
+            if response.status in (304, 412):
+                raise StoreError(
+                    "PreconditionFailed", 412, "At least one of the pre-conditions you specified did not hold"
+                )
+            if response.status == 404 or is_tombstone(response):
+                raise await self._missing(source)
+            await refuse_what_is_about_us(response)
+            return _object(response)
+
+    async def _missing(self, source: CopySource) -> StoreError:
+        """An answer to HEAD does not say what there is none of."""
+        bucket = await self._upstream.send("HEAD", f"/{source.bucket}")
+        async with bucket:
+            if bucket.status == 404:
+                return StoreError("NoSuchBucket", 404, "The specified bucket does not exist.")
+        return StoreError("NoSuchKey", 404, "The specified key does not exist.")
+
+    async def read(self, source: CopySource, found: SourceObject) -> VerifiedBody:
+        """The bytes of a source that has been found, if they still are the same; for small ones."""
+        response = await self._upstream.send("GET", source.raw_path, source.query, [("if-match", f'"{found.etag}"')])
+        async with response:
+            if response.status == 412:
+                raise StoreError("PreconditionFailed", 412, "The source of the copy has changed meanwhile.")
+            await refuse_what_is_about_us(response)
+            content = await response.read(found.size + 1) if response.status == 200 else b""
+        if response.status != 200 or len(content) != found.size:
+            raise Unavailable("Nothing was written: the source of the copy could not be read.")
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        return VerifiedBody(content, Digests(len(content), md5, hashlib.sha256(content).hexdigest(), ()))
+
+    async def tags(self, source: CopySource) -> TextHeaders:
+        """The tags of the source as the header that gives them to its copy."""
+        tags = await self._upstream.tagging(source.bucket, source.raw_key, source.version_id)
+        return [("x-amz-tagging", urlencode(tags))] if tags else []
+
+
+def _object(response: Response) -> SourceObject:
+    headers = {name.decode("latin-1").lower(): value.decode("utf-8", "replace") for name, value in response.headers}
+    etag, size = unquoted(headers.get("etag")), headers.get("content-length", "")
+    if response.status != 200 or etag is None or not size.isdecimal():
+        raise Unavailable("Nothing was written: the source of the copy could not be read.")
+    return SourceObject(etag, int(size), headers)
+
+
+# What makes a copy of an object onto itself another object, so that it is not a mistake.
+_CHANGES = ("x-amz-server-side-encryption", "x-amz-storage-class", "x-amz-website-redirect-location")
+_NOT_OF_THE_COPY = frozenset({"x-amz-checksum-algorithm", "x-amz-tagging"})
+_AT_A_TIME = 4
+
+
+class Copies:
+    """Copies inside the store. ``threshold``: the largest object, in bytes, that is copied through memory."""
+
+    def __init__(
+        self,
+        database: Database,
+        upstream: Upstream,
+        writes: Writes,
+        puts: Puts,
+        sources: Sources,
+        memory: Memory,
+        threshold: int,
+    ) -> None:
+        self._database = database
+        self._upstream = upstream
+        self._writes = writes
+        self._puts = puts
+        self._sources = sources
+        self._memory = memory
+        self._threshold = threshold
+
+    async def copy(self, call: Call) -> None:
+        """CopyObject."""
+        request = call.request
+        source = request.source
+        assert source is not None
+        write = await self._writes.write(call)
+        _refuse_in_place(request, source)
+        await self._writes.admit(write)
+        profile = await self._writes.fit(write)
+        found = await self._sources.find(source)
+        headers = await self._headers(request, source, found)
+        if found.size <= self._threshold:
+            async with self._memory.reserved(found.size):
+                body = await self._sources.read(source, found)
+                stored = await self._puts.at_once(write, profile, body, headers, request.condition)
+        else:
+            staged = await self._puts.staged_by(
+                write, headers, lambda upload: self._parts(write, source, found, upload)
+            )
+            write = write.with_payload(found.size, None)
+            stored = await self._puts.complete(write, profile, staged, request.condition)
+        document = documents.copied(stored.applied.etag or "", _text(self._upstream.store_time))
+        applied = stored.applied if found.version_id is None else _from_version(stored.applied, found.version_id)
+        await call.answer.stored(applied, write.target.resource, stored.fence, document=document)
+
+    async def _headers(self, request: S3Request, source: CopySource, found: SourceObject) -> TextHeaders:
+        """Those of the object the copy will be."""
+        own = [pair for pair in request.headers if not describes(pair[0]) and pair[0] not in _NOT_OF_THE_COPY]
+        described = [pair for pair in request.headers if describes(pair[0])]
+        tags = [pair for pair in request.headers if pair[0] == "x-amz-tagging"]
+        return [
+            *own,
+            *(described if source.replace_metadata else found.description()),
+            *(tags if source.replace_tags else await self._sources.tags(source)),
+        ]
+
+    async def _parts(self, write: Write, source: CopySource, found: SourceObject, upload_id: str) -> tuple[Part, ...]:
+        """All parts of an upload, copied by the store from a source that must not change meanwhile."""
+        size = part_size(found.size, write.write_id)
+        gate = asyncio.Semaphore(_AT_A_TIME)
+
+        async def one(number: int, first: int) -> Part:
+            span = (first, min(first + size, found.size) - 1)
+            wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, span)
+            async with gate:
+                copied = await self._upstream.upload_part_copy(
+                    write.bucket, path_of(write.key), upload_id, number, wanted, signed_at=await self._database.now()
+                )
+            if isinstance(copied, Uploaded):
+                await self._puts.still_staging(write, upload_id)
+                return Part(number, copied.etag)
+            raise (
+                refusal_of_store(copied)
+                if isinstance(copied, Rejected)
+                else Unavailable(f"Nothing was written: {copied.reason}.")
+            )
+
+        starts = range(0, found.size, size)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(number, first)) for number, first in enumerate(starts, 1)]
+        except* GatewayError as errors:
+            raise errors.exceptions[0] from None
+        return tuple(task.result() for task in tasks)
+
+
+def _refuse_in_place(request: S3Request, source: CopySource) -> None:
+    in_place = (source.bucket, source.key) == (request.bucket, request.key) and source.version_id is None
+    if in_place and not source.replace_metadata and not any(name in _CHANGES for name, _ in request.headers):
+        raise StoreError(
+            "InvalidRequest",
+            400,
+            "This copy request is illegal because it is trying to copy an object to itself without changing the "
+            "object's metadata, storage class, website redirect location or encryption attributes.",
+        )
+
+
+def _text(moment: datetime | None) -> str:
+    """A time as S3 writes it in a document; the store's own clock says when it was, which it has just told."""
+    return (moment or datetime.fromtimestamp(0, UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def _from_version(applied: Applied, version_id: str) -> Applied:
+    return Applied(applied.etag, (*applied.headers, (b"x-amz-copy-source-version-id", version_id.encode())))

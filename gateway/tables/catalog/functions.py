@@ -1,0 +1,157 @@
+"""The functions that can be called: what goes into each of their forms and what comes out, and which one is meant."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.errors import DialectError
+from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.dialect.media import BodyType
+
+# The bodies that can be handed over whole, and the types of a single parameter without a name that take them.
+_WHOLE: Mapping[BodyType, frozenset[str]] = {
+    "json": frozenset(("json", "jsonb")),
+    "text": frozenset(("text",)),
+    "binary": frozenset(("bytea",)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What goes in. ``type`` is its SQL type; one that is not ``required`` has a default."""
+
+    name: str
+    type: str
+    required: bool = True
+    variadic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One form of a function. ``volatility`` is PostgreSQL's: i immutable, s stable, v volatile.
+
+    ``composite``: it returns rows with ``columns``; otherwise values of ``type``.
+    """
+
+    schema: str
+    name: str
+    volatility: str
+    returns_set: bool
+    type: str
+    composite: bool
+    parameters: tuple[Parameter, ...] = ()
+    columns: tuple[Column, ...] = ()
+    description: str | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether it may write, by its own account: PostgreSQL lets the others only read."""
+        return self.volatility == "v"
+
+    @property
+    def returns_nothing(self) -> bool:
+        return self.type == "void"
+
+    @property
+    def result(self) -> Table:
+        """What it returns, as if it were a table."""
+        columns = self.columns if self.composite else (Column(self.name, self.type, self.type, self.type),)
+        return Table(self.schema, self.name, "function", {column.name: column for column in columns}, ())
+
+    @property
+    def shown(self) -> str:
+        """The function with its parameters, for a message."""
+        parameters = ", ".join(f"{one.name} => {one.type}" for one in self.parameters)
+        return f"{self.schema}.{self.name}({parameters})"
+
+    def takes(self, names: Collection[str]) -> bool:
+        """Whether it can be called with exactly these arguments."""
+        known = {one.name for one in self.parameters}
+        return set(names) <= known and {one.name for one in self.parameters if one.required} <= set(names)
+
+    def takes_whole(self, kind: BodyType) -> bool:
+        """Whether its only parameter has no name, and takes a body of this type as it is."""
+        if len(self.parameters) != 1 or self.parameters[0].name:
+            return False
+        return self.parameters[0].type in _WHOLE.get(kind, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The function that is meant; ``whole``: the body is its one argument."""
+
+    function: Function
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """All functions that can be called, by schema and name."""
+
+    forms: Mapping[tuple[str, str], Sequence[Function]]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Any]) -> "Functions":
+        """Build it from the rows of ``gateway.db.catalog.functions``."""
+        forms: dict[tuple[str, str], list[Function]] = {}
+        for row in rows:
+            function = _function(row)
+            forms.setdefault((function.schema, function.name), []).append(function)
+        return cls(forms)
+
+    def choose(self, schema: str, name: str, names: Collection[str] | None, kind: BodyType | None) -> Choice:
+        """The one form that takes arguments of these names, or a body as a whole. ``kind`` is the type of the body.
+
+        ``names`` None: there are no names, so only as a whole; ``kind`` None: there is no body, so only by names.
+
+        Raises PGRST202 where none does, PGRST203 where several do.
+        """
+        forms = self.forms.get((schema, name), ())
+        by_name = [] if names is None else [one for one in forms if one.takes(names)]
+        whole = [one for one in forms if kind is not None and one.takes_whole(kind)]
+        found = by_name or whole
+        if not found:
+            raise self._missing(schema, name, names or (), kind)
+        if len(found) > 1:
+            raise DialectError(
+                "PGRST203", 300,
+                f"Could not choose the best candidate function between: {', '.join(one.shown for one in found)}",
+                hint="Try renaming the parameters or the function itself in the database "
+                "so function overloading can be resolved",
+            )  # fmt: skip
+        return Choice(found[0], whole=not by_name)
+
+    def _missing(self, schema: str, name: str, names: Collection[str], kind: BodyType | None) -> DialectError:
+        shown = f"{schema}.{name}"
+        listed = ", ".join(sorted(names))
+        if kind in ("text", "binary"):
+            called, searched = shown, f"{shown} with a single unnamed {'text' if kind == 'text' else 'bytea'} parameter"
+        else:
+            called = f"{shown}({listed})" if names else f"{shown} without parameters"
+            searched = f"{shown} with parameter{'s' if len(names) > 1 else ''} {listed}" if names else called
+            searched += " or with a single unnamed json/jsonb parameter" if kind == "json" else ""
+        forms: Sequence[Function] = self.forms.get((schema, name), ())
+        return DialectError(
+            "PGRST202", 404, f"Could not find the function {called} in the schema cache",
+            details=f"Searched for the function {searched}, but no matches were found in the schema cache.",
+            hint=f"Perhaps you meant to call the function {_named(forms[0])}" if forms else None,
+        )  # fmt: skip
+
+
+def _named(function: Function) -> str:
+    return f"{function.schema}.{function.name}({', '.join(sorted(one.name for one in function.parameters))})"
+
+
+def _function(row: Mapping[str, Any]) -> Function:
+    return Function(
+        schema=row["schema"],
+        name=row["name"],
+        volatility=row["volatility"],
+        returns_set=row["returns_set"],
+        type=row["type"],
+        composite=row["composite"],
+        parameters=tuple(Parameter(**one) for one in json.loads(row["parameters"])),
+        columns=tuple(Column(**one) for one in json.loads(row["columns"])),
+        description=row["description"],
+    )

@@ -1,0 +1,220 @@
+"""What is known of the exposed tables: a frozen snapshot of the database's catalog."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from gateway.errors import DialectError
+
+_INSERTABLE, _UPDATABLE, _DELETABLE = 8, 4, 16
+# How much of a name must be right for another one to be suggested.
+_ALIKE = 0.75
+_LONGEST_NAME = 63
+_EVERYTHING = _INSERTABLE | _UPDATABLE | _DELETABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. ``type`` is its SQL type without a modifier, ``exact_type`` with it (``numeric(10,2)``).
+
+    ``base_type`` is the type below a domain. ``default`` is the SQL expression of what an insert puts there by itself.
+    """
+
+    name: str
+    type: str
+    exact_type: str
+    base_type: str
+    has_modifier: bool = False
+    is_enum: bool = False
+    is_json: bool = False
+    deterministic: bool = True
+    generated: bool = False
+    default: str | None = None
+    nullable: bool = True
+    description: str | None = None
+
+    @property
+    def is_domain(self) -> bool:
+        return self.type != self.base_type
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """Columns that refer to those of another table, in pairs. ``unique``: at most one row refers to the same one."""
+
+    name: str
+    columns: tuple[str, ...]
+    target_schema: str
+    target_table: str
+    target_columns: tuple[str, ...]
+    unique: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """A foreign key of ``schema.table`` by which a write of the table it refers to changes rows there.
+
+    ``columns`` are those of the table that refers, ``target_columns`` those referred to, in pairs. ``on_delete`` and
+    ``on_update`` are PostgreSQL's: a no action, r restrict, c cascade, n set null, d set default. Not ``direct``: what
+    it refers to is another table, not exposed, which the write reaches by a cascade in its turn.
+    """
+
+    name: str
+    schema: str
+    table: str
+    columns: tuple[str, ...]
+    target_columns: tuple[str, ...]
+    on_delete: str
+    on_update: str
+    direct: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A trigger of a user's own on insert, update or delete. ``when`` is before, after or instead.
+
+    ``writes``: its function has words in it that write, or is not written in a language where one could see them.
+    """
+
+    name: str
+    when: str
+    each_row: bool
+    writes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table or view. ``kind`` is PostgreSQL's: r table, p partitioned, v view, m materialized view, f foreign.
+
+    ``oid``, ``primary_key_index`` (the oid of its index) and ``column_versions`` (an array of transaction ids, as text)
+    tell this state of the table from any other: see ``gateway.tables.sql.schema_check``.
+    ``updatable`` is the sum of 4 for
+    update, 8 for insert, 16 for delete. ``children`` are partitions and tables that inherit, at any depth, by schema
+    and name. ``reaches_foreign``: a write of it may write a foreign table, which may be the table itself.
+    """
+
+    schema: str
+    name: str
+    kind: str
+    columns: Mapping[str, Column]
+    primary_key: tuple[str, ...]
+    unique_keys: tuple[tuple[str, ...], ...] = ()
+    oid: int = 0
+    primary_key_index: int | None = None
+    column_versions: str = "{}"
+    description: str | None = None
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    cascades: tuple[Cascade, ...] = ()
+    triggers: tuple[Trigger, ...] = ()
+    rules: tuple[str, ...] = ()
+    children: tuple[tuple[str, str], ...] = ()
+    has_rules: bool = False
+    has_children: bool = False
+    row_security: bool = False
+    updatable: int = _EVERYTHING
+    reaches_foreign: bool = False
+
+    @property
+    def is_view(self) -> bool:
+        return self.kind in ("v", "m")
+
+    @property
+    def runs_code_when_read(self) -> bool:
+        """Whether reading it carries out what somebody has written into a view or a policy: that may be a write."""
+        return self.is_view or self.row_security
+
+    @property
+    def runs_code_when_written(self) -> bool:
+        """Whether a write of it carries out triggers, rules, policies, or what is behind a view.
+
+        So may the children of a partitioned table, which can be attached at any time.
+        """
+        return bool(self.kind == "function" or self.row_security or self.triggers or self.writes_others)
+
+    @property
+    def has_statement_triggers(self) -> bool:
+        """Whether a statement may have effects though it touches no row. A view's are those of what is below it."""
+        return self.is_view or self.has_rules or any(not trigger.each_row for trigger in self.triggers)
+
+    @property
+    def has_row_triggers(self) -> bool:
+        """Whether a row may be written otherwise than its statement says. Whatever has children may: by theirs."""
+        before_rows = (trigger.each_row and trigger.when != "after" for trigger in self.triggers)
+        return self.writes_others or any(before_rows)
+
+    @property
+    def writes_others(self) -> bool:
+        """Return whether a write of it is carried out, or may be, by other tables: children, or what is behind it."""
+        return self.is_view or self.has_rules or self.has_children or self.kind == "p"
+
+    @property
+    def insertable(self) -> bool:
+        return bool(self.updatable & _INSERTABLE)
+
+    @property
+    def changeable(self) -> bool:
+        """Whether its rows can be updated."""
+        return bool(self.updatable & _UPDATABLE)
+
+    @property
+    def deletable(self) -> bool:
+        return bool(self.updatable & _DELETABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All exposed tables at one moment, by schema and name."""
+
+    tables: Mapping[tuple[str, str], Table]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Any]) -> "Snapshot":
+        """Build it from the rows of ``gateway.db.catalog.relations``."""
+        tables = [_table(row) for row in rows]
+        return cls({(table.schema, table.name): table for table in tables})
+
+    def table(self, schema: str, name: str) -> Table:
+        """The table, or PGRST205 where there is none of this name."""
+        found = self.tables.get((schema, name))
+        if found is None:
+            others = [known for owner, known in self.tables if owner == schema and len(name) <= _LONGEST_NAME]
+            near = get_close_matches(name, others, 1, _ALIKE)
+            raise DialectError(
+                "PGRST205", 404, f"Could not find the table '{schema}.{name}' in the schema cache",
+                hint=f"Perhaps you meant the table '{schema}.{near[0]}'" if near else None,
+            )  # fmt: skip
+        return found
+
+
+def _table(row: Mapping[str, Any]) -> Table:
+    columns = [Column(**column) for column in json.loads(row["columns"])]
+    keys = json.loads(row["keys"])
+    primary = next((key for key in keys if key["primary"]), None)
+    return Table(
+        schema=row["schema"],
+        name=row["name"],
+        kind=row["kind"],
+        columns={column.name: column for column in columns},
+        primary_key=tuple(primary["columns"]) if primary else (),
+        unique_keys=tuple(tuple(key["columns"]) for key in keys if not key["primary"]),
+        oid=row["oid"],
+        primary_key_index=primary["index"] if primary else None,
+        column_versions=row["column_versions"],
+        description=row["description"],
+        foreign_keys=tuple(ForeignKey(**_frozen(key)) for key in json.loads(row["foreign_keys"])),
+        cascades=tuple(Cascade(**_frozen(cascade)) for cascade in json.loads(row["cascades"])),
+        triggers=tuple(Trigger(**trigger) for trigger in json.loads(row["triggers"])),
+        rules=tuple(json.loads(row["rules"])),
+        children=tuple((schema, name) for schema, name in json.loads(row["children"])),
+        has_rules=row["has_rules"],
+        has_children=row["has_children"],
+        row_security=row["row_security"],
+        updatable=row["updatable"],
+        reaches_foreign=row["reaches_foreign"],
+    )
+
+
+def _frozen(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

@@ -1,0 +1,106 @@
+"""What the caller gets where something is wrong: PostgREST's four keys and statuses for every error there is."""
+
+import re
+
+import orjson
+
+from gateway.errors import DialectError, GatewayError, ResourceMismatch, RowChanged, SqlError
+from gateway.tables.dialect import overrides
+from gateway.tables.dialect.media import JSON
+from gateway.tables.dialect.overrides import Headers
+from gateway.tables.dialect.response import BODILESS, Response
+
+# PostgREST's statuses by SQLSTATE; the longest prefix wins, and whatever is not here is 400. They differ about 54001:
+# what is nested too deeply for the database was so in the request. Errors of the server itself are not here: the
+# door to it (gateway.db.database) has made an ``Unavailable`` of them.
+_STATUS_OF_SQLSTATE = {
+    "23503": 409, "23505": 409, "42501": 403, "42P01": 404, "42883": 404, "25006": 405, "21000": 500,
+    "54001": 400, "09": 500, "25": 500, "2D": 500, "38": 500, "39": 500, "3B": 500, "54": 500, "55": 500, "58": 500,
+    "F0": 500, "HV": 500, "XX": 500, "P0": 500, "P0001": 400, "42P17": 500, "0L": 403, "0P": 403, "28": 403,
+}  # fmt: skip
+# Their details or hints tell what else there is in the schema.
+_REVEALING = frozenset(("PGRST106", "PGRST200", "PGRST201", "PGRST202", "PGRST203", "PGRST204", "PGRST205"))
+_CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def of_database(error: SqlError, *, known_caller: bool, verbose: bool) -> GatewayError:
+    """An error of the database as PostgREST answers it: the SQLSTATE is the code.
+
+    ``known_caller``: whether a missing privilege is final, or showing credentials could help. Without ``verbose``
+    the database's details and hints, which may quote rows, are kept back; what was raised as ``PGRST`` is meant to be
+    seen.
+    """
+    if error.sqlstate == "FN422":
+        return mismatch(error.message or None)
+    if error.sqlstate == "PGRST":
+        return overrides.raised(error)
+    status = _status(error.sqlstate, error.message)
+    return DialectError(
+        error.sqlstate, 401 if error.sqlstate == "42501" and not known_caller else status, error.message,
+        details=error.detail if verbose else None, hint=error.hint if verbose else None,
+    )  # fmt: skip
+
+
+def mismatch(touched: str | None) -> ResourceMismatch:
+    """A row was touched that no claimed resource covers. ``touched`` is its name; None where it has no name."""
+    if not touched:
+        return ResourceMismatch("The write touches a row whose columns do not make up a resource name.")
+    return ResourceMismatch(f"The write touches {touched}, which its token does not cover.", facts={"touched": touched})
+
+
+def answer(failure: GatewayError, *, verbose: bool = True) -> Response:
+    """Any error as the dialect's body: always four keys, each a string or null."""
+    headers: Headers = []
+    if _CODE.fullmatch(failure.code):  # one that was raised may be any text
+        # postgrest-py looks for the code under this name where an answer has no body, as those to HEAD.
+        headers.append((b"proxy-status", f"PostgREST; error={failure.code}".encode()))
+    if failure.retry_after is not None:
+        headers.append((b"retry-after", str(failure.retry_after).encode()))
+    if failure.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(failure, RowChanged) and failure.facts["etag"] is not None:
+        headers.append((b"etag", str(failure.facts["etag"]).encode("latin-1")))
+    if isinstance(failure, DialectError):
+        headers = overrides.replaced([JSON.content_type, *headers], list(failure.headers))
+    else:
+        headers.append(JSON.content_type)
+    if failure.status in BODILESS:
+        # What was raised may ask for such a status; a body would be taken for the beginning of the next answer.
+        return Response(failure.status, [pair for pair in headers if pair[0] != b"content-type"])
+    body = orjson.dumps(_document(failure, verbose=verbose))
+    headers.append((b"content-length", str(len(body)).encode()))
+    return Response(failure.status, headers, body)
+
+
+def _document(failure: GatewayError, *, verbose: bool) -> dict[str, str | None]:
+    if isinstance(failure, DialectError):
+        details, hint = failure.details, failure.hint
+    else:
+        details, hint = _details(failure), failure.advice or None
+    if not verbose and failure.code in _REVEALING:
+        details = hint = None
+    return {"code": failure.code, "message": failure.message, "details": details, "hint": hint}
+
+
+def _details(failure: GatewayError) -> str | None:
+    """The facts of an error as one sentence: postgrest clients show their users nothing but text."""
+    facts = failure.facts
+    if "raised_by" not in facts:
+        return ", ".join(f"{name}: {value}" for name, value in facts.items()) or None
+    return (
+        f"Resource {facts['resource']}: the write presented token {facts['token']}, the fence is {facts['fence']}, "
+        f"raised by {facts['raised_by']} at {facts['raised_at']}; rejection {facts['rejection']}."
+    )
+
+
+def _status(sqlstate: str, message: str) -> int:
+    if sqlstate == "21000" and message.endswith("requires a WHERE clause"):
+        return 400
+    if sqlstate == "22023" and message.startswith("role") and message.endswith("does not exist"):
+        return 401
+    if sqlstate.startswith("PT"):
+        return int(sqlstate[2:]) if sqlstate[2:].isdigit() and 200 <= int(sqlstate[2:]) <= 599 else 500
+    for prefix in (sqlstate, sqlstate[:2]):
+        if prefix in _STATUS_OF_SQLSTATE:
+            return _STATUS_OF_SQLSTATE[prefix]
+    return 400

@@ -1,0 +1,311 @@
+"""A description of the tables and functions of a schema as OpenAPI 2.0 (Swagger), from the catalog.
+
+Beside what PostgREST's has, every write has the headers of the fence, and the answers a writer gets from it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+import orjson
+
+from gateway.tables.catalog.functions import Function, Parameter
+from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.dialect.media import OPENAPI
+from gateway.tables.dialect.response import Response
+
+
+def options(table: Table) -> Response:
+    """Return what the table permits, and the gateway."""
+    return allowed("OPTIONS", "GET", "HEAD", *permitted(table))
+
+
+def permitted(table: Table) -> Iterable[str]:
+    """The writes a table permits. PUT needs a primary key. Rows of a foreign table are out of reach of the fences."""
+    if table.reaches_foreign:
+        return
+    if table.insertable:
+        yield "POST"
+    if table.insertable and table.changeable and table.primary_key:
+        yield "PUT"
+    if table.changeable:
+        yield "PATCH"
+    if table.deletable:
+        yield "DELETE"
+
+
+def allowed(*methods: str) -> Response:
+    """The answer to OPTIONS."""
+    return Response(200, [(b"allow", ",".join(methods).encode()), (b"content-length", b"0")])
+
+
+def root(document: Mapping[str, Any], *, with_body: bool) -> Response:
+    """The description of all that is served."""
+    body = orjson.dumps(document)
+    headers = [OPENAPI.content_type, (b"content-length", str(len(body)).encode())]
+    return Response(200, headers, body if with_body else b"")
+
+
+Document: TypeAlias = dict[str, Any]
+
+_FORMATS = {
+    "smallint": "integer", "integer": "integer", "bigint": "integer", "boolean": "boolean",
+    "numeric": "number", "real": "number", "double precision": "number",
+}  # fmt: skip
+_PREFERENCES = {
+    "GET": ("count",),
+    "POST": ("return", "resolution", "missing"),
+    "PUT": ("return",),
+    "PATCH": ("return", "missing", "max-affected"),
+    "DELETE": ("return", "max-affected"),
+}
+_SUCCESS = {"GET": ("200", "206"), "POST": ("201",), "PUT": ("201", "204"), "PATCH": ("204",), "DELETE": ("204",)}
+_MEANING = {"200": "OK", "201": "Created", "204": "No Content", "206": "Partial Content"}
+_FENCED = {
+    "403": "The policy of the resource does not take the token (token-implausible), or the database refuses.",
+    "412": "The fence refuses the token: a newer holder has taken over (token-stale). Retrying cannot succeed.",
+    "422": "The write touches something its token does not cover (resource-mismatch), or the gateway cannot tell which "
+    "resource it belongs to (resource-underivable).",
+    "428": "A write needs a fencing token (token-required).",
+}
+_PARAMETERS: Document = {
+    "select": {"name": "select", "in": "query", "type": "string", "description": "Columns of the answer"},
+    "order": {"name": "order", "in": "query", "type": "string", "description": "Order of the rows"},
+    "limit": {"name": "limit", "in": "query", "type": "string", "description": "The most rows of the answer"},
+    "offset": {"name": "offset", "in": "query", "type": "string", "description": "Rows to leave out first"},
+    "on_conflict": {"name": "on_conflict", "in": "query", "type": "string", "description": "Columns in conflict"},
+    "range": {"name": "Range", "in": "header", "type": "string", "description": "Rows of the answer, such as 0-9"},
+    "fencing_token": {
+        "name": "Fencing-Token",
+        "in": "header",
+        "type": "string",
+        "required": True,
+        "description": "The token that came with the lock: digits, or epoch.value; or several as resource=token, …",
+    },
+    "fencing_sequencer": {
+        "name": "Fencing-Sequencer",
+        "in": "header",
+        "type": "string",
+        "description": "What proves the token, as resource:mode:token:signature, where its resource wants a proof",
+    },
+    "fencing_resource": {
+        "name": "Fencing-Resource",
+        "in": "header",
+        "type": "string",
+        "description": "The resource the lock is for, where the request itself does not tell",
+    },
+    "fencing_holder": {
+        "name": "Fencing-Holder",
+        "in": "header",
+        "type": "string",
+        "description": "Who holds the lock: two holders with one token are told apart",
+    },
+    "idempotency_key": {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "type": "string",
+        "description": "Sent again with the same key, a write takes effect once, and its first answer comes again",
+    },
+    "if_match": {
+        "name": "If-Match",
+        "in": "header",
+        "type": "string",
+        "description": "Write only if this still is the ETag of the row, which the filters name by its whole key",
+    },
+    "if_none_match": {
+        "name": "If-None-Match",
+        "in": "header",
+        "type": "string",
+        "description": "Of a read: nothing new if this is the ETag; of a PUT, as *: only create",
+    },
+}
+
+
+_OF_WRITES = ("fencing_token", "fencing_sequencer", "fencing_resource", "fencing_holder", "idempotency_key")
+_CONDITIONS = {"PATCH": ("if_match",), "PUT": ("if_match", "if_none_match"), "DELETE": ("if_match",)}
+
+
+def document(tables: Sequence[Table], functions: Sequence[Function], prefix: str) -> Document:
+    """The description of these tables and functions, which are served below ``prefix``."""
+    return {
+        "swagger": "2.0",
+        "info": {
+            "title": "Tables behind a fencing gateway",
+            "description": "PostgREST's dialect. Every write carries the fencing token of its writer's lock.",
+            "version": "1",
+        },
+        "basePath": prefix.rstrip("/") or "/",
+        "schemes": ["http", "https"],
+        "consumes": ["application/json", "text/csv", "application/x-www-form-urlencoded"],
+        "produces": [
+            "application/json", "application/vnd.pgrst.object+json", "application/vnd.pgrst.object+json;nulls=stripped",
+            "application/vnd.pgrst.array+json;nulls=stripped", "text/csv",
+        ],
+        "securityDefinitions": {"key": {"type": "apiKey", "name": "Authorization", "in": "header"}},
+        "security": [{"key": []}],
+        "paths": {
+            "/": {"get": {"produces": ["application/openapi+json"], "responses": _ok("200")}},
+            **{f"/{quote(table.name, safe='')}": _path(table) for table in tables},
+            **_calls(functions),
+        },
+        "definitions": {table.name: _definition(table) for table in tables},
+        "parameters": {
+            **_PARAMETERS,
+            **{f"prefer_{method}": _prefer(method) for method in _PREFERENCES},
+            **{f"body.{table.name}": _body(table) for table in tables if table.insertable or table.changeable},
+            **{
+                f"filter.{table.name}.{column.name}": _filter(column)
+                for table in tables
+                for column in table.columns.values()
+            },
+        },
+    }  # fmt: skip
+
+
+def _path(table: Table) -> Document:
+    methods = ("GET", *permitted(table))
+    return {method.lower(): _operation(table, method) for method in methods}
+
+
+def _operation(table: Table, method: str) -> Document:
+    filters = [_reference(f"filter.{table.name}.{name}") for name in table.columns]
+    parameters = [] if method == "POST" else filters
+    if method == "GET":
+        parameters += map(_reference, ("select", "order", "limit", "offset", "range", "if_none_match"))
+    else:
+        parameters += map(_reference, (*_OF_WRITES, "select"))
+    if method in ("POST", "PUT", "PATCH"):
+        parameters.append(_reference(f"body.{table.name}"))
+    if method == "POST":
+        parameters.append(_reference("on_conflict"))
+    else:
+        parameters += map(_reference, _CONDITIONS.get(method, ()))
+    responses = _ok(*_SUCCESS[method])
+    if method == "GET":
+        responses["200"]["schema"] = {"type": "array", "items": {"$ref": f"#/definitions/{_pointer(table.name)}"}}
+    else:
+        responses |= _refusals()
+    operation: Document = {
+        "tags": [table.name],
+        "parameters": [*parameters, _reference(f"prefer_{method}")],
+        "responses": responses,
+    }
+    if table.description:
+        summary, _, description = table.description.partition("\n")
+        operation |= {"summary": summary, "description": description.strip()}
+    return operation
+
+
+def _definition(table: Table) -> Document:
+    required = [one.name for one in table.columns.values() if not one.nullable and one.default is None]
+    return _described(
+        {
+            "type": "object",
+            "properties": {one.name: _property(table, one) for one in table.columns.values()},
+            # An empty list is none that the specification knows.
+            **({"required": required} if required else {}),
+        },
+        table.description,
+    )
+
+
+def _property(table: Table, column: Column) -> Document:
+    notes = [column.description] if column.description else []
+    if column.name in table.primary_key:
+        notes.append("Note:\nThis is a Primary Key.<pk/>")
+    for key in table.foreign_keys:
+        if len(key.columns) == 1 and key.columns[0] == column.name:
+            target, name = key.target_table, key.target_columns[0]
+            notes.append(f"Note:\nThis is a Foreign Key to `{target}.{name}`.<fk table='{target}' column='{name}'/>")
+    found = _typed(column.exact_type, column.base_type)
+    if column.default is not None:
+        found["default"] = column.default
+    return _described(found, "\n\n".join(notes) or None)
+
+
+def _typed(shown: str, base: str) -> Document:
+    """JSON's type of a type of PostgreSQL's. What can be anything has none."""
+    if base.endswith("[]"):
+        return {"type": "array", "format": shown, "items": _typed(base[:-2], base[:-2])}
+    if base in ("json", "jsonb"):
+        return {"format": shown}
+    return {"type": _FORMATS.get(base, "string"), "format": shown}
+
+
+def _filter(column: Column) -> Document:
+    return _described({"name": column.name, "in": "query", "type": "string", "format": column.type}, column.description)
+
+
+def _body(table: Table) -> Document:
+    schema = {"$ref": f"#/definitions/{_pointer(table.name)}"}
+    return {"name": table.name, "in": "body", "required": False, "schema": schema}
+
+
+def _prefer(method: str) -> Document:
+    return {
+        "name": "Prefer", "in": "header", "type": "string",
+        "description": f"Any of: {', '.join((*_PREFERENCES[method], 'handling', 'timezone', 'count', 'tx'))}",
+    }  # fmt: skip
+
+
+def _calls(functions: Iterable[Function]) -> Document:
+    """One path for each name; of several forms the first is described."""
+    paths: Document = {}
+    for function in functions:
+        path = f"/rpc/{quote(function.name, safe='')}"
+        if path not in paths:
+            methods = ("post",) if function.writes else ("get", "post")
+            paths[path] = {method: _call(function, method) for method in methods}
+    return paths
+
+
+def _call(function: Function, method: str) -> Document:
+    named = [one for one in function.parameters if one.name]
+    if method == "get":
+        parameters = [_argument(one) for one in named]
+    else:
+        properties = {one.name: _typed(one.type, one.type) for one in named}
+        required = [one.name for one in named if one.required]
+        schema = {"type": "object", "properties": properties, **({"required": required} if required else {})}
+        parameters = [{"name": "args", "in": "body", "required": bool(required), "schema": schema}]
+    responses = _ok("204" if function.returns_nothing else "200")
+    if function.writes:
+        resource = {**_PARAMETERS["fencing_resource"], "required": True}
+        parameters += [resource, *(_reference(name) for name in _OF_WRITES if name != "fencing_resource")]
+        responses |= _refusals()
+    operation: Document = {"tags": [f"(rpc) {function.name}"], "parameters": parameters, "responses": responses}
+    return _described(operation, function.description)
+
+
+def _argument(parameter: Parameter) -> Document:
+    typed = _typed(parameter.type, parameter.type)
+    kind = typed.get("type", "string")
+    if kind == "array":
+        return {
+            "name": parameter.name, "in": "query", "required": parameter.required, "type": "array",
+            "items": {"type": "string"}, "collectionFormat": "multi" if parameter.variadic else "csv",
+        }  # fmt: skip
+    return {
+        "name": parameter.name, "in": "query", "required": parameter.required, "type": kind, "format": parameter.type,
+    }  # fmt: skip
+
+
+def _ok(*statuses: str) -> Document:
+    return {status: {"description": _MEANING[status]} for status in statuses}
+
+
+def _refusals() -> Document:
+    return {status: {"description": text} for status, text in _FENCED.items()}
+
+
+def _reference(name: str) -> Document:
+    return {"$ref": f"#/parameters/{_pointer(name)}"}
+
+
+def _pointer(name: str) -> str:
+    """A name as a part of a JSON pointer in a URL's fragment."""
+    return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")
+
+
+def _described(found: Document, description: str | None) -> Document:
+    return found if description is None else {**found, "description": description}

@@ -1,0 +1,295 @@
+"""The query string of a request: filters, what is selected, orders and limits.
+
+A key that is not reserved is a filter on the column of that name. With the label of an embedded table before it
+(``directors.name``), a key is about that table.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote_plus
+
+from gateway.errors import DialectError
+from gateway.tables.dialect.filters import parse_filter, parse_tree, terms
+from gateway.tables.dialect.grammar import (
+    MAX_TERMS,
+    SIMPLE_NAME,
+    Cursor,
+    Embedded,
+    Field,
+    Node,
+    Order,
+    Selected,
+    parse_error,
+    read_name,
+    read_path,
+)
+from gateway.tables.dialect.selection import parse_names, parse_order, parse_select
+
+MAX_BYTES = 64 * 1024
+"""Bytes of a query string."""
+RESERVED = frozenset(("select", "columns", "on_conflict", "order", "limit", "offset"))
+
+# These may stand behind the label of an embedded table. "not" before the last two negates.
+_OF_A_LEVEL = frozenset(("order", "limit", "offset", "and", "or"))
+_TREES = frozenset(("and", "or"))
+_RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})?")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """An embedded table, with what the query string asks of its rows."""
+
+    wanted: Embedded
+    filters: tuple[Node, ...] = ()
+    order: tuple[Order, ...] = ()
+    limit: int | None = None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The query string. ``columns`` and ``on_conflict`` are sorted.
+
+    ``select`` empty stands for all columns, unless ``embeds`` is not empty: then for none.
+    """
+
+    filters: tuple[Node, ...] = ()
+    select: tuple[Selected, ...] = ()
+    order: tuple[Order, ...] = ()
+    limit: int | None = None
+    offset: int = 0
+    columns: tuple[str, ...] | None = None
+    on_conflict: tuple[str, ...] = ()
+    is_limited: bool = False
+    """Whether ``limit`` or ``offset`` was sent at all."""
+    embeds: tuple[Embed, ...] = ()
+    has_bare_keys: bool = False
+    """Whether there was a key without ``=``: no filter, but it may have been meant as one."""
+
+    def capped(self, most: int) -> "Query":
+        """The same for no more than ``most`` rows, and no more than these inside each of them."""
+        embeds = tuple(replace(embed, limit=_least(embed.limit, most)) for embed in self.embeds)
+        return replace(self, limit=_least(self.limit, most), embeds=embeds)
+
+
+@dataclass(slots=True)
+class _Level:
+    """The parameters of the table itself, or of one that is embedded."""
+
+    filters: list[Node] = field(default_factory=list)
+    reserved: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Parameters:
+    root: _Level = field(default_factory=_Level)
+    embedded: dict[tuple[str, ...], _Level] = field(default_factory=dict)
+    terms: int = 0
+    has_bare_keys: bool = False
+
+    def level(self, path: tuple[str, ...]) -> _Level:
+        return self.embedded.setdefault(path, _Level()) if path else self.root
+
+    def add(self, path: tuple[str, ...], node: Node) -> None:
+        """One filter of the table that ``path`` leads to."""
+        self.level(path).filters.append(node)
+        self.count(terms(node))
+
+    def count(self, more: int) -> None:
+        self.terms += more
+        if self.terms > MAX_TERMS:
+            raise parse_error("query string", "…", 0, f"at most {MAX_TERMS} terms are taken")
+
+
+def parse_query(query_string: bytes) -> Query:
+    """Read the query string. A key without ``=`` is dropped, as PostgREST does: it is no filter."""
+    if not query_string:
+        return Query()
+    if len(query_string) > MAX_BYTES:
+        raise parse_error("query string", "…", MAX_BYTES, f"at most {MAX_BYTES} bytes are taken")
+    found = _Parameters()
+    for part in query_string.split(b"&"):
+        raw_key, equals, raw_value = part.partition(b"=")
+        if equals:
+            _take(found, _decoded(raw_key), _decoded(raw_value))
+        elif part:
+            found.has_bare_keys = True
+    if not found.root.reserved and not found.embedded:
+        return Query(filters=tuple(found.root.filters), has_bare_keys=found.has_bare_keys)
+    return _assembled(found)
+
+
+def _take(found: _Parameters, key: str, value: str) -> None:
+    if key in RESERVED:
+        found.root.reserved.setdefault(key, value)
+    elif SIMPLE_NAME.fullmatch(key) and key not in _TREES:
+        if key != "apikey":  # supabase clients repeat their key there; its place is a header
+            found.add((), parse_filter(Field(key), value))
+    else:
+        _take_with_path(found, key, value)
+
+
+def _take_with_path(found: _Parameters, key: str, value: str) -> None:
+    *rest, last = key.rsplit(".", 1)
+    if last not in _OF_A_LEVEL:
+        path, column = _parse_key(key)
+        found.add(path, parse_filter(column, value))
+        return
+    path = _parse_path(rest[0]) if rest else ()
+    if last in _TREES:
+        tree = parse_tree(last, value, negated="not" in path)
+        found.add(tuple(name for name in path if name != "not"), tree)
+    else:
+        found.level(path).reserved.setdefault(last, value)
+
+
+def _parse_key(text: str) -> tuple[tuple[str, ...], Field]:
+    """``table.column->key``: the way to the table, and the field."""
+    cursor = Cursor(text, "tree path")
+    names = _read_names(cursor)
+    path = read_path(cursor)
+    cursor.finish("expecting field name")
+    return tuple(names[:-1]), Field(names[-1], path)
+
+
+def _parse_path(text: str) -> tuple[str, ...]:
+    cursor = Cursor(text, "tree path")
+    names = _read_names(cursor)
+    cursor.finish("expecting field name")
+    return tuple(names)
+
+
+def _read_names(cursor: Cursor) -> list[str]:
+    names = [read_name(cursor)]
+    while cursor.literal("."):
+        names.append(read_name(cursor))
+    return names
+
+
+def _assembled(found: _Parameters) -> Query:
+    reserved = found.root.reserved
+    limit, offset = _window(found.root)
+    selection = parse_select(reserved.get("select", ""))
+    found.count(selection.terms)
+    for level in (found.root, *found.embedded.values()):
+        found.count(sum(1 + len(term.field.path) for term in _parsed_order(level)))
+    query = Query(
+        filters=tuple(found.root.filters),
+        select=selection.columns,
+        order=_parsed_order(found.root),
+        limit=limit,
+        offset=offset,
+        columns=parse_names(reserved["columns"], "columns parameter") if "columns" in reserved else None,
+        on_conflict=parse_names(reserved["on_conflict"], "on_conflict parameter")
+        if reserved.get("on_conflict")
+        else (),
+        is_limited="limit" in reserved or "offset" in reserved,
+        embeds=_embeds(selection.embedded, found.embedded),
+        has_bare_keys=found.has_bare_keys,
+    )
+    for term in query.order:
+        if term.relation is not None:
+            position_of(term.relation, selection.embedded)
+    return query
+
+
+def _embeds(embedded: Sequence[Embedded], levels: dict[tuple[str, ...], _Level]) -> tuple[Embed, ...]:
+    """Each embedded table with its parameters. Raises PGRST108 for parameters of one that is not embedded."""
+    embeds = [Embed(one) for one in embedded]
+    for path, level in levels.items():
+        position = position_of(path[0], embedded)
+        if len(path) > 1:
+            raise _not_embedded(path[1])
+        limit, offset = _window(level)
+        order = _parsed_order(level)
+        for term in order:
+            if term.relation is not None:
+                raise _not_embedded(term.relation)
+        # Two keys can lead here, the alias and the name of the table: what they ask for adds up.
+        before = embeds[position]
+        embeds[position] = replace(
+            before,
+            filters=(*before.filters, *level.filters),
+            order=before.order or order,
+            limit=limit if before.limit is None else before.limit,
+            offset=before.offset or offset,
+        )
+    return tuple(embeds)
+
+
+def position_of(label: str, embedded: Sequence[Embedded]) -> int:
+    """Which embedded table is meant: the one of this label, else of this name. PGRST108 where there is none."""
+    labels = [one.label for one in embedded]
+    if label in labels:
+        return labels.index(label)
+    names = [one.name for one in embedded]
+    if label in names:
+        return names.index(label)
+    raise _not_embedded(label)
+
+
+def _not_embedded(label: str) -> DialectError:
+    return DialectError(
+        "PGRST108",
+        400,
+        f"'{label[:100]}' is not an embedded resource in this request",
+        hint=f"Verify that '{label[:100]}' is included in the 'select' query parameter.",
+    )
+
+
+def _parsed_order(level: _Level) -> tuple[Order, ...]:
+    text = level.reserved.get("order")
+    return parse_order(text) if text else ()
+
+
+def _window(level: _Level) -> tuple[int | None, int]:
+    """Limit and offset; what is no integer is ignored, as PostgREST does."""
+    limit, offset = _integer(level.reserved.get("limit")), _integer(level.reserved.get("offset"))
+    if limit is not None and limit < 0:
+        raise range_error("Limit should be greater than or equal to zero.")
+    return limit, max(0, offset or 0)
+
+
+def _least(limit: int | None, most: int) -> int:
+    return most if limit is None else min(limit, most)
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and _INTEGER.fullmatch(text) else None
+
+
+def range_error(details: str) -> DialectError:
+    """PGRST103: the rows asked for do not exist."""
+    return DialectError("PGRST103", 416, "Requested range not satisfiable", details=details)
+
+
+def _decoded(raw: bytes) -> str:
+    if b"%" not in raw and b"+" not in raw and raw.isascii():
+        return raw.decode("ascii")
+    try:
+        text = unquote_plus(raw.decode("ascii"), errors="strict")
+    except UnicodeDecodeError as error:
+        raise parse_error("query string", ascii(raw)[2:-1], 0, "expecting percent-encoded UTF-8") from error
+    if "\0" in text:
+        raise parse_error("query string", ascii(raw)[2:-1], 0, "unexpected NUL character")
+    return text
+
+
+def narrowed(query: Query, header: str) -> Query:
+    """The rows that both the query and ``Range: 0-9`` ask for; another form of the header is not meant for us."""
+    match = _RANGE.fullmatch(header.strip())
+    if match is None:
+        return query
+    first = int(match[1])
+    if match[2] is not None and int(match[2]) < first:
+        raise range_error("The lower boundary must be lower than or equal to the upper boundary in the Range header.")
+    ends = [int(match[2]) + 1] if match[2] is not None else []
+    if query.limit is not None:
+        ends.append(query.offset + query.limit)
+    start = max(first, query.offset)
+    limit = min(ends) - start if ends else None
+    if limit is not None and limit <= 0 and query.limit != 0:
+        raise range_error("The Range header and the limit have no row in common.")
+    return replace(query, limit=None if limit is None else max(0, limit), offset=start, is_limited=True)

@@ -1,0 +1,196 @@
+"""What the caller wants: one HTTP request of the dialect as one frozen value."""
+
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Literal, TypeAlias
+
+from gateway.errors import DialectError, RequestMalformed
+from gateway.tables.dialect.etags import NO_PRECONDITIONS, Preconditions, parse_preconditions
+from gateway.tables.dialect.grammar import not_implemented
+from gateway.tables.dialect.media import JSON, Media, accepted, not_acceptable
+from gateway.tables.dialect.preferences import Preferences, honoured, parse_preferences
+from gateway.tables.dialect.query import Query, narrowed, parse_query
+
+READS = frozenset(("GET", "HEAD"))
+WRITES = frozenset(("POST", "PATCH", "PUT", "DELETE"))
+
+HEADERS = frozenset((
+    b"prefer", b"accept", b"accept-profile", b"content-profile", b"content-type", b"content-length", b"range",
+    b"if-match", b"if-none-match", b"idempotency-key",
+))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request for one table. ``profile`` is the schema the caller named; ``media`` the form of answer it wants."""
+
+    method: str
+    query: Query
+    preferences: Preferences
+    profile: str | None
+    media: Media = JSON
+    content_length: int | None = None
+    preconditions: Preconditions = NO_PRECONDITIONS
+
+    @property
+    def singular(self) -> bool:
+        return self.media.singular
+
+    @property
+    def wants_rows(self) -> bool:
+        return self.preferences.returns == "representation"
+
+
+def headings(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
+    """The headers of the dialect by lower-case name; those that may be repeated are joined by commas."""
+    found: dict[bytes, str] = {}
+    for raw_name, raw_value in headers:
+        name = raw_name.lower()
+        if name in HEADERS:
+            value = raw_value.decode("latin-1")
+            found[name] = f"{found[name]},{value}" if name in found else value
+    return found
+
+
+def profile_of(method: str, headers: Mapping[bytes, str]) -> str | None:
+    """The schema the caller names: Content-Profile on writes, Accept-Profile on everything else."""
+    return headers.get(b"content-profile" if method in WRITES else b"accept-profile")
+
+
+def parse(method: str, query_string: bytes, headers: Mapping[bytes, str]) -> Request:
+    """Read one request. Raises ``DialectError`` with PostgREST's code for whatever cannot be read or is not served."""
+    query = parse_query(query_string)
+    if query.embeds and method not in READS:
+        raise not_implemented("Embedding on a write")
+    if method == "GET" and b"range" in headers:
+        query = narrowed(query, headers[b"range"])
+    return Request(
+        method=method,
+        query=query,
+        preferences=parse_preferences(headers.get(b"prefer", "")),
+        profile=profile_of(method, headers),
+        media=accepted(headers.get(b"accept", "")) or JSON,
+        content_length=content_length(headers),
+        preconditions=parse_preconditions(headers.get(b"if-match"), headers.get(b"if-none-match")),
+    )
+
+
+def settled(request: Request, headers: Mapping[bytes, str], *, tx_override: bool, zones: Container[str]) -> Request:
+    """The request with what can be honoured of its preferences. ``zones`` are the time zones there are.
+
+    Raises PGRST122 for preferences that strict handling refuses, PGRST107 where no form of answer is acceptable.
+    """
+    preferences = honoured(request.preferences, tx_override=tx_override, zones=zones)
+    accept = headers.get(b"accept", "")
+    if accepted(accept) is None:
+        raise not_acceptable(accept)
+    return request if preferences is request.preferences else replace(request, preferences=preferences)
+
+
+def unsupported(method: str) -> DialectError:
+    """PGRST117: a method that means nothing here."""
+    return DialectError("PGRST117", 405, f"Unsupported HTTP method: {method[:20]}")
+
+
+def content_length(headers: Mapping[bytes, str]) -> int | None:
+    """The announced size of the body in bytes, if it is announced."""
+    text = headers.get(b"content-length", "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+Kind: TypeAlias = Literal["table", "function", "root"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request is for, as the client names it. ``shown_schema``: the answer names the schema it is in."""
+
+    schema: str
+    name: str
+    shown_schema: bool
+
+
+def name_of(path: str, prefixes: Sequence[str]) -> tuple[Kind, str]:
+    """What a path is for: a table or a function, and its name; or all there is. Raises PGRST125 for any other path."""
+    for prefix in prefixes:
+        if path.startswith(prefix):
+            rest = path[len(prefix) :]
+            if not rest:
+                return "root", ""
+            rest = rest.removesuffix("/")
+            kind: Kind = "function" if rest.startswith("rpc/") else "table"
+            name = rest.removeprefix("rpc/")
+            if name and "/" not in name and "\0" not in name:
+                return kind, name
+    raise DialectError("PGRST125", 404, "Invalid path specified in request URL")
+
+
+def target(name: str, profile: str | None, schemas: Sequence[str]) -> Target:
+    """``profile`` None: the first of the exposed ``schemas``. Raises PGRST106 for a schema that is not exposed."""
+    if profile is None:
+        return Target(schemas[0], name, len(schemas) > 1)
+    if profile not in schemas:
+        raise DialectError(
+            "PGRST106",
+            406,
+            f"Invalid schema: {profile[:100]}",
+            hint=f"Only the following schemas are exposed: {', '.join(schemas)}",
+        )
+    return Target(profile, name, shown_schema=True)
+
+
+HEADER = b"idempotency-key"
+REPLAYED = (b"idempotency-replayed", b"true")
+
+_MOST = 255
+# A string of RFC 8941, or the same without its quotes where nothing in it needs them.
+_QUOTED = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
+_BARE = re.compile(r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]+")
+
+# What of the headers decides what is done, or in which form it is answered.
+_MEANT = (b"content-type", b"prefer", b"accept", b"if-match", b"if-none-match")
+
+
+def parse_key(headers: Mapping[bytes, str]) -> str | None:
+    """The key in the header, if there is one. Raises ``RequestMalformed``."""
+    if HEADER not in headers:
+        return None
+    text = headers[HEADER].strip(" \t")
+    quoted = _QUOTED.fullmatch(text)
+    key = re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else text if _BARE.fullmatch(text) else ""
+    if not 1 <= len(key) <= _MOST:
+        raise RequestMalformed(
+            f"Idempotency-Key is not one key of 1 to {_MOST} printable ASCII characters.",
+            advice="Send one key in double quotes, such as a new UUID for each thing you want done.",
+        )
+    return key
+
+
+def fingerprint(
+    method: str, path: str, schema: str, query_string: bytes, headers: Mapping[bytes, str], body: bytes
+) -> bytes:
+    """What tells this request from others: 32 bytes. ``headers`` by lower-case name.
+
+    Clients may send the parameters of a query, and the names in ``columns``, in another order the next time.
+    """
+    parameters = sorted(_columns_sorted(part) for part in query_string.split(b"&"))
+    meant = [headers.get(name, "").encode("latin-1", "replace") for name in _MEANT]
+    return digest([method.encode(), path.encode(), schema.encode(), b"&".join(parameters), *meant, body])
+
+
+def digest(parts: Iterable[bytes]) -> bytes:
+    """One digest of several parts, each kept apart from the next."""
+    found = sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "big"))
+        found.update(part)
+    return found.digest()
+
+
+def _columns_sorted(parameter: bytes) -> bytes:
+    name, equals, value = parameter.partition(b"=")
+    if name != b"columns":
+        return parameter
+    return name + equals + b",".join(sorted(value.replace(b"%2C", b",").replace(b"%2c", b",").split(b",")))

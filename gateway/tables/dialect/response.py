@@ -1,0 +1,305 @@
+"""What the caller gets where all is well: statuses, headers and bodies of the dialect."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import orjson
+
+from gateway.errors import DialectError
+from gateway.fencing.token import Token
+from gateway.tables.catalog.snapshot import Table
+from gateway.tables.dialect.etags import quoted, row_changed
+from gateway.tables.dialect.overrides import Headers, Overrides, replaced
+from gateway.tables.dialect.preferences import Preferences
+from gateway.tables.dialect.query import range_error
+from gateway.tables.dialect.request import WRITES, Request
+
+# These statuses go without a body: one would be taken for the beginning of the next answer.
+BODILESS = frozenset((204, 205, 304))
+
+_MAX_RESOURCES_HEADER = 4096
+
+# One path has one ETag, but an answer in several forms, and in several schemas.
+_VARY = (b"vary", b"Accept, Accept-Profile")
+_OF_NOTHING_NEW = frozenset((b"etag", b"vary", b"content-location"))
+
+
+class Row(Protocol):
+    """A row of a result, whatever brought it here."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer, finished."""
+
+    status: int
+    headers: Headers = field(default_factory=list)
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a write did: rows touched, those of them that are new, and what was asked back, as texts.
+
+    ``said``: what code in the database has said about the answer. ``total``: of a call, how many rows there are
+    beyond this page, where they were counted. ``etag``: that of the one row written, if asked for.
+    """
+
+    touched: int
+    inserted: int = 0
+    body: str | None = None
+    location: str | None = None
+    said: Overrides | None = None
+    total: int | None = None
+    etag: str | None = None
+
+    @classmethod
+    def from_row(cls, row: Row) -> "Written":
+        return cls(row["touched"], row["inserted"], row["body"], row["location"], etag=row["etag"])
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Under which fences a write was accepted. Empty where nothing was claimed (observe mode).
+
+    ``pairs``: the fence of each resource, where the caller showed a token for each.
+    """
+
+    token: Token | None = None
+    resources: Sequence[str] = ()
+    pairs: Sequence[tuple[str, Token]] = ()
+
+
+def read(request: Request, row: Row, path: str, query_string: bytes) -> Response:
+    """The answer to GET and HEAD. Raises PGRST103 for an offset beyond the end, PGRST116 where not one row is there."""
+    touched, total, offset = row["touched"], row["total"], request.query.offset
+    if total is not None and offset > total:
+        raise beyond(offset, total)
+    body: str = row["body"]
+    headers: Headers = [
+        request.media.content_type,
+        (b"content-range", _range(offset, touched, "*" if total is None else str(total))),
+        (b"content-location", _content_location(path, query_string)),
+    ]
+    if request.singular:
+        body = single(body, touched)
+    etag = row["etag"] if touched == 1 else None
+    if etag is not None:
+        headers += (etag_header(etag), _VARY)
+    if request.preconditions and not request.preconditions.met_by(etag):
+        return _not_as_expected(request, etag, headers)
+    encoded = body.encode()
+    headers.append((b"content-length", str(len(encoded)).encode()))
+    _add_applied(headers, request)
+    status = 206 if total is not None and touched < total else 200
+    return Response(status, headers, b"" if request.method == "HEAD" else encoded)
+
+
+def _not_as_expected(request: Request, etag: str | None, headers: Headers) -> Response:
+    """The answer to a read whose condition is not met: nothing new, or (``If-Match``) another version."""
+    if request.preconditions.match is not None and not request.preconditions.match.match_strongly(etag):
+        raise row_changed(etag)
+    return Response(304, [pair for pair in headers if pair[0] in _OF_NOTHING_NEW])
+
+
+def call(request: Request, written: Written, accepted: Accepted, *, sets: bool, nothing: bool) -> Response:
+    """The answer to the call of a function. ``sets``: it returns rows, not one thing; ``nothing``: not even that.
+
+    Raises PGRST103 for an offset beyond the end, PGRST116 where not one row is there.
+    """
+    headers: Headers = _fences(accepted)
+    total, offset = written.total, request.query.offset
+    if total is not None and offset > total:
+        raise beyond(offset, total)
+    headers.append((b"content-range", _range(offset, written.touched, "*" if total is None else str(total))))
+    names = ", ".join(applied("RPC", request.preferences))
+    if names:
+        headers.append((b"preference-applied", names.encode()))
+    if nothing:
+        return overridden(Response(204, headers), written.said)
+    body = written.body or ""
+    encoded = (single(body, written.touched) if request.singular and sets else body).encode()
+    headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
+    status = 206 if total is not None and written.touched < total else 200
+    return overridden(Response(status, headers, b"" if request.method == "HEAD" else encoded), written.said)
+
+
+def beyond(offset: int, total: int) -> DialectError:
+    """PGRST103, with the number of rows there are."""
+    error = range_error(f"An offset of {offset} was requested, but there are only {total} rows.")
+    error.headers = ((b"content-range", f"*/{total}".encode()),)
+    return error
+
+
+def _fences(accepted: Accepted) -> Headers:
+    """The fences a write was accepted under."""
+    headers: Headers = []
+    if accepted.pairs:
+        headers.append((b"fencing-token", _bounded([f"{resource}={token}" for resource, token in accepted.pairs])))
+    elif accepted.token is not None:
+        headers.append((b"fencing-token", str(accepted.token).encode()))
+    if accepted.resources:
+        headers.append((b"fencing-resource", _bounded(accepted.resources)))
+    return headers
+
+
+def write(request: Request, table: Table, written: Written, accepted: Accepted, path: str) -> Response:
+    """The answer to a write that is durable."""
+    headers = _fences(accepted)
+    if request.method != "PUT":
+        headers.append((b"content-range", _write_range(request, written.touched)))
+    if written.location is not None and written.touched == 1 and table.primary_key:
+        headers.append((b"location", location(path, table, orjson.loads(written.location))))
+    if written.etag is not None:
+        headers.append(etag_header(written.etag))
+    _add_applied(headers, _without_resolution(request, table))
+    status = _status(request, written)
+    if not request.wants_rows:
+        if request.method == "POST":
+            headers.append((b"content-length", b"0"))
+        return overridden(Response(status, headers), written.said)
+    body = _empty(request) if written.body is None else written.body
+    encoded = (single(body, written.touched) if request.singular else body).encode()
+    headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
+    return overridden(Response(status, headers, encoded), written.said)
+
+
+def etag_header(etag: str) -> tuple[bytes, bytes]:
+    return (b"etag", quoted(etag).encode("latin-1"))
+
+
+def single(body: str, touched: int) -> str:
+    """The one element of a JSON array of one row; PGRST116 where it is not one."""
+    check_single(touched)
+    return body.strip()[1:-1]
+
+
+def check_single(touched: int) -> None:
+    """PGRST116, unless exactly one row is there for a caller that asked for one object."""
+    if touched != 1:
+        raise DialectError(
+            "PGRST116",
+            406,
+            "Cannot coerce the result to a single JSON object",
+            details=f"The result contains {touched} rows",
+        )
+
+
+def overridden(response: Response, said: Overrides | None) -> Response:
+    """The answer with what was said about it."""
+    if said is None:
+        return response
+    headers = replaced(response.headers, said.headers)
+    status = said.status or response.status
+    if status in BODILESS:
+        headers = [pair for pair in headers if pair[0] not in (b"content-type", b"content-length")]
+        return Response(status, headers)
+    if not any(name == b"content-length" for name, _ in headers):
+        headers.append((b"content-length", str(len(response.body)).encode()))
+    return Response(status, headers, response.body)
+
+
+def check_affected(request: Request, touched: int) -> None:
+    """PGRST124, where more rows are affected than the caller allows."""
+    limit = request.preferences.max_affected
+    if limit is not None and touched > limit:
+        raise DialectError(
+            "PGRST124",
+            400,
+            "Query result exceeds max-affected preference constraint",
+            details=f"The query affects {touched} rows",
+        )
+
+
+def check_put(request: Request, touched: int) -> None:
+    """PGRST115, where a PUT has found that its body is another row than its URL."""
+    if request.method == "PUT" and touched != 1:
+        raise DialectError("PGRST115", 400, "Payload values do not match URL in primary key column(s)")
+
+
+def location(path: str, table: Table, keys: Sequence[Any]) -> bytes:
+    """Where the one new row is, as a path with filters on its primary key."""
+    filters = (
+        f"{quote(name)}={'is.null' if key is None else 'eq.' + quote(key, safe='')}"
+        for name, key in zip(table.primary_key, keys, strict=True)
+    )
+    return f"{quote(path)}?{'&'.join(filters)}".encode()
+
+
+def _status(request: Request, written: Written) -> int:
+    if request.method == "POST":
+        merges = request.preferences.resolution == "merge-duplicates"
+        return 200 if merges and not written.inserted else 201
+    if not request.wants_rows:
+        return 204
+    return 201 if request.method == "PUT" and written.inserted else 200
+
+
+def _empty(request: Request) -> str:
+    """No rows, in the form the caller wants: PostgREST's CSV has a line of names that are not there."""
+    return "\n" if request.media.form == "csv" else "[]"
+
+
+def _write_range(request: Request, touched: int) -> bytes:
+    total = str(touched) if request.preferences.count in ("exact", "estimated") else "*"
+    if request.method == "PATCH":
+        return _range(0, touched, total)
+    return f"*/{total}".encode()
+
+
+def _range(offset: int, touched: int, total: str) -> bytes:
+    if touched == 0:
+        return f"*/{total}".encode()
+    return f"{offset}-{offset + touched - 1}/{total}".encode()
+
+
+def _without_resolution(request: Request, table: Table) -> Request:
+    """Where nothing can be in conflict, no resolution of conflicts was applied."""
+    if request.preferences.resolution is None or request.query.on_conflict or table.primary_key:
+        return request
+    return replace(request, preferences=replace(request.preferences, resolution=None))
+
+
+def _add_applied(headers: Headers, request: Request) -> None:
+    names = ", ".join(applied(request.method, request.preferences))
+    if names:
+        headers.append((b"preference-applied", names.encode()))
+
+
+def applied(method: str, preferences: Preferences) -> Iterable[str]:
+    """The honoured preferences, in PostgREST's fixed order. ``method`` RPC: a call."""
+    writes = method in WRITES
+    if preferences.resolution is not None and method == "POST":
+        yield f"resolution={preferences.resolution}"
+    if preferences.missing is not None and method in ("POST", "PATCH"):
+        yield f"missing={preferences.missing}"
+    if preferences.returns is not None and writes:
+        yield f"return={preferences.returns}"
+    if preferences.count is not None:
+        yield f"count={preferences.count}"
+    if preferences.tx is not None:
+        yield f"tx={preferences.tx}"
+    if preferences.strict is not None:
+        yield "handling=strict" if preferences.strict else "handling=lenient"
+    if preferences.timezone is not None:
+        yield f"timezone={preferences.timezone}"
+    if preferences.max_affected is not None and method in ("PATCH", "DELETE", "RPC"):
+        yield f"max-affected={preferences.max_affected}"
+
+
+def _bounded(resources: Sequence[str]) -> bytes:
+    """All names, or as many as a header can hold, with an ellipsis: names never contain a comma."""
+    joined = ", ".join(resources)
+    if len(joined) > _MAX_RESOURCES_HEADER:
+        joined = joined[: joined.rindex(",", 0, _MAX_RESOURCES_HEADER)] + ", ..."
+    return joined.encode()
+
+
+def _content_location(path: str, query_string: bytes) -> bytes:
+    """The same address whatever the order of its parameters, and without the key that some clients repeat there."""
+    parts = sorted(part for part in query_string.split(b"&") if part and not part.startswith(b"apikey="))
+    return b"?".join(filter(None, (quote(path).encode(), b"&".join(parts))))

@@ -1,0 +1,328 @@
+"""Which resources a write belongs to: from the catalog, the table's rule, the filters and the body.
+
+The plan only *claims* names. Whatever is claimed, every row the statement touches is named again by the database and
+must be among the claimed ones, so a wrong guess here can refuse a write but never let one through.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, TypeAlias
+
+from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
+from gateway.fencing.resource import Template, escape
+from gateway.fencing.rules import Equal, Mode
+from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.dialect.body import Payload
+from gateway.tables.dialect.grammar import Condition, Field, Node
+from gateway.tables.dialect.request import Request
+from gateway.tables.naming.canonical import canonical_text, check_canonical
+
+
+def pins(filters: tuple[Node, ...]) -> dict[str, tuple[str, ...]]:
+    """Columns that root filters pin to values: to one by a plain ``eq``, to several by a plain ``in``.
+
+    The first of a name wins, but an ``eq`` wins over an ``in`` on the same column, because it says more.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for node in filters:
+        if not isinstance(node, Condition) or node.negated or node.field.path:
+            continue
+        if node.operator == "eq" and isinstance(node.value, str):
+            if len(found.get(node.field.name, ())) != 1:
+                found[node.field.name] = (node.value,)
+        elif node.operator == "in" and isinstance(node.value, tuple):
+            found.setdefault(node.field.name, node.value)
+    return found
+
+
+def pins_exactly(filters: tuple[Node, ...], columns: tuple[str, ...]) -> bool:
+    """Whether the filters are one plain ``eq`` for each of ``columns`` and nothing else: what PUT asks for."""
+    plain = [
+        node.field.name
+        for node in filters
+        if isinstance(node, Condition)
+        and node.operator == "eq"
+        and not node.negated
+        and node.field == Field(node.field.name)
+    ]
+    return len(plain) == len(filters) and sorted(plain) == sorted(columns)
+
+
+MAX_RESOURCES = 1000
+"""Resources that one write can claim."""
+
+Values: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the operator has decided for one table. ``template`` None: the primary key names the row.
+
+    ``unfiltered``: updates and deletes without a filter are meant. Only where one resource is the whole table.
+    ``version``: the column that changes with every change of a row, which is its ETag then.
+    """
+
+    template: Template | None = None
+    mode: Mode = Mode.ENFORCE
+    equal: Equal = Equal.ACCEPT
+    unfiltered: bool = False
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How rows of one table are named: the template, and the column behind each of its fields."""
+
+    table: Table
+    template: Template
+    columns: tuple[Column, ...]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return self.template.fields
+
+
+@dataclass(frozen=True, slots=True)
+class Explicit:
+    """The resources the caller names itself, if any: one for all it writes; or several, ``paired`` with tokens."""
+
+    names: tuple[str, ...] = ()
+    paired: bool = False
+
+
+NOTHING_NAMED = Explicit()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The resources a write claims, before the values in their names are canonical.
+
+    ``rows`` holds the values of the template's fields, one tuple for each resource. Where the caller names resources
+    itself, these are claimed, and all rows must turn out to have one of their names. ``guarded``: nothing has shown
+    which names the rows have that are about to change, so the statement must look before it changes them.
+    """
+
+    explicit: Explicit = NOTHING_NAMED
+    rows: tuple[Values, ...] = ()
+    guarded: bool = False
+
+
+def naming(table: Table, rule: Rule) -> Naming:
+    """How rows of this table are named. Raises ``ResourceUnderivable`` where nothing names them."""
+    template = rule.template or _key_template(table)
+    missing = [name for name in template.fields if name not in table.columns]
+    if missing:
+        raise ResourceUnderivable(
+            f"The resource template {template.text!r} names the column {missing[0]!r}, "
+            f"which {table.schema}.{table.name} does not have.",
+            advice="Ask the operator to correct the rule of this table.",
+        )
+    return Naming(table, template, tuple(table.columns[name] for name in template.fields))
+
+
+def table_resource(table: Table) -> str:
+    """The name of the table as a whole: what is recorded where no row can be named."""
+    return f"{escape(table.schema)}.{escape(table.name)}"
+
+
+def derive(request: Request, payload: Payload | None, named: Naming, explicit: Explicit = NOTHING_NAMED) -> Claim:
+    """Which resources the write claims. Raises ``ResourceUnderivable`` where that cannot be told."""
+    if request.method in ("POST", "PUT"):
+        assert payload is not None
+        return _derive_insert(request, payload, named, explicit)
+    moved = payload if request.method == "PATCH" else None
+    if not explicit.names:
+        return Claim(rows=_pinned_rows(request, named, moved))
+    if explicit.paired and _can_pin(request, named):
+        return Claim(explicit, _pinned_rows(request, named, moved))
+    # RETURNING shows the names that rows have after an update: a trigger, too, can set the columns of a name.
+    return Claim(explicit, guarded=request.method == "PATCH" and bool(named.fields))
+
+
+def questions(claim: Claim, named: Naming) -> dict[Column, set[str]]:
+    """The values that only the database can bring into canonical form, by column. Usually none."""
+    asked: dict[Column, set[str]] = {}
+    for position, column in enumerate(named.columns if claim.rows else ()):
+        known = canonical_text(column)
+        for row in claim.rows:
+            if known is None or not known.fullmatch(row[position]):
+                asked.setdefault(column, set()).add(row[position])
+    return asked
+
+
+def resources(claim: Claim, named: Naming, answers: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
+    """The claimed names, sorted. ``answers`` has the escaped canonical form of each value asked about, by column name.
+
+    Raises ``ResourceMalformed`` for a name that grows too long, and for one that the caller's names leave out
+    ``ResourceMismatch``, or ``TokenRequired`` where each has a token.
+    """
+    if answers:
+        escaped = (_escaped(row, named.fields, answers) for row in claim.rows)
+    else:
+        escaped = ([escape(value) for value in row] for row in claim.rows)
+    names = set(map(named.template.join, escaped))
+    if not claim.explicit.names:
+        return tuple(sorted(names))
+    for name in sorted(names.difference(claim.explicit.names)):
+        raise _left_out(name, claim.explicit)
+    return tuple(sorted(claim.explicit.names))
+
+
+def _escaped(row: Values, fields: Values, answers: Mapping[tuple[str, str], str]) -> list[str]:
+    found = ((answers.get((field, value)), value) for field, value in zip(fields, row, strict=True))
+    return [escape(value) if answer is None else answer for answer, value in found]
+
+
+def _left_out(name: str, explicit: Explicit) -> GatewayError:
+    if explicit.paired:
+        return TokenRequired(
+            f"The write touches {name}, for which it carries no fencing token.",
+            advice=f"Add {name}= and the token of its lock to the list in Fencing-Token.",
+            facts={"resource": name},
+        )
+    return ResourceMismatch(f"The write touches {name}, which {explicit.names[0]} does not cover.")
+
+
+def _key_template(table: Table) -> Template:
+    """``schema.table/{pk}``, each part of a composite key in a segment of its own. Any column name will do."""
+    if not table.primary_key:
+        raise ResourceUnderivable(
+            f"{table.schema}.{table.name} has no primary key, so its rows have no names.",
+            advice="Ask the operator for a rule with a resource template for this table.",
+        )
+    literals = (f"{table_resource(table)}/", *("/" for _ in table.primary_key[1:]), "")
+    text = literals[0] + "/".join(f"{{{name}}}" for name in table.primary_key)
+    return Template(text, literals, table.primary_key)
+
+
+def _derive_insert(request: Request, payload: Payload, named: Naming, explicit: Explicit) -> Claim:
+    missing = [name for name in named.fields if payload.rows and name not in payload.columns]
+    if upserts(request, named.table):
+        # An upsert leaves the columns of the name as they are, so all of them must be known to stay what was sent.
+        if missing:
+            raise _not_in_body(missing[0], named)
+        return Claim(explicit, _body_rows(payload, named), guarded=_may_meet_another(request, named))
+    if explicit.names and (missing or not explicit.paired or not _is_canonical(named)):
+        return Claim(explicit)
+    if missing:
+        raise _not_in_body(missing[0], named)
+    return Claim(explicit, _body_rows(payload, named))
+
+
+def _may_meet_another(request: Request, named: Naming) -> bool:
+    """Whether an upsert could change a row of another name than it was sent with, and leave no trace of that.
+
+    The row in conflict has the values that were sent in the columns of the conflict, unless a trigger has set others.
+    """
+    target = conflict_target(request, named.table)
+    return bool(named.fields) and (named.table.has_row_triggers or not set(named.fields) <= set(target))
+
+
+def upserts(request: Request, table: Table) -> bool:
+    """Whether the insert updates the rows that are there already."""
+    if request.method == "PUT":
+        return True
+    return request.preferences.resolution == "merge-duplicates" and bool(conflict_target(request, table))
+
+
+def conflict_target(request: Request, table: Table) -> tuple[str, ...]:
+    """The columns of ON CONFLICT; empty where the table has no key and none were named: then there is none."""
+    if request.method == "PUT":
+        return table.primary_key
+    return request.query.on_conflict or table.primary_key
+
+
+def _body_rows(payload: Payload, named: Naming) -> tuple[Values, ...]:
+    check_canonical(named.columns)
+    if not named.fields:
+        return ((),) if payload.rows else ()
+    columns = [_texts(payload, name, named) for name in named.fields]
+    return _bounded(set(zip(*columns, strict=True)))
+
+
+def _texts(payload: Payload, name: str, named: Naming) -> list[str]:
+    """The values of one column of the body, with numbers as they were sent."""
+    values = [row.get(name) for row in payload.rows]
+    if any(map(_is_inexact, values)):
+        values = [row.get(name) for row in payload.exact_rows()]
+    return [_text(value, name, named) for value in values]
+
+
+def _is_inexact(value: Any) -> bool:
+    """Whether the text of a number may have been another one: the database reads the digits that were sent."""
+    return isinstance(value, float) or (type(value) is int and value == 0)
+
+
+def _text(value: Any, name: str, named: Naming) -> str:
+    """A JSON value as the database will read it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    raise _not_in_body(name, named)
+
+
+def _can_pin(request: Request, named: Naming) -> bool:
+    return _is_canonical(named) and set(named.fields) <= pins(request.query.filters).keys()
+
+
+def _is_canonical(named: Naming) -> bool:
+    return all(canonical_text(column) is not None for column in named.columns)
+
+
+def _pinned_rows(request: Request, named: Naming, moved: Payload | None) -> tuple[Values, ...]:
+    """The names that the filters pin, and those that an update with this body gives to the same rows."""
+    if not named.fields:
+        return ((),)
+    pinned = pins(request.query.filters)
+    missing = [name for name in named.fields if name not in pinned]
+    if missing:
+        raise ResourceUnderivable(
+            f"The filters do not pin {missing[0]!r}, which names the resource of rows of {named.table.name}.",
+            advice=f"Filter by 'eq' or 'in' on {', '.join(named.fields)}, or name the resource in Fencing-Resource.",
+        )
+    check_canonical(named.columns)
+    before = [pinned[name] for name in named.fields]
+    _check_count(before)
+    rows = set(product(*before))
+    if moved is not None and moved.rows and any(name in moved.columns for name in named.fields):
+        after = [
+            _texts(moved, name, named) if name in moved.columns else values
+            for name, values in zip(named.fields, before, strict=True)
+        ]
+        rows.update(product(*after))
+    return _bounded(rows)
+
+
+def _check_count(lists: Sequence[Sequence[str]]) -> None:
+    """Refuse before the product is made, not after."""
+    count = 1
+    for values in lists:
+        count *= len(values)
+    if count > MAX_RESOURCES:
+        raise _too_many(count)
+
+
+def _bounded(rows: Iterable[Values]) -> tuple[Values, ...]:
+    found = tuple(rows)
+    if len(found) > MAX_RESOURCES:
+        raise _too_many(len(found))
+    return found
+
+
+def _too_many(count: int) -> ResourceUnderivable:
+    return ResourceUnderivable(
+        f"The write belongs to {count} resources; one write claims at most {MAX_RESOURCES}.",
+        advice="Split the write, or give the table a coarser resource template.",
+    )
+
+
+def _not_in_body(name: str, named: Naming) -> ResourceUnderivable:
+    return ResourceUnderivable(
+        f"The body does not give {name!r}, which names the resource of rows of {named.table.name}, "
+        "a value in every row.",
+        advice=f"Send {', '.join(named.fields)} in every row, or name the resource in Fencing-Resource.",
+    )

@@ -1,0 +1,205 @@
+"""The pieces SQL is put together from: quoted identifiers, bound values, types by their name, compiled text.
+
+Values are parameters. Every identifier goes through ``quoted`` or ``reference``.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql.asyncpg import dialect as asyncpg_dialect
+from sqlalchemy.sql.elements import quoted_name
+from sqlalchemy.sql.expression import ColumnElement
+
+from gateway.tables.catalog.snapshot import Table
+from gateway.tables.dialect.grammar import not_implemented
+from gateway.tables.dialect.media import Form
+
+MOST_KEPT = 2048
+MOST_KEPT_TEXT = 16 * 1024 * 1024
+"""Characters."""
+
+Shape = TypeVar("Shape", bound=Hashable)
+
+_DIALECT: sa.Dialect = asyncpg_dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy has no annotation there
+_QUOTE = _DIALECT.identifier_preparer.quote_identifier
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL text and the order in which it takes its named values.
+
+    ``runs_code``: a read that carries out views or policies, which may be a write.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    runs_code: bool = False
+
+    def arrange(self, values: dict[str, object]) -> list[object]:
+        return [values[name] for name in self.names]
+
+
+class Type(sa.types.UserDefinedType[Any]):
+    """A type by the text the catalog has for it."""
+
+    cache_ok = True
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def get_col_spec(self, **_: object) -> str:
+        return self.text
+
+
+def checked(name: str) -> str:
+    """The name, unless the compiler would take it for something else."""
+    # It looks for its own placeholders in the finished text, also inside quotes.
+    if "%(" in name or "\0" in name:
+        raise not_implemented("An identifier with '%('")
+    return name
+
+
+def quoted(name: str) -> quoted_name:
+    """A name for SQLAlchemy, to be quoted whatever it is."""
+    return quoted_name(checked(name), quote=True)
+
+
+def quote(name: str) -> str:
+    """A name in quotes."""
+    return _QUOTE(checked(name))
+
+
+def reference(source: str, column: str) -> str:
+    """``"source"."column"``"""
+    return f"{quote(source)}.{quote(column)}"
+
+
+def string(text: str) -> str:
+    """A text of the catalog's or the operator's as a literal. Texts of a caller are bound instead."""
+    return "'" + checked(text).replace("'", "''") + "'"
+
+
+def bound(name: str, type_: sa.types.TypeEngine[Any]) -> sa.BindParameter[Any]:
+    """A named value."""
+    return sa.bindparam(name, type_=type_)
+
+
+def from_table(table: Table) -> sa.TableClause:
+    """The table as it stands in FROM, INTO and UPDATE."""
+    columns: list[sa.ColumnClause[Any]] = [sa.column(quoted(name)) for name in table.columns]
+    return sa.table(quoted(table.name), *columns, schema=quoted(table.schema))
+
+
+def compiled(statement: sa.Select[Any], *, runs_code: bool = False) -> Statement:
+    """The text of a statement, made once for a shape."""
+    made = statement.compile(dialect=_DIALECT)
+    return Statement(str(made), tuple(getattr(made, "positiontup", None) or ()), runs_code)
+
+
+def kept(make: Callable[[Shape], Statement]) -> Callable[[Shape], Statement]:
+    """``make``, asked once for each shape as long as there is room. The oldest statements go first.
+
+    What is kept is bounded in number and in size, because callers decide how many shapes there are, and how long.
+    """
+    statements: dict[Shape, Statement] = {}
+    size = 0
+
+    def made(shape: Shape) -> Statement:
+        nonlocal size
+        found = statements.get(shape)
+        if found is not None:
+            return found
+        statement = make(shape)
+        size += len(statement.text)
+        while statements and (len(statements) >= MOST_KEPT or size > MOST_KEPT_TEXT):
+            size -= len(statements.pop(next(iter(statements))).text)
+        statements[shape] = statement
+        return statement
+
+    return made
+
+
+def json_array(rows: ColumnElement[Any], order: list[ColumnElement[Any]] | None = None) -> ColumnElement[Any]:
+    """All rows as the text of one JSON array; ``[]`` where there are none."""
+    aggregated = postgresql.aggregate_order_by(rows, *order) if order else rows
+    return sa.func.coalesce(sa.cast(sa.func.json_agg(aggregated), sa.Text()), sa.literal_column("'[]'"))
+
+
+def document(form: Form, row: str, order: list[ColumnElement[Any]] | None = None) -> ColumnElement[Any]:
+    """All rows as one text in the form that was asked for. ``row`` is SQL for one of them, a record."""
+    if form == "csv":
+        return separated(sa.literal_column(f"row_to_json({row})"), sa.literal_column(record_text(row)), order)
+    rows: ColumnElement[Any] = sa.literal_column(row)
+    return stripped(rows, order) if form == "stripped" else json_array(rows, order)
+
+
+def stripped(rows: ColumnElement[Any], order: list[ColumnElement[Any]] | None = None) -> ColumnElement[Any]:
+    """All rows as a JSON array in which no key is null."""
+    return sa.cast(sa.func.json_strip_nulls(sa.cast(json_array(rows, order), Type("json"))), sa.Text())
+
+
+def separated(
+    as_json: ColumnElement[Any], as_text: ColumnElement[Any], order: list[ColumnElement[Any]] | None = None
+) -> ColumnElement[Any]:
+    """All rows as lines of comma-separated values, below a line of their names. Without rows there are no names."""
+    names = sa.func.json_object_keys(sa.func.json_agg(as_json).op("->")(sa.literal_column("0"))).table_valued("name")
+    name = names.c.name
+    doubled = sa.func.replace(name, _string('"'), _string('""'))
+    plain = sa.func.concat(_string('"'), doubled, _string('"'))
+    shown = sa.case((name.op("~")(_string('[",\r\n]')), plain), else_=name)
+    header = sa.select(sa.func.coalesce(sa.func.string_agg(shown, _string(",")), _string(""))).select_from(names)
+    line = _string("\n")
+    ordered = postgresql.aggregate_order_by(line, *order) if order else line
+    lines = sa.func.coalesce(sa.func.string_agg(as_text, ordered), _string(""))
+    return sa.func.concat(header.scalar_subquery(), line, lines)
+
+
+def record_text(row: str) -> str:
+    """SQL for a record as values separated by commas, quoted where they must be.
+
+    That is the text of a record without its parentheses, and with backslashes as they are: only records double them.
+    """
+    return f"replace(substring({row}::text, 2, length({row}::text) - 2), '\\\\', '\\')"
+
+
+def _string(text: str) -> ColumnElement[Any]:
+    return sa.literal_column(string(text))
+
+
+def directed(value: ColumnElement[Any], *, descending: bool, nulls: str | None) -> ColumnElement[Any]:
+    """A term of ORDER BY."""
+    term = value.desc() if descending else value.asc()
+    if nulls is None:
+        return term
+    return term.nulls_first() if nulls == "first" else term.nulls_last()
+
+
+VERSION_TYPES = frozenset((
+    "smallint", "integer", "bigint", "uuid", "timestamp without time zone", "timestamp with time zone",
+))  # fmt: skip
+"""Types of columns that can be versions: short, and with one text for each value."""
+
+_DIGITS = 32
+
+
+def version_of(table: Table, column: str | None) -> str | None:
+    """The column the operator has named, if the table has it and it can be a version."""
+    if column is None or column not in table.columns or table.columns[column].base_type not in VERSION_TYPES:
+        return None
+    return column
+
+
+def tag(table: Table, version: str | None) -> str:
+    """The ETag of a row of the table without its quotes. ``version`` None: a digest.
+
+    A version stands in it as it does in a JSON answer: whoever has read a list of rows knows their ETags as well.
+    Where it is NULL, the digest stands in for it.
+    """
+    row = f"({quote(table.name)}.*)::text"
+    digest = f"left(encode(sha256(convert_to({row}, 'UTF8')), 'hex'), {_DIGITS})"
+    if version is None:
+        return digest
+    return f"coalesce(to_jsonb({reference(table.name, version)}) #>> '{{}}', {digest})"

@@ -1,0 +1,357 @@
+"""SQL text for the shapes of requests, made once for each and kept.
+
+Values are parameters and travel as text, cast by the server to the type in the catalog. Identifiers come from the
+catalog, except for aliases; every one of them goes through one quoting function.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.sql.expression import CTE, ColumnElement
+
+from gateway.tables.catalog.relations import Relations
+from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.dialect.media import Form
+from gateway.tables.naming.plan import Naming
+from gateway.tables.sql.embedding import Embedding
+from gateway.tables.sql.expressions import (
+    Statement,
+    Type,
+    bound,
+    checked,
+    compiled,
+    directed,
+    document,
+    from_table,
+    json_array,
+    kept,
+    quote,
+    quoted,
+    record_text,
+    reference,
+    separated,
+    string,
+    stripped,
+    tag,
+)
+from gateway.tables.sql.schema_check import same_relation, unchanged
+from gateway.tables.sql.shape import CHECKS, FilterShape, ReadShape, SelectShape, WriteShape
+from gateway.tables.sql.where import Conditions
+
+# Their texts hold nothing that would have to be escaped.
+_PLAIN_TYPES = frozenset(("smallint", "integer", "bigint", "uuid", "date", "boolean"))
+# Names of our own inside statements, unlikely to be anyone's table.
+_BODY, _ELEMENT, _FENCE, _WRITE, _PAGE = "gw_body", "gw_element", "gw_fence", "gw_write", "gw_page"
+
+
+class Statements:
+    """The statements of one table: made for one state of the catalog, thrown away with it."""
+
+    def __init__(
+        self, table: Table, named: Naming | None, relations: Relations | None = None, version: str | None = None
+    ) -> None:
+        """``named`` None: rows of this table have no names, and its writes are not checked (observe mode only).
+
+        ``relations`` None: nothing is related to it. ``version``: the column that is the ETag of a row.
+        """
+        self.table = table
+        self._relations = relations or Relations({})
+        self._named = named
+        self.read: Callable[[ReadShape], Statement] = kept(self._read)
+        self.write: Callable[[WriteShape], Statement] = kept(self._write)
+        self.matching: Callable[[ReadShape], Statement] = kept(self._matching)
+        self.version_of: Callable[[tuple[FilterShape, ...]], Statement] = kept(self._version_of)
+        self._target = from_table(table)
+        self._conditions = Conditions(table)
+        self._tag: ColumnElement[Any] = sa.literal_column(tag(table, version))
+
+    def _read(self, shape: ReadShape) -> Statement:
+        name = self.table.name
+        embedding = Embedding(self.table, self._relations, shape.embeds)
+        tables = (self.table, *embedding.tables)
+        conditions = Conditions(self.table, present=embedding.present)
+        where = [conditions.condition(one, name) for one in shape.filters] + embedding.required()
+        columns = conditions.selected(shape.select, name) if shape.select or not shape.embeds else []
+        rows = sa.select(*columns, *embedding.columns()).select_from(self._target).where(*where)
+        rows = rows.order_by(
+            *(conditions.ordered(term, name) if term.embed is None else embedding.ordered(term) for term in shape.order)
+        )
+        if shape.limited:
+            rows = rows.limit(bound("limit", sa.BigInteger()))
+        if shape.offset:
+            rows = rows.offset(bound("offset", sa.BigInteger()))
+        page = rows.subquery(_PAGE)
+        total = sa.select(sa.func.count()).select_from(self._target).where(*where).scalar_subquery()
+        return compiled(
+            sa.select(
+                _if_asked(" AND ".join(map(same_relation, tables))).label("current"),
+                sa.func.count().label("touched"),
+                document(shape.form, f"{_PAGE}.*").label("body"),
+                (total if shape.counted else sa.null()).label("total"),
+                (self._tag_of(where) if shape.tagged else sa.null()).label("etag"),
+            ).select_from(page),
+            runs_code=any(table.runs_code_when_read for table in tables),
+        )
+
+    def _tag_of(self, where: list[ColumnElement[Any]]) -> ColumnElement[Any]:
+        """The ETag of the one row there is; where tables that inherit from this one have more, that of one of them."""
+        return sa.select(sa.func.min(self._tag)).select_from(self._target).where(*where).scalar_subquery()
+
+    def _version_of(self, filters: tuple[FilterShape, ...]) -> Statement:
+        """The ETags of the rows that the filters match, which stay as they are until the transaction ends."""
+        where = [self._conditions.condition(one, self.table.name) for one in filters]
+        return compiled(sa.select(self._tag.label("etag")).select_from(self._target).where(*where).with_for_update())
+
+    def _matching(self, shape: ReadShape) -> Statement:
+        """A row for each that the filters match, on this page or not: to be counted, or guessed at."""
+        embedding = Embedding(self.table, self._relations, shape.embeds)
+        conditions = Conditions(self.table, present=embedding.present)
+        where = [conditions.condition(one, self.table.name) for one in shape.filters] + embedding.required()
+        return compiled(sa.select(sa.literal_column("1")).select_from(self._target).where(*where))
+
+    def _write(self, shape: WriteShape) -> Statement:
+        fence = _fence() if shape.fenced else None
+        write = self._data_change(shape, fence).cte(_WRITE)
+        resource: ColumnElement[Any] = sa.literal_column(f"{_WRITE}.resource")
+        body: ColumnElement[Any] = sa.null()
+        if shape.rows:
+            ordered = [
+                directed(sa.literal_column(f"{_WRITE}.o{number}"), descending=term[1], nulls=term[2])
+                for number, term in enumerate(shape.order)
+            ]
+            body = self._bodies(shape.form, ordered)
+        results: list[ColumnElement[Any]] = [
+            _if_asked(unchanged(self.table)).label("current"),
+            sa.func.count().label("touched"),
+            body.label("body"),
+            sa.func.count().filter(sa.literal_column(f"{_WRITE}.inserted")).label("inserted"),
+            (sa.func.min(sa.literal_column(f"{_WRITE}.location")) if shape.location else sa.null()).label("location"),
+            (sa.func.min(sa.literal_column(f"{_WRITE}.etag")) if shape.tagged else sa.null()).label("etag"),
+        ]
+        if self._named is not None:
+            results += _verification(resource, raises=shape.fenced)
+        if fence is not None:
+            held = sa.exists(sa.select(fence.c.resource))
+            results += [held.label("held"), sa.and_(sa.not_(held), _overtaken()).label("overtaken")]
+        return compiled(sa.select(*results).select_from(write))
+
+    def _bodies(self, form: Form, order: list[ColumnElement[Any]]) -> ColumnElement[Any]:
+        """What is asked back of all touched rows."""
+        rows: ColumnElement[Any] = sa.literal_column(f"{_WRITE}.body")
+        if form == "csv":
+            return separated(rows, sa.literal_column(f"{_WRITE}.line"), order)
+        return stripped(rows, order) if form == "stripped" else json_array(rows, order)
+
+    def _data_change(self, shape: WriteShape, fence: CTE | None) -> Any:
+        held = [] if fence is None else [sa.exists(sa.select(fence.c.resource))]
+        change = {"PATCH": self._update, "DELETE": self._delete}.get(shape.action, self._insert)(shape, held)
+        return change.returning(*self._returned(shape))
+
+    def _update(self, shape: WriteShape, held: list[Any]) -> Any:
+        body = self._body(shape)
+        changes = {self._target.c[name]: value for name, value in body.values.items()}
+        where = [self._conditions.condition(one, self.table.name) for one in shape.filters]
+        guard = [self._guard(where)] if shape.guarded else []
+        return sa.update(self._target).values(changes).where(*held, *where, *guard)
+
+    def _delete(self, shape: WriteShape, held: list[Any]) -> Any:
+        where = [self._conditions.condition(one, self.table.name) for one in shape.filters]
+        return sa.delete(self._target).where(*held, *where)
+
+    def _insert(self, shape: WriteShape, held: list[Any]) -> Any:
+        if shape.default_row:
+            name = next(column.name for column in self.table.columns.values() if not column.generated)
+            return postgresql.insert(self._target).values({self._target.c[name]: sa.literal_column("DEFAULT")})
+        body = self._body(shape)
+        # PUT: the row of the body must be the one the URL names.
+        where = [self._conditions.condition(one, _BODY) for one in shape.filters] if shape.action == "PUT" else []
+        rows = sa.select(*body.values.values()).select_from(*body.sources).where(*held, *where)
+        names = [self._target.c[name] for name in body.values]
+        change = postgresql.insert(self._target).from_select(names, rows)
+        return change if shape.conflict is None else self._resolved(change, shape)
+
+    def _resolved(self, change: Any, shape: WriteShape) -> Any:
+        """ON CONFLICT. Neither the columns in conflict nor those of the resource's name are ever overwritten.
+
+        So RETURNING shows the name the row already had, and a row of another resource is found out (an upsert on a
+        unique key could otherwise rewrite the primary key).
+        """
+        assert shape.conflict is not None
+        resolution, target = shape.conflict
+        kept = set(target) | set(self._named.fields if self._named else ())
+        index = [self._target.c[name] for name in target]
+        if resolution == "ignore":
+            return change.on_conflict_do_nothing(index_elements=index)
+        overwritten = [name for name in shape.columns if name not in kept]
+        # With nothing left to overwrite, a column is set to itself: the row must still be touched to be checked.
+        changes: dict[Any, Any] = {self._target.c[name]: change.excluded[name] for name in overwritten}
+        if not changes:
+            changes = {self._target.c[target[0]]: sa.literal_column(reference(self.table.name, target[0]))}
+        guard = self._guard([]) if shape.guarded else None
+        return change.on_conflict_do_update(index_elements=index, set_=changes, where=guard)
+
+    def _guard(self, where: Sequence[ColumnElement[Any]]) -> ColumnElement[Any]:
+        """A condition on the name that a row has before it is changed: a claimed one, or an error that undoes all.
+
+        It is part of the statement's own condition, so it is judged again on the version of the row that is changed in
+        the end, should another transaction have changed it meanwhile. A join with the row as it was could not be: it
+        keeps what it has read. ``where`` stands in it once more, because conditions are evaluated in any order.
+        """
+        assert self._named is not None
+        name: ColumnElement[Any] = sa.literal_column(name_expression(self._named))
+        claimed = name.op("=", is_comparison=True)(sa.func.any(bound("claimed", postgresql.ARRAY(sa.Text()))))
+        covered = sa.case((claimed, sa.true()), else_=sa.func.fencing.refuse_mismatch_v1(name))
+        return sa.case((sa.and_(*where), covered), else_=sa.false()) if where else covered
+
+    def _body(self, shape: WriteShape) -> "_Body":
+        columns = [self.table.columns[name] for name in shape.columns]
+        document = sa.cast(bound("payload", sa.Text()), Type("json"))
+        definition = [sa.column(quoted(column.name), Type(column.type)) for column in columns]
+        if not shape.fill_defaults:
+            recordset = sa.func.json_to_recordset(document).table_valued(*definition)
+            rows = recordset.render_derived(name=_BODY, with_types=True)
+            return _Body({column.name: rows.c[column.name] for column in columns}, [rows])
+        element = sa.func.json_array_elements(document).table_valued(sa.column("value", Type("json")))
+        element = element.render_derived(name=_ELEMENT)
+        record = sa.func.json_to_record(element.c.value).table_valued(*definition)
+        row = record.render_derived(name=_BODY, with_types=True)
+        values = {column.name: _or_default(column, element.c.value, row.c[column.name]) for column in columns}
+        return _Body(values, [element, row])
+
+    def _returned(self, shape: WriteShape) -> list[ColumnElement[Any]]:
+        name = self.table.name
+        returned: list[ColumnElement[Any]] = [self._inserted(shape).label("inserted")]
+        if self._named is not None:
+            returned.append(sa.literal_column(name_expression(self._named)).label("resource"))
+        if shape.location:
+            keys = ", ".join(f"{reference(name, key)}::text" for key in self.table.primary_key)
+            returned.append(sa.literal_column(f"json_build_array({keys})::text").label("location"))
+        if shape.tagged:
+            returned.append(self._tag.label("etag"))
+        if shape.rows:
+            returned.append(self._row(shape.select, "row_to_json({}.*)").label("body"))
+            if shape.form == "csv":
+                returned.append(self._row(shape.select, record_text("{}.*")).label("line"))
+            for number, term in enumerate(shape.order):
+                returned.append(self._conditions.field(term[0], name)[0].label(f"o{number}"))
+        return returned
+
+    def _inserted(self, shape: WriteShape) -> ColumnElement[Any]:
+        """Whether a touched row is new. Only plain tables can tell by xmax; elsewhere an upsert counts as new."""
+        if shape.conflict is not None and shape.conflict[0] == "merge" and self.table.kind == "r":
+            return sa.literal_column(f"{reference(self.table.name, 'xmax')} = 0")
+        return sa.true() if shape.action in ("POST", "PUT") else sa.false()
+
+    def _row(self, select: tuple[SelectShape, ...], form: str) -> ColumnElement[Any]:
+        """One touched row as JSON or as a line: ``form`` is SQL with a place for the name of the row."""
+        if not select:
+            return sa.literal_column(form.replace("{}", quote(self.table.name)))
+        columns = sa.select(*self._conditions.selected(select, self.table.name)).subquery(_PAGE)
+        return sa.select(sa.literal_column(form.replace("{}", _PAGE))).select_from(columns).scalar_subquery()
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """The rows of the payload inside a statement: a value for each written column, and where they come from."""
+
+    values: dict[str, ColumnElement[Any]]
+    sources: list[Any]
+
+
+def name_expression(named: Naming) -> str:
+    """SQL for the resource name of a row. NULL where a column of the name is.
+
+    Compared byte by byte, whatever the collation of the columns: a case-insensitive one must not make two names equal.
+    """
+    pieces = []
+    for literal, column in zip(named.template.literals, (*named.columns, None), strict=True):
+        if literal:
+            pieces.append(string(literal))
+        if column is not None:
+            value = reference(named.table.name, column.name)
+            # The cast to the type we know changes nothing, but fails should the column have got another type meanwhile.
+            plain = column.base_type in _PLAIN_TYPES
+            pieces.append(f"{value}::{column.base_type}::text" if plain else f"fencing.escape_v1({value}::text)")
+    return f'({" || ".join(pieces)}) COLLATE "C"'
+
+
+def canonical(column: Column) -> str:
+    """A statement that brings ``$1`` (an array of texts) into the canonical, escaped form of a column's values."""
+    return (
+        f"SELECT u.value, fencing.escape_v1(u.value::{column.exact_type}::text) AS escaped "  # noqa: S608 - a type's name
+        "FROM unnest($1::text[]) AS u (value)"
+    )
+
+
+def _fence() -> CTE:
+    """The fence row, locked against a raise, if it carries exactly the presented token and nothing older is pending.
+
+    The visible version already carries the token, so the raise had committed before this statement's snapshot, and
+    the snapshot sees all that the holder before had written. That is what makes one statement enough.
+    """
+    fence = sa.table("fence", *(sa.column(name) for name in ("resource", "epoch", "value", "holder")), schema="fencing")
+    intent = sa.table("intent", *(sa.column(name) for name in ("resource", "epoch", "value")), schema="fencing")
+    epoch, value, holder = (
+        bound("epoch", sa.Integer()), bound("value", sa.BigInteger()), bound("holder", sa.Text()),
+    )  # fmt: skip
+    older = sa.exists().where(
+        intent.c.resource == fence.c.resource, sa.tuple_(intent.c.epoch, intent.c.value) < sa.tuple_(epoch, value)
+    )
+    return (
+        sa.select(fence.c.resource)
+        .where(
+            fence.c.resource == bound("resource", sa.Text()),
+            fence.c.epoch == epoch,
+            fence.c.value == value,
+            sa.or_(holder.is_(None), fence.c.holder.is_(None), fence.c.holder == holder),
+            sa.not_(older.correlate(fence)),
+        )
+        # A fence that is being raised is skipped, not waited for: others may share this statement's batch.
+        .with_for_update(read=True, of=fence, skip_locked=True)
+        .cte(_FENCE)
+        .prefix_with("MATERIALIZED")
+    )
+
+
+def _overtaken() -> ColumnElement[Any]:
+    """Whether the fence carries a higher token already."""
+    return sa.func.fencing.is_overtaken_v1(
+        bound("resource", sa.Text()), bound("epoch", sa.Integer()), bound("value", sa.BigInteger())
+    )
+
+
+def _if_asked(check: str) -> ColumnElement[Any]:
+    """A check of the table, where this statement is the one of its transaction to make it.
+
+    The question is in a subquery of its own: a planner that knew the answer would find each plan for the value at hand
+    cheaper than one for all, and make a plan for each write.
+    """
+    asked = sa.select(bound(CHECKS, sa.Boolean())).scalar_subquery()
+    return sa.case((asked, sa.literal_column(check)), else_=sa.true())
+
+
+def _verification(resource: ColumnElement[Any], *, raises: bool) -> list[ColumnElement[Any]]:
+    """How many touched rows belong to no claimed resource, and the name of one; or an error that undoes all."""
+    if raises:
+        covered = resource == bound("resource", sa.Text())
+    else:
+        # A subquery is hashed: a thousand rows are not compared with a thousand names each.
+        claimed = bound("claimed", postgresql.ARRAY(sa.Text()))
+        covered = resource.in_(sa.select(sa.func.unnest(claimed)))
+    stray = covered.is_not(sa.true())
+    strays, name = sa.func.count().filter(stray), sa.func.min(resource).filter(stray)
+    if raises:
+        return [sa.case((strays > sa.literal_column("0"), sa.func.fencing.refuse_mismatch_v1(name))).label("strays")]
+    return [strays.label("strays"), name.label("stray")]
+
+
+def _or_default(column: Column, element: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The value of a key, or what the column would get by itself where the key is absent (JSON null is not absent)."""
+    if column.default is None:
+        return value
+    key: ColumnElement[Any] = sa.literal_column(f"{string(column.name)}::text")
+    absent = element.op("->")(key).is_(None)
+    return sa.case((absent, sa.literal_column(checked(column.default))), else_=value)

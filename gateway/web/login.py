@@ -1,0 +1,238 @@
+"""Who may see pages. All of ``/ui/`` is behind this door but the way in: the login, and what that page looks like."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TypeAlias
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.auth.callers import Keys
+from gateway.auth.principal import Principal
+from gateway.auth.sessions import LIFETIME
+from gateway.errors import BodyTooLarge, RequestMalformed, Unauthenticated
+from gateway.http.body import Bodies, ClientGone
+from gateway.http.head import Head
+from gateway.http.origins import SAFE, Sender, sender
+from gateway.web.assets import PREFIX
+from gateway.web.rendering import THEME_COOKIE, THEMES, Pages, address
+
+Clock: TypeAlias = Callable[[], datetime]
+"""An aware moment; it ends sessions, and decides nothing else."""
+
+COOKIE = "gateway_session"
+LOGIN, LOGOUT, THEME = "/ui/login", "/ui/logout", "/ui/theme"
+HOME = "/ui/"
+
+_MAX_FORM = 16 * 1024
+_MAX_FIELDS = 8
+_A_YEAR = 365 * 24 * 3600
+
+_FOREIGN_FORM = "The form was not sent from a page of this gateway."
+_NO_AUDIT = "This caller may not read the record."
+
+
+class Door:
+    """Plain ASGI around the pages. Puts the viewer, a ``Principal``, into ``scope["state"]["viewer"]``.
+
+    Who has not proven who it is, is sent to the login; who is not allowed to read the record gets 403. Forms are taken
+    from our own pages only.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, clock: Clock, pages: Pages) -> None:
+        self._app = app
+        self._keys = keys
+        self._clock = clock
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        state = scope.setdefault("state", {})
+        viewer = _viewer(self._keys, request, self._clock)
+        if viewer is not None and viewer.audit:
+            state["viewer"] = viewer
+            state["caller"] = viewer.name
+        await self._answering(request, viewer)(scope, receive, send)
+
+    def _answering(self, request: Request, viewer: Principal | None) -> ASGIApp:
+        # Not that of ``request.url``, which is put together with whatever the client calls this host.
+        path: str = request.scope["path"]
+        # The app has refused pages of other origins. A form comes from a page, so it must name ours.
+        if request.method not in SAFE and sender(Head.of(request.scope).headers) is not Sender.OWN:
+            return self._pages.render(request, "refused.html", 403, message=_FOREIGN_FORM, caller=None)
+        if path in (LOGIN, LOGOUT, THEME) or path.startswith(PREFIX):
+            return self._app
+        if viewer is None:
+            if _is_withheld(request):
+                return self._pages.render(request, "arrival.html", again=_target(request))
+            return _to_login(request)
+        if not viewer.audit:
+            return self._pages.render(request, "refused.html", 403, message=_NO_AUDIT, caller=viewer.name)
+        return self._app
+
+
+def routes(keys: Keys, clock: Clock, pages: Pages, bodies: Bodies) -> list[Route]:
+    """Logging in and out, and the choice of light and dark."""
+
+    async def show_login(request: Request) -> Response:
+        return pages.render(request, "login.html", next=_safe(request.query_params.get("next")), problem=None)
+
+    async def log_in(request: Request) -> Response:
+        form = await _form(request, bodies)
+        following = _safe(form.get("next"))
+        try:
+            caller, session = keys.log_in(form.get("api_key", "").strip(), clock())
+        except Unauthenticated:
+            problem = "This is not an API key of any caller."
+            return pages.render(request, "login.html", 401, next=following, problem=problem)
+        if not caller.audit:
+            problem = f"The caller {caller.name} may not read the record. Its configuration lacks: audit = true."
+            return pages.render(request, "login.html", 403, next=following, problem=problem)
+        answer = RedirectResponse(following, 303)
+        answer.set_cookie(
+            COOKIE,
+            session,
+            max_age=int(LIFETIME.total_seconds()),
+            path=HOME,
+            secure=_is_secure(request),
+            httponly=True,
+            samesite="strict",
+        )
+        return answer
+
+    async def log_out(_: Request) -> Response:
+        answer = RedirectResponse(LOGIN, 303)
+        answer.delete_cookie(COOKIE, path=HOME, httponly=True, samesite="strict")
+        return answer
+
+    async def choose_theme(request: Request) -> Response:
+        form = await _form(request, bodies)
+        answer = RedirectResponse(_safe(form.get("next")), 303)
+        theme = form.get("theme", "")
+        if theme in THEMES:
+            answer.set_cookie(THEME_COOKIE, theme, max_age=_A_YEAR, path=HOME, samesite="strict")
+        return answer
+
+    return [
+        Route(LOGIN, show_login, methods=["GET"]),
+        Route(LOGIN, log_in, methods=["POST"]),
+        Route(LOGOUT, log_out, methods=["POST"]),
+        Route(THEME, choose_theme, methods=["POST"]),
+    ]
+
+
+def _viewer(keys: Keys, request: Request, clock: Clock) -> Principal | None:
+    try:
+        return keys.by_session(request.cookies.get(COOKIE), clock())
+    except Unauthenticated:
+        return None
+
+
+def _to_login(request: Request) -> Response:
+    """To the login and back. A part of a page that is asked for by a script brings the whole page there."""
+    if request.headers.get("hx-request"):
+        asked = _split(request.headers.get("hx-current-url", ""))
+        back = asked.path + (f"?{asked.query}" if asked.query else "")
+        return Response(status_code=401, headers={"HX-Redirect": address(LOGIN, next=_safe(back))})
+    back = _target(request)
+    return RedirectResponse(address(LOGIN, next=None if back == HOME else back), 303)
+
+
+def _is_withheld(request: Request) -> bool:
+    """Whether the browser may have kept a session back, since a link on another site was followed (SameSite=Strict).
+
+    Asked to come again by a page of ours, it sends the session: what it gets was only asked for, and cannot be framed.
+    """
+    fetch = request.headers.get
+    return (
+        COOKIE not in request.cookies
+        and fetch("sec-fetch-site") in ("cross-site", "same-site")
+        and fetch("sec-fetch-mode") == "navigate"
+        and request.method == "GET"
+    )
+
+
+def _target(request: Request) -> str:
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+
+
+def _is_secure(request: Request) -> bool:
+    """Whether the browser came by https: to us, or to a proxy in front of us."""
+    return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+
+
+def _split(text: str) -> SplitResult:
+    """An address that a header tells; an empty one where it is none."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return urlsplit("")
+
+
+def _safe(following: str | None) -> str:
+    """Where to go on: a page of ours, whatever was asked for."""
+    if not following or not following.startswith(HOME) or "\\" in following or not following.isprintable():
+        return HOME
+    # A browser takes such segments out, encoded or not, and would arrive somewhere else: at an object of anybody's.
+    segments = unquote(following.partition("?")[0]).split("/")
+    return HOME if "." in segments or ".." in segments else following
+
+
+async def _form(request: Request, bodies: Bodies) -> dict[str, str]:
+    """Return the fields of a small form. Its sender need not have proven anything yet."""
+    try:
+        content = await bodies.of(request.scope, request.receive).whole(_MAX_FORM)
+    except BodyTooLarge:
+        raise RequestMalformed("The form is too large.") from None
+    except ClientGone:
+        raise RequestMalformed("The form did not arrive.") from None
+    try:
+        return dict(parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+    except ValueError as error:
+        raise RequestMalformed("The form cannot be read.") from error
+
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    )
+)
+
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    # Not "no-referrer": browsers would then send "Origin: null" with our own forms, and their origin is checked.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""What every answer says."""
+
+
+class Protection:
+    """Plain ASGI. An answer's own headers win: static files may be kept."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def protected(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, protected)

@@ -1,0 +1,120 @@
+"""Observe mode: what would be refused if a rule were enforced, by whom, and whether it can be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.db import search, traffic
+from gateway.db.search import Group, Grouping
+from gateway.errors import RequestMalformed
+from gateway.fencing.record import Filters, Kind
+from gateway.fencing.rules import Mode
+from gateway.web.filters import SPANS
+from gateway.web.rendering import Site
+from gateway.web.rules import Rule, busy
+
+QUIET = timedelta(days=1)
+"""For so long nothing must have happened that would have been refused."""
+
+
+class Answer(StrEnum):
+    """What is to be said about a rule."""
+
+    SAFE = "safe"
+    NOT_SAFE = "not-safe"
+    UNKNOWN = "unknown"
+    """Nothing was written under it: nothing can be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``since``: nothing would have been refused since then; ``writes``: those of the span that were seen."""
+
+    answer: Answer
+    since: datetime | None
+    writes: int
+    observed: int
+    last: datetime | None
+
+
+def verdict(*, writes: int, observed: int, last: datetime | None, since: datetime, now: datetime) -> Verdict:
+    """Judge the span from ``since`` until ``now``: so many writes, of which so many would have been refused.
+
+    ``last`` is when the last one of those happened, in the span.
+    """
+    if writes == 0:
+        return Verdict(Answer.UNKNOWN, None, 0, 0, None)
+    if observed == 0 or last is None:
+        return Verdict(Answer.SAFE, since, writes, 0, None)
+    if now - last < QUIET:
+        return Verdict(Answer.NOT_SAFE, None, writes, observed, last)
+    return Verdict(Answer.SAFE, last, writes, observed, last)
+
+
+_USUAL = "7d"
+_MOST = 20
+"""So many callers of each rule are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A rule that observes, what is to be said about it, and whose writes would have been refused for what."""
+
+    rule: Rule
+    verdict: Verdict
+    callers: Sequence[Group]
+    reasons: Sequence[Group]
+
+
+def routes(site: Site) -> list[Route]:
+    """``/ui/observe``."""
+
+    async def show(request: Request) -> Response:
+        span = request.query_params.get("span") or _USUAL
+        if span not in SPANS:
+            raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
+        now = await site.database.now()
+        since = now - SPANS[span][1]
+        listed = busy(site.config, await traffic.of_rules(site.database, since, now))
+        judged = [
+            await _judge(site, one.rule, one.counts.accepted + one.counts.refused, since, now)
+            for one in listed
+            if one.rule.mode is Mode.OBSERVE
+        ]
+        return site.pages.render(
+            request,
+            "observe.html",
+            judged=judged,
+            enforced=[one.rule for one in listed if one.rule.mode is Mode.ENFORCE],
+            general=site.config.fencing.mode,
+            span=span,
+            spans=SPANS,
+            since=since,
+            now=now,
+        )
+
+    return [Route("/ui/observe", show)]
+
+
+async def _judge(site: Site, rule: Rule, passed: int, since: datetime, now: datetime) -> Judged:
+    """``passed``: writes of the span that nothing was to be said against, as they were counted."""
+    asked = Filters(kinds=(Kind.REJECTION,), plane=rule.plane, rule=rule.name, enforced=False, since=since)
+    observed = (await search.total(site.database, asked)).count
+    newest = await search.page(site.database, asked, 1)
+    return Judged(
+        rule,
+        verdict(
+            writes=passed + observed,
+            observed=observed,
+            last=newest[0].at if newest else None,
+            since=since,
+            now=now,
+        ),
+        await search.groups(site.database, asked, Grouping.CALLER, _MOST) if newest else (),
+        await search.groups(site.database, asked, Grouping.REASON, _MOST) if newest else (),
+    )

@@ -1,0 +1,110 @@
+"""Out of the configuration: what the parts of a gateway are built with."""
+
+from functools import partial
+
+from gateway.api.leases import Locks
+from gateway.config import Config
+from gateway.db.database import Database
+from gateway.db.notifications import Channels, Listen
+from gateway.db.notifications import listening as listen
+from gateway.fencing.policy import Policies, Policy, Unreachable
+from gateway.fencing.sequencer import Signer
+from gateway.issuer import Issuer
+from gateway.leases.service import LeaseService
+from gateway.objects.resource_rules import Resources, Rule
+from gateway.observe.events import Observe
+from gateway.table_rules import table_rules
+from gateway.tables.pipeline import Exposure
+
+
+def resources(config: Config) -> Resources:
+    """Which objects go by which resource, and how strictly."""
+    rules = [Rule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in config.objects]
+    return Resources(rules, mode=config.fencing.mode, equal=config.fencing.equal)
+
+
+def locks(config: Config, service: LeaseService, signer: Signer, policies: Policies, observe: Observe) -> Locks:
+    """What the lease service is given to grant by."""
+    settings = config.leases
+    return Locks(
+        service, signer.sign, policies.lock_delay, settings.max_ttl, settings.max_wait, settings.issuer, observe
+    )
+
+
+def policies(config: Config) -> Policies:
+    """Which tokens resources take."""
+    default = Policy(config.fencing.tokens, config.fencing.max_jump)
+    return Policies(
+        default,
+        [
+            (
+                rule.match,
+                Policy(
+                    rule.tokens or default.tokens,
+                    rule.max_jump or default.max_jump,
+                    rule.unreachable or Unreachable.REFUSE,
+                    rule.lock_delay or 0.0,
+                ),
+            )
+            for rule in config.resources
+        ],
+    )
+
+
+def signer(config: Config) -> Signer:
+    """What signs sequencers, and verifies them."""
+    return Signer(key.get_secret_value() for key in config.leases.signing_keys)
+
+
+def issuer(config: Config, observe: Observe) -> Issuer | None:
+    """The gateway that issues the tokens, where it is another one."""
+    leases = config.leases
+    if leases.issuer is None or leases.issuer_api_key is None:
+        return None
+    return Issuer(leases.issuer, leases.issuer_api_key.get_secret_value(), observe=observe)
+
+
+def database(config: Config) -> Database:
+    """The database, with its limits. It opens when it is first asked."""
+    postgres = config.postgres
+    return Database(
+        postgres.dsn.get_secret_value(),
+        pool_size=postgres.pool_size,
+        statement_timeout=postgres.statement_timeout,
+        lock_timeout=postgres.lock_timeout,
+        idle_timeout=postgres.idle_timeout,
+        connect_timeout=postgres.connect_timeout,
+    )
+
+
+def listening(config: Config, channels: Channels) -> Listen | None:
+    """How these channels are listened to; None where the configuration says not to."""
+    postgres = config.postgres
+    if not postgres.listen:
+        return None
+    return partial(listen, postgres.dsn.get_secret_value(), postgres.connect_timeout, channels)
+
+
+def table_prefixes(config: Config) -> tuple[str, ...]:
+    """The beginnings of paths that name tables."""
+    return ("/v1/tables/", "/rest/v1/") if config.server.rest_v1 else ("/v1/tables/",)
+
+
+def exposure(config: Config) -> Exposure:
+    """What is served of the tables."""
+    rules, default = table_rules(config)
+    postgres = config.postgres
+    return Exposure(
+        postgres.schemas,
+        rules,
+        default,
+        table_prefixes(config),
+        postgres.max_body,
+        max_rows=postgres.max_rows,
+        functions=frozenset(postgres.functions),
+        tx_override=postgres.tx_override,
+        overrides=postgres.overrides,
+        verbose_errors=postgres.verbose_errors,
+        openapi=postgres.openapi,
+        origins=config.server.cors_origins,
+    )
