@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.db import admission as store
-from gateway.db.admission import Found
+from gateway.db import fences as store
 from gateway.db.database import Database
+from gateway.db.fences import TokenStanding
 from gateway.errors import Unavailable
 from gateway.fencing.policy import (
     Implausible,
@@ -100,7 +100,7 @@ class Admission:
             else:
                 doubtful.append(case)
         if doubtful:
-            found = await store.standing(self._database, [(case.resource, case.token) for case in doubtful])
+            found = await store.token_standing(self._database, [(case.resource, case.token) for case in doubtful])
             # Side by side, so that all of them together wait for the issuer no longer than one.
             judged = [self._looked_up(case, known) for case, known in zip(doubtful, found, strict=True)]
             for one in await asyncio.gather(*judged, return_exceptions=True):
@@ -109,7 +109,7 @@ class Admission:
                 refused.append(one)
         return [one for one in refused if one is not None]
 
-    async def _looked_up(self, case: _Case, known: Found) -> Implausible | None:
+    async def _looked_up(self, case: _Case, known: TokenStanding) -> Implausible | None:
         """``known``: how the token stands with this database."""
         fence = known.fence.token if known.fence else None
         standing = Standing(fence, None, known.issued, known.held)

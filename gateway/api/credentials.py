@@ -11,7 +11,7 @@ from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
 from gateway.api.sequencers import SequencerText
 from gateway.auth.callers import Keys
 from gateway.auth.principal import EVERYTHING, Grant, Principal
-from gateway.db import administration, fences
+from gateway.db import fences, record
 from gateway.db.database import Database
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.rules import Presented, decide
@@ -98,7 +98,7 @@ def routes(database: Database, keys: Keys, admission: Admission, audit: Audit, c
         decision = decide(fence, presented)
         if fence is not None and not decision.passes:
             raise await audit.refused([(decision, fence)], attempt(request, principal, shown))
-        await administration.record(
+        await record.record_administration(
             database,
             attempt(request, principal, shown),
             "IssueCredentials",

@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.api.fences import Barrier, FenceView, fence_view
 from gateway.api.requests import Authenticate, ResourceName, TokenText, check_administrator, storable
 from gateway.auth.principal import Principal
-from gateway.db import epochs
+from gateway.db import fences
 from gateway.db.database import Database
-from gateway.db.epochs import Bump, Bumped
+from gateway.db.fences import Bump, Bumped
 from gateway.errors import ExpectedMismatch, OutcomeUnknown, TokensExhausted, Unavailable
 from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Presented
@@ -49,7 +49,7 @@ def routes(database: Database, barrier: Barrier, caller: Authenticate) -> APIRou
     ) -> FenceView:
         check_administrator(principal)
         name, expected = canonical(resource), Token.parse(wanted.expected)
-        bumped = await epochs.bump(database, name, expected, principal.name, storable(wanted.reason) or "")
+        bumped = await fences.bump_epoch(database, name, expected, principal.name, storable(wanted.reason) or "")
         if bumped.outcome is not Bump.DONE or bumped.fence is None:
             raise _not_bumped(name, expected, bumped)
         # What is under way with a token from before must not take effect any more, as with every takeover.

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.requests import Authenticate
-from gateway.db import admission
+from gateway.db import fences
 from gateway.db.database import Database
 from gateway.fencing.lease import Mode
 from gateway.fencing.sequencer import Sequencer, Signer
@@ -54,7 +54,7 @@ def routes(database: Database, signer: Signer, caller: Authenticate) -> APIRoute
     )
     async def check_sequencer(wanted: SequencerRequest) -> SequencerView:
         shown = Sequencer.parse(wanted.sequencer)
-        (found,) = await admission.standing(database, [(shown.resource, shown.token)], shown.mode)
+        (found,) = await fences.token_standing(database, [(shown.resource, shown.token)], shown.mode)
         fence = found.fence.token if found.fence else None
         return SequencerView(
             resource=shown.resource,

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from gateway.db import record, search
-from gateway.db.conditions import Values, conditions
 from gateway.db.database import Database, translated
+from gateway.db.named_queries import load
 from gateway.db.pool import Session
-from gateway.db.queries import load
+from gateway.db.search import Values, conditions
 from gateway.errors import Unavailable
 from gateway.fencing.record import Filters
 

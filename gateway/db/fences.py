@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from uuid import UUID, uuid4
 
 from gateway.db.database import Database, Record, Transaction
-from gateway.db.queries import load
+from gateway.db.named_queries import load
+from gateway.fencing.lease import Mode
 from gateway.fencing.rules import Decision, Equal, Fence, Tokens
 from gateway.fencing.token import Token
 
@@ -98,3 +100,66 @@ def fence_from_row(row: Record) -> Fence:
         row["raised_at"],
         row["write_id"],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStanding:
+    """What the database knows of a token. ``fence``: that of its resource, None where there is none.
+
+    ``issued``: the counter of the lease service has come as far; ``held``: a lease of exactly this token lasts, by the
+    database's clock.
+    """
+
+    fence: Fence | None
+    issued: bool
+    held: bool
+
+
+async def token_standing(
+    database: Database, shown: Sequence[tuple[str, Token]], mode: Mode | None = None
+) -> list[TokenStanding]:
+    """How each token stands with its resource, in the same order. ``mode``: leases of another one do not count."""
+    rows = await database.fetch(
+        _SQL["standing"],
+        [resource for resource, _ in shown],
+        [token.epoch for _, token in shown],
+        [token.value for _, token in shown],
+        mode,
+    )
+    return [
+        TokenStanding(
+            None if row["fence"] is None or row["fence"]["resource"] is None else fence_from_row(row["fence"]),
+            row["issued"],
+            row["held"],
+        )
+        for row in rows
+    ]
+
+
+class Bump(StrEnum):
+    """What came of the wish for a new epoch. ``EXHAUSTED``: there is none after the one it has."""
+
+    DONE = "done"
+    MISMATCH = "mismatch"
+    EXHAUSTED = "exhausted"
+
+
+@dataclass(frozen=True, slots=True)
+class Bumped:
+    """``fence`` is the one there is afterwards, None where there never was any. ``ended``: leases that had to end."""
+
+    outcome: Bump
+    fence: Fence | None
+    ended: int
+
+
+async def bump_epoch(database: Database, resource: str, expected: Token, caller: str, reason: str) -> Bumped:
+    """Raise the fence to the beginning of the next epoch, if it carries exactly the expected token; on record.
+
+    Raises ``OutcomeUnknown`` where the database was lost under way.
+    """
+    row = await database.fetchrow_write(_SQL["bump"], resource, expected.epoch, expected.value, caller, reason)
+    assert row is not None
+    fence = row["fence"]
+    known = fence is not None and fence["resource"] is not None
+    return Bumped(Bump(row["outcome"]), fence_from_row(fence) if known else None, row["ended"])

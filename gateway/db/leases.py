@@ -7,7 +7,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from gateway.db.database import Database, Record
-from gateway.db.queries import load
+from gateway.db.named_queries import load
 from gateway.fencing.lease import Hold, Lease, LockView, Mode, Renewal, Waiter, Wanted
 from gateway.fencing.token import Token
 

@@ -1,10 +1,14 @@
 """How things stand at the moment: what is under way, and where the record ends."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
+from gateway.db import record
 from gateway.db.database import Database
-from gateway.db.queries import load
+from gateway.db.named_queries import load
+from gateway.db.record import Place
+from gateway.fencing.record import Entry
 
 _SQL = load("overview")
 
@@ -45,3 +49,79 @@ async def standing(database: Database) -> Standing:
     row = await database.fetchrow(_SQL["standing"])
     assert row is not None
     return Standing(**row)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Numbers of rows, up to the limit that was asked for; ages in seconds, 0 where there are none.
+
+    ``webhooks``: entries not looked at for it, and for how long it has been failing, by name. ``alarms`` are those that
+    are known, and whether each is on.
+    """
+
+    intents: int
+    oldest_intent: float
+    tombstones: int
+    uploads: int
+    position: int
+    unsealed: int
+    oldest_unsealed: float
+    held: int
+    waiters: int
+    webhooks: Mapping[str, tuple[int, float]]
+    alarms: Mapping[str, bool]
+
+
+async def record_end(database: Database) -> Place:
+    """The end of the record."""
+    row = await database.fetchrow(_SQL["head"])
+    assert row is not None
+    return Place(row["position"], row["day"])
+
+
+async def entries_after(database: Database, after: Place, limit: int) -> tuple[Mapping[str, int], Place]:
+    """How many entries of which kind come after a place, at most ``limit`` in all; and where these end."""
+    rows = await database.fetch(_SQL["entries"], after.day, after.position, limit)
+    last = max((Place(row["position"], row["day"]) for row in rows), key=lambda place: place.position, default=after)
+    return {row["kind"]: row["number"] for row in rows}, last
+
+
+async def read_backlog(database: Database, limit: int, webhooks: Sequence[str], alarms: Sequence[str]) -> Backlog:
+    """How things stand. Raises ``Unavailable``."""
+    counted: dict[str, float] = {}
+    for query in ("objects", "record", "leases"):
+        row = await database.fetchrow(_SQL[query], limit)
+        assert row is not None
+        counted.update(row)
+    behind = await database.fetch(_SQL["webhooks"], list(webhooks)) if webhooks else []
+    active = await database.fetch(_SQL["backlog_alarms"], list(alarms)) if alarms else []
+    return Backlog(
+        **counted,  # type: ignore[arg-type]  # each query has the names and types of its fields
+        webhooks={row["name"]: (row["behind"], row["failing"]) for row in behind},
+        alarms={row["name"]: row["active"] for row in active},
+    )
+
+
+LOOKED_AT = 20_000
+"""So many of the newest entries are looked at, however many there are: a page must not wait for a storm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Troubled:
+    """A resource with refused writes. ``noted`` of them passed, since their rule observes."""
+
+    resource: str
+    refused: int
+    noted: int
+    last: datetime
+
+
+async def resources_refused(database: Database, since: datetime, limit: int) -> list[Troubled]:
+    """Those with the most refused writes since a moment, among the newest ``LOOKED_AT`` of those writes."""
+    rows = await database.search(_SQL["troubled"], since, LOOKED_AT, limit)
+    return [Troubled(row["resource"], row["refused"], row["noted"], row["last"]) for row in rows]
+
+
+async def resources_taken_over(database: Database, since: datetime, limit: int) -> Sequence[Entry]:
+    """The newest takeovers since a moment, one of each resource, among the newest ``LOOKED_AT`` takeovers."""
+    return [record.entry_from_row(row) for row in await database.search(_SQL["taken_over"], since, LOOKED_AT, limit)]

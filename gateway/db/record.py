@@ -9,8 +9,9 @@ from datetime import date, datetime
 from uuid import UUID
 
 from gateway.db.database import Database, Record, Transaction
-from gateway.db.queries import load
-from gateway.fencing.record import Entry, Happening, Kind
+from gateway.db.named_queries import load
+from gateway.errors import OutcomeUnknown, Unavailable
+from gateway.fencing.record import Attempt, Entry, Happening, Kind
 from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 
@@ -150,3 +151,60 @@ def fence_from_row(resource: str, row: Record) -> Fence | None:
         return None
     token = Token(row["fence_epoch"] or 0, row["fence_value"])
     return Fence(resource, token, row["fence_holder"], row["fence_caller"], row["fence_raised_at"])
+
+
+async def record_administration(
+    database: Database, attempt: Attempt, operation: str, resource: str | None = None, **details: object
+) -> None:
+    """Put on record, durably, what a caller is about to do. ``details`` are JSON, and no secrets.
+
+    Raises ``Unavailable`` or ``SqlError``: then it must not be done, though it may be on record.
+    """
+    token = attempt.token
+    try:
+        await database.fetchrow_write(
+            _SQL["record"],
+            attempt.plane,
+            resource,
+            token.epoch if token else None,
+            token.value if token else None,
+            attempt.holder,
+            attempt.caller,
+            attempt.method,
+            attempt.target,
+            attempt.client,
+            attempt.request_id,
+            json.dumps({"operation": operation, **details}),
+        )
+    except OutcomeUnknown as error:
+        raise Unavailable(error.message) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the record: a position, and the day it was sealed on, by which older partitions are left out."""
+
+    position: int
+    day: date
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of the record: where it ends; how many entries before its first one are not there any more.
+
+    ``whole``: it goes to the end of the record.
+    """
+
+    end: Place
+    dropped: int
+    whole: bool
+
+
+async def stretch(executor: Database | Transaction, after: Place, most: int) -> Stretch:
+    """The record after a place, at most so many entries of it. It may be empty, and ends where it begins then."""
+    row = await executor.fetchrow(_SQL["span"], after.day, after.position, most)
+    assert row is not None
+    if row["first"] is None:
+        return Stretch(Place(row["head"], row["head_day"]), row["head"] - after.position, whole=True)
+    end = Place(row["last"], row["day"])
+    return Stretch(end, row["first"] - after.position - 1, whole=end.position == row["head"])

@@ -3,10 +3,11 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from gateway.db.database import Database, Transaction
-from gateway.db.queries import load
+from gateway.db.named_queries import load
 from gateway.db.record import fence_from_row
 from gateway.fencing.record import Attempt, Captured, Refusal, Rejection
 from gateway.fencing.rules import Decision
@@ -109,3 +110,25 @@ def _payloads(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> l
 def _columns(rows: Iterable[Sequence[object]], number: int) -> list[Sequence[object]]:
     """The same rows by their columns, of which there are so many even if there are no rows."""
     return list(zip(*rows, strict=True)) or [()] * number
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What is kept. ``truncated``: there was more of it."""
+
+    media_type: str
+    body: bytes
+    truncated: bool
+
+
+async def read_payload(database: Database, entry: UUID) -> Payload | None:
+    """What is kept with an entry, by its id. Only for callers who may audit. None: nothing, or not any more."""
+    row = await database.fetchrow(_SQL["read"], entry)
+    return None if row is None else Payload(row["media_type"], row["body"], row["truncated"])
+
+
+async def drop_payloads(database: Database, days: int, limit: int) -> int:
+    """Drop at most ``limit`` that are older than so many days (never younger than a week); how many are gone."""
+    row = await database.fetchrow_write(_SQL["drop"], days, limit)
+    assert row is not None
+    return int(row["gone"])

@@ -1,10 +1,11 @@
 """What the gateway's role may do in the schema ``fencing``: what it needs, and what it had better not be able to do."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
 
 from gateway.db.database import Database, Transaction
-from gateway.db.queries import load
+from gateway.db.named_queries import FOLDER, load
 from gateway.errors import ConfigurationError, SqlError
 
 _SQL = load("rights")
@@ -113,8 +114,8 @@ async def _plan(name: str, query: str, transaction: Transaction) -> None:
 
 def queries() -> list[tuple[str, str]]:
     """Return name and text of each query of ``gateway/db`` that is complete as it stands."""
-    modules = sorted(entry.name[:-4] for entry in files("gateway.db").iterdir() if entry.name.endswith(".sql"))
-    named = [(f"{module}.{name}", text) for module in modules for name, text in load(module).items()]
+    subjects = sorted(file.stem for file in FOLDER.glob("*.sql"))
+    named = [(f"{subject}.{name}", text) for subject in subjects for name, text in load(subject).items()]
     return [(name, text) for name, text in named if "{" not in text and not name.startswith("settings.")]
 
 
@@ -126,3 +127,49 @@ async def excessive(database: Database) -> list[str]:
 def _needed() -> tuple[list[str], list[str]]:
     pairs = [(table, privilege) for table, privileges in TABLES.items() for privilege in privileges]
     return [table for table, _ in pairs], [privilege for _, privilege in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server, and a session of the gateway's role on it. ``version_number`` as in server_version_num: 140005."""
+
+    version: str
+    version_number: int
+    database: str
+    role: str
+    superuser: bool
+    read_only: bool
+    isolation: str
+    time_zone: str
+    date_style: str
+    fsync: bool
+    synchronous_commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """One exposed schema and the names of its tables and views. ``usable``: the role has USAGE on it."""
+
+    schema: str
+    present: bool
+    usable: bool
+    relations: tuple[str, ...]
+
+
+async def server_facts(database: Database) -> Server:
+    """Raises ``Unavailable`` where the database cannot be reached, ``SqlError`` where it refuses the session."""
+    row = await database.fetchrow(_SQL["server"])
+    assert row is not None
+    return Server(**dict(row))
+
+
+async def exposed_tables(database: Database, schemas: Sequence[str]) -> list[Exposed]:
+    """The exposed schemas, in the order of the configuration."""
+    rows = await database.fetch(_SQL["exposed"], list(schemas))
+    return [Exposed(row["schema"], row["present"], row["usable"], tuple(row["relations"])) for row in rows]
+
+
+async def missing_on_exposed(database: Database, schemas: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Tables of these schemas by qualified name, with the privileges the gateway's role lacks on them."""
+    rows = await database.fetch(_SQL["missing_on_exposed"], list(schemas))
+    return {row["relation"]: tuple(row["privileges"]) for row in rows}

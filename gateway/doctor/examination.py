@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from gateway.config import Config
 from gateway.config.stores import ObjectStore
-from gateway.db import diagnosis, migrations, rights
+from gateway.db import migrations, rights
 from gateway.db.database import Database
-from gateway.db.diagnosis import Exposed, Server
+from gateway.db.rights import Exposed, Server
 from gateway.doctor.findings import Check, Report, Section, Status, attempt, ok, problem, reason, render, some, warning
 from gateway.doctor.leftovers import UNKNOWN, leftovers, reaching
 from gateway.errors import GatewayError, Unavailable
@@ -73,7 +73,7 @@ def _as_provider(clock: Clock) -> SignedAt:
 
 async def _connect(database: Database) -> Server | Check:
     try:
-        return await diagnosis.server(database)
+        return await rights.server_facts(database)
     except GatewayError as error:
         advice = "Start the database, or correct postgres.dsn; until then nothing is written."
         return problem("connection", reason(error), advice)
@@ -240,8 +240,8 @@ async def _of_record(database: Database, server: Server) -> Check:
 
 
 async def _of_exposed(config: Config, database: Database, server: Server) -> Sequence[Check]:
-    exposed = await diagnosis.exposed(database, config.postgres.schemas)
-    missing = await diagnosis.missing_on_exposed(database, config.postgres.schemas)
+    exposed = await rights.exposed_tables(database, config.postgres.schemas)
+    missing = await rights.missing_on_exposed(database, config.postgres.schemas)
     checks = [_of_one_schema(each, server.role) for each in exposed]
     if missing:
         lacking = [f"{', '.join(privileges)} on {relation}" for relation, privileges in missing.items()]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from gateway.config import Config
-from gateway.db import catalog, intents, tombstones, uploads
+from gateway.db import catalog, intents, uploads
 from gateway.db.database import Database
 from gateway.doctor.findings import Check, attempt, ok, problem, warning
 from gateway.objects.background.sweeper import LEFT_BEHIND
@@ -53,7 +53,7 @@ async def _of_uploads(database: Database) -> Sequence[Check]:
 
 
 async def _of_tombstones(database: Database) -> Sequence[Check]:
-    count, waiting = await tombstones.count(database, await database.now())
+    count, waiting = await intents.count_tombstones(database, await database.now())
     if not count:
         return [ok("tombstones", "none")]
     detail = f"{count}, {waiting} of them may not be swept yet: late requests may be waiting for absence"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gateway.config import Config
-from gateway.db import catalog, guards, migrations, watches
+from gateway.db import catalog, guards, migrations
 from gateway.db.database import Database
 from gateway.db.guards import Relation, Role
 from gateway.doctor.findings import Check
@@ -59,8 +59,8 @@ class Prepared:
         """What is installed, in one line."""
         mode, _, role, template, table, *_ = self.guard.arguments
         does = "is put on record" if mode == Mode.OBSERVE else "is refused"
-        watches = "; its rows are watched" if self.guard.watches else ""
-        return f"{table}: who writes {template} without holding it {does}; the role {role} is let through{watches}"
+        guards = "; its rows are watched" if self.guard.watches else ""
+        return f"{table}: who writes {template} without holding it {does}; the role {role} is let through{guards}"
 
 
 async def prepare(config: Config, wanted: Wanted) -> Prepared:
@@ -108,7 +108,7 @@ async def take_stamps(config: Config, table: str, dsn: str | None = None) -> int
         schema_name, name = _split(config, table)
         target = f"{escape(schema_name)}.{escape(name)}"
         with _by_its_owner():
-            relations = await watches.forget_stamps(database, target)
+            relations = await guards.forget_stamps(database, target)
         if not relations:
             raise ConfigurationError(
                 f"The rows of {schema_name}.{name} are not watched.", advice="Install its guard with --watch."

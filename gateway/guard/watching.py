@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import cast
 
 from gateway.background import said, working
-from gateway.db import watches
+from gateway.db import guards
 from gateway.db.database import Database
-from gateway.db.watches import Finding
+from gateway.db.guards import Finding
 from gateway.errors import Unavailable
 from gateway.observe.events import BypassFound, FoundBy, GuardRefused, Observe, SweepFailed
 
@@ -44,7 +44,7 @@ class Watching:
         turn = 0
         while True:
             try:
-                await self.look(guards=turn % _GUARDS_EVERY == 0)
+                await self.look(with_guards=turn % _GUARDS_EVERY == 0)
                 await self._step()
                 turn += 1
                 await asyncio.sleep(INTERVAL)
@@ -52,17 +52,17 @@ class Watching:
                 self._observe(SweepFailed("guards", said(error)))
                 await asyncio.sleep(_PAUSE)
 
-    async def look(self, *, guards: bool = True) -> int:
-        """Put on record what has been refused since the last look and, with ``guards``, what is missing of them.
+    async def look(self, *, with_guards: bool = True) -> int:
+        """Put on record what has been refused since the last look and, with ``with_guards``, what is missing of them.
 
         Returns how many entries that were. Raises ``GatewayError``.
         """
         now = await self._database.now()
-        refused = await watches.record_refusals(self._database, self._since)
+        refused = await guards.record_refusals(self._database, self._since)
         self._since = now
         for one in refused:
             self._observe(GuardRefused(one.target, one.reason, one.count))
-        return len(refused) + (self._told(await watches.look_at_guards(self._database)) if guards else 0)
+        return len(refused) + (self._told(await guards.look_at_guards(self._database)) if with_guards else 0)
 
     async def sweep(self) -> int:
         """Look, and compare all watched rows with their stamps, once; how many entries that made.
@@ -70,7 +70,7 @@ class Watching:
         Raises ``GatewayError``.
         """
         found = await self.look()
-        for relation in await watches.relations(self._database):
+        for relation in await guards.watched_relations(self._database):
             found += await self.passed(relation)
         return found
 
@@ -79,7 +79,7 @@ class Watching:
         found, blocks = 0, _LARGE
         for _ in range(_MOST_STEPS):
             try:
-                step = await watches.step(self._database, 0, blocks, blocks * STAMPS // BLOCKS, relation)
+                step = await guards.guard_watch_step(self._database, 0, blocks, blocks * STAMPS // BLOCKS, relation)
             except Unavailable:
                 if blocks == 1:
                     raise
@@ -96,7 +96,7 @@ class Watching:
     async def _step(self) -> None:
         """A stretch of the table that has waited longest. Where writers are in its way, the next one is shorter."""
         try:
-            step = await watches.step(self._database, INTERVAL, self._blocks, STAMPS)
+            step = await guards.guard_watch_step(self._database, INTERVAL, self._blocks, STAMPS)
         except Unavailable:
             self._blocks = max(1, self._blocks // 4)
             return

@@ -1,6 +1,6 @@
 """Administration of buckets: for callers who may, and on record before the store is asked."""
 
-from gateway.db import administration, bypasses, tombstones
+from gateway.db import bypasses, intents, record
 from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
 from gateway.objects.background.sweeper import Sweeper
@@ -58,7 +58,7 @@ class Administration:
                 "admin = true for it.",
             )
         body = await call.document() if call.head.method in ("PUT", "POST") else None
-        await administration.record(self._database, call.attempt(), request.operation, bucket=request.bucket)
+        await record.record_administration(self._database, call.attempt(), request.operation, bucket=request.bucket)
         headers = [*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())]
         content = body.content if body else b""
         try:
@@ -97,12 +97,12 @@ class Administration:
 
         Raises ``StoreError`` BucketNotEmpty where tombstones have to stay for now.
         """
-        if reply.status != 409 or not await tombstones.any_in(self._database, bucket):
+        if reply.status != 409 or not await intents.any_tombstone_in(self._database, bucket):
             return False
         if not await self._listings.is_empty(bucket):
             return False
         await self._sweeper.sweep_tombstones(bucket)
-        if await tombstones.any_in(self._database, bucket):
+        if await intents.any_tombstone_in(self._database, bucket):
             raise StoreError(
                 "BucketNotEmpty",
                 409,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import chain, repeat
 from typing import Protocol, TypeVar
 
-from gateway.db import tombstones, uploads
+from gateway.db import intents, uploads
 from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
 from gateway.objects.call import Call
@@ -204,17 +204,17 @@ class _Tombstones:
         self._upstream = upstream
 
     async def any_in(self, bucket: str) -> bool:
-        return await tombstones.any_in(self._database, bucket)
+        return await intents.any_tombstone_in(self._database, bucket)
 
     async def among(self, bucket: str, entries: Sequence[Entry]) -> list[Entry]:
         sized = [entry for entry in entries if entry.size in (SIZE, None) and _storable(entry.name)]
         if not sized:
             return []
-        names = await tombstones.among(self._database, bucket, [entry.name for entry in sized])
+        names = await intents.tombstones_among(self._database, bucket, [entry.name for entry in sized])
         return await self.verified(bucket, [entry for entry in sized if entry.name in names])
 
     async def below(self, bucket: str, prefixes: Sequence[str]) -> frozenset[str]:
-        return await tombstones.below(self._database, bucket, prefixes)
+        return await intents.tombstones_below(self._database, bucket, prefixes)
 
     async def verified(
         self, bucket: str, entries: Iterable[Entry], version_of: Callable[[Entry], str] | None = None

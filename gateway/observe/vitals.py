@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
-from gateway.db import vitals as store
-from gateway.db.cursors import Place
+from gateway.db import overview as store
 from gateway.db.database import Database
+from gateway.db.record import Place
 from gateway.errors import GatewayError
 from gateway.observe.gauges import MOST_COUNTED, Standing
 
@@ -71,7 +71,7 @@ class Vitals:
         found = None
         with suppress(GatewayError, TimeoutError):
             async with asyncio.timeout(PATIENCE):
-                found = await store.read(self._database, MOST_COUNTED, self._webhooks, self._alarms)
+                found = await store.read_backlog(self._database, MOST_COUNTED, self._webhooks, self._alarms)
                 await self._count_entries()
         standing = self._standing
         for name in _COUNTED:
@@ -83,9 +83,9 @@ class Vitals:
 
     async def _count_entries(self) -> None:
         if self._counted is None:
-            self._counted = await store.end(self._database)
+            self._counted = await store.record_end(self._database)
             return
-        kinds, self._counted = await store.entries(self._database, self._counted, MOST_ENTRIES)
+        kinds, self._counted = await store.entries_after(self._database, self._counted, MOST_ENTRIES)
         for kind, number in kinds.items():
             self._standing.entries.add(kind, by=number)
 

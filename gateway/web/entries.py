@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.db import fences, payloads, search
+from gateway.db import fences, rejections, search
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind
 from gateway.web.rendering import Site
@@ -127,7 +127,7 @@ def routes(site: Site) -> list[Route]:
         takeover = await search.takeover(site.database, entry)
         lag = search.lag(entry, takeover)
         fence = None if entry.resource is None else await fences.read(site.database, entry.resource)
-        kept = await payloads.read(site.database, entry.id)
+        kept = await rejections.read_payload(site.database, entry.id)
         by_caller = Filters(kinds=(Kind.REJECTION,), caller=entry.caller)
         others = await search.page(site.database, by_caller, _OTHERS + 1)
         return site.pages.render(

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.db import overview, resources, search, traffic, webhooks
+from gateway.db import overview, search, traffic, webhooks
 from gateway.db.overview import Alarm, Standing
 from gateway.db.search import Group, Grouping
 from gateway.db.traffic import Bucket, Counts
@@ -87,7 +87,7 @@ def routes(site: Site) -> list[Route]:
             health=health,
             buckets=site.buckets(),
             alarms=site.config.alarms,
-            looked_at=resources.LOOKED_AT,
+            looked_at=overview.LOOKED_AT,
         )
 
     return [Route("/ui/", show)]

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.db import fences, record, resources
+from gateway.db import fences, overview, record
 from gateway.web.filters import field
 from gateway.web.rendering import Site, resource_address
 
@@ -37,9 +37,9 @@ def routes(site: Site) -> list[Route]:
             found=found[:_PAGE],
             more=found[_PAGE - 1].resource if len(found) > _PAGE else None,
             first=not after,
-            troubled=await resources.troubled(database, since, _MOST),
-            taken_over=await resources.taken_over(database, since, _MOST),
-            looked_at=resources.LOOKED_AT,
+            troubled=await overview.resources_refused(database, since, _MOST),
+            taken_over=await overview.resources_taken_over(database, since, _MOST),
+            looked_at=overview.LOOKED_AT,
         )
 
     return [Route("/ui/resources", show)]

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gateway.background import rounds, working
-from gateway.db import alarms as store
 from gateway.db import record
-from gateway.db.alarms import Counted, State
-from gateway.db.cursors import stretch
+from gateway.db import webhooks as store
 from gateway.db.database import Database, Transaction
+from gateway.db.record import stretch
+from gateway.db.webhooks import AlarmCount, AlarmState
 from gateway.fencing.record import Happening, Kind
 from gateway.observe.events import AlarmCleared, AlarmRaised, Event, Observe
 from gateway.webhooks import rate
@@ -57,9 +57,9 @@ class Watch:
         """One look at all that is on record and has not been looked at. Raises ``GatewayError``."""
         if not self._introduced:
             for alarm in self._alarms.values():
-                await store.introduce(self._database, alarm.name, alarm.prefix, alarm.rule.minutes)
+                await store.introduce_alarms(self._database, alarm.name, alarm.prefix, alarm.rule.minutes)
             self._introduced = True
-        for name in await store.due(self._database, list(self._alarms)):
+        for name in await store.due_alarms(self._database, list(self._alarms)):
             while await self._look_at(self._alarms[name]):
                 pass
 
@@ -69,12 +69,12 @@ class Watch:
 
         async def work(transaction: Transaction) -> bool:
             happened.clear()  # it may be the second try
-            locked = await store.lock(transaction, alarm.name)
+            locked = await store.lock_alarm(transaction, alarm.name)
             if locked is None:
                 return False
             state, now = locked
             ahead = await stretch(transaction, state.place, STRETCH)
-            found = await store.counted(transaction, state.place, ahead.end.position, alarm.prefix)
+            found = await store.refusals_since(transaction, state.place, ahead.end.position, alarm.prefix)
             window = Window(state.moment, state.times, state.since, state.total)
             window, changes = rate.seen(alarm.rule, window, [one.at for one in found])
             if ahead.whole:
@@ -91,7 +91,7 @@ class Watch:
                 since=window.since,
                 total=window.total,
             )
-            await store.save(transaction, alarm.name, state)
+            await store.save_alarm(transaction, alarm.name, state)
             return not ahead.whole
 
         more = await self._database.run(work)
@@ -101,8 +101,8 @@ class Watch:
 
 
 async def _put_on_record(
-    transaction: Transaction, alarm: Alarm, state: State, change: Began | Ended, found: Sequence[Counted]
-) -> tuple[State, Event]:
+    transaction: Transaction, alarm: Alarm, state: AlarmState, change: Began | Ended, found: Sequence[AlarmCount]
+) -> tuple[AlarmState, Event]:
     rule = alarm.rule
     about = {"alarm": alarm.name, "prefix": alarm.prefix, "more_than": rule.more_than, "minutes": rule.minutes}
     match change:

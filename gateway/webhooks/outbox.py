@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from gateway.background import said
 from gateway.db import webhooks as store
-from gateway.db.cursors import Place, stretch
 from gateway.db.database import Database
+from gateway.db.record import Place, stretch
 from gateway.db.webhooks import Standing, Wanted
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry

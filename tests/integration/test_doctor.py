@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from gateway.config import Config
-from gateway.db import diagnosis, intents, rights, uploads
+from gateway.db import intents, rights, uploads
 from gateway.db.database import Database
 from gateway.db.uploads import Place, Upload
 from gateway.demo.embedded import EmbeddedPostgres
@@ -259,7 +259,7 @@ class TestDatabase:
         self, database: Database, trait: dict[str, Any], name: str, status: Status
     ) -> None:
         """Not every server can be had here, so the answer of this one is bent."""
-        server = replace(await diagnosis.server(database), **trait)
+        server = replace(await rights.server_facts(database), **trait)
         assert [check.status for check in doctor._of_server(server) if check.name == name] == [status]
 
     @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
-from gateway.db import intents, tombstones, uploads
+from gateway.db import intents, uploads
 from gateway.db.database import Database
-from gateway.db.tombstones import Grave
+from gateway.db.intents import Tombstone
 from gateway.db.uploads import Upload
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.intent import Announcement, Duplicates, Intent
@@ -129,13 +129,13 @@ class Sweeper:
         started, store_time = await self._database.now(), await self._store_time()
         swept = 0
         for _ in range(_MOST_BATCHES):
-            graves = await tombstones.claimed(self._database, _BATCH, store_time, started, bucket, waits=waits)
+            graves = await intents.claimed_tombstones(self._database, _BATCH, store_time, started, bucket, waits=waits)
             swept += await self._each(graves, sweep, lambda grave: f"{grave.bucket}/{grave.key}")
             if len(graves) < _BATCH:
                 break
         return swept
 
-    async def _sweep_tombstone(self, grave: Grave, *, doomed: bool) -> bool:
+    async def _sweep_tombstone(self, grave: Tombstone, *, doomed: bool) -> bool:
         conditional = await self._deletes_conditionally(grave.bucket)
         waits = self._runner.duplicates is Duplicates.WAIT
         if conditional is None or (waits and not conditional and not doomed):

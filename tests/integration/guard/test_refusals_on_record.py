@@ -11,9 +11,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from gateway.db import watches
+from gateway.db import guards
 from gateway.db.database import Database
-from gateway.db.watches import Refused
+from gateway.db.guards import Refused
 from gateway.demo.embedded import postgres
 from tests.databases import install
 from tests.integration.guard.stage import Session, Stage, hold, logging_in_as, refused, session
@@ -25,7 +25,7 @@ async def looked(dsn: str) -> list[Refused]:
     """What one look puts on record."""
     database = Database(dsn)
     try:
-        return await watches.record_refusals(database, None)
+        return await guards.record_refusals(database, None)
     finally:
         await database.close()
 
@@ -163,9 +163,9 @@ async def test_a_guard_of_an_earlier_revision_counts_too(guarded: Stage, app: Se
     assert await looked(guarded.owner) == [Refused(None, "token-required", 1)]
     database = Database(guarded.owner)
     try:
-        assert await watches.look_at_guards(database) == []
+        assert await guards.look_at_guards(database) == []
         await refuse(app)
-        assert await watches.record_refusals(database, None) == [Refused(TABLE, "token-required", 1)]
+        assert await guards.record_refusals(database, None) == [Refused(TABLE, "token-required", 1)]
     finally:
         await database.close()
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.db import watches
+from gateway.db import guards
 from gateway.db.database import Database
-from gateway.db.watches import Finding
+from gateway.db.guards import Finding
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.guard import installation as guard
 from tests.integration.guard.stage import Session, Stage, hold, refused, session
@@ -33,12 +33,12 @@ async def swept(stage: Stage, blocks: int = BLOCKS, stamps: int = STAMPS) -> lis
     database = Database(stage.owner)
     found: list[Finding] = []
     try:
-        found += await watches.look_at_guards(database)
+        found += await guards.look_at_guards(database)
         relations = await stage.rows("SELECT relation::text FROM fencing.watch")
         for (relation,) in relations:
             while True:
                 try:
-                    step = await watches.step(database, 0, blocks, stamps, relation)
+                    step = await guards.guard_watch_step(database, 0, blocks, stamps, relation)
                 except Unavailable:
                     continue
                 assert step is not None
@@ -116,7 +116,7 @@ class TestFinds:
             await app.execute("INSERT INTO shipments VALUES (2, 5, 'again')")
         database = Database(watched.owner)
         try:
-            step = await watches.step(database, 0, BLOCKS, STAMPS)
+            step = await guards.guard_watch_step(database, 0, BLOCKS, STAMPS)
         finally:
             await database.close()
         assert step is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.db import alarms
+from gateway.db import webhooks
 from gateway.db.database import Database
 from gateway.db.record import seal
 from gateway.observe.events import AlarmCleared, AlarmRaised
@@ -161,7 +161,7 @@ async def test_a_gateway_that_dies_while_it_looks_has_said_nothing(
             raise asyncio.CancelledError
 
         with monkeypatch.context() as patch:
-            patch.setattr(alarms, "save", dies)
+            patch.setattr(webhooks, "save_alarm", dies)
             with pytest.raises(asyncio.CancelledError):
                 await watch.look()
         assert events == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.db import epochs, leases
+from gateway.db import fences, leases
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
 from tests.integration.locks.stage import Gateway, gateway, gone, pass_time
@@ -124,7 +124,7 @@ async def test_a_new_epoch_ends_the_leases_of_the_one_before(one: Gateway) -> No
         "INSERT INTO fencing.fence (resource, epoch, value, holder, caller) VALUES ('job/1', 0, $1, 'ann', 'writer')",
         lease.token.value,
     )
-    await epochs.bump(one.database, "job/1", Token(0, 1), "admin", "restored")
+    await fences.bump_epoch(one.database, "job/1", Token(0, 1), "admin", "restored")
     assert (await told(one))[1:] == [("lease-broken", 1, "ann", "admin")]
     (entry,) = await entries(one.database, "epoch")
     assert (entry["epoch"], entry["fence_value"], entry["fence_holder"]) == (1, 1, "ann")

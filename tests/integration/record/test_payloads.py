@@ -12,9 +12,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.db import payloads
+from gateway.db import rejections
 from gateway.db.database import Database
-from gateway.db.payloads import Payload
+from gateway.db.rejections import Payload
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.body import intake
 from tests.doubles.s3 import S3Double
@@ -68,7 +68,7 @@ async def details(stage: Stage, resource: str) -> list[tuple[UUID, dict[str, Any
 async def only(stage: Stage, store: Database, resource: str) -> tuple[Payload | None, dict[str, Any]]:
     """What is kept with the one entry of a resource, and what the entry says of it."""
     ((entry, said),) = await details(stage, resource)
-    kept = await payloads.read(store, entry)
+    kept = await rejections.read_payload(store, entry)
     if kept is not None:
         assert said["kept"] == len(kept.body)
         assert said["sha256"] == hashlib.sha256(kept.body).hexdigest(), "the entry proves what is kept"
@@ -102,7 +102,7 @@ class TestTables:
         for entry, said in found:
             assert (said["truncated"], said["redacted"]) == (False, True)
             expected = b'{"name":"n","secret":"[redacted]","extra":{"password":"[redacted]"}}'
-            assert await payloads.read(store, entry) == Payload("application/json", expected, truncated=False)
+            assert await rejections.read_payload(store, entry) == Payload("application/json", expected, truncated=False)
 
     @pytest.mark.parametrize(
         ("media_type", "body", "expected"),
@@ -283,7 +283,7 @@ class TestKeeping:
         assert await outcome(connect(shared.origin, "3").put_object, Key=key, Body=b"personal") == REFUSED
         ((entry, before),) = await details(shared, f"s3/bucket/{key}")
         await shared.rows("DELETE FROM fencing.payload WHERE entry = $1", entry)
-        assert await payloads.read(store, entry) is None
+        assert await rejections.read_payload(store, entry) is None
         assert await details(shared, f"s3/bucket/{key}") == [(entry, before)]
 
     async def test_old_ones_are_dropped(self, shared: Stage, store: Database) -> None:
@@ -291,9 +291,9 @@ class TestKeeping:
             f"INSERT INTO fencing.payload SELECT gen_random_uuid(), {TODAY} - days, 'text/old', '', false "
             "FROM unnest('{3, 8, 399, 401, 402, 500}'::integer[]) AS days"
         )
-        assert await payloads.drop(store, 400, 2) == 2
-        assert await payloads.drop(store, 400, 10) == 1
+        assert await rejections.drop_payloads(store, 400, 2) == 2
+        assert await rejections.drop_payloads(store, 400, 10) == 1
         left = f"SELECT {TODAY} - day AS age FROM fencing.payload WHERE media_type = 'text/old' ORDER BY day DESC"
         assert [row["age"] for row in await shared.rows(left)] == [3, 8, 399]
-        assert await payloads.drop(store, 0, 100) == 2, "those of a week are never dropped"
+        assert await rejections.drop_payloads(store, 0, 100) == 2, "those of a week are never dropped"
         assert [row["age"] for row in await shared.rows(left)] == [3]

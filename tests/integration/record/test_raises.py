@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.db import epochs, fences, intents
+from gateway.db import fences, intents
 from gateway.db.database import Database, Transaction
 from gateway.errors import SqlError
 from gateway.fencing.intent import Announcement
@@ -138,7 +138,7 @@ async def test_a_new_epoch_is_on_record_as_what_it_is(database: Database) -> Non
     await by_claim(database, "r/1", Token(1, 33), "ann", "ann's")
     before = await fences.read(database, "r/1")
     assert before is not None
-    bumped = await epochs.bump(database, "r/1", Token(1, 33), "admin", "etcd was restored")
+    bumped = await fences.bump_epoch(database, "r/1", Token(1, 33), "admin", "etcd was restored")
     assert bumped.fence is not None
     (entry,) = await entries(database, *TAKEOVERS)
     assert (entry["kind"], new_side(entry), old_side(entry)) == (
@@ -259,7 +259,7 @@ async def test_any_history_is_on_record_as_it_was(
         resource, token = min(pairs.items())
         if step == "bump":
             old = known.get(resource)
-            await epochs.bump(database, resource, token, caller, "why not")
+            await fences.bump_epoch(database, resource, token, caller, "why not")
             if old is not None and old.token == token:
                 raised("epoch", resource, Token(token.epoch + 1, 0), None, caller, None)
             continue

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import application
-from gateway.db import epochs, fences, intents, leases, record, rights
+from gateway.db import fences, intents, leases, record, rights
 from gateway.db.database import Database
 from gateway.doctor import examination as doctor
 from gateway.doctor.findings import Status
@@ -59,7 +59,7 @@ async def test_it_is_enough_for_everything_a_gateway_does(gateway: Database) -> 
             )
         )
         await intents.raise_fence(gateway, "r/3", Presented(token, holder), "x")
-    await epochs.bump(gateway, "r/1", Token(0, 2), "admin", "why not")
+    await fences.bump_epoch(gateway, "r/1", Token(0, 2), "admin", "why not")
     await record.put(gateway, Happening(Kind.BYPASS, resource="r/1", details={"what": "it"}))
     await leases.lapsed(gateway, 1)
     sealing = Sealing(gateway, Events(), 400)

@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.db import record, search
-from gateway.db.conditions import after_prefix, first_day
 from gateway.db.database import Database
-from gateway.db.search import Grouping, Total
+from gateway.db.search import Grouping, Total, after_prefix, first_day
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Happening, Kind

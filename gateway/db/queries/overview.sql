@@ -1,3 +1,17 @@
+-- name: alarms
+-- The alarms that are on.
+SELECT name, since, total FROM fencing.alarm WHERE since IS NOT NULL
+
+-- name: standing
+-- What is under way, and the end of the record; `sealed_at` is when its last entry happened.
+SELECT clock_timestamp() AS now,
+       pending.count AS pending, pending.oldest AS pending_since,
+       (SELECT count(*) FROM (SELECT FROM fencing.intake LIMIT 10001) AS waiting) AS unsealed,
+       head.position, encode(head.hash, 'hex') AS hash, head.day,
+       (SELECT at FROM fencing.entry WHERE day = head.day AND position = head.position) AS sealed_at
+FROM fencing.head AS head,
+     (SELECT count(*) AS count, min(signed_at) AS oldest FROM fencing.intent) AS pending
+
 -- name: objects
 -- How much of the object plane is under way. No more of anything is counted than is asked for.
 SELECT
@@ -44,6 +58,31 @@ SELECT w.name, head.position - w.position AS behind,
     coalesce(extract(epoch FROM clock_timestamp() - w.failing_since), 0)::float8 AS failing
 FROM fencing.webhook AS w, fencing.head WHERE w.name = ANY ($1::text[])
 
--- name: alarms
+-- name: backlog_alarms
 -- Which of the named alarms are on.
 SELECT name, since IS NOT NULL AS active FROM fencing.alarm WHERE name = ANY ($1::text[])
+
+-- name: troubled
+-- Resources by their refused writes since a moment, among so many of the newest; the most refused first.
+SELECT resource, count(*) AS refused, count(*) FILTER (WHERE NOT enforced) AS noted, max(at) AS last
+FROM (
+    SELECT resource, enforced, at FROM fencing.entry
+    WHERE kind = 'rejection' AND day >= ($1 AT TIME ZONE 'UTC')::date - 1
+    ORDER BY position DESC LIMIT $2
+) AS newest
+WHERE at >= $1 AND resource IS NOT NULL
+GROUP BY resource ORDER BY refused DESC, last DESC LIMIT $3
+
+-- name: taken_over
+-- The newest takeovers since a moment, one of each resource, among so many of the newest.
+SELECT * FROM (
+    SELECT DISTINCT ON (resource) *
+    FROM (
+        SELECT * FROM fencing.entry
+        WHERE kind = ANY ('{raised,barrier,epoch}') AND day >= ($1 AT TIME ZONE 'UTC')::date - 1
+        ORDER BY position DESC LIMIT $2
+    ) AS newest
+    WHERE at >= $1 AND resource IS NOT NULL
+    ORDER BY resource, position DESC
+) AS each
+ORDER BY position DESC LIMIT $3

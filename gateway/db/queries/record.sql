@@ -26,3 +26,23 @@ SELECT fencing.prepare_days_v1($1, $2) AS made
 -- name: drop_partition
 -- The oldest partition, if the last of its days is old enough.
 SELECT fencing.drop_day_v1($1) AS last_day
+
+-- name: record
+-- Somebody is about to do what only some may: change a bucket or its settings, take out credentials.
+INSERT INTO fencing.intake (
+    kind, plane, resource, epoch, value, holder, caller, method, target, client, request_id, details)
+VALUES ('administration', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb)
+RETURNING id
+
+-- name: span
+-- A bounded stretch of the record after a place: where it begins and ends; nulls where nothing is there any more. And the
+-- end of the record, of the same moment.
+SELECT stretch.first, stretch.last, stretch.day, head.position AS head, head.day AS head_day
+FROM fencing.head, (
+    SELECT min(position) AS first, max(position) AS last, max(day) AS day
+    FROM (
+        SELECT e.position, e.day FROM fencing.entry e
+        WHERE e.day >= $1 AND (e.day, e.position) > ($1, $2)
+        ORDER BY e.day, e.position LIMIT $3
+    ) AS entries
+) AS stretch
