@@ -9,7 +9,6 @@ from collections.abc import Callable
 from time import perf_counter, process_time
 from timeit import repeat
 
-from gateway.observe.context import ORIGIN, REQUEST_ID
 from gateway.observe.events import (
     Observe,
     RequestAnswered,
@@ -21,6 +20,7 @@ from gateway.observe.events import (
 )
 from gateway.observe.logs import log
 from gateway.observe.metrics import Measures
+from gateway.observe.stages import ORIGIN, REQUEST_ID
 from gateway.record.traffic import Traffic
 
 RUNS, ROUNDS = 7, 20_000

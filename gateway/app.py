@@ -12,9 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import api, web, wiring
 from gateway.admission import Admission
-from gateway.api.health import BucketView
+from gateway.api.health import BucketView, Metrics
 from gateway.api.leases import without_id
-from gateway.api.metrics import Metrics
 from gateway.api.requests import path_as_sent
 from gateway.auth.callers import Keys
 from gateway.config import Config
@@ -38,10 +37,9 @@ from gateway.objects.s3.addressing import bucket_of_host
 from gateway.objects.s3.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe, ServiceUnreachable, Sinks
-from gateway.observe.gauges import Standing
+from gateway.observe.gauges import Standing, Vitals
 from gateway.observe.logs import log
 from gateway.observe.telemetry import Telemetry
-from gateway.observe.vitals import Vitals
 from gateway.record.audit import Audit
 from gateway.record.capture import Capture
 from gateway.record.following import Follower

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from gateway.admission import Issuer
 from gateway.api.leases import Locks
 from gateway.config import Config
 from gateway.db.database import Database
@@ -9,7 +10,6 @@ from gateway.db.notifications import Channels, Listen
 from gateway.db.notifications import listening as listen
 from gateway.fencing.policy import Policies, Policy, Unreachable
 from gateway.fencing.sequencer import Signer
-from gateway.issuer import Issuer
 from gateway.leases.service import LeaseService
 from gateway.objects.resource_rules import Resources, Rule
 from gateway.observe.events import Observe

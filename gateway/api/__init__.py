@@ -12,25 +12,22 @@ from starlette.responses import Response
 from gateway.admission import Admission
 from gateway.api import (
     credentials,
-    epochs,
     exports,
     fences,
     leases,
     locks,
     record,
-    rejections,
     reports,
     sequencers,
     streams,
     transactions,
     webhooks,
 )
+from gateway.api import health as measured
 from gateway.api import health as operations
-from gateway.api import metrics as measured
 from gateway.api.fences import Barrier
-from gateway.api.health import Buckets, Health
+from gateway.api.health import Buckets, Health, Metrics
 from gateway.api.leases import Locks
-from gateway.api.metrics import Metrics
 from gateway.api.reports import MakeReport
 from gateway.api.requests import MAX_BODY, AsSent, Authenticate, Intake
 from gateway.api.transactions import Transact
@@ -91,10 +88,10 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
         leases.routes(holding, barrier, audit, caller),
         locks.routes(holding, caller),
         fences.routes(database, barrier, admission, audit, caller),
-        epochs.routes(database, barrier, caller),
+        fences.epoch_routes(database, barrier, caller),
         streams.routes(follower, caller),
         exports.routes(database, caller),
-        rejections.routes(database, caller),
+        record.rejection_routes(database, caller),
         record.routes(database, caller),
         reports.routes(make_report, caller),
         credentials.routes(database, keys, admission, audit, caller),
@@ -102,7 +99,7 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
         transactions.routes(transact, caller),
         webhooks.routes(outbox, caller),
         operations.routes(health, buckets, caller),
-        measured.routes(metrics, caller),
+        measured.metrics_routes(metrics, caller),
     ):
         _add(app, router, caller, bodies)
     app.router.add_route("/v1/docs", documentation, include_in_schema=False)

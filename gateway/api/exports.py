@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from gateway.api.record_filters import EventFilters, Position, RejectionFilters
+from gateway.api.record_views import EventFilters, Position, RejectionFilters
 from gateway.api.requests import Authenticate
 from gateway.auth.principal import Principal
 from gateway.db.database import Database

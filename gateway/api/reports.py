@@ -7,7 +7,7 @@ from typing import Annotated, Protocol, TypeAlias
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from gateway.api.record_filters import Moment
+from gateway.api.record_views import Moment
 from gateway.api.requests import Authenticate, ResourceName
 from gateway.auth.principal import Principal, shown_to
 from gateway.errors import Forbidden

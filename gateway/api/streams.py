@@ -14,8 +14,7 @@ from fastapi import APIRouter, Depends, Header, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from gateway.api.record_filters import EventFilters, Position, RejectionFilters
-from gateway.api.record_views import entry_view, rejection_view
+from gateway.api.record_views import EventFilters, Position, RejectionFilters, entry_view, rejection_view
 from gateway.api.requests import Authenticate
 from gateway.auth.principal import Principal
 from gateway.fencing.record import Entry, Filters

@@ -1,16 +1,62 @@
 """The configured callers: whose API key a request carries, and whose secret an access key id belongs to."""
 
+import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 
-from gateway.auth import credentials, sessions
+from gateway.auth import credentials
 from gateway.auth.credentials import FencedCredentials
 from gateway.auth.principal import ANONYMOUS, Grant, Principal
 from gateway.config.server import CallerKeys
 from gateway.errors import Forbidden, StoreError, Unauthenticated
+
+LIFETIME = timedelta(hours=12)
+
+_VERSION = "ps1"
+_NOBODY = b"a key that nobody signs with"
+
+
+def session_key(api_key: str) -> bytes:
+    """What sessions of a caller are signed with: a key for this purpose alone."""
+    return hmac.digest(api_key.encode(), b"fencing-gateway page session v1", hashlib.sha256)
+
+
+def issue_session(caller: str, session_key: bytes, now: datetime) -> str:
+    """A session of ``caller`` that begins ``now``, which is aware; printable ASCII, fit for a cookie."""
+    content = f"{_VERSION}.{_encoded(caller.encode())}.{int((now + LIFETIME).timestamp())}"
+    return f"{content}.{_proof(session_key, content)}"
+
+
+def caller_of(session: str, key_of: Callable[[str], bytes | None], now: datetime) -> str | None:
+    """Whose session it is; None where it is nobody's, has been changed, or is over at ``now``.
+
+    ``key_of`` knows what sessions of a caller are signed with. A caller it does not know takes as long as one it does.
+    """
+    content, _, proof = session.rpartition(".")
+    parts = content.split(".")
+    if len(parts) != 3 or parts[0] != _VERSION or not session.isascii():
+        return None
+    try:
+        caller = base64.b64decode(parts[1].encode() + b"=" * (-len(parts[1]) % 4), altchars=b"-_").decode()
+        expires = int(parts[2])
+    except ValueError:
+        return None
+    known = key_of(caller)
+    proven = hmac.compare_digest(_proof(known or _NOBODY, content).encode(), proof.encode())
+    if known is None or not proven or now.timestamp() >= expires:
+        return None
+    return caller
+
+
+def _proof(session_key: bytes, content: str) -> str:
+    return _encoded(hmac.digest(session_key, content.encode(), hashlib.sha256))
+
+
+def _encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
 class Keys:
@@ -27,7 +73,7 @@ class Keys:
             if caller.api_key is not None:
                 api_key = caller.api_key.get_secret_value()
                 self._digests.append((_digest(api_key.encode()), principal))
-                self._sessions[caller.name] = principal, sessions.key(api_key)
+                self._sessions[caller.name] = principal, session_key(api_key)
             if caller.access_key_id is not None and caller.secret_access_key is not None:
                 owned = principal, caller.secret_access_key.get_secret_value()
                 self._secrets[caller.access_key_id] = self._secrets_by_name[caller.name] = owned
@@ -51,7 +97,7 @@ class Keys:
     def log_in(self, api_key: str, now: datetime) -> tuple[Principal, str]:
         """Whose API key it is, and a session of the page for it. Raises ``Unauthenticated`` for a key nobody has."""
         principal = self._owner(api_key.encode())
-        return principal, sessions.issue(principal.name, self._sessions[principal.name][1], now)
+        return principal, issue_session(principal.name, self._sessions[principal.name][1], now)
 
     def by_session(self, session: str | None, now: datetime) -> Principal:
         """Whose session of the page it is; without one that is good, whoever shows no credentials.
@@ -63,7 +109,7 @@ class Keys:
             known = self._sessions.get(caller)
             return known and known[1]
 
-        caller = sessions.caller_of(session or "", key_of, now)
+        caller = caller_of(session or "", key_of, now)
         return self.by_bearer(()) if caller is None else self._sessions[caller][0]
 
     def secret_of(self, access_key_id: str, session_token: str | None) -> tuple[Principal, str] | None:

@@ -3,8 +3,8 @@
 ``gateway.client.blocking`` has the same for programs without an event loop.
 """
 
+from gateway.client.api import raise_for_refusal
 from gateway.client.client import FencedClient
-from gateway.client.credentials import Credentials
 from gateway.client.errors import (
     FencingError,
     Implausible,
@@ -18,7 +18,7 @@ from gateway.client.errors import (
     Unavailable,
 )
 from gateway.client.lock import Lock
-from gateway.client.refusals import raise_for_refusal
+from gateway.client.s3 import Credentials
 from gateway.client.source import Held, Source
 
 __all__ = [

@@ -1,14 +1,137 @@
 """The fencing API as the client library asks it: JSON over a shared session, typed errors instead of statuses."""
 
-from collections.abc import Callable, Mapping
+import html
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
 import httpx
 
-from gateway.client import refusals, tracing
+from gateway import errors as codes
 from gateway.client.cancellation import cancellable
-from gateway.client.errors import OutcomeUnknown, Refused, Unavailable
+from gateway.client.errors import (
+    FencingError,
+    Implausible,
+    LockLost,
+    NotAcquired,
+    OutcomeUnknown,
+    Refused,
+    Stale,
+    Unavailable,
+)
+
+_KINDS: dict[type[codes.GatewayError], type[FencingError]] = {
+    codes.TokenStale: Stale,
+    codes.TokenDuplicate: Stale,
+    codes.TokenImplausible: Implausible,
+    codes.LeaseLost: LockLost,
+    codes.OutcomeUnknown: OutcomeUnknown,
+    codes.Unavailable: Unavailable,
+}
+# S3 has codes of its own for the refusals of the fence; the others share theirs with the store.
+_BY_CODE = {kind.code: (kind.code, error) for kind, error in _KINDS.items()} | {
+    kind.s3_code: (kind.code, error) for kind, error in _KINDS.items() if kind is not codes.LeaseLost
+}
+_STANDARD = frozenset({"type", "title", "status", "detail", "code", "advice"})
+# What PostgREST's keys and S3's elements say in words only.
+_SENTENCES = (
+    re.compile(
+        r"Resource (?P<resource>\S+): the write presented token (?P<token>\S+), the fence is (?P<fence>\S+), "
+        r"raised by (?P<raised_by>.*) at (?P<raised_at>\S+); rejection (?P<rejection>\S+)\."
+    ),
+    re.compile(
+        r"The fencing token (?P<token>\S+) of (?P<resource>\S+) has been overtaken by (?P<fence>[0-9.]*[0-9])\."
+    ),
+    re.compile(r"Another holder, (?P<raised_by>.*), uses the fencing token (?P<token>\S+) of (?P<resource>\S+)\."),
+)
+_ELEMENT = re.compile(r"<([A-Za-z][A-Za-z0-9]*)>([^<]*)</\1>")
+_PROXY_STATUS = re.compile(r"\berror=([\w.-]+)")
+
+
+def raise_for_refusal(response: httpx.Response) -> httpx.Response:
+    """The response itself, if it is no error; else the typed one. Its body must have been read."""
+    if not response.is_error:
+        return response
+    raise refusal_from(response.status_code, response.headers, response.content)
+
+
+def refusal_from(status: int, headers: Mapping[str, str], body: bytes) -> FencingError:
+    """The error that an answer with a status from 400 on means."""
+    text = body.decode("utf-8", "replace")
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and "detail" in document and "code" in document:
+        facts = {name: fact for name, fact in document.items() if name not in _STANDARD}
+        return make(status, str(document["code"]), str(document["detail"]), document.get("advice"), facts)
+    if isinstance(document, dict) and "message" in document and "code" in document:
+        said = _told(str(document["message"]), str(document.get("details")))
+        return make(status, str(document["code"]), str(document["message"]), document.get("hint"), said)
+    if "<Error>" in text:
+        elements = {name: html.unescape(value) for name, value in _ELEMENT.findall(text)}
+        return of_elements(status, elements)
+    shown = _PROXY_STATUS.search(headers.get("proxy-status", ""))
+    return make(status, shown[1] if shown else "", f"The answer was {status}.", None, {})
+
+
+def of_elements(status: int, elements: Mapping[str, Any]) -> FencingError:
+    """The same from the elements of S3's error document."""
+    code, message = str(elements.get("Code", "")), str(elements.get("Message", ""))
+    others = {_snake(name): value for name, value in elements.items() if name not in ("Code", "Message", "Resource")}
+    return make(status, code, message, "", {**_told(message), **others})
+
+
+def make(status: int, code: str, message: str, advice: str | None, facts: Mapping[str, Any]) -> FencingError:
+    """The error of this code. What has none of ours is told by its status: only a 4xx means that nothing was done."""
+    if code == codes.LockHeld.code:
+        return NotAcquired(
+            str(facts.get("resource", "")),
+            holder=facts.get("holder"),
+            expires_in=facts.get("expires_in"),
+            code=code,
+            facts=facts,
+        )
+    if code in _BY_CODE:
+        own, kind = _BY_CODE[code]
+        return kind(message, advice=advice, code=own, facts=facts)
+    if status == 429:
+        return Unavailable(message, advice=advice, code=code, facts=facts)
+    if status >= 500 and status != 501:
+        return OutcomeUnknown(message, code=code, facts=facts)
+    return Refused(message, status=status, advice=advice or "", code=code, facts=facts)
+
+
+def _told(*sentences: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for sentence in sentences:
+        for pattern in _SENTENCES:
+            if match := pattern.search(sentence):
+                found |= match.groupdict()
+    return found
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+_NAMES = ("traceparent", "tracestate")
+
+
+def carry_trace(headers: MutableMapping[str, str]) -> None:
+    """Add what tells the trace to the headers of a request, unless they tell of one already."""
+    if "opentelemetry" not in sys.modules or any(name in headers for name in _NAMES):
+        return
+    try:
+        from opentelemetry import propagate  # noqa: PLC0415 - a part of what is there already
+    except ImportError:
+        return
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    headers.update({name: value for name, value in carrier.items() if name in _NAMES})
 
 
 def meant(view: Any, resource: str) -> Any:
@@ -61,7 +184,7 @@ class Api:
         timeout = httpx.Timeout(connect=usual.connect, read=read, write=usual.write, pool=usual.pool)
         headers = dict(self._headers)
         if traced:
-            tracing.carry(headers)
+            carry_trace(headers)
         try:
             answer = await cancellable(
                 partial(session.request, method, self._url + path, json=content, headers=headers, timeout=timeout)
@@ -71,7 +194,7 @@ class Api:
                 f"{self._url} cannot be reached: {type(error).__name__} {error}".rstrip() + "."
             ) from error
         if answer.is_error:
-            refusal = refusals.read(answer.status_code, answer.headers, answer.content)
+            refusal = refusal_from(answer.status_code, answer.headers, answer.content)
             if isinstance(refusal, OutcomeUnknown):
                 raise Unavailable(refusal.message, code=refusal.code, facts=refusal.facts) from refusal
             raise refusal

@@ -17,15 +17,14 @@ import httpx
 from anyio.from_thread import BlockingPortal
 
 from gateway.client import client as asynchronous
+from gateway.client import http
 from gateway.client import lock as locks
-from gateway.client import postgrest
 from gateway.client.client import LIMITS, trusted
-from gateway.client.clock import Clock, now
-from gateway.client.credentials import Credentials, Read
 from gateway.client.errors import Unavailable
 from gateway.client.hold import Hold
 from gateway.client.http import Transport
-from gateway.client.source import Mode, Source
+from gateway.client.s3 import Credentials, Read
+from gateway.client.source import Clock, Mode, Source, now
 
 if TYPE_CHECKING:
     from postgrest import SyncPostgrestClient
@@ -203,7 +202,7 @@ class Lock(Hold):
     def postgrest(self) -> "SyncPostgrestClient":
         """A postgrest client of the gateway's tables. Needs the extra ``client``."""
         if self._postgrest is None:
-            self._postgrest = postgrest.sync_client(self._make_http(), self._means.url)
+            self._postgrest = http.postgrest_client(self._make_http(), self._means.url)
         return self._postgrest
 
     @property

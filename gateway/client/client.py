@@ -13,12 +13,11 @@ from typing import Self
 import httpx
 
 from gateway.client.api import Api
-from gateway.client.clock import Clock, now
 from gateway.client.hold import Means, State, Wanted
 from gateway.client.leases import Leases
 from gateway.client.lock import Lock, OnLoss
 from gateway.client.s3 import Endpoint
-from gateway.client.source import Mode, Source
+from gateway.client.source import Clock, Mode, Source, now
 from gateway.errors import ResourceMalformed
 from gateway.fencing.resource import canonical
 

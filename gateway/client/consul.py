@@ -16,10 +16,9 @@ from typing import Final
 from urllib.parse import quote
 
 from gateway.client.cancellation import GRACE, Remembered, whole
-from gateway.client.clock import Clock, now
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
 from gateway.client.json_service import Answer, Asking
-from gateway.client.source import Held, Mode
+from gateway.client.source import Clock, Held, Mode, now
 
 LONGEST_TTL: Final = 86400.0
 LONGEST_LOOK: Final = 60.0

@@ -12,8 +12,18 @@ FencingError
 └── MissingExtra           a library is not installed (also an ImportError)
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Around the import of a library, where it is used. Raises ``MissingExtra`` where it is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtra(extra) from error
 
 
 class FencingError(Exception):

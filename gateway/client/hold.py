@@ -8,11 +8,10 @@ import httpx
 
 from gateway.client import s3
 from gateway.client.api import Api
-from gateway.client.clock import Clock
 from gateway.client.errors import Stale
 from gateway.client.http import Presenter
 from gateway.client.renewal import Keeper
-from gateway.client.source import Mode
+from gateway.client.source import Clock, Mode
 from gateway.fencing.token import Token
 
 

@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, MutableMapping
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.client import refusals, tracing
+from gateway.client import api
 from gateway.client.cancellation import cancellable
-from gateway.client.errors import FencingError, Stale
+from gateway.client.errors import FencingError, Stale, needs
 from gateway.errors import TokenUsed
+
+if TYPE_CHECKING:
+    from postgrest import AsyncPostgrestClient, SyncPostgrestClient
+
 
 FENCED = ("Fencing-Token", "Fencing-Resource", "Fencing-Holder", "Fencing-Sequencer")
 _PORTS = {"http": 80, "https": 443}
@@ -60,7 +64,7 @@ class Presenter:
             headers.update({name: value for name, value in self._hold.headers.items() if name not in headers})
         if self._api_key is not None:
             headers.setdefault("Authorization", f"Bearer {self._api_key}")
-        tracing.carry(headers)
+        api.carry_trace(headers)
 
     def concerns(self, response: httpx.Response) -> bool:
         """Whether the answer may be a refusal by the fence, so that its body has to be read."""
@@ -68,7 +72,7 @@ class Presenter:
 
     def look(self, response: httpx.Response) -> httpx.Response:
         """An answer whose body has been read, to be handed on. Raises what the fence has refused; nothing else."""
-        refusal = refusals.read(response.status_code, response.headers, response.content)
+        refusal = api.refusal_from(response.status_code, response.headers, response.content)
         note(refusal, self._hold)
         kept = httpx.Headers(
             [(name, value) for name, value in response.headers.raw if name.lower() not in _OF_THE_TRANSFER]
@@ -120,3 +124,19 @@ class Transport(httpx.BaseTransport):
             return response
         response.read()
         return self._presenter.look(response)
+
+
+def async_postgrest_client(fenced: httpx.AsyncClient, url: str) -> "AsyncPostgrestClient":
+    """Over ``fenced``, which is closed with it."""
+    with needs("client"):
+        from postgrest import AsyncPostgrestClient  # noqa: PLC0415 - slow to load, and not everybody's
+
+    return AsyncPostgrestClient(f"{url}/v1/tables", headers={}, http_client=fenced)
+
+
+def postgrest_client(fenced: httpx.Client, url: str) -> "SyncPostgrestClient":
+    """The same for threads."""
+    with needs("client"):
+        from postgrest import SyncPostgrestClient  # noqa: PLC0415
+
+    return SyncPostgrestClient(f"{url}/v1/tables", headers={}, http_client=fenced)

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from gateway.client.cancellation import GRACE, Remembered, whole
-from gateway.client.clock import Clock, now
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Unavailable
 from gateway.client.json_service import Answer, Asking
-from gateway.client.source import Held, Mode
+from gateway.client.source import Clock, Held, Mode, now
 
 IN_CLUSTER: Final = "https://kubernetes.default.svc"
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")

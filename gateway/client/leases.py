@@ -9,10 +9,9 @@ from typing import Any
 
 from gateway.client.api import Api, meant
 from gateway.client.cancellation import finish
-from gateway.client.clock import Clock, now
 from gateway.client.errors import LockLost, NotAcquired, Refused, Unavailable
 from gateway.client.renewal_batch import Bundling
-from gateway.client.source import Held, Mode
+from gateway.client.source import Clock, Held, Mode, now
 from gateway.fencing.token import Token
 
 STRETCH = 20.0

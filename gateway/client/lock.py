@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import httpx
 
-from gateway.client import credentials, postgrest, s3
+from gateway.client import http, s3
 from gateway.client.api import Api, meant, said
 from gateway.client.cancellation import Body, finish
-from gateway.client.credentials import Credentials, Read
 from gateway.client.errors import FencingError, IssuerWentBackwards, Stale, Unavailable
 from gateway.client.hold import Hold, State
 from gateway.client.http import AsyncTransport
 from gateway.client.leases import Leases
 from gateway.client.renewal import Keeper
+from gateway.client.s3 import Credentials, Read, aws_environment
 from gateway.client.source import Held, Source
 from gateway.fencing.token import Token
 
@@ -125,7 +125,7 @@ class Lock(Hold):
     def postgrest(self) -> "AsyncPostgrestClient":
         """A postgrest client of the gateway's tables. Needs the extra ``client``."""
         if self._postgrest is None:
-            self._postgrest = postgrest.async_client(self._client(), self._means.url)
+            self._postgrest = http.async_postgrest_client(self._client(), self._means.url)
         return self._postgrest
 
     def s3(self, **config: Any) -> AbstractAsyncContextManager[Any]:
@@ -143,7 +143,7 @@ class Lock(Hold):
         expire.
         """
         self.check()
-        return await credentials.issued(self._means.api, self.headers, pattern, ttl, read)
+        return await s3.issue_credentials(self._means.api, self.headers, pattern, ttl, read)
 
     async def environment(
         self, *, s3: bool = True, pattern: str | None = None, ttl: int = 3600, read: Read = "own"
@@ -153,7 +153,7 @@ class Lock(Hold):
         ``s3``: with temporary S3 keys, and the gateway as AWS' endpoint; ``pattern``, ``ttl`` and ``read`` are theirs.
         """
         keys = await self.credentials(pattern, ttl, read) if s3 else None
-        return credentials.environment(self.headers, self._means.url, keys)
+        return aws_environment(self.headers, self._means.url, keys)
 
     async def __aenter__(self) -> Self:
         if self._loop is not None:

@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from gateway.client.cancellation import GRACE, Remembered, whole
-from gateway.client.clock import Clock, now
-from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
-from gateway.client.extras import needs
-from gateway.client.source import Held, Mode
+from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable, needs
+from gateway.client.source import Clock, Held, Mode, now
 
 if TYPE_CHECKING:
     import psycopg

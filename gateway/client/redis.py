@@ -17,10 +17,8 @@ from urllib.parse import quote
 import anyio
 
 from gateway.client.cancellation import whole
-from gateway.client.clock import Clock, now
-from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
-from gateway.client.extras import needs
-from gateway.client.source import Held, Mode
+from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable, needs
+from gateway.client.source import Clock, Held, Mode, now
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -4,9 +4,8 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 
-from gateway.client.clock import Clock
 from gateway.client.errors import FencingError, LockLost
-from gateway.client.source import Held, Source
+from gateway.client.source import Clock, Held, Source
 
 TICK = 1.0
 """Seconds between two looks at the clock. An event loop's own timers stand still while the machine is suspended."""

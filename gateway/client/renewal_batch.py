@@ -13,9 +13,8 @@ from itertools import count
 from typing import Final
 
 from gateway.client.api import Api
-from gateway.client.clock import Clock
 from gateway.client.errors import LockLost
-from gateway.client.source import Held
+from gateway.client.source import Clock, Held
 from gateway.errors import LeaseLost
 
 MOST: Final = 100

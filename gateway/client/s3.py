@@ -2,17 +2,69 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
-from gateway.client import refusals, tracing
-from gateway.client.errors import Refused
-from gateway.client.extras import needs
+from gateway.client import api
+from gateway.client.api import Api, said
+from gateway.client.errors import Refused, needs
 from gateway.client.http import FENCED, Shown, note, origin
+
+Read: TypeAlias = Literal["own", "all"] | Sequence[str]
+"""The reads of temporary keys: what they write; every bucket; or what they write and what these patterns cover."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Temporary S3 keys that write under one token, to one resource, and to nothing else.
+
+    They read what they write, and beside it what they were asked for with.
+    """
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(repr=False)
+    expiration: datetime
+
+    def environment(self) -> dict[str, str]:
+        """Them as AWS' tools read them."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
+            "AWS_SESSION_TOKEN": self.session_token,
+        }
+
+
+async def issue_credentials(
+    api: Api, headers: dict[str, str], pattern: str | None, ttl: int, read: Read = "own"
+) -> Credentials:
+    """Ask for them. ``headers`` are those of the lock; ``ttl`` is in seconds."""
+    content = {**said(headers), "resource": pattern or headers["Fencing-Resource"], "ttl": ttl}
+    if read != "own":
+        content["read"] = read if isinstance(read, str) else list(read)
+    answer = await api.ask("POST", "/v1/credentials", content)
+    return Credentials(
+        answer["access_key_id"],
+        answer["secret_access_key"],
+        answer["session_token"],
+        datetime.fromisoformat(answer["expiration"]),
+    )
+
+
+def aws_environment(headers: dict[str, str], url: str, keys: Credentials | None) -> dict[str, str]:
+    """What a command finds in its environment: the lock, the gateway, and with ``keys`` what AWS' tools go by."""
+    variables = {name.upper().replace("-", "_"): value for name, value in headers.items()}
+    variables["GATEWAY_URL"] = url
+    if keys is not None:
+        variables |= keys.environment()
+        variables |= {"AWS_ENDPOINT_URL": url, "AWS_ENDPOINT_URL_S3": url}
+    return variables
+
 
 _PATH_STYLE: dict[str, Any] = {"signature_version": "s3v4", "s3": {"addressing_style": "path"}}
 _ONE_AT_A_TIME = threading.Lock()
@@ -123,14 +175,14 @@ class _Fence:
     def carry(self, request: Any, **_: Any) -> None:
         """After it is signed: what stands on the way may change the headers of a trace."""
         if self._is_ours(request.url):
-            tracing.carry(request.headers)
+            api.carry_trace(request.headers)
 
     def look(self, http_response: Any, parsed: dict[str, Any], **_: Any) -> None:
         """Raise what the fence has refused, also where it is but one of several deletions."""
         if http_response.status_code >= 300:
-            note(refusals.of_elements(http_response.status_code, parsed.get("Error", {})), self._hold)
+            note(api.of_elements(http_response.status_code, parsed.get("Error", {})), self._hold)
         for each in parsed.get("Errors", ()):
-            note(refusals.of_elements(412, each), self._hold)
+            note(api.of_elements(412, each), self._hold)
 
     def _is_ours(self, url: str) -> bool:
         scheme, host, port = origin(url)

@@ -8,7 +8,7 @@ What each method owes:
 
 - Connections are made on first use, in the event loop that uses them, and again after ``aclose``: the constructor does
   no I/O, so that the blocking client can be given a source, too.
-- Time is counted by ``gateway.client.clock.now`` (or the clock given to the constructor), from *before* the request
+- Time is counted by ``gateway.client.source.now`` (or the clock given to the constructor), from *before* the request
   was sent: a pause in the midst of a call then only makes validity shorter.
 - Cancellation leaves nothing behind: a cancelled ``acquire`` gives back what it may have got, or leaves the queue, in
   bounded time, and then raises ``CancelledError``.
@@ -16,8 +16,24 @@ What each method owes:
   A ``renew`` that raises it must have changed nothing for the worse.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
+
+Clock: TypeAlias = Callable[[], float]
+"""Seconds since some moment in the past; never set, never going backwards."""
+
+_BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def now() -> float:
+    """Seconds by CLOCK_BOOTTIME where there is one (Linux), else by the monotonic clock.
+
+    CLOCK_MONOTONIC stands still on Linux while the machine is suspended, and leases go on running out meanwhile.
+    """
+    return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
+
 
 Mode: TypeAlias = Literal["exclusive", "shared"]
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from gateway.client.address import source_at
 from gateway.client.child import Ended, Signals, supervise
 from gateway.client.client import FencedClient
-from gateway.client.credentials import Read
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Stale, Unavailable
 from gateway.client.lock import Lock
+from gateway.client.s3 import Read
 from gateway.client.source import Mode, Source
 from gateway.errors import ConfigurationError
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import GatewayError
 from gateway.http.head import Head
-from gateway.observe import context
+from gateway.observe import stages
 from gateway.observe.events import Observe, RequestAnswered, RequestFailed
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
@@ -43,7 +43,7 @@ class Middleware:
             return
         began = perf_counter()
         request_id = f"{self._prefix}{next(self._count):016x}"
-        context.REQUEST_ID.set(request_id)
+        stages.REQUEST_ID.set(request_id)
         identity = (REQUEST_ID, request_id.encode())
         client = scope.get("client")
         state = scope.setdefault("state", {})

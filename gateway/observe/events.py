@@ -64,7 +64,7 @@ class StageLeft(NamedTuple):
 
 
 class TripBegun(NamedTuple):
-    """Statements that came together are sent together. ``origins``: ``gateway.observe.context.ORIGIN`` of each."""
+    """Statements that came together are sent together. ``origins``: ``gateway.observe.stages.ORIGIN`` of each."""
 
     writes: bool
     origins: tuple[object, ...]

@@ -8,7 +8,6 @@ from typing import Any, get_args
 import structlog
 
 from gateway.fencing.redaction import redacted
-from gateway.observe.context import REQUEST_ID, TRACE_IDS
 from gateway.observe.events import (
     AlarmCleared,
     AlarmRaised,
@@ -32,6 +31,7 @@ from gateway.observe.events import (
     WebhookFailed,
     WriteRefused,
 )
+from gateway.observe.stages import REQUEST_ID, TRACE_IDS
 
 
 def _of_the_request(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

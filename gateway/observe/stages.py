@@ -5,9 +5,10 @@ write of the same holder.
 """
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from time import perf_counter
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from gateway.observe.events import Observe, Service, ServiceAnswered, ServiceAsked, StageEntered, StageLeft
 
@@ -86,3 +87,20 @@ class asking:  # noqa: N801
         failure = None if error is None else getattr(error, "code", type(error).__name__)
         seconds = perf_counter() - self._began
         self._observe(ServiceAnswered(self._service, self._method, self.status, seconds, failure))
+
+
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+
+REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The id of the request; None outside of any."""
+
+ORIGIN: ContextVar[object | None] = ContextVar("origin", default=None)
+"""Where in a trace this is; None where there is no trace. Only ``gateway.observe.tracing`` looks into it."""
+
+SENT_ALONG: ContextVar[Headers] = ContextVar("sent_along", default=())
+"""Headers that go along with requests to other services, so that they can carry the trace on. They are not signed: what
+stands on the way may change them.
+"""
+
+TRACE_IDS: dict[str, str] = {}
+"""The trace of each request under way, by the id of the request; nothing where nobody traces."""

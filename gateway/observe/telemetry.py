@@ -12,8 +12,7 @@ from gateway.fencing.rules import Mode
 from gateway.observe.events import Observe, Sinks
 from gateway.observe.gauges import Standing
 from gateway.observe.logs import log_requests
-from gateway.observe.metrics import Measures
-from gateway.observe.prometheus import Exposition
+from gateway.observe.metrics import Exposition, Measures
 
 if TYPE_CHECKING:
     from gateway.observe.tracing import Tracing

@@ -24,7 +24,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.fencing.redaction import redacted
-from gateway.observe.context import ORIGIN, SENT_ALONG, TRACE_IDS
 from gateway.observe.events import (
     Event,
     Observe,
@@ -41,6 +40,7 @@ from gateway.observe.events import (
     WriteAccepted,
     WriteRefused,
 )
+from gateway.observe.stages import ORIGIN, SENT_ALONG, TRACE_IDS
 
 QUEUE = 4096
 """Spans that wait to be sent; what comes beyond pushes the oldest out."""

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from gateway.auth.callers import Keys
 from gateway.errors import GatewayError
 from gateway.http.body import Bodies
-from gateway.web import entries, lists, live, login, observe_mode, overview, report, resource, resources
+from gateway.web import entries, lists, live, login, observe_mode, overview, report, resource
 from gateway.web.login import Clock, Door, Protection
 from gateway.web.rendering import Site
 
@@ -30,7 +30,7 @@ def build(site: Site, keys: Keys, clock: Clock, bodies: Bodies) -> ASGIApp:
             *lists.routes(site),
             *entries.routes(site),
             *observe_mode.routes(site),
-            *resources.routes(site),
+            *resource.search_routes(site),
             *resource.routes(site),
             *report.routes(site),
             *live.routes(site),

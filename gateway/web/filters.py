@@ -50,7 +50,7 @@ class Asked:
         return said + [("kind", kind.value) for kind in self.kinds]
 
 
-def read(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tuple[Kind, ...] = ()) -> Asked:
+def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tuple[Kind, ...] = ()) -> Asked:
     """Read the parameters of an address. ``now``: the database's. ``kinds``: what the list is about; none: anything.
 
     Raises ``RequestMalformed``, which names the field.
@@ -80,7 +80,7 @@ def read(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tuple[Kind
     return Asked({**kept, **given}, asked_kinds, filters, before, after)
 
 
-def field(parameters: Sequence[tuple[str, str]], name: str) -> str | None:
+def form_field(parameters: Sequence[tuple[str, str]], name: str) -> str | None:
     """A field that is no filter; None where it says nothing. Raises ``RequestMalformed``."""
     return next((_checked(name, value) for given, value in parameters if given == name and value), None)
 

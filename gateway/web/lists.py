@@ -13,7 +13,7 @@ from gateway.db import search
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Kind
 from gateway.web import filters
-from gateway.web.filters import PLANES, REASONS, SPANS, Asked, read
+from gateway.web.filters import PLANES, REASONS, SPANS, Asked, read_filters
 from gateway.web.rendering import Site
 from gateway.web.words import titles
 
@@ -65,7 +65,7 @@ async def _show(site: Site, one: List, request: Request) -> Response:
     sent = request.query_params.multi_items()
     page, problem, asked = None, None, None
     try:
-        asked = read(sent, now, one.kinds)
+        asked = read_filters(sent, now, one.kinds)
         page = await filters.page(site.database, asked)
     except RequestMalformed as error:
         problem = error.message
@@ -88,7 +88,7 @@ async def _show(site: Site, one: List, request: Request) -> Response:
 
 
 async def _export(site: Site, name: str, request: Request) -> Response:
-    asked = read(request.query_params.multi_items(), await site.database.now())
+    asked = read_filters(request.query_params.multi_items(), await site.database.now())
     return Forwarded(site, f"/v1/{name}", urlencode(asked.exported))
 
 

@@ -11,9 +11,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import LIFETIME, Keys
 from gateway.auth.principal import Principal
-from gateway.auth.sessions import LIFETIME
 from gateway.errors import BodyTooLarge, RequestMalformed, Unauthenticated
 from gateway.http.body import Bodies, ClientGone
 from gateway.http.head import Head

@@ -17,11 +17,9 @@ from gateway.api.reports import answer
 from gateway.db import search
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Entry, Filters, Kind
-from gateway.web import timelines
-from gateway.web.filters import field, read
+from gateway.web.filters import form_field, read_filters
 from gateway.web.rendering import Site
-from gateway.web.resource import lag
-from gateway.web.timelines import Shown
+from gateway.web.resource import Shown, lag, read_timeline
 
 MOST_WRITES = 1000
 MOST_EVENTS = 500
@@ -44,7 +42,7 @@ def routes(site: Site) -> list[Route]:
 
     async def download(request: Request) -> Response:
         sent = request.query_params.multi_items()
-        asked, name = read(sent, await site.database.now()), field(sent, "name")
+        asked, name = read_filters(sent, await site.database.now()), form_field(sent, "name")
         if name is None:
             raise RequestMalformed("name: which resource?", advice="Open the report from the page of a resource.")
         return answer(await make(site, name, asked.filters.since, asked.filters.until))
@@ -57,7 +55,7 @@ async def make(site: Site, resource: str, since: datetime | None, until: datetim
 
     Raises ``RequestMalformed`` for spans that are none.
     """
-    found = await timelines.shown(site.database, resource, since, until)
+    found = await read_timeline(site.database, resource, since, until)
     writes = await _listed(site, found, (Kind.REJECTION,), MOST_WRITES)
     events = await _listed(site, found, _OTHERS, MOST_EVENTS)
     styles = "\n".join(site.assets.text(name) for name in _STYLES)

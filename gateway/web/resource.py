@@ -6,23 +6,83 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.db import leases, search, timeline
+from gateway.db import fences, leases, overview, record, search, timeline
+from gateway.db.database import Database
+from gateway.db.record import Head
 from gateway.errors import RequestMalformed
 from gateway.fencing.lease import LockView
 from gateway.fencing.record import Entry, Filters, Kind
 from gateway.fencing.rules import Fence, Mode
 from gateway.text import machine_time
-from gateway.timeline import window
-from gateway.timeline.history import Span
+from gateway.timeline import axis, picture
+from gateway.timeline.history import History, Span
+from gateway.timeline.shapes import Picture
 from gateway.web import filters as paging
-from gateway.web import timelines
-from gateway.web.filters import SPANS, Asked, field, read
-from gateway.web.rendering import Site, address
+from gateway.web.filters import SPANS, Asked, form_field, read_filters
+from gateway.web.rendering import Site, address, resource_address
 from gateway.web.rules import rules
-from gateway.web.timelines import Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A timeline, made at ``now`` by the database's clock, when the record ended at ``head``.
+
+    ``last`` is when the last thing of note happened to the resource, within the span or not; None if nothing ever has.
+    """
+
+    history: History
+    picture: Picture
+    head: Head
+    now: datetime
+    last: datetime | None
+
+    @property
+    def span(self) -> Span:
+        return self.history.span
+
+
+async def read_timeline(
+    database: Database, resource: str, since: datetime | None, until: datetime | None, *, whole: bool = False
+) -> Shown:
+    """The timeline from ``since`` to ``until``. Without either: of the last day on which something of note happened.
+
+    ``whole``: of everything there is on record instead. Raises ``RequestMalformed`` for spans that are none.
+    """
+    now = await database.now()
+    await record.seal(database)
+    head = await record.head(database)
+    newest = await search.page(database, Filters(resource=resource), 1, before=head.position + 1)
+    last = newest[0].at if newest else None
+    if since is None and until is None:
+        span = await _eventful(database, resource, last, head.position, now, whole=whole)
+    else:
+        until = now if until is None else until
+        span = checked(until - axis.DAY if since is None else since, until)
+    history = await timeline.history(database, resource, span, head.position)
+    return Shown(history, picture.draw(history), head, now, last)
+
+
+def checked(since: datetime, until: datetime) -> Span:
+    """A span somebody has asked for. Raises ``RequestMalformed``."""
+    if not axis.EARLIEST <= since < until <= axis.LATEST:
+        raise RequestMalformed("since must be before until, and both in a year from 2000 to 2199.")
+    return Span(since, until)
+
+
+async def _eventful(
+    database: Database, resource: str, last: datetime | None, position: int, now: datetime, *, whole: bool
+) -> Span:
+    if last is None:
+        return Span(now - axis.DAY, now)
+    # The last on record need not be the last that happened: what is committed late is sealed late.
+    within = None if whole else Span(last - axis.DAY, max(now, last))
+    extent = await timeline.extent(database, resource, position, within)
+    assert extent is not None
+    return axis.fitted(*extent, now)
+
 
 PATH = "/ui/resource"
 _QUEUE = 5
@@ -52,12 +112,12 @@ def routes(site: Site) -> list[Route]:
 
     async def show(request: Request) -> Response:
         sent = request.query_params.multi_items()
-        asked = read(sent, await site.database.now(), (Kind.REJECTION,))
-        name = field(sent, "name")
+        asked = read_filters(sent, await site.database.now(), (Kind.REJECTION,))
+        name = form_field(sent, "name")
         if name is None:
             raise RequestMalformed("name: which resource?", advice="Look for it on the page of resources.")
-        whole = field(sent, "whole") == "true"
-        found = await timelines.shown(site.database, name, asked.filters.since, asked.filters.until, whole=whole)
+        whole = form_field(sent, "whole") == "true"
+        found = await read_timeline(site.database, name, asked.filters.since, asked.filters.until, whole=whole)
         page = await paging.page(site.database, _of_span(asked, name, found.span))
         standing = await _standing(site, name, found)
         known = standing.fence is not None or found.last is not None or bool(standing.lock.holders)
@@ -128,10 +188,10 @@ def _entry(identifier: UUID) -> str:
 def _steps(name: str, found: Shown) -> list[Step]:
     span, zoom = found.span, _zoom(name)
     ways = (
-        ("← Earlier", window.earlier(span)),
-        ("Zoom out", window.wider(span, found.now)),
-        ("Zoom in", window.narrower(span)),
-        ("Later →", window.later(span, found.now)),
+        ("← Earlier", axis.earlier(span)),
+        ("Zoom out", axis.wider(span, found.now)),
+        ("Zoom in", axis.narrower(span)),
+        ("Later →", axis.later(span, found.now)),
     )
     return [
         *(Step(title, None if to is None else zoom(to)) for title, to in ways),
@@ -147,3 +207,38 @@ def _span_fields(span: Span) -> list[tuple[str, str]]:
 def _field(moment: datetime) -> str:
     """As a field of a form takes it, to the second."""
     return machine_time(moment)[:19]
+
+
+_PAGE = 50
+_MOST = 10
+_LATELY = timedelta(days=7)
+
+
+def search_routes(site: Site) -> list[Route]:
+    """``/ui/resources``."""
+
+    async def show(request: Request) -> Response:
+        database = site.database
+        now = await database.now()
+        sent = request.query_params.multi_items()
+        prefix, after = form_field(sent, "prefix") or "", form_field(sent, "after_name") or ""
+        found = await fences.listed(database, prefix, after, _PAGE + 1)
+        if prefix and not after and [fence.resource for fence in found] == [prefix]:
+            return RedirectResponse(resource_address(prefix), 303)
+        await record.seal(database)
+        since = now - _LATELY
+        return site.pages.render(
+            request,
+            "resources.html",
+            now=now,
+            fields={"prefix": prefix},
+            prefix=prefix,
+            found=found[:_PAGE],
+            more=found[_PAGE - 1].resource if len(found) > _PAGE else None,
+            first=not after,
+            troubled=await overview.resources_refused(database, since, _MOST),
+            taken_over=await overview.resources_taken_over(database, since, _MOST),
+            looked_at=overview.LOOKED_AT,
+        )
+
+    return [Route("/ui/resources", show)]

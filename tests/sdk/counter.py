@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gateway.client.clock import now
 from gateway.client.errors import LockLost, NotAcquired, Unavailable
-from gateway.client.source import Held, Mode, Source
+from gateway.client.source import Held, Mode, Source, now
 
 
 def slow() -> float:

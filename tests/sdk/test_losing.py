@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.client import FencedClient, Held, LockLost, NotAcquired, Stale, Unavailable, clock
+from gateway.client import FencedClient, Held, LockLost, NotAcquired, Stale, Unavailable, source
 from gateway.client.lock import Barrier
 from tests.sdk.counter import Counter, slow
 from tests.sdk.stage import Stage
@@ -265,7 +265,7 @@ async def test_the_clock_of_a_machine_that_was_suspended(stage: Stage, job: str)
 def test_the_clock_is_one_that_runs_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = {time.CLOCK_BOOTTIME: 7.0}
     monkeypatch.setattr(time, "clock_gettime", readings.__getitem__)
-    assert clock.now() == 7.0
+    assert source.now() == 7.0
 
 
 async def test_a_refusal_in_the_midst_of_the_work(stage: Stage, client: FencedClient) -> None:

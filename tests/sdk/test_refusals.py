@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from gateway import errors
+from gateway.client.api import refusal_from
 from gateway.client.errors import (
     FencingError,
     Implausible,
@@ -17,7 +18,6 @@ from gateway.client.errors import (
     Stale,
     Unavailable,
 )
-from gateway.client.refusals import read
 from gateway.errors import GatewayError
 from gateway.http.middleware import problem
 from gateway.objects.s3 import xml
@@ -48,23 +48,23 @@ CASES: list[tuple[GatewayError, type[FencingError]]] = [
 
 
 def as_problem(error: GatewayError) -> FencingError:
-    return read(error.status, {}, orjson.dumps(problem(error)))
+    return refusal_from(error.status, {}, orjson.dumps(problem(error)))
 
 
 def as_table(error: GatewayError) -> FencingError:
     answer = failures.answer(error)
     headers = {name.decode(): value.decode() for name, value in answer.headers}
     assert isinstance(answer.body, bytes)
-    return read(answer.status, headers, answer.body)
+    return refusal_from(answer.status, headers, answer.body)
 
 
 def as_table_without_body(error: GatewayError) -> FencingError:
     answer = failures.answer(error)
-    return read(answer.status, {name.decode(): value.decode() for name, value in answer.headers}, b"")
+    return refusal_from(answer.status, {name.decode(): value.decode() for name, value in answer.headers}, b"")
 
 
 def as_s3(error: GatewayError) -> FencingError:
-    return read(error.status, {}, xml.render(error, path="/bucket/key", request_id="1"))
+    return refusal_from(error.status, {}, xml.render(error, path="/bucket/key", request_id="1"))
 
 
 PLANES: list[Plane] = [as_problem, as_table, as_table_without_body, as_s3]
@@ -110,7 +110,7 @@ def test_all_there_is_to_know_of_a_takeover(plane: Plane) -> None:
     ],
 )
 def test_answers_of_others(status: int, body: bytes, kind: type[FencingError]) -> None:
-    found = read(status, {}, body)
+    found = refusal_from(status, {}, body)
     assert type(found) is kind
     if b"&lt;" in body:
         assert (found.code, found.message) == ("AccessDenied", "a < b")
@@ -118,7 +118,7 @@ def test_answers_of_others(status: int, body: bytes, kind: type[FencingError]) -
 
 def test_what_a_lock_says_of_who_has_it() -> None:
     facts = {"resource": "order/5", "holder": "a", "expires_in": 2.5}
-    found = read(409, {}, orjson.dumps({**problem(errors.LockHeld("No.")), **facts}))
+    found = refusal_from(409, {}, orjson.dumps({**problem(errors.LockHeld("No.")), **facts}))
     assert isinstance(found, NotAcquired)
     assert (found.resource, found.holder, found.expires_in) == ("order/5", "a", 2.5)
     assert str(found).startswith("The lock order/5 is held by a.")

@@ -14,8 +14,7 @@ import pytest
 import trustme
 
 from gateway.client.errors import LockLost, NotAcquired, Refused, Unavailable
-from gateway.client.etcd import EtcdSource
-from gateway.client.etcd_api import EtcdApi, decoded, encoded
+from gateway.client.etcd import EtcdApi, EtcdSource, decoded, encoded
 from gateway.client.source import Held
 from tests.processes import closed_port, free_port
 from tests.sources import servers

@@ -14,9 +14,9 @@ import pytest
 import trustme
 from aiohttp import web
 
-from gateway.client.clock import now
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
 from gateway.client.kubernetes import KubernetesSource, name_of
+from gateway.client.source import now
 from tests.processes import closed_port
 from tests.sources.conftest import started
 from tests.sources.exchanges import Fault

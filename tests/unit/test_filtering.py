@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from gateway.api.record_filters import EventFilters
+from gateway.api.record_views import EventFilters
 from gateway.commands.record_client import WHAT, WHEN, Filters, filtered
 
 

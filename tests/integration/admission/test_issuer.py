@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from gateway import wiring
+from gateway.admission import MAX_ANSWER, Issuer, Verdict
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
 from gateway.fencing.sequencer import Sequencer, Signer
-from gateway.issuer import MAX_ANSWER, Issuer, Verdict
 from tests.integration.admission.ways import WAYS
 from tests.integration.admission.world import FORGED, Shown, World, opened, sequencer
 from tests.running import API_KEY

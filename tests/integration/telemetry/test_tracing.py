@@ -307,9 +307,9 @@ assert not [name for name in sys.modules if name.startswith("opentelemetry.sdk")
 """
 _OF_THE_CLIENT = """
 import sys
-from gateway.client import FencedClient, tracing
+from gateway.client import FencedClient, api
 headers = {}
-tracing.carry(headers)
+api.carry_trace(headers)
 assert not headers
 assert "opentelemetry" not in sys.modules
 """

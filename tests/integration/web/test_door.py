@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from gateway.auth import sessions
+from gateway.auth import callers
 from gateway.auth.callers import Keys
 from gateway.config.server import CallerKeys
 from gateway.db.database import Database
@@ -60,7 +60,7 @@ async def test_a_writer_is_not_let_in(dsn: str) -> None:
         assert "set-cookie" not in answer.headers
         assert "may not read the record" in answer.text
         # Nor with a session of its own making, which it can sign.
-        forged = sessions.issue("writer", sessions.key(KEYS["writer"]), datetime.now(UTC))
+        forged = callers.issue_session("writer", callers.session_key(KEYS["writer"]), datetime.now(UTC))
         for path in PAGES:
             shown = await client.get(path, headers={"Cookie": f"gateway_session={forged}"})
             assert shown.status_code == 403
@@ -77,9 +77,9 @@ async def test_a_wrong_key_is_told_nothing(dsn: str) -> None:
 
 
 async def test_a_session_that_was_touched_is_none(dsn: str) -> None:
-    good = sessions.issue("auditor", sessions.key(KEYS["auditor"]), datetime.now(UTC))
+    good = callers.issue_session("auditor", callers.session_key(KEYS["auditor"]), datetime.now(UTC))
     version, caller, expires, proof = good.split(".")
-    admin = sessions.issue("admin", sessions.key("guessed"), datetime.now(UTC))
+    admin = callers.issue_session("admin", callers.session_key("guessed"), datetime.now(UTC))
     touched = [
         f"{version}.{caller}.{int(expires) + 1}.{proof}",
         f"{version}.{admin.split('.')[1]}.{expires}.{proof}",

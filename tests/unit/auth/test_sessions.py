@@ -6,44 +6,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth import sessions
+from gateway.auth import callers
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-KEYS = {"ann": sessions.key("ann's key"), "Jürgen.ü": sessions.key("another key")}
+KEYS = {"ann": callers.session_key("ann's key"), "Jürgen.ü": callers.session_key("another key")}
 
 
 @pytest.mark.parametrize("caller", KEYS)
 def test_a_session_is_its_callers_for_twelve_hours(caller: str) -> None:
-    session = sessions.issue(caller, KEYS[caller], NOW)
+    session = callers.issue_session(caller, KEYS[caller], NOW)
     assert session.isascii()
     assert session.isprintable()
     assert not set(session) & set(' ",;\\')
     for later in (timedelta(), timedelta(hours=11, minutes=59, seconds=59)):
-        assert sessions.caller_of(session, KEYS.get, NOW + later) == caller
-    assert sessions.caller_of(session, KEYS.get, NOW + timedelta(hours=12)) is None
+        assert callers.caller_of(session, KEYS.get, NOW + later) == caller
+    assert callers.caller_of(session, KEYS.get, NOW + timedelta(hours=12)) is None
 
 
 def test_a_session_ends_with_its_key() -> None:
-    session = sessions.issue("ann", KEYS["ann"], NOW)
-    assert sessions.caller_of(session, {"ann": sessions.key("new key")}.get, NOW) is None
-    assert sessions.caller_of(session, dict[str, bytes]().get, NOW) is None
+    session = callers.issue_session("ann", KEYS["ann"], NOW)
+    assert callers.caller_of(session, {"ann": callers.session_key("new key")}.get, NOW) is None
+    assert callers.caller_of(session, dict[str, bytes]().get, NOW) is None
 
 
 @given(st.data())
 def test_a_session_with_one_character_changed_is_nobodys(data: st.DataObject) -> None:
-    session = sessions.issue("ann", KEYS["ann"], NOW)
+    session = callers.issue_session("ann", KEYS["ann"], NOW)
     at = data.draw(st.integers(0, len(session) - 1))
     other = data.draw(st.characters().filter(lambda one: one != session[at]))
-    assert sessions.caller_of(session[:at] + other + session[at + 1 :], KEYS.get, NOW) is None
+    assert callers.caller_of(session[:at] + other + session[at + 1 :], KEYS.get, NOW) is None
 
 
 @given(st.text())
 def test_nothing_else_is_a_session(text: str) -> None:
-    assert sessions.caller_of(text, KEYS.get, NOW) is None
-    assert sessions.caller_of(f"ps1.{text}", KEYS.get, NOW) is None
-    assert sessions.caller_of(f"ps1.YW5u.{text}.x", KEYS.get, NOW) is None
+    assert callers.caller_of(text, KEYS.get, NOW) is None
+    assert callers.caller_of(f"ps1.{text}", KEYS.get, NOW) is None
+    assert callers.caller_of(f"ps1.YW5u.{text}.x", KEYS.get, NOW) is None
 
 
 def test_the_key_is_for_nothing_else() -> None:
-    assert sessions.key("ann's key") != b"ann's key"
-    assert len(sessions.key("")) == 32
+    assert callers.session_key("ann's key") != b"ann's key"
+    assert len(callers.session_key("")) == 32

@@ -19,8 +19,7 @@ from gateway.observe.events import (
 )
 from gateway.observe.gauges import Standing
 from gateway.observe.instruments import SECONDS, Histogram, Names
-from gateway.observe.metrics import MOST_RULES, Measures
-from gateway.observe.prometheus import Exposition
+from gateway.observe.metrics import MOST_RULES, Exposition, Measures
 
 
 def refused(rule: str | None, reason: str = "token-stale", *, enforced: bool = True) -> WriteRefused:

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.timeline import window
+from gateway.timeline import axis
 from gateway.timeline.axis import Axis
 from gateway.timeline.history import Span
 from tests.unit.timeline.samples import NOON, at
 
 
-def axis(seconds: float) -> Axis:
+def axis_of(seconds: float) -> Axis:
     return Axis(Span(NOON, at(seconds)), 0.0, 1000.0)
 
 
@@ -26,11 +26,11 @@ def axis(seconds: float) -> Axis:
     ],
 )
 def test_ticks_are_round(seconds: float, labels: list[str]) -> None:
-    assert [tick.label for tick in axis(seconds).ticks()] == labels
+    assert [tick.label for tick in axis_of(seconds).ticks()] == labels
 
 
 def test_a_day_is_said_where_it_begins() -> None:
-    ticks = axis(86400).ticks()
+    ticks = axis_of(86400).ticks()
     assert [(tick.label, tick.day) for tick in ticks if tick.day] == [("12:00", "1 Mar 2026"), ("00:00", "2 Mar 2026")]
 
 
@@ -48,20 +48,20 @@ def test_a_fitted_span_has_all_that_happened_and_nothing_to_come(
     first: float, length: float, since_then: float
 ) -> None:
     begin, end, now = at(first), at(first + length), at(first + length + since_then)
-    span = window.fitted(begin, end, now)
+    span = axis.fitted(begin, end, now)
     assert span.since <= begin
-    assert end <= span.until <= max(now, end + window.SHORTEST / 20)
-    assert span.length >= window.SHORTEST
+    assert end <= span.until <= max(now, end + axis.SHORTEST / 20)
+    assert span.length >= axis.SHORTEST
 
 
 def test_from_one_span_to_another() -> None:
     span, now = Span(at(0), at(100)), at(1000)
-    assert window.wider(span, now) == Span(at(-150), at(250))
-    assert window.wider(span, at(100)) == Span(at(-300), at(100))
-    assert window.narrower(span) == Span(at(25), at(75))
-    assert window.narrower(Span(at(0), at(0.01))) is None
-    assert window.earlier(span) == Span(at(-50), at(50))
-    assert window.later(span, now) == Span(at(50), at(150))
-    assert window.later(span, at(120)) == Span(at(20), at(120))
-    assert window.later(span, at(100)) is None
-    assert window.earlier(Span(window.EARLIEST, at(0))) is None
+    assert axis.wider(span, now) == Span(at(-150), at(250))
+    assert axis.wider(span, at(100)) == Span(at(-300), at(100))
+    assert axis.narrower(span) == Span(at(25), at(75))
+    assert axis.narrower(Span(at(0), at(0.01))) is None
+    assert axis.earlier(span) == Span(at(-50), at(50))
+    assert axis.later(span, now) == Span(at(50), at(150))
+    assert axis.later(span, at(120)) == Span(at(20), at(120))
+    assert axis.later(span, at(100)) is None
+    assert axis.earlier(Span(axis.EARLIEST, at(0))) is None

@@ -7,13 +7,13 @@ import pytest
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
-from gateway.web.filters import read
+from gateway.web.filters import read_filters
 
 NOW = datetime(2026, 3, 8, 12, tzinfo=UTC)
 
 
 def test_fields_become_filters_and_those_that_say_nothing_do_not() -> None:
-    asked = read(
+    asked = read_filters(
         [
             ("prefix", "public."),
             ("holder", ""),
@@ -35,19 +35,20 @@ def test_fields_become_filters_and_those_that_say_nothing_do_not() -> None:
 
 
 def test_a_list_of_one_kind_is_of_no_other() -> None:
-    assert read([("kind", "raised")], NOW, (Kind.REJECTION,)).filters.kinds == (Kind.REJECTION,)
-    assert read([("kind", "raised"), ("kind", "barrier")], NOW).filters.kinds == (Kind.RAISED, Kind.BARRIER)
-    assert read([], NOW).filters.kinds == ()
+    assert read_filters([("kind", "raised")], NOW, (Kind.REJECTION,)).filters.kinds == (Kind.REJECTION,)
+    assert read_filters([("kind", "raised"), ("kind", "barrier")], NOW).filters.kinds == (Kind.RAISED, Kind.BARRIER)
+    assert read_filters([], NOW).filters.kinds == ()
 
 
 def test_a_span_ends_now_and_a_time_goes_before_it() -> None:
-    assert read([("span", "7d")], NOW).filters.since == NOW - timedelta(days=7)
-    asked = read([("span", "7d"), ("since", "2026-03-08T13:00+02:00")], NOW)
+    assert read_filters([("span", "7d")], NOW).filters.since == NOW - timedelta(days=7)
+    asked = read_filters([("span", "7d"), ("since", "2026-03-08T13:00+02:00")], NOW)
     assert asked.filters.since == datetime(2026, 3, 8, 11, tzinfo=UTC)
 
 
 def test_exports_get_moments_for_spans() -> None:
-    asked = read([("span", "1h"), ("caller", "a&b"), ("until", "2026-03-08T11:30:00.5Z"), ("kind", "raised")], NOW)
+    sent = [("span", "1h"), ("caller", "a&b"), ("until", "2026-03-08T11:30:00.5Z"), ("kind", "raised")]
+    asked = read_filters(sent, NOW)
     assert asked.exported == [
         ("caller", "a&b"),
         ("since", "2026-03-08T11:00:00+00:00"),
@@ -73,4 +74,4 @@ def test_exports_get_moments_for_spans() -> None:
 )
 def test_what_cannot_be_read_is_named(field: tuple[str, str]) -> None:
     with pytest.raises(RequestMalformed, match=f"^{field[0]}: "):
-        read([field], NOW)
+        read_filters([field], NOW)
