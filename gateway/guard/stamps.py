@@ -1,7 +1,7 @@
 """The SQL of a guard that watches: it keeps a stamp for each row, a hash of it, beside what it checks. Text only.
 
 The trigger that stamps is the one that checks: whoever switches the check off switches the stamps off with it, and what
-is written meanwhile is found. What becomes of stamps is in migration 0012.
+is written meanwhile is found. What becomes of stamps is in ``gateway/db/schema/watch.sql``.
 """
 
 TRUNCATED = "fencing_guard_truncated"

@@ -1,6 +1,7 @@
 """What guards leave behind, made into entries of the record: refusals, rows that do not fit, lost triggers.
 
-Each of these is decided and recorded by a function of the database, in one transaction (migration 0012).
+A function of the database decides and records each of these in one transaction: ``gateway/db/schema/watch.sql`` and
+``refusals.sql``.
 """
 
 import json

@@ -1,10 +1,10 @@
--- The schema `fencing` as it is after all migrations, in an order that installs: psql -v ON_ERROR_STOP=1 -1 -f
--- install.sql
+-- The schema `fencing` as it is after all migrations, in an order that installs:
+--     psql --set ON_ERROR_STOP=1 --single-transaction --file install.sql
 --
--- These files are for readers, and for the test that compares them with what the migrations arrive at. `gateway
--- migrate` runs the migrations and not these files. CONTRIBUTING.md says how to change the schema.
+-- These files are for readers, and for the test that compares them with what the migrations arrive at. `gateway migrate`
+-- runs the migrations, and never these files. CONTRIBUTING.md says how to change the schema.
 --
--- Alembic adds one table of its own, fencing.migration. Its one row is the revision.
+-- Alembic makes one more table, fencing.migration. Its one row is the revision.
 --
 -- Names of resources, buckets and keys are compared byte by byte, whatever the database's locale: COLLATE "C".
 --
