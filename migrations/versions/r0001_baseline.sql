@@ -530,7 +530,7 @@ $function$;
 CREATE TABLE fencing.idempotency (
     caller text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
-    -- What was asked for, without the token: a retry may come from the next holder.
+    -- The request without its token: a retry may come from the next holder.
     fingerprint bytea NOT NULL,
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
     status smallint,
@@ -572,8 +572,8 @@ CREATE TABLE fencing.intake (
     fence_caller text COLLATE "C",
     fence_raised_at timestamptz,
     details jsonb,
-    -- The record is indexed. A text that is too long for an index has to be refused here, or neither the entry nor what
-    -- is behind it could ever be sealed.
+    -- The record is indexed. A text that is too long for an index has to be refused here. Otherwise neither the entry
+    -- nor the ones behind it could be sealed.
     CHECK (
         octet_length(kind) <= 2048 AND octet_length(plane) <= 2048 AND octet_length(rule) <= 2048
         AND octet_length(resource) <= 2048 AND octet_length(reason) <= 2048 AND octet_length(holder) <= 2048
@@ -834,7 +834,7 @@ BEGIN
     END LOOP;
     RETURN made;
 EXCEPTION WHEN lock_not_available THEN
-    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use; it is done another time.';
+    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use. Nothing was changed; call this again later.';
 END
 $function$;
 REVOKE ALL ON FUNCTION fencing.prepare_days_v1 FROM PUBLIC;
@@ -877,7 +877,7 @@ BEGIN
     END IF;
     RETURN gone.day;
 EXCEPTION WHEN lock_not_available THEN
-    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use; it is done another time.';
+    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use. Nothing was changed; call this again later.';
 END
 $function$;
 REVOKE ALL ON FUNCTION fencing.drop_day_v1 FROM PUBLIC;
@@ -1782,14 +1782,14 @@ CREATE TABLE fencing.guarded (
     relation regclass PRIMARY KEY,
     -- The table as the record names it.
     target text NOT NULL,
-    -- What was missing of the guard, or switched off, at the last look.
+    -- The triggers that were missing or switched off at the last look.
     lacking text[] NOT NULL DEFAULT '{}'
 );
 
 CREATE TABLE fencing.watch (
     relation regclass PRIMARY KEY,
     target text NOT NULL,
-    -- What the columns were when all stamps were right; null as long as the stamps have not been taken.
+    -- The shape of the columns when all stamps were right; null as long as the stamps have not been taken.
     shape bigint,
     -- The shape that this pass began with.
     passing bigint,

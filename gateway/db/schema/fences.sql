@@ -13,8 +13,9 @@ CREATE TABLE fencing.fence (
 ) WITH (fillfactor = 70);
 
 -- Spell a value so that it can be one segment of a resource name.
--- Takes any text. Returns it percent-encoded; `.` and `..`, with any number of `~` behind, get one `~` more.
--- Agrees to the letter with gateway.fencing.resource.escape.
+-- Takes any text.
+-- Returns it percent-encoded; `.` and `..`, with any number of `~` behind, get one `~` more. Agrees to the letter
+-- with gateway.fencing.resource.escape.
 CREATE FUNCTION fencing.escape_v1(value text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN CASE
     WHEN starts_with(value, '.') AND value COLLATE "C" ~ '^[.][.]?~*$' THEN value || '~'
@@ -108,14 +109,14 @@ $function$;
 
 -- Do what claim_v1 does, for a set of different names, each with a token of its own or all with one token.
 --
--- Takes arrays of names, epochs and values, the last two with one element or as many as there are names; the rest is
+-- Takes arrays of names, epochs and values. The last two have one element, or as many as there are names. The rest is
 -- as for claim_v1.
 -- Returns only the claims that need attention: refused, or with an object write pending. All others carry the token
 -- now.
 --
--- Locks are taken in the order of names, whatever is done to each name: a session that holds some of them only waits
--- for a later one. So the names are cut into runs, taken one after the other, and one statement locks row by row in a
--- run:
+-- Locks are taken in the order of names, also where names are treated differently. A session that holds some of them
+-- only waits for a later one. So the names are cut into runs, taken one after the other, and one statement locks row
+-- by row in a run:
 --   - A run that rises inserts what is new and locks what is there, in the order of names. ON CONFLICT locks
 --     exclusively even where its condition does not hold, and takes the newest version whatever the snapshot says. The
 --     next statement sees what was locked, puts on record which holders are overtaken, and raises. Names that carry the

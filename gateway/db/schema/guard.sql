@@ -5,8 +5,8 @@
 -- trigger fires inside that statement, so it never raises. It looks at the fence with the statement's own snapshot.
 -- Only where that shows exactly the token does it lock the row and look again.
 
--- Read a token from its text. Returns nulls where the text is no token.
--- Agrees to the letter with gateway.fencing.token.Token.parse.
+-- Read a token from its text.
+-- Returns nulls where the text is no token. Agrees to the letter with gateway.fencing.token.Token.parse.
 CREATE FUNCTION fencing.read_token_v1(token text, OUT epoch integer, OUT value bigint)
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -131,7 +131,8 @@ BEGIN
 END
 $function$;
 
--- Count a refusal, then raise it. Takes and raises what word_refusal_v1 does.
+-- Count a refusal, then raise it.
+-- Takes and raises what word_refusal_v1 does.
 CREATE FUNCTION fencing.refuse_v1(
     p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text
 ) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
@@ -194,9 +195,9 @@ $function$;
 -- Judge a write of one resource by what the session says it holds.
 -- Returns the reason of the objection, null if there is none, with token, holder and fence.
 -- STABLE on purpose, all the way down from the trigger: a STABLE function sees what the statement sees that called
--- it, while each statement in a VOLATILE one takes a snapshot of its own. So a fence that carries the token here had
--- been raised before the writing statement began, and the statement sees all that the holder before had written. Only
--- then does guard_lock_v1 lock the row and show its newest version.
+-- it. Each statement in a VOLATILE function takes a snapshot of its own. So a fence that carries the token here was
+-- raised before the writing statement began. That statement sees all that the holder before had written. Only then
+-- does guard_lock_v1 lock the row and show its newest version.
 CREATE FUNCTION fencing.guard_judge_v1(
     p_resource text, p_strict boolean, OUT reason text, OUT token text, OUT holder text, OUT fence fencing.fence
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
@@ -236,7 +237,7 @@ END
 $function$;
 
 -- Put on record what a guard objects to that only observes: once for each transaction, resource, reason and table.
--- What this transaction has noted is still in the intake: nothing is sealed before it is committed.
+-- Notes of this transaction are still in the intake: nothing is sealed before it is committed.
 CREATE FUNCTION fencing.guard_note_v1(
     p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text, p_operation text
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
@@ -257,7 +258,8 @@ BEGIN
 END
 $function$;
 
--- Check a write of one resource. Returns nothing where it passes or the guard only observes; else raises a refusal.
+-- Check a write of one resource.
+-- Returns nothing where it passes or the guard only observes; else raises a refusal.
 CREATE FUNCTION fencing.guard_v1(
     p_resource text, p_target text, p_operation text, p_observe boolean, p_strict boolean
 ) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$

@@ -5,7 +5,7 @@
 CREATE TABLE fencing.idempotency (
     caller text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
-    -- What was asked for, without the token: a retry may come from the next holder.
+    -- The request without its token: a retry may come from the next holder.
     fingerprint bytea NOT NULL,
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
     status smallint,

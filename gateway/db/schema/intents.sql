@@ -38,8 +38,8 @@ CREATE TABLE fencing.forbidden (
 );
 
 -- Conditions of requests that were sent and are over; '' is absence. Such a request may be delivered a second time.
--- So its ETag should not come back to the key before dead_at, by the store's clock: from then on the store refuses
--- the signatures of those requests.
+-- So its ETag should not come back to the key before dead_at, by the store's clock. From then on the store refuses
+-- the signatures of such requests.
 CREATE TABLE fencing.spent (
     resource text COLLATE "C" NOT NULL,
     bucket text COLLATE "C" NOT NULL,
@@ -167,8 +167,9 @@ END
 $function$;
 
 -- Raise a fence without writing, which is a barrier's transaction.
--- Takes what claim_v1 takes. Returns its decision, the fence, and the object writes with lower tokens that are still
--- pending; the barrier settles them before it answers.
+-- Takes what claim_v1 takes.
+-- Returns its decision, the fence, and the object writes with lower tokens that are still pending; the barrier
+-- settles them before it answers.
 CREATE FUNCTION fencing.raise_v1(
     p_resource text, p_epoch integer, p_value bigint, p_holder text, p_caller text,
     OUT decision text, OUT fence fencing.fence, OUT pending fencing.intent[]

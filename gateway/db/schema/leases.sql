@@ -1,13 +1,12 @@
 -- Leases: locks, who holds them, queues, and the epoch that tokens are issued in.
 --
--- Whatever concerns one lock happens with its row of fencing.lock locked, so that the functions see one another's
--- work as a whole. Renewing is the one exception: it is a condition on the lease's own row. A session that works on
--- several locks takes them in the order of their names. Time is clock_timestamp() here, and nowhere else.
+-- All work on one lock happens with its row of fencing.lock locked, so that the functions see one another's work as a
+-- whole. Renewing is the one exception: it is a condition on the lease's own row. A session that works on several
+-- locks takes them in the order of their names. Time is clock_timestamp() here, and nowhere else.
 --
--- Functions that look into tables and queues switch some plans off. Their plans are made while the tables are empty
--- and kept for as long as a session lives, in which the tables may grow to thousands of rows: a lock must always be
--- found by its name, and the first in its queue by the index that has them in order. Functions that they call run
--- with the same settings.
+-- Functions that look into tables and queues switch some plans off. A session makes their plans while the tables are
+-- empty, and keeps them while the tables grow to thousands of rows. A lock must always be found by its name, and the
+-- first in its queue by the index that has them in order. Functions that they call run with the same settings.
 
 -- The highest token issued for each lock; (0, 0) where none ever was. Never deleted: so tokens always grow.
 CREATE TABLE fencing.lock (
@@ -79,8 +78,7 @@ CREATE TABLE fencing.issuer (
     timeline text NOT NULL
 );
 
--- Put on record what happened to a lease: all there is to know but its id, because a client that knows the id can end
--- it.
+-- Put on record what happened to a lease. Its id is left out, because a client that knows the id can end the lease.
 -- Takes the kind of entry, the lease, the caller that acted and its reason. An entry about a broken lease names the
 -- caller that had it.
 CREATE FUNCTION fencing.record_lease_v1(p_kind text, p_lease fencing.lease, p_caller text, p_reason text)
@@ -180,7 +178,7 @@ END
 $function$;
 
 -- Give the lock to the next in its queue: the first living waiter, or all that share until the next one that does
--- not. What is handed over has to be collected by acquiring it.
+-- not. The new holder has to collect the lease by acquiring it.
 -- Returns `handed`, the ticket up to which everybody has been served or is not living; `look_in`, the seconds until
 -- there may be more to hand over; `exhausted`, whether this epoch has no higher token. Announces on the channel
 -- fencing_lease, which listeners receive when the transaction commits.
@@ -254,8 +252,8 @@ END
 $function$;
 
 -- Ask for a lock. Idempotent: a holder has one lease, one place in the queue, and one token.
--- Takes the lock, holder and caller, the mode, a name of the request, seconds of TTL and lock-delay, and for a caller
--- that waits its attendant, the seconds that the attendant lasts, and the seconds to collect the lease in.
+-- Takes the lock, holder and caller, the mode, a name of the request, and seconds of TTL and lock-delay. A caller
+-- that waits gives its attendant, the seconds that the attendant lasts, and the seconds to collect the lease in.
 -- Returns `outcome`:
 --   granted    `lease`; `fresh` unless the same holder had it already, or an answer had been lost
 --   upgrade    the holder shares the lock: it would wait for itself
@@ -383,7 +381,7 @@ END
 $function$;
 
 -- Renew leases in the order given, which has to be that of their names and ids. A lease that has lapsed is lost, even
--- if its row is there and the lock is free: the next session that looks takes it away.
+-- if its row is there and the lock is free. The next session that looks takes it away.
 -- Takes arrays of names, ids, callers and TTLs in seconds; a null TTL keeps the old one.
 -- Returns a row for each: the lease and the seconds it lasts, or nulls, and whether it belongs to another caller.
 CREATE FUNCTION fencing.renew_v1(p_resources text[], p_ids uuid[], p_callers text[], p_ttls double precision[])
@@ -416,7 +414,8 @@ BEGIN
 END
 $function$;
 
--- End what has lapsed and hand the lock over. Returns what hand_over_v1 does.
+-- End what has lapsed and hand the lock over.
+-- Returns what hand_over_v1 does.
 CREATE FUNCTION fencing.advance_v1(p_resource text, OUT handed bigint, OUT look_in double precision)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
@@ -427,7 +426,8 @@ BEGIN
 END
 $function$;
 
--- Give a lease back. Returns `outcome` (released, forbidden, lost), and what hand_over_v1 does.
+-- Give a lease back.
+-- Returns `outcome` (released, forbidden, lost), and what hand_over_v1 does.
 CREATE FUNCTION fencing.release_v1(
     p_resource text, p_id uuid, p_caller text, OUT outcome text, OUT handed bigint, OUT look_in double precision
 ) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -449,7 +449,8 @@ BEGIN
 END
 $function$;
 
--- End a request for a lock, whether it waits or was granted. Returns what hand_over_v1 does.
+-- End a request for a lock, whether it waits or was granted.
+-- Returns what hand_over_v1 does.
 CREATE FUNCTION fencing.withdraw_v1(
     p_resource text, p_holder text, p_caller text, p_request text, OUT handed bigint, OUT look_in double precision
 ) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -473,7 +474,8 @@ $function$;
 
 -- Take waiters out of their queues that wait no longer. A waiter that has named a request keeps its place, or what
 -- was handed over to it, for p_linger seconds. One that waits at another gateway by now stays.
--- Takes the attendant, and arrays of names and tickets. Returns for each lock what hand_over_v1 does.
+-- Takes the attendant, and arrays of names and tickets.
+-- Returns for each lock what hand_over_v1 does.
 CREATE FUNCTION fencing.leave_v1(
     p_attendant uuid, p_resources text[], p_tickets bigint[], p_linger double precision
 ) RETURNS TABLE (resource text, handed bigint, look_in double precision)
@@ -499,7 +501,8 @@ BEGIN
 END
 $function$;
 
--- End each lease with exactly this token. Returns how many there were, and what hand_over_v1 does.
+-- End each lease with exactly this token.
+-- Returns how many there were, and what hand_over_v1 does.
 CREATE FUNCTION fencing.break_v1(
     p_resource text, p_epoch integer, p_value bigint, p_caller text, p_reason text,
     OUT broken integer, OUT handed bigint, OUT look_in double precision
@@ -524,8 +527,9 @@ BEGIN
 END
 $function$;
 
--- Take in the heartbeat of a gateway process. Returns the tickets of its waiters that are still in queues, and the
--- locks that a session has to look at because they are free.
+-- Take in the heartbeat of a gateway process.
+-- Returns the tickets of its waiters that are still in queues, and the locks that a session has to look at because
+-- they are free.
 CREATE FUNCTION fencing.attend_v1(
     p_attendant uuid, p_attended double precision,
     OUT waiting bigint[], OUT due text[]
@@ -557,8 +561,8 @@ $function$;
 -- Returns `outcome`: done; mismatch, where nothing has happened and `fence` is the one there is; exhausted, where
 -- there is no next epoch. `ended` counts the leases that ended.
 --
--- The row of the lock comes first, as with every session that works on a lock: no lease of the epoch before is
--- granted meanwhile, and what is granted afterwards is above. Leases with lower tokens end as if they were broken.
+-- The row of the lock comes first, as with every session that works on a lock. So no lease of the epoch before is
+-- granted meanwhile, and tokens granted afterwards are above. Leases with lower tokens end as if they were broken.
 -- The fence refuses what their holders still write, and writers that cannot be fenced get the lock-delay. The fence
 -- is raised here, with its row locked already, and not by claim_v1: this is no barrier.
 CREATE FUNCTION fencing.bump_epoch_v1(

@@ -30,8 +30,8 @@ CREATE TABLE fencing.intake (
     fence_caller text COLLATE "C",
     fence_raised_at timestamptz,
     details jsonb,
-    -- The record is indexed. A text that is too long for an index has to be refused here, or neither the entry nor what
-    -- is behind it could ever be sealed.
+    -- The record is indexed. A text that is too long for an index has to be refused here. Otherwise neither the entry
+    -- nor the ones behind it could be sealed.
     CHECK (
         octet_length(kind) <= 2048 AND octet_length(plane) <= 2048 AND octet_length(rule) <= 2048
         AND octet_length(resource) <= 2048 AND octet_length(reason) <= 2048 AND octet_length(holder) <= 2048
@@ -39,7 +39,7 @@ CREATE TABLE fencing.intake (
 ) WITH (
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_analyze_threshold = 1000000
 );
--- What a transaction under a guard has noted already.
+-- Finds what a transaction under a guard has noted already.
 CREATE INDEX intake_noted ON fencing.intake (request_id, resource) WHERE request_id LIKE 'transaction/%';
 
 -- Entries that are sealed. The day is the one on which an entry was sealed. A partition is for a week: a search has a
@@ -82,8 +82,8 @@ CREATE TABLE fencing.entry_other PARTITION OF fencing.entry DEFAULT;
 
 CREATE INDEX entry_id ON fencing.entry (id);
 CREATE INDEX entry_at ON fencing.entry (at);
--- What people search by (docs/decisions/044). For each partition, the newest matches are at the end of one of these
--- indexes, or there are so few that all can be sorted.
+-- The columns that people search by (docs/decisions/044). For each partition, the newest matches are at the end of
+-- one of these indexes, or there are so few that all can be sorted.
 CREATE INDEX entry_resource ON fencing.entry (resource, position);
 CREATE INDEX entry_caller ON fencing.entry (caller, position);
 CREATE INDEX entry_holder ON fencing.entry (holder, position);
@@ -107,8 +107,8 @@ CREATE TABLE fencing.head (
 INSERT INTO fencing.head (position, hash, day)
 VALUES (0, sha256('fencing-gateway record v1'), (clock_timestamp() AT TIME ZONE 'UTC')::date);
 
--- What was kept of the payload of a refused write. Its entry has only the length and the SHA-256 of the payload, so
--- that this row can be erased when it must be, and the record stays whole.
+-- The payload of a refused write, or its beginning. The entry has only the length and the SHA-256 of the payload. So
+-- this row can be erased when it must be, and the record stays whole.
 CREATE TABLE fencing.payload (
     entry uuid PRIMARY KEY,
     day date NOT NULL DEFAULT (clock_timestamp() AT TIME ZONE 'UTC')::date,
@@ -130,9 +130,9 @@ CREATE TABLE fencing.traffic (
     PRIMARY KEY (minute, gateway, plane, rule)
 );
 
--- Write a token as text: 'epoch.value', or the value alone in epoch 0. Null for a null value.
--- PostgreSQL inlines a function in SQL unless the function is immutable and its body is not. `integer || text` is not
--- immutable, so the casts here are explicit: a call for each token of an entry was most of what an export took.
+-- Write a token as text: 'epoch.value', or the value alone in epoch 0. Null for a null value. PostgreSQL inlines a
+-- function in SQL unless the function is immutable and its body is not. `integer || text` is not immutable, so the
+-- casts here are explicit. A call for each token of an entry was most of the time of an export.
 CREATE FUNCTION fencing.token_v1(epoch integer, value bigint) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN epoch > 0 THEN epoch::text || '.' ELSE '' END || value::text;
 
@@ -188,16 +188,16 @@ $function$;
 CREATE AGGREGATE fencing.chain_v1(beginning bytea, line text) (SFUNC = fencing.next_hash_v1, STYPE = bytea);
 
 -- Move what has been committed from the intake to the record, the oldest first. Each entry gets the next position,
--- and a hash over itself and the hash before it. What is committed late is sealed late: the order of the record is
--- the order of sealing, and there is no other.
+-- and a hash over itself and the hash before it. An entry that is committed late is sealed late: the order of the
+-- record is the order of sealing, and there is no other.
 --
 -- Takes about how many entries to seal, and whether to wait for another session that is sealing.
--- Returns how many were sealed, null where another session is sealing and the caller does not wait; and the position
--- of the end of the record. Announces that position on the channel fencing_record.
+-- Returns how many were sealed, and the position of the end of the record. The number is null where another session
+-- is sealing and the caller does not wait. Announces that position on the channel fencing_record.
 --
 -- The limit is turned into a number first, and what was committed below that number meanwhile comes along. Both
--- statements look by the key: everything passes through this table, so it is mostly empty pages, and the planner's
--- figures about its size are never right.
+-- statements look by the key. Everything passes through this table, so that it is mostly empty pages, and the
+-- planner's figures about its size are never right.
 CREATE FUNCTION fencing.seal_v1(p_limit integer, p_wait boolean DEFAULT true, OUT sealed integer, OUT "position" bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $function$
@@ -296,7 +296,8 @@ END;
 
 -- Make partitions for today and the days to come. One ends with its Sunday, or before a day that is in another
 -- partition. A day that has entries in entry_other already stays there.
--- Takes how many days ahead to look, and how many partitions to make at most. Returns how many were made.
+-- Takes how many days ahead to look, and how many partitions to make at most.
+-- Returns how many were made.
 -- Raises 55006 where the record is in use: what it has to lock it locks at once or not at all, so that nothing waits.
 -- Tables are made by CREATE TABLE and ATTACH, which unlike PARTITION OF let reading and sealing go on.
 CREATE FUNCTION fencing.prepare_days_v1(p_ahead integer, p_most integer) RETURNS integer
@@ -335,7 +336,7 @@ BEGIN
     END LOOP;
     RETURN made;
 EXCEPTION WHEN lock_not_available THEN
-    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use; it is done another time.';
+    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use. Nothing was changed; call this again later.';
 END
 $function$;
 REVOKE ALL ON FUNCTION fencing.prepare_days_v1 FROM PUBLIC;
@@ -382,13 +383,13 @@ BEGIN
     END IF;
     RETURN gone.day;
 EXCEPTION WHEN lock_not_available THEN
-    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use; it is done another time.';
+    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use. Nothing was changed; call this again later.';
 END
 $function$;
 REVOKE ALL ON FUNCTION fencing.drop_day_v1 FROM PUBLIC;
 
--- Delete payloads that are more than p_days days old, p_limit at most. Returns how many.
--- The gateway's role can only add and read payloads. No argument makes a payload go within a week.
+-- Delete payloads that are more than p_days days old, p_limit at most.
+-- Returns how many. The gateway's role can only add and read payloads. No argument makes a payload go within a week.
 CREATE FUNCTION fencing.drop_payloads_v1(p_days integer, p_limit integer) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
     WITH dropped AS (
@@ -422,7 +423,7 @@ SELECT resource, id, at, reason, enforced, epoch, value, holder, caller, method,
     payload_sha256, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at
 FROM fencing.record WHERE kind = 'rejection';
 
--- What happened to locks, and new epochs. The caller is the one that acted, or the one that had the lease.
+-- Events of locks, and new epochs. The caller is the one that acted, or the one that had the lease.
 CREATE VIEW fencing.event AS
 SELECT id, at, kind, resource, caller, holder, epoch, value, coalesce(details, '{}') AS details
 FROM fencing.record WHERE kind LIKE 'lease-%' OR kind = 'epoch';

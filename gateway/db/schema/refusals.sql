@@ -1,10 +1,10 @@
 -- Refusals of guards, on record. A refusal is an error, which undoes all that its transaction has written. Sequences
 -- are not undone: each refusal takes a number from one, and stores its particulars in one of sixteen others, by that
--- number. They are packed into 63 bits: 5 of the number of the round, 4 of the reason, 22 of the process, 32 of a
--- hash of the table's name. The next look makes entries of them.
+-- number. They are packed into 63 bits: 5 for the round, 4 for the reason, 22 for the process, 32 for a hash of the
+-- table's name. The next look makes entries of them.
 --
--- What refuses runs with the rights of the owner of the schema, or of the role that installed the guard. A session
--- that calls refuse_v1 by hand, with rights of its own, leaves no trace here.
+-- A refusal runs with the rights of the owner of the schema, or of the role that installed the guard. A session that
+-- calls refuse_v1 by hand, with rights of its own, leaves no trace here.
 
 -- Numbers refusals.
 CREATE SEQUENCE fencing.refusal;
@@ -56,10 +56,11 @@ BEGIN
 END
 $function$;
 
--- Put on record which refusals there were since the last look: an entry for each table, reason and session, and one
--- for those of which only the number is known, where there were more than sixteen. Counting and recording is one
--- transaction, and one session at a time does it.
--- Takes when the caller looked before, null if it does not know. Returns the number for each table and reason.
+-- Put the refusals since the last look on record, in one entry for each table, reason and session. Beyond sixteen
+-- refusals only their number is known; one more entry has that. Counting and recording is one transaction, and one
+-- session at a time does it.
+-- Takes when the caller looked before, null if it does not know.
+-- Returns the number for each table and reason.
 --
 -- A number without particulars was taken a moment ago, or never: after a crash of the server numbers go on higher, by
 -- up to 32. It is waited for, and after two seconds counted as never taken.

@@ -1,6 +1,6 @@
--- Writes to tables: what each statement asks about its table. These questions are functions because inside the
--- statement they would be plans of their own, which PostgreSQL sets up for each execution even where they are not
--- asked. That was half of what a write cost in a batch (docs/decisions/029, 030).
+-- Writes to tables: what each statement asks about its table. These questions are functions. Inside the statement
+-- they would be plans of their own, which PostgreSQL sets up for each execution even where they are not asked. That
+-- was half of what a write cost in a batch (docs/decisions/029, 030).
 
 -- Undo a statement whose touched rows do not belong to the claimed resource.
 -- Takes the name that was touched. Raises FN422 with that name as the message.
@@ -66,8 +66,8 @@ END
 $function$;
 
 -- Tell whether a write of a table may reach a foreign table, whose rows another transaction than the fence's writes.
--- A foreign table can be a partition, a child, or what a view or a rule writes, at any depth. What a view or a rule
--- refers to counts as reached even where it is only read: only the server can read which of it is written.
+-- A foreign table can be a partition, a child, or what a view or a rule writes, at any depth. All that a view or a
+-- rule refers to counts as reached, even where it is only read. Only the server can tell which of it is written.
 CREATE FUNCTION fencing.reaches_foreign_v1(p_table oid) RETURNS boolean LANGUAGE sql STABLE AS $function$
     WITH RECURSIVE reached (oid) AS (
         SELECT p_table

@@ -9,7 +9,7 @@ CREATE TABLE fencing.guarded (
     relation regclass PRIMARY KEY,
     -- The table as the record names it.
     target text NOT NULL,
-    -- What was missing of the guard, or switched off, at the last look.
+    -- The triggers that were missing or switched off at the last look.
     lacking text[] NOT NULL DEFAULT '{}'
 );
 
@@ -17,7 +17,7 @@ CREATE TABLE fencing.guarded (
 CREATE TABLE fencing.watch (
     relation regclass PRIMARY KEY,
     target text NOT NULL,
-    -- What the columns were when all stamps were right; null as long as the stamps have not been taken.
+    -- The shape of the columns when all stamps were right; null as long as the stamps have not been taken.
     shape bigint,
     -- The shape that this pass began with.
     passing bigint,
@@ -44,10 +44,10 @@ CREATE INDEX stamp_suspect ON fencing.stamp (relation) WHERE suspect;
 -- hash before and after; null where there is no row. It has the rights of the trigger; a session that calls it by
 -- hand has none on the stamps.
 --
--- The stamp is changed by what the row has changed by. So it does not matter in which order the triggers of one
--- transaction fire: one of them may write the row again, and that one's triggers fire first. Whether a stamp that
--- does not fit is the sign of a bypass can only be told when the transaction is over. So it is marked, and looked at
--- then.
+-- The stamp is changed by what the row has changed by. So the order does not matter in which the triggers of one
+-- transaction fire. One of them may write the row again, and the triggers of that write fire first. Whether a stamp
+-- that does not fit is the sign of a bypass can only be told when the transaction is over. So it is marked, and
+-- looked at then.
 CREATE FUNCTION fencing.stamp_v1(p_relation oid, p_key text[], p_before bigint, p_after bigint, p_resource text)
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
@@ -170,11 +170,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $function$
 $function$;
 REVOKE ALL ON FUNCTION fencing.watch_pieces_v1 FROM PUBLIC;
 
--- Do one step of a pass over the watched table that was taken up longest ago: first what is suspect, then some blocks
--- of rows, or some stamps once all blocks are done. Rows and stamps are compared in the snapshot of one statement.
--- What does not fit goes on record. Its stamp is changed by what it is wrong by, so that writes under way do no harm.
--- Where the stamps have not been taken, or for another shape, they are just put right: a whole pass of that takes
--- them.
+-- Do one step of a pass over the watched table that was taken up longest ago. A step compares all suspect rows, then
+-- some blocks of rows, or some stamps once all blocks are done. Rows and stamps are compared in the snapshot of one
+-- statement. A row that does not fit goes on record. Its stamp is changed by what it is wrong by, so that writes
+-- under way do no harm. If the stamps were not taken yet, or for another shape, they are just put right. A whole pass
+-- of that takes them.
 --
 -- Takes a table or null for any, the time a table rests between steps, and how many blocks and stamps to compare.
 -- Returns the table, null where there was nothing to do; whether the pass is over; and what was found.
@@ -297,8 +297,8 @@ $function$;
 REVOKE ALL ON FUNCTION fencing.watch_step_v1 FROM PUBLIC;
 
 -- Look whether the guards are all there and switched on. A guard that lost something since the last look goes on
--- record, once. Also brings the list of watched tables up to date, because partitions come and go. Returns what was
--- found.
+-- record, once. Also brings the list of watched tables up to date, because partitions come and go.
+-- Returns what was found.
 CREATE FUNCTION fencing.look_at_guards_v1() RETURNS SETOF fencing.finding
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE

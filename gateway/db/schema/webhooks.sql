@@ -1,6 +1,6 @@
 -- Webhooks and alarms: which part of the record each receiver has been sent. The record is a log, so that an outbox
--- is a position in it: nothing is copied, and an entry costs the same however many webhooks there are. There is one
--- row for each name of the configuration, and rows are never cleared away.
+-- is a position in it. Nothing is copied, and an entry costs the same for any number of webhooks. There is one row
+-- for each name of the configuration, and rows are never cleared away.
 
 -- How far a webhook has got.
 CREATE TABLE fencing.webhook (
@@ -24,7 +24,7 @@ CREATE TABLE fencing.webhook (
     owned_until timestamptz
 ) WITH (fillfactor = 70);
 
--- What an alarm has counted.
+-- The window of an alarm, and its count.
 CREATE TABLE fencing.alarm (
     name text COLLATE "C" PRIMARY KEY,
     position bigint NOT NULL,
