@@ -5,6 +5,7 @@ S3's XML on buckets. A code is never reused for something else.
 
     GatewayError
     ├── ConfigurationError            the operator's, never an HTTP answer
+    │   └── UnreleasedSchema          schema-unreleased
     ├── TokenRequired            428  token-required
     ├── TokenMalformed           400  token-malformed
     ├── ResourceMalformed        400  resource-malformed
@@ -73,6 +74,21 @@ class ConfigurationError(GatewayError):
     code = "configuration"
     title = "The configuration cannot be used"
     default_advice = "Correct the named key and start again."
+
+
+class UnreleasedSchema(ConfigurationError):
+    """The fencing schema has a revision from before the first release, from which no migration leads to this one."""
+
+    code = "schema-unreleased"
+    title = "The fencing schema is from before the first release"
+
+    def __init__(self, revision: str) -> None:
+        super().__init__(
+            f"The fencing schema is at {revision}, a revision from before the first release. "
+            "It cannot be upgraded, and nothing was changed.",
+            advice="Do not drop it: fences would be forgotten, and overtaken holders could write again. "
+            "docs/operations.md says how to carry the fences over, under 'A schema from before the first release'.",
+        )
 
 
 class TokenRequired(GatewayError):

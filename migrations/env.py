@@ -1,4 +1,4 @@
-"""Runs the migrations of the ``fencing`` schema. ``gateway migrate`` calls it; see gateway/migrate.py."""
+"""Runs the migrations of the ``fencing`` schema, for ``gateway migrate``."""
 
 import asyncio
 
@@ -8,12 +8,12 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-# Serialises gateways that migrate at the same time. The number has no meaning beyond being ours.
+# Makes sessions that migrate at the same time wait for each other. The number is arbitrary.
 MIGRATION_LOCK = 5_461_934
 
 
 def migrate(connection: Connection) -> None:
-    """One transaction for everything: a migration that fails leaves nothing behind."""
+    """Run all migrations in one transaction: one that fails leaves nothing behind."""
     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
     connection.execute(text("CREATE SCHEMA IF NOT EXISTS fencing"))
     context.configure(connection=connection, version_table="migration", version_table_schema="fencing")

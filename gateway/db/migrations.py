@@ -1,12 +1,14 @@
 """Installs and upgrades the ``fencing`` schema with the migrations that come with the package."""
 
+import asyncio
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
 
 from gateway.db.database import Database
-from gateway.errors import SqlError
+from gateway.errors import SqlError, UnreleasedSchema
 
 if TYPE_CHECKING:
     from alembic.config import Config as Alembic
@@ -16,14 +18,19 @@ UNDEFINED_TABLE = "42P01"
 _PACKAGED = Path(__file__).parents[1] / "migrations"
 _CHECKOUT = Path(__file__).parents[2] / "migrations"
 
+# Released revisions begin with an r: r0001. The ones before, 0001 to 0018, had other migrations.
+_UNRELEASED = re.compile(r"[0-9]{4}")
+
 
 def upgrade(dsn: str) -> None:
-    """Bring the schema to the version of this package, in one transaction. Safe to run at any time, by anyone.
+    """Bring the schema to the version of this package, in one transaction. Safe to run at any time, in any process.
 
-    Raises ``SqlError`` where the database refuses, for example for want of privileges.
+    Raises ``SqlError`` where the database refuses, for example for want of privileges, and ``UnreleasedSchema`` where
+    the schema has no upgrade. Nothing has changed then.
     """
     from alembic import command  # noqa: PLC0415 - half of what starting any command takes, and few migrate
 
+    asyncio.run(installed(dsn))
     try:
         command.upgrade(_alembic(dsn), "head")
     except Exception as error:
@@ -37,7 +44,7 @@ def upgrade(dsn: str) -> None:
 
 
 def newest() -> str:
-    """The revision this package needs."""
+    """Return the revision that this package needs."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - as above
 
     head = ScriptDirectory.from_config(_alembic("")).get_current_head()
@@ -46,9 +53,10 @@ def newest() -> str:
 
 
 async def installed(dsn: str) -> str | None:
-    """The revision the database has; None where the schema is not installed.
+    """Return the revision that the database has; None where the schema is not installed.
 
-    Raises ``Unavailable`` where the database cannot be reached, ``SqlError`` where it refuses.
+    Raises ``Unavailable`` where the database cannot be reached, ``SqlError`` where it refuses, and ``UnreleasedSchema``
+    where the revision is from before the first release.
     """
     database = Database(dsn, pool_size=1)
     try:
@@ -59,7 +67,10 @@ async def installed(dsn: str) -> str | None:
         raise
     finally:
         await database.close()
-    return None if row is None else str(row["version_num"])
+    revision = None if row is None else str(row["version_num"])
+    if revision is not None and _UNRELEASED.fullmatch(revision):
+        raise UnreleasedSchema(revision)
+    return revision
 
 
 def _alembic(dsn: str) -> "Alembic":

@@ -19,9 +19,9 @@ CATALOG: Channels = {"pgrst": ("", "reload schema"), "fencing_catalog": None}
 read its configuration again, which is none of our business.
 """
 LEASES: Channels = {"fencing_lease": None}
-"""Locks that have been handed over to a waiter (migrations, ``hand_over_v1``)."""
+"""Locks that have been handed over to a waiter (``hand_over_v1``)."""
 RECORD: Channels = {"fencing_record": None}
-"""Entries that have been sealed (migrations, ``seal_v1``)."""
+"""Entries that have been sealed (``seal_v1``)."""
 
 # Seconds without a word after which the session is asked whether it is still there: a lost one may say nothing.
 _SILENCE = 30.0

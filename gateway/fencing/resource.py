@@ -17,7 +17,7 @@ from gateway.errors import ConfigurationError, ResourceMalformed
 
 MAX_BYTES = 512
 
-# The SQL functions fencing.escape_v1 and fencing.canonical_v1 (migrations) must agree with this module to the letter.
+# The SQL functions fencing.escape_v1 and fencing.canonical_v1 must agree with this module to the letter.
 _LITERAL = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+;:@")
 _ENCODED = tuple(chr(byte) if byte in _LITERAL else f"%{byte:02X}" for byte in range(256))
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9\-._~!$&'()*+;:@]*")

@@ -25,7 +25,9 @@ from gateway.table_rules import table_rules
 from gateway.tables.catalog.snapshot import Snapshot, Table
 from gateway.tables.naming.plan import naming
 
-REVISION = "0017"
+REVISION = "r0001"
+"""The revision of the fencing schema that the scripts of a guard call."""
+
 _REFUSED = "42501"
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 

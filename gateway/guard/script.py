@@ -151,7 +151,7 @@ class Guard:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The arguments of its triggers; migration 0005 says what each is for, and ``WATCH`` is the last one."""
+        """The arguments of its triggers: those that ``gateway/db/schema/guard.sql`` names, and perhaps ``WATCH``."""
         watches = (WATCH,) if self.watches else ()
         return (self.mode.value, self.equal.value, self.role, self.named.template.text, self.target, *watches)
 
@@ -181,7 +181,7 @@ class Guard:
 
     @property
     def naming(self) -> str:
-        """The function beside it, by the name that migration 0012 looks for."""
+        """The function beside it, by the name that ``guard_installed_v1`` looks for."""
         return naming_function(self.function)
 
     @property

@@ -206,8 +206,8 @@ def test_serving_needs_the_schema_which_migrate_installs(tmp_path: Path, empty_d
     newest = migrations.newest()
     assert called("migrate", "--config", config).stdout == f"fencing schema: not installed -> {newest}\n"
     assert called("migrate", "--dsn", empty_dsn).stdout == f"fencing schema: {newest} -> {newest}\n"
-    asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = '0000'"))
-    old = f"The fencing schema is at 0000; this version of the gateway needs {newest}."
+    asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = 'r0000'"))
+    old = f"The fencing schema is at r0000; this version of the gateway needs {newest}."
     with pytest.raises(ConfigurationError, match=re.escape(old)):
         asyncio.run(serving.check_schema(empty_dsn))
 
@@ -215,7 +215,7 @@ def test_serving_needs_the_schema_which_migrate_installs(tmp_path: Path, empty_d
 def test_an_older_gateway_runs_beside_a_newer_one(tmp_path: Path, empty_dsn: str) -> None:
     """Or there could be no upgrade without a pause."""
     migrations.upgrade(empty_dsn)
-    asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = '9999'"))
+    asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = 'r9999'"))
     asyncio.run(serving.check_schema(empty_dsn))
 
 

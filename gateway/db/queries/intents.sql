@@ -1,7 +1,7 @@
 -- name: begin
 -- Claim the resource and announce a mutation of one key, unless others must be settled first.
 SELECT decision, fence, pending, signed_at, forbidden, etag, tombstone, spent
-FROM fencing.begin_v3($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 
 -- name: finish
 -- The mutation has taken effect: forget its intent and remember the ETag, unless somebody settles or has settled it.
@@ -48,7 +48,7 @@ SELECT EXISTS (SELECT FROM finished WHERE NOT settling) AS undisturbed FROM hurr
 -- The same by somebody who has looked at the key; and whether what is remembered of it is a witness to something else.
 SELECT b.decision, b.fence, b.pending, b.signed_at, b.forbidden, b.etag, b.tombstone, b.spent,
     o.witnessed AND o.etag IS DISTINCT FROM b.etag AS differs
-FROM fencing.begin_v3($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) AS b
+FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) AS b
 LEFT JOIN fencing.object AS o ON o.resource = $1 AND o.bucket = $8 AND o.key = $9
 
 -- name: abandon

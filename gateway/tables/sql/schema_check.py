@@ -16,7 +16,7 @@ def unchanged(table: Table) -> str:
     """SQL for true as long as the table is as it is known here. Otherwise it raises what ``tells_of_change`` knows.
 
     What matters: that the name means this table, its kind, every column, the primary key, and that nothing was added
-    that acts on its own: rules, triggers, children, policies. ``fencing.check_unchanged_v1`` in the migrations looks.
+    that acts on its own: rules, triggers, children, policies. ``fencing.check_unchanged_v1`` looks.
     If other tables carry out its writes, ``fencing.check_foreign_v1`` looks whether one of them is a foreign table.
     """
     checked = _called(

@@ -203,11 +203,13 @@ async def test_who_may_not_install_it_is_told_so(stage: Stage, command: Command)
 
 
 async def test_an_older_schema_is_told_to_migrate(stage: Stage, command: Command) -> None:
-    await stage.execute("UPDATE fencing.migration SET version_num = '0004'")
+    await stage.execute("UPDATE fencing.migration SET version_num = 'r0000'")
     for arguments in (["install", "shipments"], ["show"]):
         done = await command(*arguments, *(["--dsn", stage.owner] if "install" in arguments else []))
         assert done.returncode == 2
-        assert done.stderr == "gateway: The fencing schema is at 0004; a guard needs 0017. Run gateway migrate first.\n"
+        assert (
+            done.stderr == "gateway: The fencing schema is at r0000; a guard needs r0001. Run gateway migrate first.\n"
+        )
 
 
 class TestDoctor:

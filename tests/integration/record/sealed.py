@@ -1,6 +1,7 @@
 """Entries in the record, its lines, and what a verifier says of them."""
 
 from collections.abc import Iterable, Mapping
+from datetime import date
 from typing import Any
 
 from gateway.db import record
@@ -42,6 +43,13 @@ async def entries(database: Database, *kinds: str) -> list[dict[str, Any]]:
     await record.seal(database)
     rows = await database.fetch("SELECT * FROM fencing.entry WHERE kind = ANY ($1) ORDER BY position", list(kinds))
     return [dict(row) for row in rows]
+
+
+async def partition_of(database: Database, day: date) -> str:
+    """Return the name of the partition that is for this day."""
+    row = await database.fetchrow("SELECT name FROM fencing.stretches_v1() WHERE $1 BETWEEN first AND last", day)
+    assert row is not None
+    return str(row["name"])
 
 
 def flaws(

@@ -39,12 +39,6 @@ async def by_claims(
     await database.run(lambda transaction: fences.claim(transaction, list(pairs), tokens, equal, caller))
 
 
-async def by_claim_all(database: Database, resource: str, token: Token, holder: str | None, caller: str) -> None:
-    """As gateways of an earlier revision do."""
-    sql = "SELECT * FROM fencing.claim_all_v1($1, $2, $3, $4, $5, false, $6)"
-    await database.fetch_write(sql, [resource], token.epoch, token.value, holder, caller, uuid4())
-
-
 async def by_begin(database: Database, resource: str, token: Token, holder: str | None, caller: str) -> None:
     """As a write to an object does."""
     announced = Announcement(resource, "bucket", "key", uuid4(), Presented(token, holder), caller)
@@ -67,7 +61,6 @@ async def by_hold(database: Database, resource: str, token: Token, holder: str |
 
 WAYS: dict[str, Raise] = {
     "claim": by_claim,
-    "claim all": by_claim_all,
     "begin": by_begin,
     "barrier": by_barrier,
     "hold": by_hold,

@@ -1,18 +1,11 @@
-"""Who is told of the record, and how far: a position for each webhook, a window for each alarm.
+-- Webhooks and alarms: which part of the record each receiver has been sent. The record is a log, so that an outbox
+-- is a position in it. Nothing is copied, and an entry costs the same for any number of webhooks. There is one row
+-- for each name of the configuration, and rows are never cleared away.
 
-The record is a log, so that an outbox is a position in it: nothing is copied for anybody, and putting an entry on record
-costs the same however many are told of it.
-"""
-
-from alembic import op
-
-revision = "0011"
-down_revision = "0010"
-
-TABLES = """
+-- How far a webhook has got.
 CREATE TABLE fencing.webhook (
     name text COLLATE "C" PRIMARY KEY,
-    -- Everything up to here has been received, or was not for it. Never goes back.
+    -- Everything up to here was received, or was not for this webhook. Never goes back.
     position bigint NOT NULL,
     -- The day of that entry, by which the partitions before are left out.
     day date NOT NULL,
@@ -22,14 +15,16 @@ CREATE TABLE fencing.webhook (
     failing_since timestamptz,
     last_error text,
     not_before timestamptz,
-    -- The receiver has said that it is gone: nothing is sent until a test message is accepted.
+    -- The receiver has said that it is gone: nothing is sent until it accepts a test message.
     paused_at timestamptz,
     delivered_at timestamptz,
-    -- The gateway that delivers, and until when nobody else does. By this clock, and never a lock: HTTP takes its time.
+    -- The gateway that delivers, and until when no other one does. By the database's clock, and never a lock: HTTP can
+    -- be slow.
     owner uuid,
     owned_until timestamptz
-) WITH (fillfactor = 70)
-;
+) WITH (fillfactor = 70);
+
+-- The window of an alarm, and its count.
 CREATE TABLE fencing.alarm (
     name text COLLATE "C" PRIMARY KEY,
     position bigint NOT NULL,
@@ -40,15 +35,8 @@ CREATE TABLE fencing.alarm (
     -- The window as of its end: how many in which of its steps.
     moment timestamptz NOT NULL,
     counts jsonb NOT NULL,
-    -- Since when it is on, and what it has counted; the entry that says so.
+    -- Since when the alarm is on, what it has counted, and the entry that says so.
     since timestamptz,
     total bigint NOT NULL DEFAULT 0,
     raised uuid
-) WITH (fillfactor = 70)
-"""
-
-
-def upgrade() -> None:
-    """Two small tables, one row for each name of the configuration. Never cleared away: there are as many as names."""
-    for statement in TABLES.split("\n;\n"):
-        op.execute(statement)
+) WITH (fillfactor = 70);

@@ -1,28 +1,22 @@
-"""The lease service: locks, leases, queues, and what is on record of them; the functions that are contended.
+-- Leases: locks, who holds them, queues, and the epoch that tokens are issued in.
+--
+-- All work on one lock happens with its row of fencing.lock locked, so that the functions see one another's work as a
+-- whole. Renewing is the one exception: it is a condition on the lease's own row. A session that works on several
+-- locks takes them in the order of their names. Time is clock_timestamp() here, and nowhere else.
+--
+-- Functions that look into tables and queues switch some plans off. A session makes their plans while the tables are
+-- empty, and keeps them while the tables grow to thousands of rows. A lock must always be found by its name, and the
+-- first in its queue by the index that has them in order. Functions that they call run with the same settings.
 
-Whatever concerns one lock happens with its row of ``fencing.lock`` locked, so the functions see one another's work as a
-whole: they are VOLATILE, so that each statement inside takes a fresh snapshot, after the lock was waited for. Time is
-``clock_timestamp()`` here and nowhere else. The one thing done without the row of the lock is renewing, which is a
-condition on the lease's own row.
-
-Whoever works on several locks takes them in the order of their names.
-"""
-
-from alembic import op
-
-revision = "0007"
-down_revision = "0006"
-
-TABLES = """
--- The highest token issued, (0, 0) where none ever was. Never deleted: that is what makes tokens grow for ever.
+-- The highest token issued for each lock; (0, 0) where none ever was. Never deleted: so tokens always grow.
 CREATE TABLE fencing.lock (
     resource text COLLATE "C" PRIMARY KEY,
     epoch integer NOT NULL DEFAULT 0,
     value bigint NOT NULL DEFAULT 0,
     delayed_until timestamptz
-) WITH (fillfactor = 70)
-;
--- No index on expires_at: it would make an index entry of each renewal.
+) WITH (fillfactor = 70);
+
+-- Leases that are held. There is no index on expires_at: each renewal would make an entry in it.
 CREATE TABLE fencing.lease (
     resource text COLLATE "C" NOT NULL,
     id uuid NOT NULL DEFAULT gen_random_uuid(),
@@ -34,7 +28,7 @@ CREATE TABLE fencing.lease (
     request text COLLATE "C",
     ttl double precision NOT NULL,
     delay double precision NOT NULL,
-    -- False while it waits to be collected by whom it was handed over to: until then nobody has been told of it.
+    -- False while a lease that was handed over waits to be collected: until then no client has been told of it.
     confirmed boolean NOT NULL DEFAULT true,
     -- The place in the queue that it was handed over to.
     ticket bigint,
@@ -42,15 +36,16 @@ CREATE TABLE fencing.lease (
     acquired_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     expires_at timestamptz NOT NULL,
     PRIMARY KEY (resource, id)
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)
-;
--- A gateway process that has waiters. They are in the queue as long as it is heard of.
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- A gateway process that has waiters. They stay in the queue as long as its heartbeats arrive.
 CREATE TABLE fencing.attendant (
     id uuid PRIMARY KEY,
     until timestamptz NOT NULL
-) WITH (fillfactor = 50)
-;
--- A queue is served in the order of tickets. One place for each holder. Either attended, or good until a moment.
+) WITH (fillfactor = 50);
+
+-- A queue is served in the order of tickets. Each holder has one place. A place has an attendant, or lasts until a
+-- moment.
 CREATE TABLE fencing.waiter (
     resource text COLLATE "C" NOT NULL,
     ticket bigint GENERATED ALWAYS AS IDENTITY,
@@ -67,47 +62,42 @@ CREATE TABLE fencing.waiter (
     since timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (resource, ticket),
     UNIQUE (resource, holder, caller)
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)
-;
-CREATE INDEX waiter_attendant ON fencing.waiter (attendant) WHERE attendant IS NOT NULL
-;
--- Waiters that somebody would still answer to.
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+CREATE INDEX waiter_attendant ON fencing.waiter (attendant) WHERE attendant IS NOT NULL;
+
+-- Waiters that would still receive an answer.
 CREATE VIEW fencing.living_waiter AS
 SELECT w.* FROM fencing.waiter AS w LEFT JOIN fencing.attendant AS a ON a.id = w.attendant
-WHERE coalesce(a.until, w.until) > clock_timestamp()
-;
+WHERE coalesce(a.until, w.until) > clock_timestamp();
+
 -- Which life of the database has issued the tokens: one row.
 CREATE TABLE fencing.issuer (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     epoch integer NOT NULL,
     system_identifier text NOT NULL,
     timeline text NOT NULL
-)
-;
--- What happened beside the ordinary: only ever appended to. The caller is who did it, or whose lease it was.
-CREATE TABLE fencing.event (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    kind text NOT NULL,
-    resource text COLLATE "C",
-    caller text,
-    holder text,
-    epoch integer,
-    value bigint,
-    details jsonb NOT NULL DEFAULT '{}'
-)
-"""
+);
 
-# For functions that look into tables and queues. Their plans are made while these are empty and kept for as long as a
-# session lives, through which they may grow to thousands: a lock must always be found by its name, and the first in its
-# queue by the index that has them in order. What they call has the same settings by them.
-SETTINGS = """
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-"""
+-- Put on record what happened to a lease. Its id is left out, because a client that knows the id can end the lease.
+-- Takes the kind of entry, the lease, the caller that acted and its reason. An entry about a broken lease names the
+-- caller that had it.
+CREATE FUNCTION fencing.record_lease_v1(p_kind text, p_lease fencing.lease, p_caller text, p_reason text)
+RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    INSERT INTO fencing.intake (kind, resource, epoch, value, holder, caller, details)
+    VALUES (p_kind, p_lease.resource, p_lease.epoch, p_lease.value, p_lease.holder, p_caller,
+        jsonb_build_object('mode', p_lease.mode, 'acquired_at', p_lease.acquired_at)
+        || CASE p_kind
+            WHEN 'lease-granted' THEN jsonb_build_object('ttl', p_lease.ttl)
+            WHEN 'lease-expired' THEN jsonb_build_object('expires_at', p_lease.expires_at)
+            WHEN 'lease-broken' THEN jsonb_build_object('reason', p_reason, 'of', p_lease.caller)
+            ELSE '{}' END);
+END
+$function$;
 
-# The epoch tokens are issued in. A restored backup or a promoted replica may have lost tokens that were issued: it is
-# another system, or another timeline, and starts a new epoch, once. Tokens of it are above whatever was lost.
-ISSUER_EPOCH = """
+-- Return the epoch that tokens are issued in. A restored backup or a promoted replica may have lost tokens that were
+-- issued. It is another system, or another timeline, and starts a new epoch, once. Tokens of the new epoch are above
+-- whatever was lost.
 CREATE FUNCTION fencing.issuer_epoch_v1() RETURNS integer
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -126,20 +116,19 @@ BEGIN
     SELECT * INTO STRICT known FROM fencing.issuer FOR UPDATE;
     IF (known.system_identifier, known.timeline) <> (here, line) THEN
         UPDATE fencing.issuer SET epoch = known.epoch + 1, system_identifier = here, timeline = line;
-        INSERT INTO fencing.event (kind, epoch, value, details) VALUES ('epoch', known.epoch + 1, 0, jsonb_build_object(
+        INSERT INTO fencing.intake (kind, epoch, value, details) VALUES ('epoch', known.epoch + 1, 0, jsonb_build_object(
             'before', jsonb_build_object('system_identifier', known.system_identifier, 'timeline', known.timeline),
             'now', jsonb_build_object('system_identifier', here, 'timeline', line)));
         known.epoch := known.epoch + 1;
     END IF;
     RETURN known.epoch;
 END
-$function$
-"""
+$function$;
 
-# The token of the next lease, put down as issued; a null value where this epoch has no higher one. Never one the fence
-# would refuse, whoever has raised it. Those who share the lock share the token: a higher one for each who joins would
-# have the writes of those before it refused.
-ISSUE = """
+-- Issue the token of the next lease, and store it as issued. It is never one that the fence would refuse, whichever
+-- client has raised the fence. Holders that share the lock share the token: a higher token for each one that joins
+-- would have the writes of the others refused.
+-- Returns a null value where this epoch has no higher token.
 CREATE FUNCTION fencing.issue_v1(p_resource text, OUT epoch integer, OUT value bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -151,7 +140,7 @@ BEGIN
         least_epoch := epoch;
         least_value := value;
     END IF;
-    -- Whoever asks has made sure that nobody has the lock, or that it is shared.
+    -- The caller has made sure that the lock is free or shared.
     SELECT l.epoch, l.value INTO epoch, value FROM fencing.lease l
     WHERE l.resource = p_resource ORDER BY l.epoch DESC, l.value DESC LIMIT 1;
     IF (epoch, value) >= (least_epoch, least_value) THEN
@@ -164,11 +153,10 @@ BEGIN
       AND CASE WHEN (l.epoch, l.value) > (least_epoch, least_value) THEN l.value ELSE least_value END < 9223372036854775807
     RETURNING l.epoch, l.value INTO epoch, value;
 END
-$function$
-"""
+$function$;
 
-# Leases whose time is over end here, and nowhere else: what is in the table afterwards is held.
-LAPSE = """
+-- End the leases of a lock whose time is over. This happens here and nowhere else: what is in the table afterwards is
+-- held.
 CREATE FUNCTION fencing.lapse_v1(p_resource text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -177,28 +165,27 @@ BEGIN
     FOR lapsed IN
         DELETE FROM fencing.lease l WHERE l.resource = p_resource AND l.expires_at <= clock_timestamp() RETURNING l.*
     LOOP
-        -- One that nobody was told of was never relied upon: nothing to wait for, nothing to tell.
+        -- No client was told of an unconfirmed lease: there is no delay to keep, and nothing to record.
         CONTINUE WHEN NOT lapsed.confirmed;
         IF lapsed.delay > 0 THEN
             UPDATE fencing.lock l
             SET delayed_until = greatest(l.delayed_until, lapsed.expires_at + make_interval(secs => lapsed.delay))
             WHERE l.resource = p_resource;
         END IF;
-        INSERT INTO fencing.event (kind, resource, caller, holder, epoch, value, details)
-        VALUES ('expired', p_resource, lapsed.caller, lapsed.holder, lapsed.epoch, lapsed.value, jsonb_build_object(
-            'mode', lapsed.mode, 'acquired_at', lapsed.acquired_at, 'expires_at', lapsed.expires_at));
+        PERFORM fencing.record_lease_v1('lease-expired', lapsed, lapsed.caller, NULL);
     END LOOP;
 END
-$function$
-"""
+$function$;
 
-# Give the lock to those whose turn it is: the first living waiter, or all that share until the next who does not.
-# Everybody up to `handed` has been served, or is not living; `look_in`: seconds until there may be more to hand over.
-# What is handed over has to be collected by acquiring it. The announcement is heard when the transaction commits.
-HAND_OVER = """
+-- Give the lock to the next in its queue: the first living waiter, or all that share until the next one that does
+-- not. The new holder has to collect the lease by acquiring it.
+-- Returns `handed`, the ticket up to which everybody has been served or is not living; `look_in`, the seconds until
+-- there may be more to hand over; `exhausted`, whether this epoch has no higher token. Announces on the channel
+-- fencing_lease, which listeners receive when the transaction commits.
 CREATE FUNCTION fencing.hand_over_v1(
     p_resource text, OUT handed bigint, OUT look_in double precision, OUT exhausted boolean
-) LANGUAGE plpgsql VOLATILE @SETTINGS@ AS $function$
+) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
 DECLARE
     head fencing.living_waiter;
     held boolean;
@@ -247,13 +234,12 @@ BEGIN
         PERFORM pg_notify('fencing_lease', concat_ws(' ', handed, look_in, p_resource));
     END IF;
 END
-$function$
-"""
+$function$;
 
-# The place of a holder in the queue, from 1; or the one it would get.
-PLACE = """
+-- Return the place of a holder in the queue, from 1, or the place that it would get.
 CREATE FUNCTION fencing.place_v1(p_resource text, p_holder text, p_caller text) RETURNS bigint
-LANGUAGE plpgsql VOLATILE @SETTINGS@ AS $function$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
 BEGIN
     RETURN 1 + (
         SELECT count(*) FROM fencing.living_waiter w
@@ -263,23 +249,24 @@ BEGIN
         ), 9223372036854775807)
     );
 END
-$function$
-"""
+$function$;
 
-# Ask for a lock. `outcome`:
-#   granted    `lease`; `fresh` unless the same holder had it already, or an answer had been lost
-#   upgrade    the holder shares the lock: to wait for it alone would be to wait for itself
-#   exhausted  there is no higher token in this epoch
-#   waiting    with an attendant: in the queue under `ticket`; worth a look in `look_in` seconds
-#   held       without: `lease` is one that is in the way, null where it is not (yet) anybody's; `place` in the queue
-# To ask twice is to ask once: a holder has one lease, one place in the queue, and one token.
-ACQUIRE = """
+-- Ask for a lock. Idempotent: a holder has one lease, one place in the queue, and one token.
+-- Takes the lock, holder and caller, the mode, a name of the request, and seconds of TTL and lock-delay. A caller
+-- that waits gives its attendant, the seconds that the attendant lasts, and the seconds to collect the lease in.
+-- Returns `outcome`:
+--   granted    `lease`; `fresh` unless the same holder had it already, or an answer had been lost
+--   upgrade    the holder shares the lock: it would wait for itself
+--   exhausted  there is no higher token in this epoch
+--   waiting    with an attendant: in the queue under `ticket`; worth a look in `look_in` seconds
+--   held       without one: `lease` is in the way, null where the lock has no holder yet; `place` in the queue
 CREATE FUNCTION fencing.acquire_v1(
     p_resource text, p_holder text, p_caller text, p_mode text, p_request text, p_ttl double precision,
     p_delay double precision, p_attendant uuid, p_attended double precision, p_collect double precision,
     OUT outcome text, OUT lease fencing.lease, OUT expires_in double precision, OUT fresh boolean, OUT ticket bigint,
     OUT handed bigint, OUT look_in double precision, OUT place bigint, OUT delayed_for double precision
-) LANGUAGE plpgsql VOLATILE @SETTINGS@ AS $function$
+) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
 DECLARE
     in_queue boolean;
     queued boolean;
@@ -289,7 +276,7 @@ DECLARE
     token record;
     moment timestamptz;
 BEGIN
-    -- Who only tries, over and over, costs no commit, and nobody waits for it.
+    -- A caller that only tries costs no commit, and does not wait for the row of the lock.
     IF p_attendant IS NULL THEN
         SELECT * INTO lease FROM fencing.lease l
         WHERE l.resource = p_resource AND l.mode = 'exclusive' AND (l.holder, l.caller) <> (p_holder, p_caller)
@@ -311,7 +298,7 @@ BEGIN
     PERFORM fencing.lapse_v1(p_resource);
     in_queue := EXISTS (SELECT FROM fencing.waiter w WHERE w.resource = p_resource);
     IF in_queue THEN
-        -- Whoever waits in another mode by now gives up the place it had.
+        -- A holder that waits in another mode by now gives up its earlier place.
         DELETE FROM fencing.waiter w
         WHERE w.resource = p_resource AND w.holder = p_holder AND w.caller = p_caller AND w.mode <> p_mode
           AND p_attendant IS NOT NULL;
@@ -335,6 +322,9 @@ BEGIN
         WHERE l.resource = p_resource AND l.id = lease.id RETURNING l.* INTO lease;
         expires_in := extract(epoch FROM lease.expires_at - moment);
         outcome := 'granted';
+        IF fresh THEN
+            PERFORM fencing.record_lease_v1('lease-granted', lease, p_caller, NULL);
+        END IF;
         RETURN;
     END IF;
     lease := NULL;
@@ -352,8 +342,9 @@ BEGIN
             VALUES (p_resource, p_holder, p_caller, p_mode, token.epoch, token.value, p_request, p_ttl, p_delay, moment,
                 moment + make_interval(secs => p_ttl))
             RETURNING l.* INTO lease;
+            PERFORM fencing.record_lease_v1('lease-granted', lease, p_caller, NULL);
             IF in_queue THEN
-                -- A place of its own that had lapsed: it must not come to life beside the lease.
+                -- A place of this holder that had lapsed must not come back to life beside the lease.
                 DELETE FROM fencing.waiter w
                 WHERE w.resource = p_resource AND w.holder = p_holder AND w.caller = p_caller;
             END IF;
@@ -387,15 +378,16 @@ BEGIN
         FROM fencing.lease l WHERE l.resource = p_resource;
     END IF;
 END
-$function$
-"""
+$function$;
 
-# Renew leases in the order given, which has to be that of their names and ids. One that has lapsed is lost, though its
-# row be there and nobody else have the lock: whoever looks next takes it away.
-RENEW = """
+-- Renew leases in the order given, which has to be that of their names and ids. A lease that has lapsed is lost, even
+-- if its row is there and the lock is free. The next session that looks takes it away.
+-- Takes arrays of names, ids, callers and TTLs in seconds; a null TTL keeps the old one.
+-- Returns a row for each: the lease and the seconds it lasts, or nulls, and whether it belongs to another caller.
 CREATE FUNCTION fencing.renew_v1(p_resources text[], p_ids uuid[], p_callers text[], p_ttls double precision[])
 RETURNS TABLE (lease fencing.lease, expires_in double precision, forbidden boolean)
-LANGUAGE plpgsql VOLATILE @SETTINGS@ AS $function$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
 DECLARE
     moment timestamptz;
 BEGIN
@@ -420,62 +412,75 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 END
-$function$
-"""
+$function$;
 
-# Lapse, then hand over: what everybody does who has changed something about a lock, with its row locked.
-ADVANCE = """
+-- End what has lapsed and hand the lock over.
+-- Returns what hand_over_v1 does.
 CREATE FUNCTION fencing.advance_v1(p_resource text, OUT handed bigint, OUT look_in double precision)
-LANGUAGE plpgsql VOLATILE @SETTINGS@ AS $function$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
 BEGIN
     PERFORM FROM fencing.lock l WHERE l.resource = p_resource FOR UPDATE;
     PERFORM fencing.lapse_v1(p_resource);
     SELECT h.handed, h.look_in INTO handed, look_in FROM fencing.hand_over_v1(p_resource) h;
 END
-$function$
-"""
+$function$;
 
-RELEASE = """
+-- Give a lease back.
+-- Returns `outcome` (released, forbidden, lost), and what hand_over_v1 does.
 CREATE FUNCTION fencing.release_v1(
     p_resource text, p_id uuid, p_caller text, OUT outcome text, OUT handed bigint, OUT look_in double precision
-) LANGUAGE plpgsql VOLATILE @SETTINGS@ AS $function$
+) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
+DECLARE
+    ended fencing.lease;
 BEGIN
     PERFORM FROM fencing.lock l WHERE l.resource = p_resource FOR UPDATE;
     PERFORM fencing.lapse_v1(p_resource);
-    DELETE FROM fencing.lease l WHERE l.resource = p_resource AND l.id = p_id AND l.caller = p_caller;
+    DELETE FROM fencing.lease l WHERE l.resource = p_resource AND l.id = p_id AND l.caller = p_caller RETURNING l.* INTO ended;
     outcome := CASE
         WHEN FOUND THEN 'released'
         WHEN EXISTS (SELECT FROM fencing.lease l WHERE l.resource = p_resource AND l.id = p_id) THEN 'forbidden'
         ELSE 'lost' END;
+    IF ended.confirmed THEN
+        PERFORM fencing.record_lease_v1('lease-released', ended, p_caller, NULL);
+    END IF;
     SELECT h.handed, h.look_in INTO handed, look_in FROM fencing.hand_over_v1(p_resource) h;
 END
-$function$
-"""
+$function$;
 
-# End a wish, wherever it has got to.
-WITHDRAW = """
+-- End a request for a lock, whether it waits or was granted.
+-- Returns what hand_over_v1 does.
 CREATE FUNCTION fencing.withdraw_v1(
     p_resource text, p_holder text, p_caller text, p_request text, OUT handed bigint, OUT look_in double precision
-) LANGUAGE plpgsql VOLATILE @SETTINGS@ AS $function$
+) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
+DECLARE
+    ended fencing.lease;
 BEGIN
     PERFORM FROM fencing.lock l WHERE l.resource = p_resource FOR UPDATE;
     PERFORM fencing.lapse_v1(p_resource);
     DELETE FROM fencing.waiter w
     WHERE w.resource = p_resource AND w.holder = p_holder AND w.caller = p_caller AND w.request = p_request;
     DELETE FROM fencing.lease l
-    WHERE l.resource = p_resource AND l.holder = p_holder AND l.caller = p_caller AND l.request = p_request;
+    WHERE l.resource = p_resource AND l.holder = p_holder AND l.caller = p_caller AND l.request = p_request
+    RETURNING l.* INTO ended;
+    IF ended.confirmed THEN
+        PERFORM fencing.record_lease_v1('lease-released', ended, p_caller, NULL);
+    END IF;
     SELECT h.handed, h.look_in INTO handed, look_in FROM fencing.hand_over_v1(p_resource) h;
 END
-$function$
-"""
+$function$;
 
-# Waiters of an attendant that wait no longer; those that have named a request keep their place for `p_linger` seconds, or
-# what has been handed over to it. Whoever waits at another gateway by now stays.
-LEAVE = """
+-- Take waiters out of their queues that wait no longer. A waiter that has named a request keeps its place, or what
+-- was handed over to it, for p_linger seconds. One that waits at another gateway by now stays.
+-- Takes the attendant, and arrays of names and tickets.
+-- Returns for each lock what hand_over_v1 does.
 CREATE FUNCTION fencing.leave_v1(
     p_attendant uuid, p_resources text[], p_tickets bigint[], p_linger double precision
 ) RETURNS TABLE (resource text, handed bigint, look_in double precision)
-LANGUAGE plpgsql VOLATILE @SETTINGS@ AS $function$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
 BEGIN
     FOR resource IN SELECT DISTINCT u.r COLLATE "C" FROM unnest(p_resources) AS u (r) ORDER BY 1 LOOP
         PERFORM FROM fencing.lock l WHERE l.resource = leave_v1.resource FOR UPDATE;
@@ -494,15 +499,15 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 END
-$function$
-"""
+$function$;
 
-# End every lease with exactly this token. `broken`: how many there were; none, and nothing has happened.
-BREAK = """
+-- End each lease with exactly this token.
+-- Returns how many there were, and what hand_over_v1 does.
 CREATE FUNCTION fencing.break_v1(
     p_resource text, p_epoch integer, p_value bigint, p_caller text, p_reason text,
     OUT broken integer, OUT handed bigint, OUT look_in double precision
-) LANGUAGE plpgsql VOLATILE @SETTINGS@ AS $function$
+) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
 DECLARE
     ended fencing.lease;
 BEGIN
@@ -516,22 +521,20 @@ BEGIN
         UPDATE fencing.lock l
         SET delayed_until = greatest(l.delayed_until, clock_timestamp() + make_interval(secs => ended.delay))
         WHERE l.resource = p_resource AND ended.delay > 0 AND ended.confirmed;
-        INSERT INTO fencing.event (kind, resource, caller, holder, epoch, value, details)
-        VALUES ('broken', p_resource, p_caller, ended.holder, ended.epoch, ended.value, jsonb_build_object(
-            'reason', p_reason, 'of', ended.caller, 'mode', ended.mode, 'acquired_at', ended.acquired_at));
+        PERFORM fencing.record_lease_v1('lease-broken', ended, p_caller, p_reason);
     END LOOP;
     SELECT h.handed, h.look_in INTO handed, look_in FROM fencing.hand_over_v1(p_resource) h;
 END
-$function$
-"""
+$function$;
 
-# A gateway is heard of, and told how its waiters stand: the tickets of those that are in queues still, and at which locks
-# somebody has to look, since nobody has them.
-ATTEND = """
+-- Take in the heartbeat of a gateway process.
+-- Returns the tickets of its waiters that are still in queues, and the locks that a session has to look at because
+-- they are free.
 CREATE FUNCTION fencing.attend_v1(
     p_attendant uuid, p_attended double precision,
     OUT waiting bigint[], OUT due text[]
-) LANGUAGE plpgsql VOLATILE @SETTINGS@ AS $function$
+) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
 BEGIN
     INSERT INTO fencing.attendant AS a (id, until)
     VALUES (p_attendant, clock_timestamp() + make_interval(secs => p_attended))
@@ -552,25 +555,63 @@ BEGIN
         ORDER BY m.resource
     );
 END
-$function$
-"""
+$function$;
 
-
-def upgrade() -> None:
-    functions = (
-        ISSUER_EPOCH,
-        ISSUE,
-        LAPSE,
-        HAND_OVER,
-        PLACE,
-        ACQUIRE,
-        RENEW,
-        ADVANCE,
-        RELEASE,
-        WITHDRAW,
-        LEAVE,
-        BREAK,
-        ATTEND,
-    )
-    for statement in (*TABLES.split("\n;\n"), *functions):
-        op.get_bind().exec_driver_sql(statement.replace("@SETTINGS@", SETTINGS.strip()))
+-- Raise a fence to the beginning of its next epoch, if it carries exactly the expected token.
+-- Returns `outcome`: done; mismatch, where nothing has happened and `fence` is the one there is; exhausted, where
+-- there is no next epoch. `ended` counts the leases that ended.
+--
+-- The row of the lock comes first, as with every session that works on a lock. So no lease of the epoch before is
+-- granted meanwhile, and tokens granted afterwards are above. Leases with lower tokens end as if they were broken.
+-- The fence refuses what their holders still write, and writers that cannot be fenced get the lock-delay. The fence
+-- is raised here, with its row locked already, and not by claim_v1: this is no barrier.
+CREATE FUNCTION fencing.bump_epoch_v1(
+    p_resource text, p_epoch integer, p_value bigint, p_caller text, p_reason text,
+    OUT outcome text, OUT fence fencing.fence, OUT ended integer
+) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    overtaken fencing.fence;
+    lease fencing.lease;
+BEGIN
+    ended := 0;
+    outcome := 'mismatch';
+    SELECT * INTO fence FROM fencing.fence f WHERE f.resource = p_resource;
+    IF NOT FOUND OR (fence.epoch, fence.value) <> (p_epoch, p_value) THEN
+        RETURN;
+    END IF;
+    INSERT INTO fencing.lock (resource) VALUES (p_resource) ON CONFLICT DO NOTHING;
+    PERFORM FROM fencing.lock l WHERE l.resource = p_resource FOR UPDATE;
+    SELECT * INTO STRICT fence FROM fencing.fence f WHERE f.resource = p_resource FOR UPDATE;
+    IF (fence.epoch, fence.value) <> (p_epoch, p_value) THEN
+        RETURN;
+    ELSIF fence.epoch = 2147483647 THEN
+        outcome := 'exhausted';
+        RETURN;
+    END IF;
+    outcome := 'done';
+    overtaken := fence;
+    UPDATE fencing.fence f
+    SET epoch = overtaken.epoch + 1, value = 0, holder = NULL, caller = p_caller, write_id = NULL,
+        raised_at = clock_timestamp()
+    WHERE f.resource = p_resource RETURNING f.* INTO fence;
+    PERFORM fencing.lapse_v1(p_resource);
+    FOR lease IN
+        DELETE FROM fencing.lease l WHERE l.resource = p_resource AND (l.epoch, l.value) < (fence.epoch, fence.value)
+        RETURNING l.*
+    LOOP
+        ended := ended + 1;
+        UPDATE fencing.lock l
+        SET delayed_until = greatest(l.delayed_until, clock_timestamp() + make_interval(secs => lease.delay))
+        WHERE l.resource = p_resource AND lease.delay > 0 AND lease.confirmed;
+        PERFORM fencing.record_lease_v1('lease-broken', lease, p_caller, p_reason);
+    END LOOP;
+    INSERT INTO fencing.intake (
+        at, kind, resource, epoch, value, caller,
+        fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, details)
+    VALUES (fence.raised_at, 'epoch', p_resource, fence.epoch, fence.value, p_caller,
+        overtaken.epoch, overtaken.value, overtaken.holder, overtaken.caller, overtaken.raised_at,
+        jsonb_build_object('reason', p_reason, 'before', jsonb_build_object('epoch', p_epoch, 'value', p_value),
+            'leases_ended', ended));
+    PERFORM fencing.hand_over_v1(p_resource);
+END
+$function$;

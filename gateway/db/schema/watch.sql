@@ -1,55 +1,35 @@
-"""What went round the gateway: objects that changed without it, rows of guarded tables that did, refusals of their guards.
+-- Watched tables: how changes are found that the guard of a table has not seen. docs/guard.md says what is found and
+-- when; docs/decisions/049 says why it is done so.
+--
+-- Columns that name a table are regclass and not oid: a dump has names, which mean the same table when it is
+-- restored.
 
-docs/guard.md and docs/objects.md say what is found and when; docs/decisions/049 why it is done so.
-"""
-
-from alembic import op
-
-revision = "0012"
-down_revision = "0011"
-
-OBJECTS = """
--- What is remembered of a key is also what a finding is measured by, where `witnessed`: then nothing but a write through
--- the gateway can have changed the key since. It is not where an amendment has looked at the key before it was announced,
--- where somebody may have settled the write, and in rows from before this revision.
-ALTER TABLE fencing.object ADD COLUMN witnessed boolean NOT NULL DEFAULT false
-;
-CREATE INDEX object_place ON fencing.object (bucket, key)
-;
--- How far the comparison of a bucket's listing with what is remembered has got. `taken_at`: when a gateway took it up last.
-CREATE TABLE fencing.patrol (
-    bucket text COLLATE "C" PRIMARY KEY,
-    after text COLLATE "C" NOT NULL DEFAULT '',
-    taken_at timestamptz NOT NULL DEFAULT '-infinity'
-)
-"""
-
-ROWS = """
--- A table that has a guard; partitions are part of it. `lacking`: what was missing of the guard, or was switched off, when
--- somebody looked last. `target` is the name of the table on record.
+-- A table that has a guard; partitions are part of it.
 CREATE TABLE fencing.guarded (
     relation regclass PRIMARY KEY,
+    -- The table as the record names it.
     target text NOT NULL,
+    -- The triggers that were missing or switched off at the last look.
     lacking text[] NOT NULL DEFAULT '{}'
-)
-;
--- A table, or a partition, whose rows carry stamps. `shape`: what the columns were when all stamps were right, null as long
--- as they have not been taken. `block`, `after`: how far the comparison of rows with stamps, and of stamps with rows, has
--- got in this pass; `passing`: the shape it began with. `round` counts passes.
---
--- regclass and not oid: a dump has names, which mean the same table when it is restored.
+);
+
+-- A table, or a partition, whose rows carry stamps.
 CREATE TABLE fencing.watch (
     relation regclass PRIMARY KEY,
     target text NOT NULL,
+    -- The shape of the columns when all stamps were right; null as long as the stamps have not been taken.
     shape bigint,
+    -- The shape that this pass began with.
     passing bigint,
+    -- How far this pass has compared rows with stamps, and stamps with rows.
     block bigint NOT NULL DEFAULT 0,
     after text[] COLLATE "C" NOT NULL DEFAULT '{}',
+    -- Counts passes.
     round bigint NOT NULL DEFAULT 0,
     taken_at timestamptz NOT NULL DEFAULT '-infinity'
-)
-;
--- The stamp of a row: a hash of it. `suspect`: a write found the row to be another one than the stamp says.
+);
+
+-- The stamp of a row: a hash of it. `suspect`: a write found another row than the stamp says.
 CREATE TABLE fencing.stamp (
     relation regclass NOT NULL,
     key text[] COLLATE "C" NOT NULL,
@@ -57,20 +37,19 @@ CREATE TABLE fencing.stamp (
     resource text COLLATE "C",
     suspect boolean NOT NULL DEFAULT false,
     PRIMARY KEY (relation, key)
-) WITH (fillfactor = 70)
-;
-CREATE INDEX stamp_suspect ON fencing.stamp (relation) WHERE suspect
-"""
+) WITH (fillfactor = 70);
+CREATE INDEX stamp_suspect ON fencing.stamp (relation) WHERE suspect;
 
-# Called for each row that a watched table's trigger sees, before and after the change; null where there is no row. It has the
-# rights of the trigger; who calls it by hand has none on the stamps.
-#
-# A stamp is changed by what the row has changed by, so the order does not matter in which the triggers of one transaction
-# fire: one of them may write the row again, and that one's triggers fire first. Whether a stamp that does not fit is
-# the sign of a bypass can only be told when the transaction is over. So it is marked, and looked at then.
-STAMP = """
-CREATE FUNCTION fencing.stamp_v1(p_relation oid, p_key text[], p_before bigint, p_after bigint, p_resource text) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+-- Change the stamp of a row as the row has changed. The trigger of a watched table calls it for each row, with the
+-- hash before and after; null where there is no row. It has the rights of the trigger; a session that calls it by
+-- hand has none on the stamps.
+--
+-- The stamp is changed by what the row has changed by. So the order does not matter in which the triggers of one
+-- transaction fire. One of them may write the row again, and the triggers of that write fire first. Whether a stamp
+-- that does not fit is the sign of a bypass can only be told when the transaction is over. So it is marked, and
+-- looked at then.
+CREATE FUNCTION fencing.stamp_v1(p_relation oid, p_key text[], p_before bigint, p_after bigint, p_resource text)
+RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
     IF p_before IS NULL THEN
         INSERT INTO fencing.stamp (relation, key, hash, resource) VALUES (p_relation, p_key, p_after, p_resource)
@@ -88,19 +67,19 @@ BEGIN
         SET hash = s.hash # excluded.hash, resource = excluded.resource, suspect = true;
     END IF;
 END
-$function$
-;
+$function$;
+
+-- Remove the stamps of a table that is truncated.
 CREATE FUNCTION fencing.stamp_truncate_v1() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
     DELETE FROM fencing.stamp s WHERE s.relation = TG_RELID;
     RETURN NULL;
 END
-$function$
-;
-REVOKE ALL ON FUNCTION fencing.stamp_truncate_v1 FROM PUBLIC
-;
--- What the text of a row depends on beside its values. Another shape: other texts for the same rows.
+$function$;
+REVOKE ALL ON FUNCTION fencing.stamp_truncate_v1 FROM PUBLIC;
+
+-- Return what the text of a row depends on beside its values. Another shape means other texts for the same rows.
 CREATE FUNCTION fencing.shape_v1(p_relation oid) RETURNS bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp RETURN (
     SELECT hashtextextended(current_setting('server_version_num')::integer / 10000 || ' ' || string_agg(
@@ -114,12 +93,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp RETURN (
         ';' ORDER BY a.attnum), 0)
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = p_relation AND a.attnum > 0 AND NOT a.attisdropped
-)
-"""
+);
 
-# Said by the script that puts a guard on a table, or takes it off. Stamps that are there stay: what was written while there
-# was no guard does not fit them.
-REGISTER = """
+-- Forget the guard of a table. The script that takes the guard off calls it.
 CREATE FUNCTION fencing.guard_removed_v1(p_relation regclass) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -129,9 +105,12 @@ BEGIN
     DELETE FROM fencing.watch w WHERE w.relation = ANY (parts);
     DELETE FROM fencing.stamp s WHERE s.relation = ANY (parts);
 END
-$function$
-;
--- Rows and stamps are compared with the rights of the owner of the schema, who may be somebody else than the table's.
+$function$;
+
+-- Register the guard of a table. The script that installs the guard calls it. Stamps that are there stay: rows
+-- written while there was no guard do not fit them.
+-- Takes the table, its name on record, and whether its rows are watched. Grants what comparing needs to the owner of
+-- the schema, which may be another role than the owner of the table.
 CREATE FUNCTION fencing.guard_installed_v1(p_relation regclass, p_target text, p_watches boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -165,14 +144,13 @@ BEGIN
         EXECUTE format('GRANT EXECUTE ON FUNCTION fencing.%I(anyelement) TO %s', naming, sweeper::regrole);
     END IF;
 END
-$function$
-"""
+$function$;
 
-# What statements about a watched table are made of: SQL over its row `t` and a stamp `s`. Keys are compared as the types of
-# their columns, which are PostgreSQL's own: a cast could be somebody else's code otherwise.
-PIECES = """
-CREATE TYPE fencing.finding AS (reason text, resource text, target text, found_by text, rows bigint)
-;
+-- A bypass that was found: `rows` of one resource, or a guard.
+CREATE TYPE fencing.finding AS (reason text, resource text, target text, found_by text, rows bigint);
+
+-- Return what statements about a watched table are made of: SQL over its row `t` and a stamp `s`. Keys are compared
+-- as the types of their columns, which are PostgreSQL's own: a cast of another type could be code of its owner.
 CREATE FUNCTION fencing.watch_pieces_v1(p_relation regclass, OUT key text, OUT same text, OUT named text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $function$
     SELECT
@@ -189,21 +167,19 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $function$
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
     JOIN pg_type y ON y.oid = a.atttypid
     WHERE i.indrelid = p_relation AND i.indisprimary AND k.n <= i.indnkeyatts
-$function$
-;
-REVOKE ALL ON FUNCTION fencing.watch_pieces_v1 FROM PUBLIC
-"""
+$function$;
+REVOKE ALL ON FUNCTION fencing.watch_pieces_v1 FROM PUBLIC;
 
-# One stretch of a pass over a watched table, that nobody has taken up for longest: first what is suspect, then some blocks
-# of rows, or, once all blocks are done, some stamps. Rows and stamps are compared in the snapshot of one statement. What
-# does not fit goes on record, and its stamp is changed by what it is wrong by, so that writes under way do no harm.
-# Where the stamps have not been taken, or for another shape, they are just put right: a whole pass of that takes them.
-#
-# It locks stamps, and rows come and go meanwhile in transactions that do so too, in any order. So it gives up long before
-# anybody would be told of a deadlock, and is tried again, with less.
-#
-# `relation` is null where there was nothing to do; `passed`: the pass is over.
-STEP = """
+-- Do one step of a pass over the watched table that was taken up longest ago. A step compares all suspect rows, then
+-- some blocks of rows, or some stamps once all blocks are done. Rows and stamps are compared in the snapshot of one
+-- statement. A row that does not fit goes on record. Its stamp is changed by what it is wrong by, so that writes
+-- under way do no harm. If the stamps were not taken yet, or for another shape, they are just put right. A whole pass
+-- of that takes them.
+--
+-- Takes a table or null for any, the time a table rests between steps, and how many blocks and stamps to compare.
+-- Returns the table, null where there was nothing to do; whether the pass is over; and what was found.
+-- Raises an error after 100 ms of waiting for a lock: it locks stamps, and transactions that write rows do so too, in
+-- any order. So it gives up long before a deadlock would be reported, and the gateway tries again with less.
 CREATE FUNCTION fencing.watch_step_v1(
     p_relation regclass, p_rest interval, p_blocks bigint, p_stamps bigint,
     OUT relation regclass, OUT passed boolean, OUT findings fencing.finding[]
@@ -226,7 +202,7 @@ BEGIN
     findings := '{}';
     SELECT * INTO watch FROM fencing.watch w
     WHERE (p_relation IS NULL OR w.relation = p_relation) AND w.taken_at <= clock_timestamp() - p_rest
-      -- A partition that was added later, of a table that is somebody else's, may not be readable.
+      -- A partition that was added later may belong to another role, and not be readable.
       AND has_table_privilege(w.relation, 'SELECT')
     ORDER BY w.taken_at LIMIT 1 FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -317,14 +293,12 @@ BEGIN
         taken_at = clock_timestamp()
     WHERE w.relation = watch.relation;
 END
-$function$
-;
-REVOKE ALL ON FUNCTION fencing.watch_step_v1 FROM PUBLIC
-"""
+$function$;
+REVOKE ALL ON FUNCTION fencing.watch_step_v1 FROM PUBLIC;
 
-# Whether the guards are all there and switched on; which of them have got less so since the last look goes on record, once.
-# It also brings the list of tables that carry stamps up to date: partitions come and go.
-LOOK = """
+-- Look whether the guards are all there and switched on. A guard that lost something since the last look goes on
+-- record, once. Also brings the list of watched tables up to date, because partitions come and go.
+-- Returns what was found.
 CREATE FUNCTION fencing.look_at_guards_v1() RETURNS SETOF fencing.finding
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -333,9 +307,9 @@ DECLARE
     fresh text[];
     finding fencing.finding;
 BEGIN
-    -- Those that were installed by an earlier revision.
+    -- Guards that are not registered: their table was restored without the rows of this schema.
     INSERT INTO fencing.guarded (relation, target)
-    SELECT t.tgrelid, (string_to_array(encode(t.tgargs, 'escape'), '\\000'))[5] FROM pg_trigger t
+    SELECT t.tgrelid, (string_to_array(encode(t.tgargs, 'escape'), '\000'))[5] FROM pg_trigger t
     JOIN pg_proc p ON p.oid = t.tgfoid
     WHERE t.tgname = 'fencing_guard_row' AND t.tgparentid = 0 AND p.pronamespace = 'fencing'::regnamespace
     ON CONFLICT (relation) DO NOTHING;
@@ -366,10 +340,10 @@ BEGIN
         END IF;
     END LOOP;
     INSERT INTO fencing.watch (relation, target)
-    SELECT t.tgrelid, (string_to_array(encode(t.tgargs, 'escape'), '\\000'))[5] FROM pg_trigger t
+    SELECT t.tgrelid, (string_to_array(encode(t.tgargs, 'escape'), '\000'))[5] FROM pg_trigger t
     JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
     WHERE t.tgname = 'fencing_guard_row' AND p.pronamespace = 'fencing'::regnamespace AND c.relkind = 'r'
-      AND (string_to_array(encode(t.tgargs, 'escape'), '\\000'))[6] = 'watch'
+      AND (string_to_array(encode(t.tgargs, 'escape'), '\000'))[6] = 'watch'
     ON CONFLICT (relation) DO NOTHING;
     DELETE FROM fencing.watch w WHERE NOT EXISTS (
         SELECT FROM fencing.guarded g
@@ -380,174 +354,5 @@ BEGIN
             WHERE NOT EXISTS (SELECT FROM fencing.watch w WHERE w.relation = n.relation)) AS lost
         JOIN fencing.stamp o ON o.relation = lost.relation LIMIT 10000);
 END
-$function$
-;
-REVOKE ALL ON FUNCTION fencing.look_at_guards_v1 FROM PUBLIC
-"""
-
-# A refusal is an error, which undoes all that its transaction has written. Sequences are not undone: each refusal takes a
-# number from one, and puts down who, where and why in one of sixteen others, by that number: 5 bits of the number of the
-# round, 4 of the reason, 22 of the process, 32 of the table's name as a hash. The look that follows makes entries of it.
-#
-# What refuses runs with the rights of the owner of the schema or of whoever installed the guard. Who calls refuse_v1 by hand,
-# with rights of its own, leaves no trace here.
-REFUSALS = (
-    """
-CREATE SEQUENCE fencing.refusal
-;
--- All up to `counted` are on record, since `at`. `missing`: the next one, where others have been put down before it.
-CREATE TABLE fencing.refusals_counted (
-    one boolean PRIMARY KEY DEFAULT true CHECK (one),
-    counted bigint NOT NULL DEFAULT 0,
-    at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    missing bigint
-) WITH (fillfactor = 50)
-;
-INSERT INTO fencing.refusals_counted DEFAULT VALUES
-;
-"""
-    + "\n;\n".join(f"CREATE SEQUENCE fencing.refusal_{number:02}" for number in range(16))
-    + """
-;
-CREATE FUNCTION fencing.reasons_v1() RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY[
-    'token-stale', 'token-duplicate', 'token-used', 'token-required', 'token-unclaimed', 'token-malformed',
-    'resource-malformed', 'holder-malformed', 'resource-mismatch', 'resource-underivable', 'isolation', 'writes-pending']
-;
-CREATE FUNCTION fencing.count_refusal_v1(p_reason text, p_target text) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
-DECLARE
-    number bigint;
-BEGIN
-    IF current_setting('transaction_read_only') = 'on' OR NOT has_sequence_privilege('fencing.refusal', 'UPDATE') THEN
-        RETURN;
-    END IF;
-    number := nextval('fencing.refusal');
-    PERFORM setval(
-        format('fencing.refusal_%s', lpad((number % 16)::text, 2, '0'))::regclass,
-        ((number / 16 % 32) << 58)
-        | (coalesce(array_position(fencing.reasons_v1(), p_reason), 0)::bigint << 54)
-        | ((pg_backend_pid() & 4194303)::bigint << 32)
-        | (coalesce(hashtext(p_target COLLATE "C"), 0)::bigint & 4294967295));
-END
-$function$
-;
-ALTER FUNCTION fencing.refuse_v1 RENAME TO word_refusal_v1
-;
-CREATE FUNCTION fencing.refuse_v1(
-    p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text
-) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
-BEGIN
-    PERFORM fencing.count_refusal_v1(p_reason, p_target);
-    PERFORM fencing.word_refusal_v1(p_reason, p_resource, p_token, p_holder, p_fence, p_target);
-END
-$function$
-"""
-)
-
-# Put on record which refusals there were since the last look: an entry for each table, reason and session, and one for
-# those of which only the number is known, where there were more than sixteen. Counting and recording is one transaction, and
-# one at a time does it. p_since: when the caller looked before; null: it does not know.
-#
-# A number that nobody has put anything down for was taken a moment ago, or never: after a crash of the server numbers go on
-# higher, by up to 32. It is waited for, and after two seconds taken for one of those.
-RECORD_REFUSALS = """
-CREATE FUNCTION fencing.record_refusals_v1(p_since timestamptz)
-RETURNS TABLE (target text, reason text, count bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
-DECLARE
-    taken bigint;
-    seen fencing.refusals_counted;
-    packed bigint[];
-    put_down bigint[];
-    newest bigint;
-    total bigint := 0;
-    known jsonb := '[]';
-    gap bigint;
-    slot integer;
-BEGIN
-    PERFORM FROM fencing.refusal s JOIN fencing.refusals_counted c
-        ON c.counted <> CASE WHEN s.is_called THEN s.last_value ELSE 0 END;
-    IF NOT FOUND THEN
-        RETURN;
-    END IF;
-    SELECT * INTO seen FROM fencing.refusals_counted FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN;
-    END IF;
-    -- In this order: what is put down has been taken before.
-    packed := ARRAY[@SLOTS@];
-    SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO STRICT taken FROM fencing.refusal s;
-    -- The highest number that has been put down in each, told by its round.
-    put_down := ARRAY(
-        SELECT CASE WHEN packed[n + 1] IS NULL OR n > taken THEN 0
-            ELSE n + 16 * ((taken - n) / 16 - (((taken - n) / 16 - (packed[n + 1] >> 58)) % 32 + 32) % 32) END
-        FROM generate_series(0, 15) AS g (n) ORDER BY n);
-    newest := least(seen.counted, taken);
-    LOOP
-        EXIT WHEN newest >= (SELECT max(p) FROM unnest(put_down) AS p);
-        slot := ((newest + 1) % 16)::integer;
-        -- It is there, or all the later ones are that have taken its place and the places around it.
-        IF put_down[slot + 1] = newest + 1 OR (SELECT min(p) FROM unnest(put_down) AS p) > newest THEN
-            newest := newest + 1;
-            total := total + 1;
-            IF put_down[slot + 1] = newest THEN
-                known := known || jsonb_build_object(
-                    'reason', (fencing.reasons_v1())[((packed[slot + 1] >> 54) & 15)::integer],
-                    'pid', (packed[slot + 1] >> 32) & 4194303, 'target', packed[slot + 1] & 4294967295);
-            END IF;
-        ELSIF seen.missing = newest + 1 AND seen.at < clock_timestamp() - interval '2 seconds' THEN
-            newest := (SELECT min(p) FROM unnest(put_down) AS p WHERE p > newest) - 1;
-        ELSE
-            gap := newest + 1;
-            EXIT;
-        END IF;
-    END LOOP;
-    RETURN QUERY
-    WITH refusal AS (
-        SELECT (k ->> 'reason') AS reason, (k ->> 'pid')::integer AS pid, (k ->> 'target')::bigint AS hash, 1::bigint AS times
-        FROM jsonb_array_elements(known) AS k
-        UNION ALL
-        SELECT NULL, NULL, NULL, total - jsonb_array_length(known) WHERE total > jsonb_array_length(known)
-    ), grouped AS (
-        SELECT r.reason, r.pid, r.hash, sum(r.times)::bigint AS times FROM refusal r GROUP BY 1, 2, 3
-    ), told AS (
-        SELECT x.*, g.target, a.usename, a.application_name, a.client_addr, a.backend_start, a.pid IS NOT NULL AS there
-        FROM grouped x
-        LEFT JOIN LATERAL (
-            SELECT g.target FROM fencing.guarded g
-            WHERE hashtext(g.target COLLATE "C")::bigint & 4294967295 = x.hash LIMIT 1) AS g ON true
-        LEFT JOIN pg_stat_activity a ON a.pid = x.pid AND a.datname = current_database()
-    ), recorded AS (
-        INSERT INTO fencing.intake (kind, plane, rule, reason, enforced, caller, target, client, details)
-        SELECT 'guard-refused', 'tables', t.target, t.reason, true, 'role:' || t.usename, t.target, host(t.client_addr),
-            jsonb_strip_nulls(jsonb_build_object(
-                'count', t.times,
-                'since', to_char(coalesce(p_since, seen.at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-                'by', CASE WHEN t.hash = 0 THEN 'fencing.hold' WHEN t.hash IS NOT NULL THEN 'guard' END,
-                'session', CASE WHEN t.there THEN jsonb_build_object(
-                    'pid', t.pid, 'user', t.usename, 'application_name', nullif(t.application_name, ''),
-                    'client_addr', host(t.client_addr),
-                    'started', to_char(t.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) END))
-        FROM told t
-    )
-    SELECT t.target, t.reason, t.times FROM told t;
-    UPDATE fencing.refusals_counted c
-    SET counted = newest, missing = gap, at = clock_timestamp()
-    WHERE c.counted <> newest OR c.missing IS DISTINCT FROM gap;
-END
-$function$
-;
-REVOKE ALL ON FUNCTION fencing.record_refusals_v1 FROM PUBLIC
-""".replace(
-    "@SLOTS@",
-    ", ".join(
-        f"(SELECT last_value FROM fencing.refusal_{number:02} WHERE is_called)"  # noqa: S608 - numbers of our own
-        for number in range(16)
-    ),
-)
-
-
-def upgrade() -> None:
-    for script in (OBJECTS, ROWS, STAMP, REGISTER, PIECES, STEP, LOOK, REFUSALS, RECORD_REFUSALS):
-        for statement in script.split("\n;\n"):
-            op.get_bind().exec_driver_sql(statement)
+$function$;
+REVOKE ALL ON FUNCTION fencing.look_at_guards_v1 FROM PUBLIC;

@@ -1,67 +1,59 @@
-"""The guard: sessions that write a fenced table without the gateway claim tokens by ``fencing.hold``, and triggers check.
+-- The guard: sessions that write a fenced table without the gateway claim tokens by fencing.hold, and triggers check.
+--
+-- `gateway guard install` puts the triggers on a table; docs/guard.md and docs/decisions/028 say what they see. There
+-- is one rule behind all of it: the snapshot of the writing statement must be younger than the raise of the fence. A
+-- trigger fires inside that statement, so it never raises. It looks at the fence with the statement's own snapshot.
+-- Only where that shows exactly the token does it lock the row and look again.
 
-``gateway guard install`` puts the triggers on a table; docs/guard.md and decision 028 say what they see. The one rule
-behind all of it: the snapshot of the writing statement must be younger than the raise of the fence. A trigger fires
-inside that statement, so it never raises. It looks at the fence with the statement's own snapshot, and only where that
-shows exactly the token already does it lock the row and look again.
-
-``fencing.hold`` is called by people's own code and keeps its name and meaning; what is behind it carries versions.
-"""
-
-from alembic import op
-
-revision = "0005"
-down_revision = "0004"
-
-# Must agree to the letter with gateway.fencing.resource.canonical and gateway.fencing.token.Token.parse.
-READING = """
-CREATE FUNCTION fencing.canonical_v1(name text) RETURNS boolean LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN octet_length(name) <= 512
-    AND name COLLATE "C" ~ '^([A-Za-z0-9._~!$&''()*+;:@/-]|%[0-9A-F]{2})+$'
-    AND name COLLATE "C" !~ '%(2[146-9ABDE]|3[0-9AB]|4[0-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9AE])'
-;
--- Both are null where the text is no token.
+-- Read a token from its text.
+-- Returns nulls where the text is no token. Agrees to the letter with gateway.fencing.token.Token.parse.
 CREATE FUNCTION fencing.read_token_v1(token text, OUT epoch integer, OUT value bigint)
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
-    parts text[] := regexp_match(token COLLATE "C", '^(?:(0|[1-9][0-9]{0,9})\\.)?(0|[1-9][0-9]{0,18})$');
+    parts text[] := regexp_match(token COLLATE "C", '^(?:(0|[1-9][0-9]{0,9})\.)?(0|[1-9][0-9]{0,18})$');
 BEGIN
     IF coalesce(parts[1], '0')::bigint <= 2147483647 AND parts[2]::numeric <= 9223372036854775807 THEN
         epoch := coalesce(parts[1], '0')::integer;
         value := parts[2]::bigint;
     END IF;
 END
-$function$
-;
--- Who writes, as the record names it: the role it has taken on, else the one it has logged in as.
+$function$;
+
+-- Name the writer as the record does: by the role it has taken on, else by the one it has logged in as.
 CREATE FUNCTION fencing.session_role_v1() RETURNS text LANGUAGE sql STABLE
-RETURN 'role:' || coalesce(nullif(current_setting('role'), 'none'), session_user)
-;
--- What tells this transaction from every other one; a strict resource remembers it as the write that used its token up.
+RETURN 'role:' || coalesce(nullif(current_setting('role'), 'none'), session_user);
+
+-- Return what tells this transaction from every other one. A strict resource remembers it as the write that used its
+-- token up.
 CREATE FUNCTION fencing.transaction_v1() RETURNS uuid LANGUAGE sql STABLE
-RETURN md5(pg_current_xact_id()::text || ' ' || extract(epoch FROM now()))::uuid
-;
--- What the session says it holds: resource -> token and holder. Settings are text that anybody may set, so nothing
--- follows from them but which fences to look at.
+RETURN md5(pg_current_xact_id()::text || ' ' || extract(epoch FROM now()))::uuid;
+
+-- Return what the session says it holds: resource -> token and holder. Any session may set these settings, so they
+-- only say which fences to look at.
 CREATE FUNCTION fencing.declared_v1() RETURNS jsonb LANGUAGE sql STABLE
 RETURN CASE
     WHEN current_setting('fencing.resource', true) <> '' AND current_setting('fencing.token', true) <> ''
     THEN jsonb_build_object(current_setting('fencing.resource', true), jsonb_build_object(
         'token', current_setting('fencing.token', true), 'holder', nullif(current_setting('fencing.holder', true), '')))
-    ELSE '{}' END || coalesce(nullif(current_setting('fencing.held', true), '')::jsonb, '{}')
-"""
+    ELSE '{}' END || coalesce(nullif(current_setting('fencing.held', true), '')::jsonb, '{}');
 
-# Every refusal, worded in one place. The server's log gets the facts even where the session catches the error: whatever
-# it had put into a table would be undone with it. Behind PostgREST (see gateway/guard/pack.py) the class is PT, which it answers
-# with the status that follows.
-REFUSE = """
-CREATE FUNCTION fencing.refuse_v1(
+-- The reasons of refusals. A refusal is counted by its place in this list (refusals.sql).
+CREATE FUNCTION fencing.reasons_v1() RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY[
+    'token-stale', 'token-duplicate', 'token-used', 'token-required', 'token-unclaimed', 'token-malformed',
+    'resource-malformed', 'holder-malformed', 'resource-mismatch', 'resource-underivable', 'isolation', 'writes-pending'];
+
+-- Word a refusal, and raise it. All wording is here.
+-- Takes the reason, the resource, the token and its holder, the fence that refuses, and the table.
+-- Raises class FN and the HTTP status, or PT behind PostgREST (gateway/guard/pack.py), which answers with that
+-- status. The server's log gets the facts even where the session catches the error: rows in a table would be undone
+-- with it.
+CREATE FUNCTION fencing.word_refusal_v1(
     p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text
 ) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     raised text := CASE WHEN p_fence.epoch > 0 THEN p_fence.epoch || '.' ELSE '' END || p_fence.value;
     raised_by text := coalesce(p_fence.holder, p_fence.caller, 'an unnamed holder');
-    -- Cut to what a name and a token may have at most: settings and columns can be of any length.
+    -- Cut to the longest name and token: settings and columns can have any length.
     resource text := coalesce(left(p_resource, 512), 'a row whose columns do not make up a resource name');
     facts jsonb := jsonb_strip_nulls(jsonb_build_object(
         'code', p_reason, 'resource', left(p_resource, 512), 'token', left(p_token, 64), 'holder', left(p_holder, 200),
@@ -137,13 +129,23 @@ BEGIN
     RAISE LOG 'fencing: refused %', facts;
     RAISE EXCEPTION USING ERRCODE = family || status, MESSAGE = said, DETAIL = facts::text, HINT = advice;
 END
-$function$
-"""
+$function$;
 
-# Claims as claim_v1 does, in a statement of its own before the write, and notes what is held for the triggers. With the
-# rights of its owner: who writes needs none on the tables of this schema. A claim that does not pass is undone by the
-# error, the raise included.
-HOLD = """
+-- Count a refusal, then raise it.
+-- Takes and raises what word_refusal_v1 does.
+CREATE FUNCTION fencing.refuse_v1(
+    p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text
+) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    PERFORM fencing.count_refusal_v1(p_reason, p_target);
+    PERFORM fencing.word_refusal_v1(p_reason, p_resource, p_token, p_holder, p_fence, p_target);
+END
+$function$;
+
+-- Claim a token, and note for the triggers what is held. It claims as claim_v1 does, in a statement of its own before
+-- the write. It runs with the rights of its owner: a writer needs none on the tables of this schema.
+-- Takes the resource, the token as text, a name of the holder, and whether the resource is strict.
+-- Returns the decision: raised or held. Raises a refusal, which undoes the claim, the raise included.
 CREATE FUNCTION fencing.hold(resource text, token text, holder text DEFAULT NULL, strict boolean DEFAULT false)
 RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -155,7 +157,7 @@ BEGIN
         WHEN fencing.canonical_v1(hold.resource) IS NOT TRUE THEN 'resource-malformed'
         WHEN shown.value IS NULL THEN 'token-malformed'
         WHEN hold.holder COLLATE "C" !~ '^[!-~]([ -~]{0,198}[!-~])?$' THEN 'holder-malformed'
-        -- There the snapshot stays what it was, however long the claim waits; what it shows already may be held.
+        -- At these levels the snapshot does not move while the claim waits. A token that it already shows may be held.
         WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AND NOT EXISTS (
             SELECT FROM fencing.fence f
             WHERE f.resource = hold.resource AND (f.epoch, f.value) >= (shown.epoch, shown.value)) THEN 'isolation'
@@ -172,19 +174,14 @@ BEGIN
     END IF;
     PERFORM set_config('fencing.held', (
         coalesce(nullif(current_setting('fencing.held', true), '')::jsonb, '{}')
-        || jsonb_build_object(hold.resource, jsonb_build_object('token', hold.token, 'holder', hold.holder)))::text, true);
+        || jsonb_build_object(hold.resource, jsonb_build_object('token', hold.token, 'holder', hold.holder))
+    )::text, true);
     RETURN claimed.decision;
 END
-$function$
-;
-REVOKE ALL ON FUNCTION fencing.hold FROM PUBLIC
-"""
+$function$;
+REVOKE ALL ON FUNCTION fencing.hold FROM PUBLIC;
 
-# STABLE on purpose, all the way down from the trigger: a STABLE function sees what the statement sees that called it,
-# while each statement in a VOLATILE one takes a snapshot of its own. So a fence that carries the token here had been
-# raised before the writing statement began, and the statement sees all that the holder before had written. Then only
-# does guard_lock_v1, which is VOLATILE, lock the row against the next raise and show its newest version.
-JUDGE = """
+-- Lock a fence against the next raise, and return its newest version. VOLATILE, unlike its callers.
 CREATE FUNCTION fencing.guard_lock_v1(p_resource text) RETURNS fencing.fence
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -193,8 +190,14 @@ BEGIN
     SELECT * INTO STRICT fence FROM fencing.fence f WHERE f.resource = p_resource FOR SHARE;
     RETURN fence;
 END
-$function$
-;
+$function$;
+
+-- Judge a write of one resource by what the session says it holds.
+-- Returns the reason of the objection, null if there is none, with token, holder and fence.
+-- STABLE on purpose, all the way down from the trigger: a STABLE function sees what the statement sees that called
+-- it. Each statement in a VOLATILE function takes a snapshot of its own. So a fence that carries the token here was
+-- raised before the writing statement began. That statement sees all that the holder before had written. Only then
+-- does guard_lock_v1 lock the row and show its newest version.
 CREATE FUNCTION fencing.guard_judge_v1(
     p_resource text, p_strict boolean, OUT reason text, OUT token text, OUT holder text, OUT fence fencing.fence
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
@@ -231,12 +234,10 @@ BEGIN
             WHERE i.resource = p_resource AND (i.epoch, i.value) < (shown.epoch, shown.value)) THEN 'writes-pending'
         END;
 END
-$function$
-"""
+$function$;
 
-# What a guard that only observes puts on record: each objection once a transaction, resource and table. The time is
-# there for the index: what this transaction has noted is among what was noted last.
-NOTE = """
+-- Put on record what a guard objects to that only observes: once for each transaction, resource, reason and table.
+-- Notes of this transaction are still in the intake: nothing is sealed before it is committed.
 CREATE FUNCTION fencing.guard_note_v1(
     p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text, p_operation text
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
@@ -244,19 +245,21 @@ DECLARE
     shown record := fencing.read_token_v1(p_token);
     noted_in text := 'transaction/' || pg_current_xact_id();
 BEGIN
-    INSERT INTO fencing.rejection (
-        resource, reason, enforced, epoch, value, holder, caller, method, target, client, request_id,
+    INSERT INTO fencing.intake (
+        kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, method, target, client, request_id,
         fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
-    SELECT left(p_resource, 512), p_reason, false, shown.epoch, shown.value, left(p_holder, 200), fencing.session_role_v1(), p_operation,
-        p_target, host(inet_client_addr()), noted_in,
+    SELECT 'rejection', 'tables', p_target, left(p_resource, 512), p_reason, false, shown.epoch, shown.value,
+        left(p_holder, 200), fencing.session_role_v1(), p_operation, p_target, host(inet_client_addr()), noted_in,
         p_fence.epoch, p_fence.value, p_fence.holder, p_fence.caller, p_fence.raised_at
     WHERE NOT EXISTS (
-        SELECT FROM fencing.rejection r
-        WHERE r.at >= now() AND r.request_id = noted_in
-          AND (r.resource, r.reason, r.target) = (left(p_resource, 512) COLLATE "C", p_reason, p_target));
+        SELECT FROM fencing.intake i
+        WHERE i.request_id LIKE 'transaction/%' AND i.request_id = noted_in
+          AND (i.resource, i.reason, i.target) = (left(p_resource, 512), p_reason, p_target));
 END
-$function$
-;
+$function$;
+
+-- Check a write of one resource.
+-- Returns nothing where it passes or the guard only observes; else raises a refusal.
 CREATE FUNCTION fencing.guard_v1(
     p_resource text, p_target text, p_operation text, p_observe boolean, p_strict boolean
 ) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
@@ -267,19 +270,20 @@ BEGIN
         RETURN;
     ELSIF p_observe THEN
         PERFORM fencing.guard_note_v1(
-            judged.reason, coalesce(p_resource, p_target), judged.token, judged.holder, judged.fence, p_target, p_operation);
+            judged.reason, coalesce(p_resource, p_target), judged.token, judged.holder, judged.fence, p_target,
+            p_operation);
     ELSE
         PERFORM fencing.refuse_v1(judged.reason, p_resource, judged.token, judged.holder, judged.fence, p_target);
     END IF;
 END
-$function$
-"""
+$function$;
 
-# The triggers that do not depend on the table. Their arguments: enforce or observe; accept or strict; the role that is
-# let through; the template; the table as the record names it. The trigger for each row is made by gateway guard install.
-TRIGGERS = """
--- Before the first row: what the session says it holds is held, or a statement that finds no row would tell a lie. It
--- also makes a direct writer lock as the gateway does, fences before rows.
+-- The triggers that do not depend on the table. Their arguments are: enforce or observe; accept or strict; the role
+-- that is let through; the template; the table as the record names it. `gateway guard install` makes the trigger for
+-- rows.
+
+-- Check, before the first row, what the session says it holds. Without this a statement that finds no row would pass
+-- under a stale token. It also makes a direct writer lock as the gateway does, fences before rows.
 CREATE FUNCTION fencing.guard_statement_v1() RETURNS trigger
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -290,9 +294,9 @@ BEGIN
     END LOOP;
     RETURN NULL;
 END
-$function$
-;
--- TRUNCATE fires nothing for its rows: only one name for the whole table can be checked.
+$function$;
+
+-- Check a TRUNCATE, which fires nothing for its rows: only one name for the whole table can be checked.
 CREATE FUNCTION fencing.guard_truncate_v1() RETURNS trigger
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
@@ -305,13 +309,5 @@ BEGIN
     END IF;
     RETURN NULL;
 END
-$function$
-;
-REVOKE ALL ON FUNCTION fencing.guard_statement_v1, fencing.guard_truncate_v1 FROM PUBLIC
-"""
-
-
-def upgrade() -> None:
-    for script in (READING, REFUSE, HOLD, JUDGE, NOTE, TRIGGERS):
-        for statement in script.split("\n;\n"):
-            op.get_bind().exec_driver_sql(statement)
+$function$;
+REVOKE ALL ON FUNCTION fencing.guard_statement_v1, fencing.guard_truncate_v1 FROM PUBLIC;
