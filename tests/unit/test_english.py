@@ -29,7 +29,6 @@ UNFINISHED = {
     "docs/architecture.md",
     "docs/audit.md",
     "docs/clients.md",
-    "docs/decisions",
     "docs/fencing.md",
     "docs/guard.md",
     "docs/locks.md",
