@@ -25,7 +25,7 @@ from gateway.db.database import Database
 from gateway.fencing.record import Attempt, Refusal
 from gateway.fencing.rules import Decision, Fence
 from gateway.fencing.token import Token
-from gateway.record.recorder import Recorder
+from gateway.record.audit import Recorder
 
 SESSIONS = 16
 RESOURCE = "bench/zombie"

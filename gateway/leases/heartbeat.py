@@ -10,13 +10,18 @@ from functools import partial
 from uuid import UUID
 
 from gateway.background import rounds, said, working
+from gateway.batching import Lane
 from gateway.db import leases
 from gateway.db.database import Database
 from gateway.db.leases import Turn
 from gateway.db.notifications import Listen
-from gateway.leases.lane import Lane
 from gateway.leases.queue import Queue
 from gateway.observe.events import Observe, ServiceUnreachable
+
+QUESTIONS = 32
+"""Questions in a batch. It keeps all its locks locked until its end, and it has to fit into a socket's buffer: a paused
+gateway must never hold half of one.
+"""
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
@@ -53,7 +58,11 @@ class Attendance:
         self._attendant, self._listen, self._times = attendant, listen, times
         self.queue = Queue(self._is_due)
         self._looking: Lane[str, Turn] = Lane(
-            partial(leases.advance, database), partial(leases.advance_alone, database), order=str
+            partial(leases.advance, database),
+            partial(leases.advance_alone, database),
+            most=QUESTIONS,
+            order=str,
+            lone_alone=False,
         )
         self._hears = False
         self._strays: frozenset[int] = frozenset()

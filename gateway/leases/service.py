@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from uuid import UUID, uuid4
 
+from gateway.batching import Lane
 from gateway.db import leases
 from gateway.db.database import Database
 from gateway.db.leases import Asked, Ended, Outcome, Place, Turn
@@ -25,8 +26,7 @@ from gateway.errors import (
 )
 from gateway.fencing.lease import Granted, Lease, LockView, Renewal, Wanted
 from gateway.fencing.token import Token
-from gateway.leases.heartbeat import Attendance, Times
-from gateway.leases.lane import Lane
+from gateway.leases.heartbeat import QUESTIONS, Attendance, Times
 from gateway.leases.queue import Line
 from gateway.observe.events import Answer, LeaseAnswered, Observe
 from gateway.observe.stages import staged
@@ -81,8 +81,8 @@ QUEUE_SHOWN = 100
 
 _RENEWALS = 256
 _LEAVING = 1000
-# Seconds that a gateway that stops waits for what it has asked.
-_PATIENCE = 5.0
+# Seconds that a gateway waits for its batches when it stops.
+_CLOSING_TIMEOUT = 5.0
 # Seconds between two tries to get on while the database is away, for those who are in its queue.
 _PAUSE = 0.25
 
@@ -102,18 +102,26 @@ class LeaseService:
         self._acquiring: Lane[tuple[Wanted, Place | None], Asked] = Lane(
             partial(leases.acquire, database),
             lambda wish: leases.acquire_alone(database, *wish),
+            most=QUESTIONS,
             order=lambda wish: wish[0].resource,
+            lone_alone=False,
         )
         self._releasing: Lane[tuple[str, UUID, str], tuple[Ended, Turn]] = Lane(
             partial(leases.release, database),
             lambda lease: leases.release_alone(database, *lease),
+            most=QUESTIONS,
             order=lambda lease: lease[0],
+            lone_alone=False,
         )
         self._renewing: Lane[Renewal, Lease | bool] = Lane(
-            partial(leases.renew, database, hasty=True), self._renew_alone, order=_order, most=_RENEWALS
+            partial(leases.renew, database, hasty=True),
+            self._renew_alone,
+            most=_RENEWALS,
+            order=_order,
+            lone_alone=False,
         )
         self._leaving: Lane[tuple[str, int], None] = Lane(
-            self._leave_together, self._leave_alone, order=lambda place: place, most=_LEAVING
+            self._leave_together, self._leave_alone, most=_LEAVING, order=lambda place: place, lone_alone=False
         )
 
     def waiting(self) -> int:
@@ -312,7 +320,7 @@ class LeaseService:
     async def _home(self) -> None:
         """Whoever is gone by now has left a place that somebody else may be waiting behind."""
         for lane in (self._acquiring, self._leaving):
-            await lane.home(_PATIENCE)
+            await lane.close(_CLOSING_TIMEOUT)
 
     async def _leave_together(self, places: Sequence[tuple[str, int]]) -> Sequence[None]:
         for turn in await leases.leave(self._database, self._place.attendant, places, self._times.linger):

@@ -1,17 +1,69 @@
 """Refusals: put on record first, answered afterwards."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from itertools import islice
 
+from gateway.batching import Lane
 from gateway.db import rejections
-from gateway.db.database import Database, Transaction
-from gateway.errors import GatewayError, TokenImplausible
+from gateway.db.database import Database, Transaction, asks_again
+from gateway.errors import GatewayError, OutcomeUnknown, SqlError, TokenImplausible, Unavailable
 from gateway.fencing.policy import Implausible
 from gateway.fencing.record import Attempt, Refusal, Rejection
 from gateway.fencing.refusal import not_taken, refusal
 from gateway.fencing.rules import Decision, Fence
 from gateway.observe.events import Observe, Plane, StepReached, WriteRefused
 from gateway.observe.stages import staged
-from gateway.record.recorder import Recorder
+
+MOST = 512
+"""Refusals of one batch, unless a single write has more."""
+
+
+class Recorder:
+    """Writes the record, one statement a batch and one batch at a time."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lane: Lane[Sequence[Refusal], list[Rejection]] = Lane(
+            self._together, self._alone, most=MOST, room=MOST, concerns_all=_concerns_all
+        )
+
+    async def record(self, refusals: Sequence[Refusal]) -> list[Rejection]:
+        """Put all of these on record; durable when this returns.
+
+        Raise ``Unavailable`` if they cannot be recorded: then the writes must not be answered as refused.
+        """
+        try:
+            # The write was refused, whether its sender waits for the answer or not.
+            return await asyncio.shield(self._lane.ask(refusals, size=len(refusals)))
+        except GatewayError as error:
+            raise _not_recorded() from error
+
+    async def overtaken(self, attempts: Sequence[tuple[str, Attempt]]) -> list[Rejection | None]:
+        """Record many writes in a batch of their own; None for each whose fence does not carry a higher token.
+
+        The answers are in the order of ``attempts``. Raise what ``record`` raises.
+        """
+        try:
+            return await rejections.record_overtaken(self._database, attempts)
+        except (SqlError, OutcomeUnknown, Unavailable) as error:
+            raise _not_recorded() from error
+
+    async def _together(self, batch: Sequence[Sequence[Refusal]]) -> list[list[Rejection]]:
+        recorded = iter(await rejections.record(self._database, [one for refusals in batch for one in refusals]))
+        return [list(islice(recorded, len(refusals))) for refusals in batch]
+
+    async def _alone(self, refusals: Sequence[Refusal]) -> list[Rejection]:
+        return await rejections.record(self._database, refusals)
+
+
+def _concerns_all(error: Exception) -> bool:
+    # One member may be at fault for an SqlError or a deadlock. A database that is away is away for all.
+    return not isinstance(error, SqlError) and not (isinstance(error, GatewayError) and asks_again(error))
+
+
+def _not_recorded() -> Unavailable:
+    return Unavailable("The write was refused, but the refusal could not be put on record.")
 
 
 class Audit:

@@ -22,19 +22,20 @@ TABLE: dict[str, str] = {
     "timeline": "fencing text",
     # Shared parts.
     "background": "observe.events",
+    "batching": "",
     "http": "observe.events observe.stages",
     "config": "fencing webhooks.signing",
     "db": "fencing timeline.history",
     "observe": "fencing config db",
     "auth": "fencing config",
     "admission": "fencing db observe",
-    "record": "fencing background db observe",
+    "record": "fencing background batching db observe",
     # The table plane.
     "tables.dialect": "fencing http.origins tables.catalog",
     "tables.catalog": "tables.dialect tables.naming tables.sql",
     "tables.naming": "fencing tables.dialect tables.catalog",
     "tables.sql": "tables.dialect tables.naming tables.catalog",
-    "tables.execute": "fencing admission auth background http db observe record tables",
+    "tables.execute": "fencing admission auth background batching http db observe record tables",
     "tables": "fencing admission auth background http db observe record tables",
     # The object plane.
     "objects.s3": "fencing",
@@ -47,7 +48,7 @@ TABLE: dict[str, str] = {
     "objects.background": "fencing db observe objects",
     "objects": "fencing admission auth http db observe record objects",
     # The other parts of a gateway.
-    "leases": "fencing background db observe",
+    "leases": "fencing background batching db observe",
     "webhooks": "fencing background config db observe",
     "table_rules": "fencing config tables.naming",
     "guard": "fencing background config db doctor.findings observe table_rules tables.catalog tables.naming tables.sql",

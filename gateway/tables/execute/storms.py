@@ -1,77 +1,44 @@
-"""Zombies that hammer: their writes are put on record many at a time, and give way to those of living holders.
+"""Storms of zombies: refusals of overtaken writes are recorded in batches, and give way to writes of living holders.
 
-A write that its fence has overtaken stays overtaken: whoever sent it loses nothing by waiting a moment for the answer.
+A write that its fence has overtaken stays overtaken, so its sender loses nothing by a short wait.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
-from contextvars import Context
-from copy import copy
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from gateway.errors import GatewayError
+from gateway.batching import Lane
 from gateway.fencing.record import Attempt, Rejection
 from gateway.record.audit import Audit
 
 MOST = 256
-# Seconds between two trips while somebody writes: what a storm may take of the gateway, and of the database.
+# Seconds between two batches while holders write: the share of gateway and database that a storm may take.
 GIVING_WAY = 0.05
 
 
-@dataclass(slots=True)
-class _Member:
-    resource: str
-    attempt: Attempt
-    answer: "asyncio.Future[Rejection | None]"
-
-
 class Storms:
-    """Records refusals. One trip at a time, with everything that has come meanwhile."""
+    """Records refusals, one batch at a time."""
 
     def __init__(self, audit: Audit, busy: Callable[[], bool]) -> None:
-        """``busy`` tells whether writes are under way that are none of these."""
+        """``busy`` returns whether other writes are under way."""
         self._audit, self._busy = audit, busy
-        self._waiting: deque[_Member] = deque()
-        self._task: asyncio.Task[None] | None = None
         self._last = float("-inf")
+        self._lane: Lane[tuple[str, Attempt], Rejection | None] = Lane(
+            self._record, most=MOST, delay=self._delay, concerns_all=lambda _: True
+        )
 
     async def record(self, resource: str, attempt: Attempt) -> Rejection | None:
-        """Put a write on record whose fence carries a higher token; None where the fence does not.
+        """Record a write whose fence carries a higher token; return None if the fence does not.
 
-        Raises ``Unavailable`` where it cannot be recorded.
+        Raise ``Unavailable`` if the refusal cannot be recorded.
         """
-        loop = asyncio.get_running_loop()
-        member = _Member(resource, attempt, loop.create_future())
-        self._waiting.append(member)
-        if self._task is None:
-            self._task = loop.create_task(self._drain(), context=Context())
-        return await member.answer
+        # The write was refused, whether its sender waits for the answer or not.
+        return await asyncio.shield(self._lane.ask((resource, attempt)))
 
-    async def _drain(self) -> None:
-        loop = asyncio.get_running_loop()
-        members: list[_Member] = []
+    def _delay(self) -> float:
+        return self._last + GIVING_WAY - asyncio.get_running_loop().time() if self._busy() else 0.0
+
+    async def _record(self, batch: Sequence[tuple[str, Attempt]]) -> Sequence[Rejection | None]:
         try:
-            while self._waiting:
-                if self._busy():
-                    await asyncio.sleep(self._last + GIVING_WAY - loop.time())
-                members = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
-                await self._record_all(members)
-                self._last = loop.time()
+            return await self._audit.overtaken(batch)
         finally:
-            self._task = None
-            # Only where this task itself was cancelled is anybody left without an answer.
-            for member in (*members, *self._waiting):
-                member.answer.cancel()
-
-    async def _record_all(self, members: list[_Member]) -> None:
-        try:
-            recorded = await self._audit.overtaken([(member.resource, member.attempt) for member in members])
-        except GatewayError as error:
-            for member in members:
-                if not member.answer.done():
-                    member.answer.set_exception(copy(error))
-            return
-        for member, rejection in zip(members, recorded, strict=True):
-            if not member.answer.done():
-                member.answer.set_result(rejection)
+            self._last = asyncio.get_running_loop().time()

@@ -201,9 +201,9 @@ async def test_who_hangs_up_before_it_has_its_place_leaves_none(dsn_of_module: s
         while not one.service._acquiring._tasks:
             await asyncio.sleep(0)
         await gone([asking])
-        await one.service._acquiring.home(PATIENCE)
+        await one.service._acquiring.close(PATIENCE)
         await asyncio.sleep(0)
-        await one.service._leaving.home(PATIENCE)
+        await one.service._leaving.close(PATIENCE)
         assert await rows(one, "SELECT FROM fencing.waiter WHERE resource = $1", job) == []
 
 
@@ -224,9 +224,9 @@ async def test_who_hangs_up_while_it_is_given_its_place_leaves_none(dsn_of_modul
                 await gone([asking])
         finally:
             await stuck.close()
-        await one.service._acquiring.home(PATIENCE)
+        await one.service._acquiring.close(PATIENCE)
         await asyncio.sleep(0)
-        await one.service._leaving.home(PATIENCE)
+        await one.service._leaving.close(PATIENCE)
         assert await rows(one, "SELECT FROM fencing.waiter WHERE resource = $1", job) == []
 
 
@@ -283,7 +283,7 @@ async def test_who_waits_at_another_gateway_by_now_stays(pair: Pair, job: str) -
         while await rows(pair[0], "SELECT FROM fencing.waiter WHERE resource = $1 AND attendant <> $2", job, there):
             await asyncio.sleep(0.005)
     await gone([before])
-    await pair[0].service._leaving.home(PATIENCE)
+    await pair[0].service._leaving.close(PATIENCE)
     assert [one.holder for one in (await pair[0].service.inspect(job)).queue] == ["bob"]
     await pair[0].release(lease)
     assert (await after).token == Token(0, 2)

@@ -19,8 +19,8 @@ from gateway.fencing.record import Attempt, Refusal
 from gateway.fencing.rules import Decision, Fence, Mode
 from gateway.fencing.token import Token
 from gateway.observe.events import StepReached
-from gateway.record import recorder
-from gateway.record.recorder import Recorder
+from gateway.record import audit
+from gateway.record.audit import Recorder
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.stage import Stage, staged
@@ -88,7 +88,7 @@ class TestRecorder:
 
     async def test_a_trip_does_not_grow_without_end(self, database: Database, trips: Trips) -> None:
         writer = Recorder(database)
-        size = recorder.MOST // 2
+        size = audit.MOST // 2
         await asyncio.gather(*(writer.record([refusal()] * size) for _ in range(5)), writer.record([refusal()] * 2000))
         assert trips.count == 4
         assert len(await holders(database)) == 5 * size + 2000

@@ -1,0 +1,201 @@
+"""The one batcher: requests that arrive while a batch is under way share the next one (docs/decisions/016).
+
+A request never waits for a batch to fill. A lane that is free sets out as soon as the event loop has read everything
+that has arrived by then. Owners say how large a batch may be, in which order it goes, and which errors concern all.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from gateway.errors import OutcomeUnknown
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class _Member(Generic[Item, Answer]):
+    item: Item
+    key: str | None
+    size: int
+    answer: "asyncio.Future[Answer]"
+
+
+def outcome_unknown(error: Exception) -> bool:
+    """Return whether a failed batch may have taken effect, so that no member may be sent again."""
+    return isinstance(error, OutcomeUnknown)
+
+
+class Lane(Generic[Item, Answer]):
+    """Sends items in batches, and gives each sender its own answer or its own error."""
+
+    def __init__(
+        self,
+        together: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
+        alone: Callable[[Item], Awaitable[Answer]] | None = None,
+        *,
+        most: int,
+        room: float = float("inf"),
+        order: Callable[[Item], Any] | None = None,
+        lone_alone: bool = True,
+        overlap: float | None = None,
+        delay: Callable[[], float] = lambda: 0.0,
+        concerns_all: Callable[[Exception], bool] = outcome_unknown,
+    ) -> None:
+        """Create a lane.
+
+        ``together`` returns one answer for each item, in their order. If it fails, each member is sent by ``alone``,
+        unless the error ``concerns_all`` or there is no ``alone``: then each sender gets a copy of the error.
+        ``lone_alone``: a batch of one goes by ``alone`` at once. ``most`` items and ``room`` in sizes fit into a batch.
+        ``order``: the sort key of a batch. Two batches that lock the same rows in opposite orders would deadlock.
+        ``overlap``: seconds after which a batch sets out beside others that are still under way; None for never.
+        ``delay`` returns the seconds to wait before the next batch.
+        """
+        self._together, self._alone = together, alone
+        self._most, self._room, self._order = most, room, order
+        self._lone_alone, self._overlap, self._delay = lone_alone, overlap, delay
+        self._concerns_all = concerns_all
+        self._waiting: deque[_Member[Item, Answer]] = deque()
+        # Keys under way. A later item of such a key waits, because it might arrive before the earlier one.
+        self._occupied: set[str | None] = set()
+        self._under_way = 0
+        self._timer: asyncio.Handle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, item: Item, *, key: str | None = None, size: int = 1) -> "asyncio.Future[Answer]":
+        """Return the answer to come. It fails with what sending the item alone raises, or with what concerns all.
+
+        Items of one ``key`` are sent in the order in which they were asked. ``size`` is what the item takes of
+        ``room``.
+        """
+        loop = asyncio.get_running_loop()
+        member: _Member[Item, Answer] = _Member(item, key, size, loop.create_future())
+        self._waiting.append(member)
+        if self._timer is None:
+            if self._under_way:
+                self._watch(loop)
+            else:
+                delay = self._delay()
+                self._timer = loop.call_later(delay, self._set_out) if delay > 0 else loop.call_soon(self._set_out)
+        return member.answer
+
+    def idle(self) -> bool:
+        """Return whether the lane holds nothing."""
+        return not (self._waiting or self._under_way or self._occupied)
+
+    async def close(self, seconds: float) -> None:
+        """Wait for the batches under way, for at most so many ``seconds``; cancel what is left then."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let waiting items set out beside a batch that takes long: it may wait for a lock that is not theirs."""
+        if self._waiting and self._timer is None and self._overlap is not None:
+            self._timer = loop.call_later(self._overlap, self._set_out)
+
+    def _set_out(self) -> None:
+        self._timer = None
+        members = self._taken()
+        loop = asyncio.get_running_loop()
+        if members:
+            self._under_way += 1
+            # In an empty context: a batch does not belong to the request that came first.
+            task = loop.create_task(self._carry(members), context=Context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._watch(loop)
+
+    def _taken(self) -> list[_Member[Item, Answer]]:
+        members: list[_Member[Item, Answer]] = []
+        held_back: list[_Member[Item, Answer]] = []
+        room, waiting, occupied = self._room, self._waiting, self._occupied
+        while waiting and len(members) < self._most and (not members or room >= waiting[0].size):
+            member = waiting.popleft()
+            if member.key in occupied:
+                held_back.append(member)
+            elif not member.answer.done():
+                members.append(member)
+                room -= member.size
+        waiting.extendleft(reversed(held_back))
+        occupied.update([member.key for member in members])
+        occupied.discard(None)
+        return members
+
+    async def _carry(self, members: list[_Member[Item, Answer]]) -> None:
+        try:
+            try:
+                failed = await self._send(members)
+            finally:
+                self._under_way -= 1
+            if failed:
+                # Beside the lane: retries may wait for locks, and the items behind them do not have to.
+                self._go_on()
+                await asyncio.gather(*(self._send_alone(member) for member in failed))
+        except asyncio.CancelledError:
+            for member in self._waiting:
+                member.answer.cancel()
+            raise
+        finally:
+            # Without effect on answers that are there. Only a task that was cancelled leaves others.
+            for member in members:
+                member.answer.cancel()
+            self._occupied.difference_update([member.key for member in members])
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Use the place that has become free in the lane."""
+        if self._under_way and self._overlap is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._waiting:
+            return
+        delay = self._delay()
+        if delay > 0:
+            self._timer = asyncio.get_running_loop().call_later(delay, self._set_out)
+        else:
+            self._set_out()
+
+    async def _send(self, members: list[_Member[Item, Answer]]) -> list[_Member[Item, Answer]]:
+        """Send a batch; the members to send again, each alone."""
+        if self._alone is not None and self._lone_alone and len(members) == 1:
+            await self._send_alone(members[0])
+            return []
+        if self._order is not None:
+            order = self._order
+            members.sort(key=lambda member: order(member.item))
+        try:
+            answers = await self._together([member.item for member in members])
+        except Exception as error:  # noqa: BLE001 - a batch fails for its members, not for the lane
+            if self._alone is not None and not self._concerns_all(error):
+                return members
+            for member in members:
+                _fail(member.answer, copy(error))
+        else:
+            for member, answer in zip(members, answers, strict=True):
+                if not member.answer.done():
+                    member.answer.set_result(answer)
+        return []
+
+    async def _send_alone(self, member: _Member[Item, Answer]) -> None:
+        assert self._alone is not None
+        try:
+            answer = await self._alone(member.item)
+        except Exception as error:  # noqa: BLE001 - the error belongs to the sender
+            _fail(member.answer, error)
+        else:
+            if not member.answer.done():
+                member.answer.set_result(answer)
+
+
+def _fail(answer: "asyncio.Future[Any]", error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
