@@ -51,8 +51,8 @@ from gateway.web import documentation, report
 from gateway.web.rendering import Site
 from gateway.web.report import Report
 from gateway.webhooks.alarms import Watch
-from gateway.webhooks.configured import alarms, webhooks
 from gateway.webhooks.outbox import Outbox
+from gateway.wiring import alarms, webhooks
 
 _OF_LEASES = ("/v1/leases", "/v1/withdrawals")
 
@@ -175,15 +175,15 @@ class Gateway:
         """What works in the background waits by itself: neither Postgres nor the store needs to be there yet."""
         try:
             async with (
-                self._sealing.at_work(),
-                self._follower.at_work(),
+                self._sealing.running(),
+                self._follower.running(),
                 flushing(self._database, self._traffic, self._observe),
                 self._tables.following(self._listen),
                 forgetting(self._database, self._retention, self._observe),
-                self._leases.at_work(),
-                Watching(self._database, self._observe).at_work(),
-                self._outbox.at_work(),
-                self._watch.at_work(),
+                self._leases.running(),
+                Watching(self._database, self._observe).running(),
+                self._outbox.running(),
+                self._watch.running(),
             ):
                 if self._upstream is None or self._objects is None:
                     yield

@@ -49,8 +49,8 @@ class Lane(Generic[Item, Answer]):
     ) -> None:
         """Create a lane.
 
-        ``together`` returns one answer for each item, in their order. If it fails, each member is sent by ``alone``,
-        unless the error ``concerns_all`` or there is no ``alone``: then each sender gets a copy of the error.
+        ``together`` returns one answer for each item, in their order. If it fails, each member is sent by ``alone``.
+        If the error ``concerns_all`` or there is no ``alone``, each sender gets a copy of the error instead.
         ``lone_alone``: a batch of one goes by ``alone`` at once. ``most`` items and ``room`` in sizes fit into a batch.
         ``order``: the sort key of a batch. Two batches that lock the same rows in opposite orders would deadlock.
         ``overlap``: seconds after which a batch sets out beside others that are still under way; None for never.

@@ -5,9 +5,12 @@ from functools import partial
 from gateway.admission import Issuer
 from gateway.api.leases import Locks
 from gateway.config import Config
+from gateway.config.watching import Alarm as AlarmSection
+from gateway.config.watching import Webhook as WebhookSection
 from gateway.db.database import Database
 from gateway.db.notifications import Channels, Listen
 from gateway.db.notifications import listening as listen
+from gateway.db.webhooks import Selection
 from gateway.fencing.policy import Policies, Policy, Unreachable
 from gateway.fencing.sequencer import Signer
 from gateway.leases.service import LeaseService
@@ -15,6 +18,10 @@ from gateway.objects.resource_rules import Resources, Rule
 from gateway.observe.events import Observe
 from gateway.table_rules import table_rules
 from gateway.tables.pipeline import Exposure
+from gateway.webhooks import rate, signing
+from gateway.webhooks.alarms import Alarm
+from gateway.webhooks.delivery import Receiver
+from gateway.webhooks.outbox import Webhook
 
 
 def resources(config: Config) -> Resources:
@@ -108,3 +115,21 @@ def exposure(config: Config) -> Exposure:
         openapi=postgres.openapi,
         origins=config.server.cors_origins,
     )
+
+
+def webhooks(config: Config) -> list[Webhook]:
+    """Return the webhooks, each with the alarms it is sent."""
+    return [_webhook(one, config.alarms) for one in config.webhooks]
+
+
+def alarms(config: Config) -> list[Alarm]:
+    """Return the alarms."""
+    return [Alarm(one.name, one.prefix, rate.Rule(one.more_than, one.minutes)) for one in config.alarms]
+
+
+def _webhook(section: WebhookSection, alarms: tuple[AlarmSection, ...]) -> Webhook:
+    secrets = [secret for secret in (section.secret, section.former_secret) if secret is not None]
+    keys = tuple(signing.key_of(secret.get_secret_value()) for secret in secrets)
+    told = tuple(alarm.name for alarm in alarms if not alarm.webhooks or section.name in alarm.webhooks)
+    wanted = Selection(section.kinds, section.prefix, section.observed, told)
+    return Webhook(section.name, Receiver(section.url, keys), wanted)

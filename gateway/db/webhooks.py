@@ -28,7 +28,7 @@ class Outbox:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Selection:
     """Which entries a webhook is sent: ``kinds`` at resources that begin with ``prefix``; those of ``alarms``."""
 
     kinds: tuple[Kind, ...]
@@ -38,7 +38,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WebhookState:
     """How a webhook stands. ``behind``: entries of the record that have not been looked at for it."""
 
     name: str
@@ -63,17 +63,19 @@ async def take(database: Database, names: Sequence[str], owner: UUID, seconds: f
     return [Outbox(row["name"], Place(row["position"], row["day"]), row["sending"], row["failures"]) for row in rows]
 
 
-async def wanted(database: Database, after: Place, until: int, wanted: Wanted, most: int) -> list[tuple[Entry, Place]]:
-    """The entries a webhook is sent, of the stretch after a place and up to a position; at most so many."""
+async def selected(
+    database: Database, after: Place, until: int, selection: Selection, most: int
+) -> list[tuple[Entry, Place]]:
+    """Return at most so many entries that a webhook is sent, after a place and up to a position."""
     rows = await database.fetch(
         _SQL["wanted"],
         after.day,
         after.position,
         until,
-        [kind.value for kind in wanted.kinds],
-        wanted.prefix,
-        wanted.observed,
-        list(wanted.alarms),
+        [kind.value for kind in selection.kinds],
+        selection.prefix,
+        selection.observed,
+        list(selection.alarms),
         most,
     )
     return [(entry_from_row(row), Place(row["position"], row["day"])) for row in rows]
@@ -117,9 +119,9 @@ async def resume(database: Database, name: str) -> None:
     await database.fetch_write(_SQL["resume"], name)
 
 
-async def listed(database: Database, names: Sequence[str]) -> list[Standing]:
+async def listed(database: Database, names: Sequence[str]) -> list[WebhookState]:
     """How the named stand, in the order of their names. One that no gateway has introduced yet is left out."""
-    return [Standing(**row) for row in await database.fetch(_SQL["listed"], list(names))]
+    return [WebhookState(**row) for row in await database.fetch(_SQL["listed"], list(names))]
 
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)

@@ -36,7 +36,7 @@ class Watching:
         self._since: datetime | None = None
         self._blocks = BLOCKS
 
-    def at_work(self) -> AbstractAsyncContextManager[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Look in the background. What goes wrong is an event."""
         return working(self._keep_looking())
 

@@ -1,6 +1,6 @@
-"""What a gateway does for those who wait at it: is heard of, hears of hand-overs, looks at locks when it is time.
+"""Sends heartbeats for the waiters of this process, receives hand-over notifications, and runs expiry timers.
 
-However many wait, it is one statement a beat, and one look at a lock when its lease or its delay is over.
+The number of waiters does not matter: a heartbeat is one statement, and an expired lease or delay costs one look.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from gateway.leases.queue import Queue
 from gateway.observe.events import Observe, ServiceUnreachable
 
 QUESTIONS = 32
-"""Questions in a batch. It keeps all its locks locked until its end, and it has to fit into a socket's buffer: a paused
-gateway must never hold half of one.
+"""Questions in a batch. A batch keeps all its locks locked until its end. It has to fit into a socket's buffer, or a
+paused gateway could hold the locks of the half that has arrived.
 """
 
 _FIRST_PAUSE = 0.1
@@ -32,24 +32,24 @@ _SWEPT_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds. Nothing here decides who holds a lock; that is for the times in the database."""
+    """Seconds. They do not decide which client holds a lock: the times in the database do."""
 
     attended: float = 10.0
-    """A waiter is skipped once its gateway has not been heard of for so long."""
+    """A waiter is skipped once its gateway has sent no heartbeat for so long."""
     beat: float = 3.0
-    """How often a gateway with waiters lets the database hear of it."""
+    """The pause between two heartbeats of a gateway with waiters."""
     look: float = 1.0
-    """The same where it does not hear what the database announces, and so has to ask."""
+    """The same pause for a gateway that receives no notifications and has to ask."""
     collect: float = 5.0
-    """What is handed over to a waiter and not collected within this time goes to the next."""
+    """A lease that is handed over and not collected within this time goes to the next waiter."""
     linger: float = 5.0
-    """How long a waiter that names its request keeps its place after its ``wait``."""
+    """A waiter that names its request keeps its place for so long after its ``wait``."""
     sweep: float = 10.0
-    """How often lapsed leases that nobody asks for are put on record and cleared away."""
+    """The pause between two sweeps of lapsed leases that no client asks for."""
 
 
-class Attendance:
-    """The background of the lease service of one process."""
+class Heartbeat:
+    """The background work of the lease service of one process."""
 
     def __init__(
         self, database: Database, observe: Observe, attendant: UUID, listen: Listen | None, times: Times
@@ -67,25 +67,25 @@ class Attendance:
         self._hears = False
         self._strays: frozenset[int] = frozenset()
 
-    def at_work(self) -> AbstractAsyncContextManager[None]:
-        """As long as this lasts."""
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the background work runs."""
         sweep = rounds("leases that have lapsed", self.sweep, self._observe, self._times.sweep)
         if self._listen is None:
             return working(self._beat(), sweep)
         return working(self._beat(), sweep, self._hear(self._listen))
 
     async def attend(self) -> None:
-        """One beat: be heard of, and put right whatever was missed."""
+        """Send one heartbeat, and make up for missed notifications."""
         before, quiet = self.queue.tickets(), self.queue.quiet()
         attended = await leases.attend(self._database, self._attendant, self._times.attended)
-        # What is no longer in the queue has been handed over, and nobody heard of it; or the place is lost.
+        # A place that is gone was handed over without a notification that arrived, or it is lost.
         self.queue.ask_again(before - attended.waiting)
         for resource in attended.due:
             self._is_due(resource)
         await self._see_off(attended.waiting - before if quiet else frozenset())
 
     async def _see_off(self, strangers: frozenset[int]) -> None:
-        """Give up places in the queue that nobody waits with, as far as two beats in a row can tell."""
+        """Give up places in the queue that had no waiter at two heartbeats in a row."""
         strays, self._strays = strangers & self._strays - self.queue.tickets(), strangers
         if strays:
             places = await leases.places(self._database, self._attendant, sorted(strays))
@@ -126,14 +126,14 @@ class Attendance:
                             self.queue.go_on(resource, int(handed), float(look_in))
             except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
                 if pause == _FIRST_PAUSE:
-                    self._observe(ServiceUnreachable("postgres", f"Hand-overs are not heard of: {said(error)}"))
+                    self._observe(ServiceUnreachable("postgres", f"No notifications of hand-overs: {said(error)}"))
             finally:
                 self._hears = False
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def sweep(self) -> None:
-        """Put lapsed leases on record that nobody has asked for, and clear away what nobody waits for any more."""
+        """Record lapsed leases that no client has asked for, and delete what no client waits for."""
         while names := await leases.lapsed(self._database, _SWEPT_AT_ONCE):
             for resource in names:
                 self._go_on(await leases.advance_alone(self._database, resource))
@@ -143,7 +143,7 @@ class Attendance:
         try:
             await self.attend()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            self._observe(ServiceUnreachable("postgres", f"Those who wait for locks are not attended: {said(error)}"))
+            self._observe(ServiceUnreachable("postgres", f"No heartbeat for waiters: {said(error)}"))
 
     def _go_on(self, turn: Turn) -> None:
         self.queue.go_on(turn.resource, turn.handed, turn.look_in)

@@ -1,26 +1,26 @@
-"""Those of this process that wait for locks, and when it is worth looking at one again. Timers, no I/O.
+"""The waiters of this process, and the timers that say when to look at a lock again. No I/O.
 
-The queue itself is in the database; here are only the tasks that sleep until their turn has come. However many wait for
-a lock, there is one timer for it.
+The queue itself is in the database. Here are only the tasks that sleep until their turn. A lock has one timer, however
+many tasks wait for it.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-# A look a moment too early would find nothing, and come again.
+# A look that is a moment too early would find nothing and have to be repeated.
 _LATE = 0.002
 
 
 class Asking:
-    """A question for a lock, under way, and what was handed over meanwhile: such news may overtake its answer."""
+    """A question under way, and the ticket handed over meanwhile: the notification may overtake the answer."""
 
     def __init__(self) -> None:
         self.handed = 0
 
 
 class Line:
-    """Those who wait for one lock, or are asking for it."""
+    """The tasks that wait for one lock or ask for it."""
 
     def __init__(self, resource: str) -> None:
         self.resource = resource
@@ -37,11 +37,11 @@ class Queue:
         self._look = look
         self._lines: dict[str, Line] = {}
         self.peopled = asyncio.Event()
-        """Set as long as anybody waits."""
+        """Set while any task waits."""
 
     @contextmanager
     def line(self, resource: str) -> Iterator[Line]:
-        """The line of a lock, for as long as somebody who wants to wait is in it."""
+        """Keep the line of a lock while a task is in it."""
         line = self._lines.get(resource)
         if line is None:
             line = self._lines[resource] = Line(resource)
@@ -56,7 +56,7 @@ class Queue:
 
     @contextmanager
     def asking(self, line: Line) -> Iterator[Asking]:
-        """While this lasts, somebody asks for the lock."""
+        """Note that a task asks for the lock while this lasts."""
         asking = Asking()
         line.asking.add(asking)
         try:
@@ -65,7 +65,7 @@ class Queue:
             line.asking.discard(asking)
 
     def take(self, line: Line, asking: Asking, ticket: int) -> "asyncio.Future[None]":
-        """Take the place that was the answer; done when it is time to ask again. To be called while ``asking``."""
+        """Take the place that was the answer. The future is done when it is time to ask again. Call it while asking."""
         turn = asyncio.get_running_loop().create_future()
         if ticket <= asking.handed:
             turn.set_result(None)
@@ -74,7 +74,7 @@ class Queue:
         return turn
 
     def give_up(self, line: Line, ticket: int, turn: "asyncio.Future[None]") -> bool:
-        """Wait no longer; whether nobody else waits with this ticket."""
+        """Stop waiting; return whether this was the last task with the ticket."""
         others = line.places.get(ticket, set())
         others.discard(turn)
         if not others:
@@ -82,7 +82,7 @@ class Queue:
         return not others
 
     def go_on(self, resource: str, handed: int | None, look_in: float | None) -> None:
-        """The queue of a lock has gone on: wake whose turn it is, and look again in so many seconds."""
+        """Wake the tasks whose tickets were ``handed`` over, and look at the lock again in ``look_in`` seconds."""
         line = self._lines.get(resource)
         if line is None:
             return
@@ -95,24 +95,24 @@ class Queue:
             self._schedule(line, look_in)
 
     def tickets(self) -> set[int]:
-        """All that are waited with here."""
+        """Return all tickets that have a waiter here."""
         return {ticket for line in self._lines.values() for ticket in line.places}
 
     def places(self, tickets: Collection[int]) -> list[tuple[str, int]]:
-        """Those of the tickets that are waited with here, with their resources."""
+        """Return the tickets among these that have a waiter here, with their resources."""
         return [(line.resource, ticket) for line in self._lines.values() for ticket in line.places if ticket in tickets]
 
     def ask_again(self, tickets: Collection[int]) -> None:
-        """These have lost their places: wake them, so that they ask for new ones."""
+        """Wake the tasks that have lost these places, so that they ask for new ones."""
         for resource, ticket in self.places(tickets):
             _wake(self._lines[resource].places.pop(ticket))
 
     def quiet(self) -> bool:
-        """Whether nobody is asking for a place at the moment."""
+        """Return whether no task is asking for a place."""
         return not any(line.asking for line in self._lines.values())
 
     def _schedule(self, line: Line, look_in: float) -> None:
-        """The earliest look counts: one too many costs a statement, one too late keeps a whole line waiting."""
+        """Keep the earliest look: a look too many costs a statement, a late one keeps a whole line waiting."""
         loop = asyncio.get_running_loop()
         at = loop.time() + max(look_in, 0.0) + _LATE
         if line.look is not None:

@@ -1,7 +1,6 @@
-"""The lease service: locks for those who have no lock service, with tokens that only ever grow.
+"""The lease service: locks for users without a lock service, with tokens that only grow.
 
-What is contended is decided in the database (``gateway.db.leases``), by its clock alone. This process only waits,
-and carries questions.
+The database decides (``gateway.db.leases``), by its own clock alone. This process only waits and carries questions.
 """
 
 import asyncio
@@ -26,14 +25,14 @@ from gateway.errors import (
 )
 from gateway.fencing.lease import Granted, Lease, LockView, Renewal, Wanted
 from gateway.fencing.token import Token
-from gateway.leases.heartbeat import QUESTIONS, Attendance, Times
+from gateway.leases.heartbeat import QUESTIONS, Heartbeat, Times
 from gateway.leases.queue import Line
 from gateway.observe.events import Answer, LeaseAnswered, Observe
 from gateway.observe.stages import staged
 
 
 def granted(wanted: Wanted, asked: Asked) -> Granted:
-    """The answer to a wish, or the error that it is."""
+    """Return the answer to a wish, or raise the error that it is."""
     if asked.outcome is Outcome.GRANTED and asked.lease is not None:
         return Granted(asked.lease, asked.fresh)
     resource, lease = wanted.resource, asked.lease
@@ -60,7 +59,7 @@ def granted(wanted: Wanted, asked: Asked) -> Granted:
     elif asked.delayed_for is not None:
         message = f"{resource} was lost without being released, and is kept back for {asked.delayed_for:.1f} s."
     else:
-        message = f"{resource} is about to go to somebody who has waited for it."
+        message = f"{resource} is about to go to a client that has waited for it."
     raise LockHeld(message, facts=facts)
 
 
@@ -77,13 +76,13 @@ def forbidden(resource: str) -> Forbidden:
 
 
 QUEUE_SHOWN = 100
-"""So many of those who wait are shown by name."""
+"""So many waiters are shown by name."""
 
 _RENEWALS = 256
 _LEAVING = 1000
 # Seconds that a gateway waits for its batches when it stops.
 _CLOSING_TIMEOUT = 5.0
-# Seconds between two tries to get on while the database is away, for those who are in its queue.
+# Seconds between two attempts of a waiter in the queue while the database is unavailable.
 _PAUSE = 0.25
 
 
@@ -93,12 +92,12 @@ class LeaseService:
     def __init__(
         self, database: Database, observe: Observe, *, listen: Listen | None = None, times: Times | None = None
     ) -> None:
-        """``listen``: opens a session that hears of hand-overs; None where that is not possible (poolers)."""
+        """``listen`` opens a session that receives notifications of hand-overs; None behind a pooler."""
         self._database, self._observe = database, observe
         self._times = times or Times()
         self._place = Place(uuid4(), self._times.attended, self._times.collect)
-        self._attendance = Attendance(database, observe, self._place.attendant, listen, self._times)
-        self._queue = self._attendance.queue
+        self._heartbeat = Heartbeat(database, observe, self._place.attendant, listen, self._times)
+        self._queue = self._heartbeat.queue
         self._acquiring: Lane[tuple[Wanted, Place | None], Asked] = Lane(
             partial(leases.acquire, database),
             lambda wish: leases.acquire_alone(database, *wish),
@@ -125,23 +124,25 @@ class LeaseService:
         )
 
     def waiting(self) -> int:
-        """How many wait at this process."""
+        """Return the number of waiters at this process."""
         return len(self._queue.tickets())
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
-        """What goes on in the background while requests are served. Waits by itself for a database that is away."""
-        async with self._attendance.at_work():
+    async def running(self) -> AsyncIterator[None]:
+        """Run the background work while requests are served. It waits by itself for an unavailable database."""
+        async with self._heartbeat.running():
             try:
                 yield
             finally:
-                await self._home()
+                # A client that is gone by now has left a place that another one may be waiting behind.
+                for lane in (self._acquiring, self._leaving):
+                    await lane.close(_CLOSING_TIMEOUT)
 
     async def acquire(self, wanted: Wanted) -> Granted:
-        """A lease, at once or after waiting in the queue for at most ``wanted.wait``.
+        """Return a lease, at once or after waiting in the queue for at most ``wanted.wait``.
 
-        Raises ``LockHeld``, ``TokensExhausted``, ``Unavailable``. A caller that goes away while it waits (its task is
-        cancelled) is treated as at the end of its wait.
+        Raise ``LockHeld``, ``TokensExhausted`` or ``Unavailable``. If the task is cancelled while it waits, its wait
+        ends as if its time were over.
         """
         if wanted.wait > 0:
             ends = asyncio.get_running_loop().time() + wanted.wait
@@ -155,10 +156,10 @@ class LeaseService:
         return granted(wanted, asked)
 
     async def renew(self, resource: str, lease: UUID, caller: str, ttl: float | None = None) -> Lease:
-        """The lease, lasting ``ttl`` from now on, or as long as it did last time.
+        """Return the lease, which lasts ``ttl`` from now on, or as long as it did last time.
 
-        Raises ``LeaseLost`` once it has lapsed, was released or broken, though nobody else may have the lock;
-        ``Forbidden`` where it is another caller's.
+        Raise ``LeaseLost`` once it has lapsed, was released or was broken, even if the lock is free. Raise
+        ``Forbidden`` if the lease is another caller's.
         """
         renewal = Renewal(resource, lease, caller, ttl)
         with staged(self._observe, "leases", "renew"):
@@ -172,7 +173,7 @@ class LeaseService:
         raise forbidden(resource) if renewed else lost(resource)
 
     async def renew_many(self, renewals: Sequence[Renewal]) -> list[Lease | None]:
-        """Renew many in one statement. In the same order, each the lease, or None if it is lost or not the caller's."""
+        """Renew many in one statement. Return the leases in the same order, None for each lost or foreign one."""
         ordered = sorted(set(renewals), key=_order)
         with staged(self._observe, "leases", "renew"):
             try:
@@ -186,14 +187,14 @@ class LeaseService:
         return [lease if isinstance(lease := found[renewal], Lease) else None for renewal in renewals]
 
     async def release(self, resource: str, lease: UUID, caller: str) -> None:
-        """End a lease. Raises ``LeaseLost`` where it has ended already, ``Forbidden`` where it is another caller's."""
+        """End a lease. Raise ``LeaseLost`` if it has ended already, ``Forbidden`` if it is another caller's."""
         with staged(self._observe, "leases", "release"):
             try:
                 ended, turn = await self._releasing.ask((resource, lease, caller))
             except OutcomeUnknown:
                 ended, turn = await leases.release_alone(self._database, resource, lease, caller)
                 if ended is Ended.LOST:
-                    # By the first try, for all anybody can tell. It is gone, which is what was wanted.
+                    # The first attempt may have ended it. It is gone, as the caller wanted.
                     ended = Ended.RELEASED
         self._go_on(turn)
         self._observe(LeaseAnswered("released" if ended is Ended.RELEASED else "lost"))
@@ -203,7 +204,7 @@ class LeaseService:
             raise lost(resource)
 
     async def withdraw(self, resource: str, holder: str, caller: str, request: str) -> None:
-        """End a wish, whether it waits still or has been granted by now. Nothing happens where there is none."""
+        """End a wish, whether it still waits or has been granted by now. Without such a wish, nothing happens."""
         try:
             turn = await leases.withdraw(self._database, resource, holder, caller, request)
         except OutcomeUnknown:
@@ -212,17 +213,17 @@ class LeaseService:
         self._observe(LeaseAnswered("withdrawn"))
 
     async def inspect(self, resource: str) -> LockView:
-        """How a lock stands."""
+        """Return the state of a lock."""
         (view,) = await leases.views(self._database, [resource], QUEUE_SHOWN)
         return view
 
     async def listed(self, prefix: str, after: str, limit: int) -> list[LockView]:
-        """At most ``limit`` locks that are held, whose name starts with ``prefix`` and sorts after ``after``."""
+        """Return at most ``limit`` held locks whose name starts with ``prefix`` and sorts after ``after``."""
         names = await leases.held(self._database, prefix, after, limit)
         return await leases.views(self._database, names, QUEUE_SHOWN) if names else []
 
     async def break_lock(self, resource: str, expected: Token, caller: str, reason: str) -> LockView:
-        """End every lease with exactly this token, on record. Raises ``ExpectedMismatch`` where there is none."""
+        """End every lease with exactly this token, on record. Raise ``ExpectedMismatch`` if there is none."""
         broken, turn = await leases.break_lock(self._database, resource, expected, caller, reason)
         self._go_on(turn)
         self._observe(LeaseAnswered("broken", broken))
@@ -230,23 +231,23 @@ class LeaseService:
             view = await self.inspect(resource)
         except Unavailable as error:
             if broken:
-                raise OutcomeUnknown("The lock was broken, but how it stands now cannot be read.") from error
+                raise OutcomeUnknown("The lock was broken, but its state cannot be read now.") from error
             raise
         if not broken:
             held = str(view.holders[0].token) if view.holders else None
             raise ExpectedMismatch(
-                f"Nobody holds {resource} with the token {expected}.", facts={"resource": resource, "token": held}
+                f"No lease of {resource} has the token {expected}.", facts={"resource": resource, "token": held}
             )
         return view
 
     async def _wait(self, line: Line, wanted: Wanted, ends: float) -> Asked:
-        """Ask, and ask again whenever it may be our turn, until there is an answer or the wait is over."""
+        """Ask, and repeat it whenever it may be our turn, until there is an answer or the wait is over."""
         in_queue = False
         while True:
             try:
                 asked, turn = await self._ask_for_place(line, wanted)
             except Unavailable:
-                # Who has not got a place learns at once that the database is away. All others keep theirs.
+                # A client without a place learns at once that the database is unavailable. Others keep their places.
                 if not in_queue or asyncio.get_running_loop().time() + _PAUSE > ends:
                     raise
                 await asyncio.sleep(_PAUSE)
@@ -272,7 +273,7 @@ class LeaseService:
             return asked, self._queue.take(line, asking, asked.ticket)
 
     async def _end(self, line: Line, wanted: Wanted, ticket: int, turn: "asyncio.Future[None]") -> Asked:
-        """At the end of the wait: it may be our turn in this very moment. If it is not, the place is given up."""
+        """Ask once more at the end of the wait: it may be our turn in this moment. If not, give up the place."""
         last = self._queue.give_up(line, ticket, turn)
         asked = None
         try:
@@ -280,12 +281,12 @@ class LeaseService:
         finally:
             left = self._leave(line.resource, ticket) if last and not _is_granted(asked) else None
         if left is not None:
-            # Who asks again at once must not lose the place that it gets then.
+            # A client that asks again at once must not lose its new place.
             await asyncio.wait([left])
         return asked
 
     def _leave(self, resource: str, ticket: int) -> "asyncio.Future[None]":
-        """Give a place up. One that cannot be given up for now is found by a later beat (``Attendance``)."""
+        """Give a place up. If that fails, a later heartbeat finds the place."""
         left = self._leaving.ask((resource, ticket))
         left.add_done_callback(lambda left: left.cancelled() or left.exception())
         return left
@@ -293,7 +294,7 @@ class LeaseService:
     async def _ask(self, wanted: Wanted, place: Place | None) -> Asked:
         asking = self._acquiring.ask((wanted, place))
         try:
-            # What has been asked is carried out. Whoever goes away meanwhile leaves a place behind, or a lease.
+            # A question that was asked is carried out. A client that goes away meanwhile leaves a place or a lease.
             asked = await asyncio.shield(asking)
         except OutcomeUnknown:
             try:
@@ -309,18 +310,13 @@ class LeaseService:
         return asked
 
     def _forsake(self, asking: "asyncio.Future[Asked]") -> None:
-        """Nobody waits for this answer any more. A place is given up; a lease lapses, or is asked for again."""
+        """Handle an answer without a client: give up the place. A lease lapses, or its client asks again."""
         if asking.cancelled() or asking.exception() is not None:
             return
         asked = asking.result()
         self._go_on(asked.turn)
         if asked.ticket is not None and asked.ticket not in self._queue.tickets():
             self._leave(asked.turn.resource, asked.ticket)
-
-    async def _home(self) -> None:
-        """Whoever is gone by now has left a place that somebody else may be waiting behind."""
-        for lane in (self._acquiring, self._leaving):
-            await lane.close(_CLOSING_TIMEOUT)
 
     async def _leave_together(self, places: Sequence[tuple[str, int]]) -> Sequence[None]:
         for turn in await leases.leave(self._database, self._place.attendant, places, self._times.linger):

@@ -1,7 +1,7 @@
-"""What is kept of the payloads of refused writes: their beginning, without the values of redacted columns. No I/O.
+"""Captures the beginning of the payloads of refused writes, without the values of redacted columns. No I/O.
 
-A payload of a table that names columns to be redacted is read before it is cut: what is cut first cannot be read any
-more. What cannot be read is not kept at all.
+If a table has redacted columns, its payload is parsed before it is cut, because a cut payload cannot be parsed. A
+payload that cannot be parsed is not kept at all.
 """
 
 import csv
@@ -14,16 +14,16 @@ from gateway.fencing.record import Captured
 from gateway.fencing.redaction import REDACTED
 
 MOST_READ = 1024 * 1024
-"""Bytes of a payload that is read to redact it. Meanwhile everybody else waits."""
+"""Bytes of a payload that is parsed to redact it. Other requests wait meanwhile."""
 
 _LOGIC = frozenset(("and", "or"))
 
 
 class Capture:
-    """What an operator wants kept.
+    """The configured capture of payloads.
 
-    ``most``: bytes of a payload; 0 keeps none. ``redact``: columns whose values are never kept of what is sent to
-    tables, as ``schema.table.column``, or ``column`` for any table. They are matched byte by byte, at any depth.
+    ``most``: bytes of a payload; 0 keeps none. ``redact``: columns of tables whose values are never kept, as
+    ``schema.table.column``, or ``column`` for any table. They are matched byte by byte, at any depth.
     """
 
     def __init__(self, most: int = 0, redact: Iterable[str] = ()) -> None:
@@ -36,7 +36,7 @@ class Capture:
         self._redacts = bool(self._everywhere or self._of_table)
 
     def of_table(self, content: bytes, media_type: str, table: str) -> Captured | None:
-        """What is kept of a body that is sent to ``table``, ``schema.name`` (or a function). None: nothing."""
+        """Return the part to keep of a body sent to a table or function, ``schema.name``; None for nothing."""
         if not self.most or not content:
             return None
         columns = self._columns(table)
@@ -44,23 +44,23 @@ class Capture:
         if not columns:
             return self.of_object(content, kind)
         if len(content) > MOST_READ:
-            return Captured(kind, left_out=f"more than {MOST_READ} bytes, too many to be redacted")
+            return Captured(kind, left_out=f"more than {MOST_READ} bytes, too many to redact")
         try:
             kept, redacted = _READERS[kind](content, columns)
         except KeyError:
-            return Captured(kind, left_out="columns of this type of body cannot be told apart, to be redacted")
+            return Captured(kind, left_out="columns of this media type cannot be redacted")
         except (ValueError, RecursionError, csv.Error):
-            return Captured(kind, left_out="it could not be read, to be redacted")
+            return Captured(kind, left_out="it could not be parsed, which redaction needs")
         return Captured(kind, kept[: self.most], truncated=len(kept) > self.most, redacted=redacted)
 
     def of_object(self, content: bytes, media_type: str, *, more: bool = False) -> Captured | None:
-        """What is kept of ``content``, the beginning of something; ``more``: there was more of it. None: nothing."""
+        """Return the part to keep of ``content``, None for nothing. ``more``: the body had more than ``content``."""
         if not self.most or not content:
             return None
         return Captured(media_type, content[: self.most], truncated=more or len(content) > self.most)
 
     def query(self, query: str, table: str) -> str:
-        """The query string of a request to ``table``, without the values that filters compare redacted columns with."""
+        """Return the query string of a request to ``table`` without the filter values of redacted columns."""
         columns = self._columns(table)
         if not columns or not query:
             return query
@@ -77,12 +77,12 @@ NOTHING = Capture()
 
 
 def _filter(part: str, columns: Collection[str]) -> str:
-    """One parameter. It may be of a column of a related table: ``related.column=…``, and of what is inside of it."""
+    """Redact one parameter. It may name a column of a related table, ``related.column=…``, or a path inside one."""
     written, equals, value = part.partition("=")
     name = unquote_plus(written).partition("->")[0].strip()
     last = name.rpartition(".")[2]
     if last in _LOGIC:
-        # Such a filter is a tree. Where it speaks of such a column at all, none of it is kept.
+        # Such a filter is a tree. If it names such a column at all, none of it is kept.
         meant = unquote_plus(value)
         hit = any(column in meant for column in columns)
     else:
@@ -91,7 +91,7 @@ def _filter(part: str, columns: Collection[str]) -> str:
 
 
 def _json(content: bytes, columns: Collection[str]) -> tuple[bytes, bool]:
-    """Written anew in any case: of a key that stands twice only the last one would be looked at otherwise."""
+    """Serialise the document again in any case: of a duplicate key, only the last value would be checked otherwise."""
     redacted = False
 
     def members(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""Follows the record: new entries are read once for all who follow, and whoever falls behind reads them by itself.
+"""Follows the record: new entries are read once for all subscriptions. A slow subscription reads them itself.
 
-Nothing is kept for a follower but its position. So one that is slow, or does not read at all, costs no memory here, and
-one that comes back with its last position misses nothing and gets nothing twice.
+A subscription holds only its position, so a slow one costs no memory. A client that reconnects with its last position
+misses no entry and gets none twice.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ from gateway.fencing.record import Entry, Filters
 from gateway.observe.events import Observe, ServiceUnreachable
 
 BATCH = 100
-"""So many entries are handed over at once, at the most."""
+"""The most entries that are handed over at once."""
 KEPT = 2000
-"""So many of the newest entries are in memory, once for all who follow."""
-# Seconds after which the record is looked at though nothing was heard of it.
+"""So many of the newest entries are in memory, once for all subscriptions."""
+# Seconds between two looks at the record without a notification.
 _LOOK = 1.0
 _LONGEST_PAUSE = 30.0
 
 
 class Subscription:
-    """The entries one reader asks for, from a position on, each once and in order. It holds none of them itself."""
+    """The entries that one reader asks for, from a position on, each once and in order. It holds none of them."""
 
     def __init__(self, follower: "Follower", filters: Filters, position: int) -> None:
         self._follower, self._filters = follower, filters
         self.position = position
-        """All entries up to here have been handed over, or are not asked for."""
+        """All entries up to here have been handed over, or do not match."""
 
     async def next(self) -> Sequence[Entry]:
-        """Wait until there are entries after ``position``; some of them. May be cancelled at any time, and go on.
+        """Wait until there are entries after ``position``; return some of them. A cancelled call may be repeated.
 
-        Raises ``Unavailable`` where the database is away: it may be asked again.
+        Raise ``Unavailable`` if the database is unavailable. The call may be repeated then, too.
         """
         while True:
             news = self._follower.news
@@ -52,34 +52,34 @@ class Subscription:
 
 
 class Follower:
-    """One a process. Hears of new entries, and asks every second where it does not; nothing while nobody follows."""
+    """Reads new entries for one process: on notifications, else every second, and only while a reader subscribes."""
 
     def __init__(self, database: Database, observe: Observe, listen: Listen | None, *, kept: int = KEPT) -> None:
-        """``listen``: opens a session that hears of new entries; None where that is not possible (poolers)."""
+        """``listen`` opens a session that receives notifications of new entries; None behind a pooler."""
         self._database, self._observe, self._listen = database, observe, listen
         self._recent: deque[Entry] = deque(maxlen=kept)
         self._end: tuple[int, date] | None = None
         self._followers = 0
         self._followed, self._heard = asyncio.Event(), asyncio.Event()
         self.news = asyncio.Event()
-        """Set, and replaced by another, whenever there are new entries."""
+        """Set when there are new entries, and replaced by another event."""
 
     @property
     def followers(self) -> int:
-        """How many follow at the moment."""
+        """The number of subscriptions."""
         return self._followers
 
-    def at_work(self) -> AbstractAsyncContextManager[None]:
-        """As long as this lasts. Waits by itself for a database that is away."""
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the record is followed. It waits by itself for an unavailable database."""
         if self._listen is None:
             return working(self._follow())
         return working(self._follow(), self._hear(self._listen))
 
     @asynccontextmanager
     async def subscribed(self, filters: Filters, after: int | None = None) -> AsyncIterator[Subscription]:
-        """The entries after a position; without one, those that are put on record from now on.
+        """Subscribe to the entries after a position, or without one to the entries that are recorded from now on.
 
-        Raises ``RequestMalformed`` for a position that the record has not reached.
+        Raise ``RequestMalformed`` for a position that the record has not reached.
         """
         end = await record.seal(self._database)
         if after is not None and after > end:
@@ -92,13 +92,13 @@ class Follower:
         finally:
             self._followers -= 1
             if not self._followers:
-                # Who comes next begins at the end of that time, however long nobody looked.
+                # The next subscription begins at the end of the record at that time.
                 self._followed.clear()
                 self._end = None
                 self._recent.clear()
 
     async def look(self, filters: Filters, position: int) -> tuple[Sequence[Entry], int]:
-        """Some of the entries after a position that are asked for, and how far that has got; as far as is known."""
+        """Return some of the matching entries after a position, and the position reached, as far as is known."""
         if self._end is None:
             return (), position
         begin = self._end[0] - len(self._recent)
@@ -167,6 +167,6 @@ class Follower:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _tell(self, pause: float, error: Exception) -> None:
-        """What goes wrong is announced once until it goes well again."""
+        """Announce an error once, until a try succeeds."""
         if pause == _LOOK:
             self._observe(ServiceUnreachable("postgres", f"The record is not followed: {said(error)}"))

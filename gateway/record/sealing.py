@@ -1,7 +1,7 @@
-"""What each gateway does for the record in the background: seal, make partitions, drop old ones.
+"""Maintains the record in the background of each gateway: seals entries, adds partitions, drops old ones.
 
-Nothing waits for it: whoever reads the record seals first what there is. A gateway that finds another one sealing
-leaves it to that one.
+No request waits for it: a reader of the record seals first what is there. A gateway that finds another one sealing
+leaves the work to that one.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -27,18 +27,18 @@ class Pauses:
     prepare: float = 60.0
     drop: float = 3600.0
     note: float = 24 * 3600.0
-    """How often the end of the record goes to the log, where it is a witness that no one at the database can change."""
+    """The end of the record goes to the log. There it is a witness that the database's operator cannot change."""
 
 
 class Sealing:
-    """``retention``: days for which the record is kept, and what belongs to it."""
+    """The maintenance of the record. ``retention``: days for which the record is kept."""
 
     def __init__(self, database: Database, observe: Observe, retention: int, pauses: Pauses | None = None) -> None:
         self._database, self._observe, self._retention = database, observe, retention
         self._pauses = pauses or Pauses()
 
-    def at_work(self) -> AbstractAsyncContextManager[None]:
-        """As long as this lasts. What goes wrong is an event, and is tried again."""
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the record is maintained. An error is an event, and its work is retried."""
         observe, pauses = self._observe, self._pauses
         return working(
             rounds("entries that are to be sealed", self.seal, observe, pauses.seal, longest=_LONGEST_PAUSE),
@@ -48,7 +48,7 @@ class Sealing:
         )
 
     async def seal(self) -> None:
-        """Seal until there is nothing left, or another gateway is at it."""
+        """Seal until nothing is left, or another gateway is sealing."""
         while True:
             began = perf_counter()  # the loop's own clock stands still within a turn
             sealed = await record.seal_some(self._database)
@@ -58,14 +58,14 @@ class Sealing:
                 return
 
     async def prepare(self) -> None:
-        """The next partition there is not yet: after some minutes a month ahead is there, and nobody has felt it."""
+        """Add the next missing partition. After some minutes a month ahead is there, without a noticeable pause."""
         await record.prepare_partitions(self._database, _DAYS_AHEAD, _PARTITIONS_AT_ONCE)
 
     async def drop(self) -> None:
-        """Drop what is older than it is to be kept: the oldest partition, and then what belongs to days that old.
+        """Drop the oldest partition beyond the retention, and then the payloads and counts of days that old.
 
-        One partition, an hour apart: the record must not be gone at once where the clock of the database is wrong by
-        years, or somebody has written ``retention`` with a digit too few.
+        It drops one partition an hour. Neither a wrong clock nor a ``retention`` with a digit too few
+        must drop the record at once.
         """
         last_day = await record.drop_partition(self._database, self._retention)
         if last_day is not None:
@@ -76,7 +76,7 @@ class Sealing:
             pass
 
     async def note(self) -> None:
-        """Say where the record ends, if there is one."""
+        """Log where the record ends, if it has entries."""
         head = await record.head(self._database)
         if head.position:
             self._observe(HeadNoted(head.position, head.hash))

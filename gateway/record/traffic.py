@@ -1,4 +1,4 @@
-"""How many writes come to what: counted on their way, and written down every few seconds."""
+"""Counts the outcomes of writes in memory, and stores the counts every few seconds."""
 
 import asyncio
 import secrets
@@ -19,7 +19,7 @@ INTERVAL = 10.0
 """Seconds between two flushes."""
 
 _GRACE = 3.0  # seconds
-# What waits for a database that is down: flushes, an hour of them, and rows. What comes beyond joins what is there.
+# Flushes (an hour of them) and rows that wait for an unavailable database. Later counts join the newest.
 _MOST_WAITING = 360
 _MOST_ROWS = 10_000
 
@@ -29,8 +29,8 @@ Outcome: TypeAlias = Literal["accepted", "refused", "observed"]
 class Traffic:
     """The counts of one process: a sink of events, which costs a write one step in a dictionary.
 
-    A write is ``accepted`` or ``refused``; ``observed`` where it passed, and would have been refused if its rule were
-    enforced. What is refused of the API is no write.
+    A write is ``accepted``, ``refused`` or ``observed``: it passed, and would have been refused if its rule were
+    enforced. A refusal of the API is not a write.
     """
 
     def __init__(self) -> None:
@@ -38,10 +38,10 @@ class Traffic:
         # There are only so many tables and patterns of keys.
         self._counts: defaultdict[tuple[str, str, Outcome], int] = defaultdict(int)
         self._last: tuple[str, str] | None = None
-        # What has been counted until when (by the loop's clock), and waits for a database.
+        # Counts that wait for the database, each with the time of the loop's clock at which it was closed.
         self._waiting: deque[tuple[float, dict[tuple[str, str, Outcome], int]]] = deque()
-        # This process's rows, whole, as long as their minute may not be over. Written as they are, and not added up in
-        # the database, so that a flush whose answer was lost is simply made again.
+        # This process's whole rows while their minute may not be over. The database replaces rows and does not add to
+        # them, so a flush whose answer was lost is simply repeated.
         self._rows: dict[Place, Counts] = {}
         self.handlers = {WriteAccepted: self, WriteRefused: self}
 
@@ -52,7 +52,7 @@ class Traffic:
             self._refused(event)
 
     def _refused(self, event: WriteRefused) -> None:
-        """Each refused resource of a write is an event; they come one after the other, and are one write."""
+        """Count a refused write once: each of its refused resources is an event, one after the other."""
         attempt = event.rejection.attempt
         rule = attempt.rule
         if event.plane == "api" or rule is None or (attempt.request_id, rule) == self._last:
@@ -61,9 +61,9 @@ class Traffic:
         self._counts[event.plane, rule, "refused" if event.rejection.enforced else "observed"] += 1
 
     async def flush(self, database: Database) -> None:
-        """Write down what has been counted. Raises ``GatewayError``: then it is kept for the next time.
+        """Store the counts. Raise ``GatewayError``: then they are kept for the next flush.
 
-        Counts go to the minute in which they were flushed first, by the database's clock.
+        Counts go to the minute of their first flush, by the database's clock.
         """
         loop = asyncio.get_running_loop()
         self._put_away(loop.time())
@@ -74,7 +74,7 @@ class Traffic:
         while self._waiting:
             at, counts = self._waiting.popleft()
             minute = (now - timedelta(seconds=loop.time() - at)).replace(second=0, microsecond=0)
-            # A row that is let go of must never be begun again, even if the database's clock is set back.
+            # A row that was let go must never be started again, even if the database's clock is set back.
             if latest is None or (minute > latest and len(self._rows) < _MOST_ROWS):
                 latest = minute
             for (plane, rule, outcome), number in counts.items():
@@ -97,7 +97,7 @@ class Traffic:
 async def flushing(
     database: Database, traffic: Traffic, observe: Observe, interval: float = INTERVAL
 ) -> AsyncIterator[None]:
-    """Flush as long as this lasts, and once at its end. What goes wrong is an event."""
+    """Flush while this lasts, and once at its end. An error is an event."""
     async with working(_keep_flushing(database, traffic, observe, interval)):
         yield
     with suppress(TimeoutError):

@@ -12,7 +12,7 @@ from gateway.db import overview, search, traffic, webhooks
 from gateway.db.overview import Alarm, Standing
 from gateway.db.search import Group, Grouping
 from gateway.db.traffic import Bucket, Counts
-from gateway.db.webhooks import Standing as Delivery
+from gateway.db.webhooks import WebhookState as Delivery
 from gateway.errors import RequestMalformed, Unavailable
 from gateway.fencing.record import Filters, Kind
 from gateway.web.filters import SPANS

@@ -1,7 +1,7 @@
-"""Alarms: watch the rate of refused writes, and put on record when it becomes too high, and when that is over.
+"""Alarms: watch the rate of refused writes, and record when it becomes too high and when it is low again.
 
-What an alarm has to say is an entry of the record like any other, written in the transaction that changes its state. So
-it begins once and ends once, whatever gateways do or die meanwhile, and it is delivered as everything else is.
+A message of an alarm is an entry of the record, written in the transaction that changes the alarm's state. So an alarm
+begins once and ends once, even if gateways crash meanwhile, and webhooks deliver it as any other entry.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -45,8 +45,8 @@ class Watch:
         self._introduced = False
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
-        """Look in the background. Nothing is lost by stopping at any moment."""
+    async def running(self) -> AsyncIterator[None]:
+        """Look in the background. It may stop at any moment without loss."""
         if not self._alarms:
             yield
             return
@@ -54,7 +54,7 @@ class Watch:
             yield
 
     async def look(self) -> None:
-        """One look at all that is on record and has not been looked at. Raises ``GatewayError``."""
+        """Look once at all entries that have not been looked at. Raise ``GatewayError``."""
         if not self._introduced:
             for alarm in self._alarms.values():
                 await store.introduce_alarms(self._database, alarm.name, alarm.prefix, alarm.rule.minutes)
@@ -64,11 +64,11 @@ class Watch:
                 pass
 
     async def _look_at(self, alarm: Alarm) -> bool:
-        """Look at the next stretch of the record; whether there is more."""
+        """Look at the next stretch of the record; return whether there is more."""
         happened: list[Event] = []
 
         async def work(transaction: Transaction) -> bool:
-            happened.clear()  # it may be the second try
+            happened.clear()  # the transaction may be retried
             locked = await store.lock_alarm(transaction, alarm.name)
             if locked is None:
                 return False

@@ -1,8 +1,7 @@
-"""The way to a receiver: one signed request, and what its answer means.
+"""Delivery to a receiver: one signed request, the meaning of its answer, and the time of the next attempt.
 
-Only a 2xx is a receipt. No redirect is followed and no proxy of the environment used: what is on record is told to the
-configured address or to nobody. An answer is read as far as the connection can be used again for it, and no further;
-what stands in it is shown to nobody.
+Only a 2xx is a receipt. The courier follows no redirect and uses no proxy of the environment, so entries reach the
+configured address or none. It reads an answer only to use the connection again, and its content is shown to no caller.
 """
 
 import asyncio
@@ -10,23 +9,52 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 
 import httpx
 
-from gateway.webhooks import retry, signing
+from gateway.webhooks import signing
 from gateway.webhooks.messages import Message
 
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 3600.0
+"""Seconds from the first failure to the next attempt, and the longest pause."""
+MOST_ASKED = 86400.0
+"""Seconds: the longest pause that a receiver can ask for."""
+
+
+def retry_pause(failures: int, chance: float) -> float:
+    """Return the pause in seconds after so many failures. ``chance``, 0 to 1, spreads it over the upper half."""
+    whole = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures, 64))
+    return max(FIRST_PAUSE, whole * (1 + chance) / 2)
+
+
+def asked_pause(retry_after: str | None, now: datetime) -> float:
+    """Return the seconds that ``Retry-After`` asks for, as a number or a date (RFC 9110, 10.2.3); 0 without it.
+
+    ``now`` is aware.
+    """
+    text = (retry_after or "").strip()
+    if text.isascii() and text.isdigit():
+        return min(MOST_ASKED, float(text[:9]))
+    try:
+        moment = parsedate_to_datetime(text)
+        seconds = (moment - now).total_seconds()
+    except (ValueError, TypeError, OverflowError):  # no date, or one without a zone
+        return 0.0
+    return min(MOST_ASKED, max(0.0, seconds))
+
+
 TIMEOUT = 15.0
-"""Seconds for everything: to connect, to send, and until the answer has begun."""
+"""Seconds in all: to connect, to send, and until the answer has begun."""
 MOST_READ = 64 * 1024
 _DRAIN = 1.0
-# Seconds a connection is kept: shorter than any receiver does, or messages would meet its closing.
+# Seconds that an idle connection is kept: shorter than at any receiver, or messages would meet its closing.
 _KEPT = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Where messages go, and what they are signed with. ``repr`` shows neither: an address may be a secret, too."""
+    """The address of messages, and the keys that sign them. ``repr`` shows neither: an address may be a secret, too."""
 
     url: str
     keys: Sequence[bytes]
@@ -37,9 +65,9 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What has come of it. ``error`` is None for a receipt; ``status`` None where there was no answer.
+    """The outcome of an attempt. ``error`` is None for a receipt; ``status`` is None without an answer.
 
-    ``wait``: seconds for which the receiver asks to be left alone.
+    ``wait``: seconds until the receiver wants the next attempt.
     """
 
     status: int | None
@@ -48,12 +76,12 @@ class Answer:
 
     @property
     def gone(self) -> bool:
-        """Whether the receiver does not want any more messages."""
+        """Whether the receiver wants no more messages."""
         return self.status == httpx.codes.GONE
 
 
 class Courier:
-    """Posts messages. Connections are opened as they are needed."""
+    """Posts messages, and opens connections when they are needed."""
 
     def __init__(self, *, timeout: float = TIMEOUT) -> None:
         """``timeout`` is in seconds."""
@@ -61,7 +89,7 @@ class Courier:
         self._client: httpx.AsyncClient | None = None
 
     async def post(self, receiver: Receiver, message: Message, now: datetime) -> Answer:
-        """Send a message once. ``now`` is what it is signed with, aware, and should be right to a few minutes."""
+        """Send a message once. ``now`` is the signed time, aware; it should be right to a few minutes."""
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "fencing-gateway",
@@ -101,12 +129,12 @@ class Courier:
 def _meaning(response: httpx.Response, now: datetime) -> Answer:
     if response.is_success:
         return Answer(response.status_code)
-    wait = retry.asked(response.headers.get("Retry-After"), now)
+    wait = asked_pause(response.headers.get("Retry-After"), now)
     return Answer(response.status_code, f"answered with {response.status_code}", wait)
 
 
 async def _finish(response: httpx.Response) -> None:
-    """Read the rest of a small answer. Whatever comes of it, the answer has been given already."""
+    """Read the rest of a small answer. An error here does not matter: the status is known."""
     try:
         async with asyncio.timeout(_DRAIN):
             read = 0
@@ -121,7 +149,7 @@ async def _finish(response: httpx.Response) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Why there was no answer. Never the error's own text, in which the address may stand."""
+    """Return why there was no answer, without the error's own text, which may contain the address."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -1,7 +1,7 @@
-"""What a webhook is sent: entries of the record as JSON, several in one message, and alarms, each by itself.
+"""Messages of webhooks: several entries of the record as JSON, or one alarm.
 
-Who and when and which resource, and never what was to be written: no payload and no digest of one, and of addresses
-only the path, since a query may quote values of rows. Everything is ASCII, whatever stands in a name.
+A message says which caller wrote which resource when. It contains no payload and no digest of one. Of an address it
+contains only the path, because a query may quote values of rows. A message is ASCII, whatever a name contains.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from gateway.fencing.record import Entry, Kind
 
 MOST_ENTRIES = 100
 MOST_BYTES = 128 * 1024
-"""Of one message. An entry that is larger by itself is sent by itself."""
+"""Bytes of one message. A larger entry is sent alone."""
 MOST_TARGET = 1024
 """Characters of an address."""
 
@@ -23,14 +23,14 @@ ALARMS = {Kind.ALARM_RAISED: "fencing.alarm.raised", Kind.ALARM_CLEARED: "fencin
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is posted. The ``id`` is that of its content, so that it is the same when it is sent again."""
+    """A message. Its ``id`` derives from its content, so a repeated message has the same one."""
 
     id: str
     body: bytes
 
 
 def batch(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Those that go into the next message: the first ones, at least one, as far as its bounds and no alarm allow."""
+    """Return the first entries, at least one, up to an alarm and within the bounds of one message."""
     size = 0
     for index, entry in enumerate(entries[:MOST_ENTRIES]):
         size += len(_json(document(entry)))
@@ -42,10 +42,10 @@ def batch(entries: Sequence[Entry]) -> Sequence[Entry]:
 
 
 def about(webhook: str, entries: Sequence[Entry], missed: int, now: datetime) -> Message:
-    """The message with these entries, which are a batch.
+    """Return the message with these entries, which are a batch.
 
-    ``missed``: so many have been dropped from the record before they could be sent, and nobody knows any more whether
-    they would have been. If there are any, ``entries`` may be empty, and the message is of ``now``.
+    ``missed`` entries were dropped from the record before they could be sent; some might not have matched. If there are
+    any, ``entries`` may be empty, and the message has the time ``now``.
     """
     told = {"webhook": webhook, "missed": missed}
     if not entries:
@@ -58,12 +58,12 @@ def about(webhook: str, entries: Sequence[Entry], missed: int, now: datetime) ->
 
 
 def test(webhook: str, now: datetime) -> Message:
-    """A message that is about nothing."""
+    """Return a message without content, to try a webhook with."""
     return _message("fencing.test", f"{webhook}/test/{_time(now)}", now, {"webhook": webhook})
 
 
 def document(entry: Entry) -> dict[str, object]:
-    """One entry. What is not known of it is left out."""
+    """Return one entry without its unknown fields."""
     fence = entry.fence
     said: Mapping[str, object] = {
         "position": entry.position,

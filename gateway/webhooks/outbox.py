@@ -1,10 +1,10 @@
 """Sends the record to webhooks: each entry at least once, in order, by one gateway at a time.
 
-The outbox of a webhook is a position in the record (``gateway.db.webhooks``), moved once what is before it has been
-received. Whoever delivers has the row for some seconds; a gateway that is paused meanwhile may send once more what
-another one has sent already, but cannot move the position any more: receivers know messages by their ids.
+The outbox of a webhook is a position in the record (``gateway.db.webhooks``). It moves once the entries before it have
+been received. The delivering gateway owns the row for some seconds. A gateway that is paused meanwhile may repeat a
+message, but cannot move the position any more. Receivers recognise messages by their ids.
 
-Nothing here is waited for by anybody who writes.
+No write waits for any of this.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from gateway.background import said
 from gateway.db import webhooks as store
 from gateway.db.database import Database
 from gateway.db.record import Place, stretch
-from gateway.db.webhooks import Standing, Wanted
+from gateway.db.webhooks import Selection, WebhookState
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry
 from gateway.observe.events import Observe, ServiceUnreachable, WebhookDelivered, WebhookFailed
-from gateway.webhooks import messages, retry
+from gateway.webhooks import delivery, messages
 from gateway.webhooks.delivery import TIMEOUT, Answer, Courier, Receiver
 
 STRETCH = 5_000
@@ -38,7 +38,7 @@ class Webhook:
 
     name: str
     receiver: Receiver
-    wanted: Wanted
+    selection: Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class _Parcel:
-    """The next message: its entries, if any; how many were dropped before them; where the webhook is after it."""
+    """The next message: its entries, the number of entries dropped before them, and the position after it."""
 
     entries: Sequence[Entry]
     missed: int
@@ -63,7 +63,7 @@ class _Parcel:
 class Outbox:
     """The webhooks of one configuration, as one gateway process serves them. Any number of processes may do the same.
 
-    ``chance``: numbers from 0 to 1, so that not everybody tries again at the same time.
+    ``chance`` returns numbers from 0 to 1, which spread the retries.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Outbox:
         self._webhooks = {webhook.name: webhook for webhook in webhooks}
         self._courier, self._times, self._chance = courier or Courier(), times or Times(), chance
         self._owner = uuid4()
-        self._at_work_on: set[str] = set()
+        self._delivering: set[str] = set()
         self._woken, self._stopping = asyncio.Event(), asyncio.Event()
 
     def wake(self) -> None:
@@ -88,8 +88,8 @@ class Outbox:
         self._woken.set()
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
-        """Deliver in the background. What is under way at the end gets some seconds to end by itself."""
+    async def running(self) -> AsyncIterator[None]:
+        """Deliver in the background. At the end, a message under way gets some seconds to finish."""
         try:
             if not self._webhooks:
                 yield
@@ -106,14 +106,14 @@ class Outbox:
         finally:
             await self._courier.close()
 
-    async def standings(self) -> list[Standing]:
-        """How the webhooks stand. Raises ``GatewayError``."""
+    async def standings(self) -> list[WebhookState]:
+        """Return the states of the webhooks. Raise ``GatewayError``."""
         return await store.listed(self._database, list(self._webhooks))
 
     async def test(self, name: str) -> Answer:
-        """Send a message about nothing, now. A receiver that takes it is sent what waits for it, too.
+        """Send a test message now. A receiver that takes it is sent its waiting entries, too.
 
-        Raises ``NotFound`` for a name that is not configured.
+        Raise ``NotFound`` for a name that is not configured.
         """
         webhook = self._webhooks.get(name)
         if webhook is None:
@@ -134,30 +134,30 @@ class Outbox:
                     if not introduced:
                         await store.introduce(self._database, list(self._webhooks))
                         introduced = True
-                    idle = [name for name in self._webhooks if name not in self._at_work_on]
+                    idle = [name for name in self._webhooks if name not in self._delivering]
                     for outbox in await store.take(self._database, idle, self._owner, self._times.owned):
-                        self._at_work_on.add(outbox.name)
-                        group.create_task(self._deliver_whatever_happens(outbox))
+                        self._delivering.add(outbox.name)
+                        group.create_task(self._deliver_safely(outbox))
                     reachable = True
                 except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
                     if reachable:
-                        self._observe(ServiceUnreachable("postgres", f"Webhooks are not attended: {said(error)}"))
+                        self._observe(ServiceUnreachable("postgres", f"Webhooks are not delivered: {said(error)}"))
                     reachable = False
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._times.look):
                         await self._woken.wait()
 
-    async def _deliver_whatever_happens(self, outbox: store.Outbox) -> None:
+    async def _deliver_safely(self, outbox: store.Outbox) -> None:
         try:
             await self._deliver(outbox)
             await store.release(self._database, outbox.name, self._owner)
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
             self._observe(ServiceUnreachable("postgres", f"The webhook {outbox.name} is held up: {said(error)}"))
         finally:
-            self._at_work_on.discard(outbox.name)
+            self._delivering.discard(outbox.name)
 
     async def _deliver(self, outbox: store.Outbox) -> None:
-        """One message after the other, as long as they are received and this gateway is the one that delivers."""
+        """Send one message after the other while they are received and this gateway owns the row."""
         webhook = self._webhooks[outbox.name]
         while not self._stopping.is_set():
             parcel = await self._next(webhook, outbox)
@@ -172,7 +172,7 @@ class Outbox:
             outbox = replace(outbox, place=parcel.end, sending=None, failures=0)
 
     async def _next(self, webhook: Webhook, outbox: store.Outbox) -> _Parcel:
-        """What is to be sent next: what may have been sent before, if that is still to be had, as it was then."""
+        """Return the next message. If one may have been sent before, repeat it unchanged while its entries exist."""
         ahead = await stretch(self._database, outbox.place, STRETCH)
         last = ahead.end.position
         found = await self._found(webhook, outbox.place, min(last, outbox.sending)) if outbox.sending else []
@@ -181,10 +181,10 @@ class Outbox:
         return _Parcel(entries, ahead.dropped, found[len(entries) - 1][1] if entries else ahead.end)
 
     async def _found(self, webhook: Webhook, after: Place, until: int) -> list[tuple[Entry, Place]]:
-        return await store.wanted(self._database, after, until, webhook.wanted, messages.MOST_ENTRIES)
+        return await store.selected(self._database, after, until, webhook.selection, messages.MOST_ENTRIES)
 
     async def _send(self, webhook: Webhook, outbox: store.Outbox, parcel: _Parcel) -> bool:
-        """Whether it was received, and the next one is this gateway's to send."""
+        """Send a message; return whether it was received and this gateway may send the next one."""
         last = parcel.end.position if parcel.entries else None
         now = await store.sending(self._database, outbox, self._owner, last, self._times.owned)
         if now is None:
@@ -196,7 +196,7 @@ class Outbox:
             self._observe(WebhookDelivered(webhook.name, len(parcel.entries), parcel.end.position, outbox.failures))
             return ours
         failures = outbox.failures + 1
-        wait = max(answer.wait, retry.pause(failures, self._chance()))
+        wait = max(answer.wait, delivery.retry_pause(failures, self._chance()))
         await store.fail(self._database, outbox, self._owner, answer.error, wait, paused=answer.gone)
         self._observe(WebhookFailed(webhook.name, answer.error, failures, None if answer.gone else wait))
         return False

@@ -1,12 +1,12 @@
-"""The rule of an alarm: more than so many refused writes within so many minutes, by the times that stand in the record.
+"""The rule of an alarm: more than so many refused writes within so many minutes, by the times in the record.
 
-A window slides over the entries, and knows the times of what is in it: of the newest, one more than the rule allows.
-The others change nothing: whether there are more than that, and whether they have become few again, the newest tell. So
-a storm of a million takes no more room than what begins an alarm, and the window can be kept in a row of the database
-between two looks. What counts is younger than the minutes of the rule, all of that and nothing else.
+A window slides over the entries. It holds the times of the newest ones, at most one more than the rule allows. Older
+ones change nothing: the newest tell whether an alarm begins or ends. So a storm of a million refusals takes no more
+room than the beginning of an alarm. A row of the database can hold the window between two looks. Exactly the refusals
+younger than the minutes of the rule count.
 
-An alarm begins when the window holds more than the rule allows, and is over when it holds no more than half of that:
-a rate about the limit is one incident, not twenty.
+An alarm begins when the window holds more than the rule allows. It ends when the window holds no more than half of
+that. So a rate near the limit is one incident, not twenty.
 """
 
 from bisect import bisect_right, insort
@@ -30,11 +30,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What an alarm knows. Times are aware.
+    """The state of an alarm. Times are aware.
 
-    ``moment`` is where the window ends, which never goes back; ``times`` are those of what it holds, ascending: of the
-    newest, at most one more than the rule allows. While the alarm is on, ``since`` is when it began, and ``total``
-    what it has counted from the beginning of that window.
+    ``moment`` is the end of the window and never goes back. ``times`` are the newest times in it, ascending, at most
+    one more than the rule allows. While the alarm is on, ``since`` is when it began, and ``total`` is its count from
+    the beginning of that window.
     """
 
     moment: datetime = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The alarm is raised. ``index``: of the entry that did it, among those that were looked at."""
+    """The alarm is raised. ``index``: the position of the entry that raised it, among the entries looked at."""
 
     at: datetime
     count: int
@@ -54,7 +54,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The alarm is over: at ``at`` the window held few. ``total`` is what it has counted since ``since``."""
+    """The alarm is over: at ``at`` the window held few. ``total`` is the count since ``since``."""
 
     at: datetime
     since: datetime
@@ -65,7 +65,7 @@ Change = Began | Ended
 
 
 def seen(rule: Rule, window: Window, times: Iterable[datetime]) -> tuple[Window, list[Change]]:
-    """Entries have come, in the order of the record. What has changed by them, in order: each begins or ends it."""
+    """Take new entries in the order of the record. Return the new window and the changes, in order."""
     sliding = _Sliding(rule, window)
     changes: list[Change] = []
     for index, at in enumerate(times):
@@ -76,7 +76,7 @@ def seen(rule: Rule, window: Window, times: Iterable[datetime]) -> tuple[Window,
 
 
 def passed(rule: Rule, window: Window, now: datetime) -> tuple[Window, Ended | None]:
-    """It has become ``now``, and whatever is on record of the time before has been seen."""
+    """Move the window to ``now``. All entries recorded before then have been seen."""
     sliding = _Sliding(rule, window)
     ended = sliding.reaches(now)
     return sliding.stands(), ended
@@ -94,7 +94,7 @@ class _Sliding:
         return Window(self._moment, tuple(self._times), self._since, self._total)
 
     def reaches(self, now: datetime) -> Ended | None:
-        """Its end moves on to here, unless it is there already; the alarm may be over."""
+        """Move the end of the window to ``now``, unless it is there already; the alarm may be over."""
         if now <= self._moment:
             return None
         self._moment = now
@@ -106,7 +106,7 @@ class _Sliding:
         return ended
 
     def takes(self, at: datetime, index: int) -> Began | None:
-        """One more, unless it is from before the window: entries come in nearly the order of their times, not quite."""
+        """Add an entry, unless it is older than the window. Entries come in nearly the order of time."""
         if at <= self._moment - self._length:
             return None
         insort(self._times, at)

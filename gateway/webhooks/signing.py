@@ -1,7 +1,7 @@
-"""Signatures of messages, as Standard Webhooks 1.0.0 has them, so that receivers find a library for it.
+"""Signatures of messages by Standard Webhooks 1.0.0, for which receivers find libraries.
 
-Signed is ``{id}.{timestamp}.{body}``, with HMAC-SHA256. The id stays when a message is sent again; the timestamp, in
-seconds, is that of the attempt, which is what tells receivers of messages that somebody has recorded and plays back.
+HMAC-SHA256 signs ``{id}.{timestamp}.{body}``. A repeated message keeps its id. The timestamp, in seconds, is that of
+the attempt: receivers use it to recognise messages that an attacker recorded and replays.
 """
 
 import base64
@@ -16,7 +16,7 @@ SHORTEST, LONGEST = 24, 64
 
 
 def key_of(secret: str) -> bytes:
-    """The key that a secret stands for. Raises ``ValueError``, in which the secret does not stand."""
+    """Return the key that a secret encodes. Raise ``ValueError``, which does not contain the secret."""
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
@@ -27,13 +27,13 @@ def key_of(secret: str) -> bytes:
 
 
 def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
-    """One signature, with its version. ``timestamp`` is in seconds since 1970."""
+    """Return one signature with its version. ``timestamp`` is in seconds since 1970."""
     signed = f"{message_id}.{timestamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
 def headers(keys: Sequence[bytes], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """What a message is sent with. Several keys sign side by side while receivers change over to another one."""
+    """Return the headers of a message. Several keys sign side by side while receivers change to another one."""
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(timestamp),

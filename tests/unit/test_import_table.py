@@ -49,13 +49,13 @@ TABLE: dict[str, str] = {
     "objects": "fencing admission auth http db observe record objects",
     # The other parts of a gateway.
     "leases": "fencing background batching db observe",
-    "webhooks": "fencing background config db observe",
+    "webhooks": "fencing background db observe",
     "table_rules": "fencing config tables.naming",
     "guard": "fencing background config db doctor.findings observe table_rules tables.catalog tables.naming tables.sql",
     "api": "fencing admission auth db http leases observe record webhooks",
     "web": "fencing api auth config db http record text timeline",
     # What puts a gateway together, and runs it.
-    "wiring": "fencing admission api config db leases objects observe table_rules tables",
+    "wiring": "fencing admission api config db leases objects observe table_rules tables webhooks",
     "app": "fencing admission api auth config db guard http leases objects observe record tables web webhooks wiring",
     "serving": "config db http.connection",
     "doctor": "fencing config db guard objects table_rules tables.catalog",
@@ -110,7 +110,7 @@ PURE = (
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "objects.body.checksums objects.body.decoder objects.body.form_fields objects.body.form_parser "
     "observe.events observe.instruments "
-    "guard.pack guard.script webhooks.messages webhooks.rate webhooks.retry webhooks.signing "
+    "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
     "client.errors web.words"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}

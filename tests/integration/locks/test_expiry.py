@@ -47,7 +47,7 @@ async def test_a_lapse_is_on_record_once(pair: Pair, job: str) -> None:
     await pair[0].acquire(job, "ann")
     await pass_time(pair[0], job, 31)
     assert (await pair[0].service.inspect(job)).holders == ()
-    await asyncio.gather(*(one.service._attendance.sweep() for one in pair))
+    await asyncio.gather(*(one.service._heartbeat.sweep() for one in pair))
     (event,) = await recorded(pair[0], "lease-expired", job)
     assert (event["caller"], event["holder"], event["epoch"], event["value"]) == ("writer", "ann", 0, 1)
     assert await rows(pair[0], "SELECT FROM fencing.lease WHERE resource = $1", job) == []

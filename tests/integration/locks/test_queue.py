@@ -66,7 +66,7 @@ async def test_a_lost_session_that_listened_is_replaced(dsn_of_module: str, job:
                 await asyncio.sleep(0.005)
             await first.release(lease)
             await waiting
-            while not second.service._attendance._hears:
+            while not second.service._heartbeat._hears:
                 await asyncio.sleep(0.01)
         assert len(unreachable(second)) == 1, "it is said once"
 
@@ -293,20 +293,20 @@ async def test_a_place_that_has_lapsed_does_not_come_to_life_beside_the_lease(
     dsn_of_module: str, pair: Pair, job: str
 ) -> None:
     lease = await pair[0].acquire(job, "ann")
-    async with gateway(dsn_of_module, at_work=False) as paused:
+    async with gateway(dsn_of_module, running=False) as paused:
         dead = await paused.waits(job, "bob")
         there = paused.service._place.attendant
         await rows(pair[0], "UPDATE fencing.attendant SET until = '-infinity' WHERE id = $1", there)
         await pair[0].release(lease)
         await pair[1].acquire(job, "bob")
-        await paused.service._attendance.attend()
+        await paused.service._heartbeat.attend()
         assert (await pair[0].service.inspect(job)).waiters == 0
         assert (await dead).token == Token(0, 2), "it is the same holder's"
 
 
 async def test_a_gateway_that_died_while_it_waited_is_passed_over(dsn_of_module: str, pair: Pair, job: str) -> None:
     lease = await pair[0].acquire(job, "ann")
-    async with gateway(dsn_of_module, at_work=False) as dying:
+    async with gateway(dsn_of_module, running=False) as dying:
         dead = await dying.waits(job, "bob")
         late = await pair[1].waits(job, "cid")
         await rows(
@@ -323,7 +323,7 @@ async def test_a_gateway_that_died_while_it_waited_is_passed_over(dsn_of_module:
 
 async def test_a_gateway_that_died_before_it_collected_is_passed_over(dsn_of_module: str, pair: Pair, job: str) -> None:
     lease = await pair[0].acquire(job, "ann")
-    async with gateway(dsn_of_module, at_work=False) as dying:
+    async with gateway(dsn_of_module, running=False) as dying:
         dead = await dying.waits(job, "bob")
         late = await pair[1].waits(job, "cid")
         await pair[0].release(lease)

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.db.database import Database
 from gateway.db.record import seal
-from gateway.db.webhooks import Wanted
+from gateway.db.webhooks import Selection
 from gateway.fencing.record import Kind
 from gateway.webhooks import signing
 from gateway.webhooks.delivery import Courier, Receiver
@@ -19,7 +19,7 @@ QUICK = Times(look=0.02)
 
 
 def webhook(name: str, url: str, *, secret: str = SECRET, **wanted: Any) -> Webhook:
-    asked = replace(Wanted((Kind.REJECTION,), "", observed=True, alarms=()), **wanted)
+    asked = replace(Selection((Kind.REJECTION,), "", observed=True, alarms=()), **wanted)
     return Webhook(name, Receiver(url, [signing.key_of(secret)]), asked)
 
 
@@ -31,7 +31,7 @@ async def telling(
     events, database = Events(), Database(dsn)
     outbox = Outbox(database, webhooks, events, courier=courier, times=times, chance=lambda: 0.0)
     try:
-        async with outbox.at_work():
+        async with outbox.running():
             while len(await outbox.standings()) < len(webhooks):
                 outbox.wake()
             yield outbox, events

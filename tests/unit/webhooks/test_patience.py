@@ -4,18 +4,18 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.webhooks import retry
+from gateway.webhooks import delivery
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 def test_from_a_second_to_an_hour_and_never_all_at_once() -> None:
     for failures in range(1, 200):
-        shortest, longest = retry.pause(failures, 0.0), retry.pause(failures, 1.0)
+        shortest, longest = delivery.retry_pause(failures, 0.0), delivery.retry_pause(failures, 1.0)
         assert 1.0 <= shortest < longest <= 3600.0
         assert longest == min(3600.0, 2.0**failures)
         assert shortest == longest / 2
-    assert retry.pause(100_000, 1.0) == 3600.0
+    assert delivery.retry_pause(100_000, 1.0) == 3600.0
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_from_a_second_to_an_hour_and_never_all_at_once() -> None:
     ],
 )
 def test_what_a_receiver_asks_for(header: str | None, seconds: float) -> None:
-    assert retry.asked(header, NOW) == seconds
+    assert delivery.asked_pause(header, NOW) == seconds
