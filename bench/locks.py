@@ -83,7 +83,7 @@ def _hand_over(services: Services) -> Row:
     own = _http(services.gateway, "hand-over", WAITERS)
     peer = _driver(services, "hand-over", WAITERS)
     load, other, cost = in_turns(services.gateway_pid, own, peer)
-    work = f"hand over a lock that {WAITERS} wait for"
+    work = f"hand over a lock with {WAITERS} waiters"
     return Row(work, "pg_advisory_lock", load, other, cost, goal="p50 ≤ 10 ms", added=True)
 
 

@@ -26,7 +26,7 @@ def rows() -> Iterator[Row]:
 def _layer(services: Services) -> Iterator[Row]:
     for work, own, peer, against in (
         (f"refusals on record, {BURST} callers at once", "recorder", "by-hand", "asyncpg, an insert each"),
-        (f"refusals of a storm, {BURST} a trip", "storm", "many", "asyncpg, executemany"),
+        (f"refusals of a storm, {BURST} in a batch", "storm", "many", "asyncpg, executemany"),
     ):
         answered: list[Load] = []
         before = _recorded(services)

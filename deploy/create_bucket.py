@@ -1,4 +1,4 @@
-"""Creates the bucket of docker-compose.yml in the store behind the gateway, which itself creates none."""
+"""Create the bucket of docker-compose.yml in the store, because the gateway creates none by itself."""
 
 import sys
 from pathlib import Path

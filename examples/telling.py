@@ -27,14 +27,14 @@ _PROCESS = re.compile(r"process (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where an example is played. ``ttl``: how many seconds a lease lasts unless it is renewed."""
+    """The gateway of an example. ``ttl``: seconds that a lease lasts without a renewal."""
 
     url: str
     zombie: bool
     ttl: float
 
     def get(self, path: str, **parameters: str | int) -> Any:
-        """What the gateway answers, as JSON. Reads need no token."""
+        """Return the gateway's answer as JSON. Reads need no token."""
         headers = {"Authorization": f"Bearer {API_KEY}"}
         answer = httpx.get(self.url + path, params=parameters or None, headers=headers, timeout=30, trust_env=False)
         return answer.raise_for_status().json()
@@ -60,7 +60,7 @@ class Stage:
 
 @dataclass(slots=True)
 class Machine:
-    """A process that plays a machine. What it says goes through us, with its name before each line."""
+    """A process that plays a machine. Its lines are printed with its name before each."""
 
     name: str
     process: "subprocess.Popen[str]"

@@ -64,7 +64,9 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _ADDRESS = re.compile(r"\bhttps?://\S+|(?<![\w.])[\w.{}*-]*/[\w./{}*-]+")
 _ASIDE = re.compile(r"\((?:see |RFC|section|docs/)[^()]*\)")
 _ABBREVIATION = re.compile(r"\b(e\.g|i\.e|etc|vs|cf|approx|No)\.(?=\s)")
-_END = re.compile(r"(?<=[.!?])[\"')\]*_”’]*\s+(?=[\"'(\[*_“‘]*[A-Z0-9\x00…])")
+# Names that open a sentence in lower case.
+_NAMES = "aiohttp|asyncpg|boto3|curl|etcd|httpx|kazoo|moto|nginx|orjson|psycopg|rclone|uvicorn"
+_END = re.compile(rf"(?<=[.!?])[\"')\]*_”’]*\s+(?=[\"'(*_“‘]*(?:[A-Z0-9\x00…\[]|(?:{_NAMES})\b))")
 _WORD = re.compile(r"[^\W_][\w'’.,:-]*")
 
 
@@ -135,7 +137,8 @@ def of_markdown(text: str) -> Iterator[Sentence]:
         if row.lstrip().startswith("|"):
             for cell in re.split(r"(?<!\\)\|", row.strip().strip("|")):
                 if not re.fullmatch(r"[\s:-]*", cell):
-                    yield from sentences(number, cell)
+                    # A cell lists things between semicolons.
+                    yield from sentences(number, re.sub(r"; (\w)", lambda match: ". " + match[1].upper(), cell))
             lines.append("")
         elif row.startswith("#"):
             yield from sentences(number, row.lstrip("# "))
@@ -196,7 +199,9 @@ def of_lines(text: str, mark: str) -> Iterator[Sentence]:
     rows = []
     for row in text.splitlines():
         match = re.match(rf"\s*{mark}+ ?(?!name: \w+$)(.*)", row)
-        rows.append(match[1] if match else "")
+        # A setting that is commented out is no prose.
+        setting = match and re.match(r"\[+[\w.]+\]+|[\w.-]+ = ", match[1])
+        rows.append(match[1] if match and not setting else "")
     yield from paragraphs(1, "\n".join(rows))
 
 

@@ -57,7 +57,7 @@ async def produce(here: Stage, *producers: str) -> None:
 
 
 def look(here: Stage) -> None:
-    """What is in the catalogue, and whether it is true."""
+    """Show the row of the catalogue, and whether it is true."""
     row = here.get("/v1/tables/catalogue", dataset=f"eq.{DATASET}")[0]
     found = here.s3().get_object(Bucket=BUCKET, Key=row["file"])["Body"].read()
     rows = pq.read_metadata(io.BytesIO(found)).num_rows

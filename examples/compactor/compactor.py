@@ -1,7 +1,7 @@
 """Compacts the events of a data set into one Parquet file, and points the catalogue at it.
 
 Run it on as many machines as you like: the lock elects one of them. It covers the files below datasets/clicks/ and the
-row of the catalogue, so each write shows the same token, to S3 and to Postgres, and a newer leader ends both at once.
+row of the catalogue. Each write shows the same token, to S3 and to Postgres, so a newer leader ends both at once.
 
     pip install '.[client]' pyarrow
     python -m examples.compactor.compactor
@@ -36,7 +36,7 @@ async def main() -> None:
 
 
 async def read(s3: Any) -> list[dict[str, Any]]:
-    """All events there are. The fence was raised before this, so nobody older changes what is decided by it."""
+    """Return all events. The fence was raised before, so no older leader can change the result any more."""
     events = []
     async for page in s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=EVENTS):
         for one in page.get("Contents", ()):
@@ -46,7 +46,7 @@ async def read(s3: Any) -> list[dict[str, Any]]:
 
 
 async def write_file(s3: Any, lock: Lock, events: list[dict[str, Any]]) -> str:
-    """A new file each time: nobody else has this token, so nobody else has this name. Raises ``Stale``."""
+    """Write a new file; its name contains the token, so no other leader has it. Raise ``Stale``."""
     packed = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(events), packed)
     file = f"datasets/{DATASET}/{lock.token}.parquet"

@@ -1,7 +1,7 @@
 """The compactor, stopped after its last look at the lock, and going on as if nothing had happened.
 
-No program can look at its lease and write in one step; the pause comes in between. Here it does so for certain: the
-client library looks before each request, and finds that all is well, as it would a moment before a pause.
+No program can look at its lease and write in one step; the pause comes in between. Here the pause is certain. The
+client library checks the lock before each request, and finds it held, as it would a moment before a pause.
 """
 
 import asyncio

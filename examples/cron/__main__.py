@@ -49,7 +49,7 @@ def job(here: Stage, name: str, night: str, wait: float = 0, work: float = 1) ->
 
 
 def next_night(here: Stage) -> str:
-    """The first night from today on that nobody has done: an example can be played several times a day."""
+    """Return the first night from today on that is not done: an example can be played several times a day."""
     done = here.get("/v1/tables/runs", job="eq.nightly", select="day", order="day.desc", limit=1)
     today = datetime.now(UTC).date()
     return str(max([today, *(date.fromisoformat(row["day"]) + timedelta(days=1) for row in done)]))

@@ -69,16 +69,17 @@ def test_every_printed_command_works_when_pasted_and_nothing_is_left_behind(dire
 
 
 def readme(port: int) -> str:
-    """The commands that the README says to paste while the demo runs, as one shell script."""
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """Return the commands to paste while the demo runs, as one shell script: the README's, then the quick start's."""
+    pages = (ROOT / "README.md").read_text() + (ROOT / "docs/quickstart.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", pages, re.DOTALL)
     pasted = [block for block in blocks if "127.0.0.1:8080" in block]
     assert len(pasted) == 4, "one block of curl, one of gateway audit, one of aws, one of gateway run"
     return f"cd '{ROOT}'\n" + "\n".join(pasted).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
 
 
 def readme_program(port: int) -> str:
-    """The program that the README has."""
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """Return the program of the quick start."""
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/quickstart.md").read_text(), re.DOTALL)
     return str(program).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
 
 

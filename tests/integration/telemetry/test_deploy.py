@@ -203,7 +203,7 @@ class TestAlerts:
     def test_each_name_is_given_once_and_each_runbook_belongs_to_one(self) -> None:
         names = [rule["alert"] for rule in rules()]
         assert len(set(names)) == len(names)
-        runbooks = re.findall(r"^### (\w+)$", PAGE.partition("## What to do when an alert fires")[2], re.MULTILINE)
+        runbooks = re.findall(r"^### (\w+)$", PAGE.partition("## Alert runbooks")[2], re.MULTILINE)
         assert sorted(runbooks) == sorted(names)
 
 
