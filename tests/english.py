@@ -173,7 +173,7 @@ def of_python(text: str, *, strings: bool) -> Iterator[Sentence]:
 
 
 def _prose(line: int, text: str) -> Iterator[Sentence]:
-    if re.match(r"[A-Z]", text) and len(text.split()) >= 4 and re.search(r"[.!?]\s*$", text):
+    if re.match(r"[A-Z]", text) and "(?P<" not in text and len(text.split()) >= 4 and re.search(r"[.!?]\s*$", text):
         yield from paragraphs(line, text)
 
 

@@ -15,11 +15,11 @@ FORMS = (
 
 
 def source_at(address: str) -> Source | None:
-    """The source at this address; None for the gateway itself.
+    """Return the source at this address; None for the gateway itself.
 
-    ``etcds``, ``rediss`` and ``consuls`` speak TLS; etcd and ZooKeeper take several hosts with commas between them, and
-    a user and a password before them. Raises ValueError for what is no address of a lock service, ``MissingExtra``
-    where the library for it is not installed.
+    ``etcds``, ``rediss`` and ``consuls`` speak TLS. etcd and ZooKeeper take several hosts separated by commas, and a
+    user and a password before them. Raise ValueError for an address of no known lock service, and ``MissingExtra`` if
+    its library is not installed.
     """
     if address == GATEWAY:
         return None
@@ -65,7 +65,7 @@ def _kubernetes(parts: SplitResult) -> Source:
 
 
 def _by_url(address: str) -> Source:
-    """Those whose own libraries read the address."""
+    """Return a source whose own library reads the address."""
     if address.startswith("redis"):
         from gateway.client.redis import RedisSource  # noqa: PLC0415
 

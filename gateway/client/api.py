@@ -36,7 +36,7 @@ _BY_CODE = {kind.code: (kind.code, error) for kind, error in _KINDS.items()} | {
     kind.s3_code: (kind.code, error) for kind, error in _KINDS.items() if kind is not codes.LeaseLost
 }
 _STANDARD = frozenset({"type", "title", "status", "detail", "code", "advice"})
-# What PostgREST's keys and S3's elements say in words only.
+# Facts that PostgREST's keys and S3's elements contain only as words.
 _SENTENCES = (
     re.compile(
         r"Resource (?P<resource>\S+): the write presented token (?P<token>\S+), the fence is (?P<fence>\S+), "
@@ -52,14 +52,14 @@ _PROXY_STATUS = re.compile(r"\berror=([\w.-]+)")
 
 
 def raise_for_refusal(response: httpx.Response) -> httpx.Response:
-    """The response itself, if it is no error; else the typed one. Its body must have been read."""
+    """Return the response if it is not an error; else raise the typed error. Its body must have been read."""
     if not response.is_error:
         return response
     raise refusal_from(response.status_code, response.headers, response.content)
 
 
 def refusal_from(status: int, headers: Mapping[str, str], body: bytes) -> FencingError:
-    """The error that an answer with a status from 400 on means."""
+    """Return the error that an answer with a status from 400 on means."""
     text = body.decode("utf-8", "replace")
     try:
         document = json.loads(text)
@@ -69,7 +69,7 @@ def refusal_from(status: int, headers: Mapping[str, str], body: bytes) -> Fencin
         facts = {name: fact for name, fact in document.items() if name not in _STANDARD}
         return make(status, str(document["code"]), str(document["detail"]), document.get("advice"), facts)
     if isinstance(document, dict) and "message" in document and "code" in document:
-        said = _told(str(document["message"]), str(document.get("details")))
+        said = _facts_in(str(document["message"]), str(document.get("details")))
         return make(status, str(document["code"]), str(document["message"]), document.get("hint"), said)
     if "<Error>" in text:
         elements = {name: html.unescape(value) for name, value in _ELEMENT.findall(text)}
@@ -79,14 +79,14 @@ def refusal_from(status: int, headers: Mapping[str, str], body: bytes) -> Fencin
 
 
 def of_elements(status: int, elements: Mapping[str, Any]) -> FencingError:
-    """The same from the elements of S3's error document."""
+    """Return the same from the elements of S3's error document."""
     code, message = str(elements.get("Code", "")), str(elements.get("Message", ""))
     others = {_snake(name): value for name, value in elements.items() if name not in ("Code", "Message", "Resource")}
-    return make(status, code, message, "", {**_told(message), **others})
+    return make(status, code, message, "", {**_facts_in(message), **others})
 
 
 def make(status: int, code: str, message: str, advice: str | None, facts: Mapping[str, Any]) -> FencingError:
-    """The error of this code. What has none of ours is told by its status: only a 4xx means that nothing was done."""
+    """Return the error of this code. The status decides for a foreign code: only a 4xx means that nothing was done."""
     if code == codes.LockHeld.code:
         return NotAcquired(
             str(facts.get("resource", "")),
@@ -105,7 +105,7 @@ def make(status: int, code: str, message: str, advice: str | None, facts: Mappin
     return Refused(message, status=status, advice=advice or "", code=code, facts=facts)
 
 
-def _told(*sentences: str) -> dict[str, str]:
+def _facts_in(*sentences: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for sentence in sentences:
         for pattern in _SENTENCES:
@@ -150,7 +150,7 @@ def meant(view: Any, resource: str) -> Any:
 
 
 def said(headers: Mapping[str, str]) -> dict[str, Any]:
-    """What the headers of a lock say, as the fencing API takes it in a body."""
+    """Return the lock from its headers, as the fencing API takes it in a body."""
     names = {"token": "Fencing-Token", "holder": "Fencing-Holder", "sequencer": "Fencing-Sequencer"}
     return {key: headers[name] for key, name in names.items() if name in headers}
 
@@ -172,11 +172,11 @@ class Api:
         longer: float = 0.0,
         traced: bool = True,
     ) -> Any:
-        """The JSON of a success, None where it has no body. ``longer``: seconds the gateway may take on purpose.
+        """Return the JSON of a success, None without a body. ``longer``: seconds the gateway may take on purpose.
 
-        ``traced``: it is asked for what the program is doing right now.
+        ``traced``: the program's current work asks for it.
 
-        Raises the typed error of a refusal, ``Unavailable`` where there was no answer or none that can be read.
+        Raise the typed error of a refusal, or ``Unavailable`` without a readable answer.
         """
         session = self._session()
         usual = session.timeout
@@ -203,4 +203,4 @@ class Api:
         try:
             return answer.json()
         except ValueError:
-            raise Refused(f"What answers at {self._url} is not a fencing gateway.", status=answer.status_code) from None
+            raise Refused(f"The server at {self._url} is not a fencing gateway.", status=answer.status_code) from None

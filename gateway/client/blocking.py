@@ -1,7 +1,7 @@
-"""The client for programs without an event loop: the same locks, kept in an event loop of its own beside the threads.
+"""The client for programs without an event loop: the same locks, kept in an event loop in a thread of its own.
 
-Renewals go on while a thread computes or sleeps. A thread cannot be cancelled from outside, so the loss of a lock shows
-where the program asks: at the next request of a fenced client, at ``check``, and at the end of the block.
+Renewals continue while a thread computes or sleeps. A thread cannot be cancelled from outside. So the program learns of
+a lost lock at the next request of a fenced client, at ``check``, or at the end of the block.
 """
 
 import asyncio
@@ -75,20 +75,20 @@ class FencedClient:
         on_loss: OnLoss = "raise",
         holder: str | None = None,
     ) -> "Lock":
-        """A lock to be entered: ``with client.lock("order/5") as lock``. See the asynchronous client's.
+        """Return a lock to be entered: ``with client.lock("order/5") as lock``. See the asynchronous client's.
 
-        ``on_loss``: "raise" ``LockLost`` at the end of the block where the lock was lost in it; or only "tell".
+        ``on_loss``: "raise" ``LockLost`` at the end of the block in which the lock was lost; or only "tell".
         """
         lost = threading.Event()
         kept = self._client.lock(
             resource, source=source, ttl=ttl, wait=wait, mode=mode, barrier=barrier, on_loss="tell", holder=holder,
-            told=lost.set,
+            on_lost=lost.set,
         )  # fmt: skip
         return Lock(self, kept, lost, on_loss)
 
     @property
     def url(self) -> str:
-        """Where the gateway is."""
+        """The address of the gateway."""
         return self._client.url
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class FencedClient:
         self._start_anew_if_forked()
         with self._guard:
             entered = tuple(self._entered)
-        # Those first that still wait: what is given back must not go to them.
+        # Waiting locks first: a lock that is given back must not go to them.
         for lock in sorted(entered, key=Lock.is_held):
             lock.leave()
         with self._guard:
@@ -120,7 +120,9 @@ class FencedClient:
         self.close()
 
     def portal(self) -> BlockingPortal:
-        """The event loop in which locks are kept. Its thread starts with the first lock, and is no reason to live."""
+        """Return the event loop that keeps the locks. Its thread starts with the first lock, and does not keep Python
+        alive.
+        """
         self._start_anew_if_forked()
         with self._guard:
             if self._portal is None:
@@ -132,7 +134,7 @@ class FencedClient:
             return self._portal
 
     def session(self) -> httpx.Client:
-        """What requests of all locks go through."""
+        """Return the client that requests of all locks use."""
         self._start_anew_if_forked()
         with self._guard:
             if self._session is None:
@@ -140,19 +142,19 @@ class FencedClient:
             return self._session
 
     def note(self, lock: "Lock", *, entered: bool) -> None:
-        """A lock is being entered, or has been left."""
+        """Count a lock that is being entered, or discount one that was left."""
         with self._guard:
             (self._entered.add if entered else self._entered.discard)(lock)
 
     def _start_anew_if_forked(self) -> None:
-        """A fork copies everything but the thread of the event loop, so nothing that waits for that would ever end."""
+        """Refuse to wait in a fork. A fork lacks the thread of the event loop, so the wait would never end."""
         if self._process != os.getpid():
             self._process, self._guard = os.getpid(), threading.Lock()
             self._thread, self._portal, self._session, self._entered = None, None, None, set()
 
 
 def _serve(started: "Future[BlockingPortal]") -> None:
-    """An event loop for other threads, until its portal is stopped."""
+    """Run an event loop for other threads, until its portal is stopped."""
 
     async def serve() -> None:
         async with BlockingPortal() as portal:
@@ -219,7 +221,7 @@ class Lock(Hold):
     def environment(
         self, *, s3: bool = True, pattern: str | None = None, ttl: int = 3600, read: Read = "own"
     ) -> dict[str, str]:
-        """The environment variables for a command, as the asynchronous lock's."""
+        """Return the environment variables for a command, as the asynchronous lock does."""
         return self._client.portal().call(partial(self._lock.environment, s3=s3, pattern=pattern, ttl=ttl, read=read))
 
     def __enter__(self) -> Self:
@@ -250,7 +252,7 @@ class Lock(Hold):
     def leave(self) -> None:
         """Give the lock back, now."""
         if self.state.keeper is not None and self.state.keeper.is_copy():
-            return  # what there is to give back is the parent's
+            return  # the parent gives back what it holds
         self._client.note(self, entered=False)
         if self._s3 is not None:
             self._s3.close()

@@ -1,4 +1,4 @@
-"""What a cancelled acquire owes: steps that are carried out whole, so that it is known what there is to give back."""
+"""Cancellation: steps that run to their end, so that a cancelled acquire knows what to give back."""
 
 import asyncio
 import logging
@@ -16,19 +16,18 @@ V = TypeVar("V")
 MOST: Final = 1000
 
 GRACE: Final = 5.0
-"""Seconds that giving back may take after a cancelled or failed acquire. What is held ends by itself otherwise."""
+"""Seconds for giving back after a cancelled or failed acquire. The lease ends by itself otherwise."""
 
 
 async def whole(step: Coroutine[Any, Any, T]) -> T:
-    """Carry ``step`` out to its end, whoever is cancelled meanwhile; ``CancelledError`` is raised afterwards.
+    """Carry ``step`` out to its end, even if this task is cancelled meanwhile; raise ``CancelledError`` afterwards.
 
-    A request that was half sent may still be carried out after its sender has given up, and after it has looked and
-    found nothing. ``step`` must therefore end by itself, in bounded time, and note what it has got where the caller
-    finds it.
+    A half-sent request may be carried out after its sender has given up, and after the sender has looked and found
+    nothing. So ``step`` must end by itself, in bounded time, and store its result where the caller finds it.
     """
     task = asyncio.ensure_future(step)
     cancelled: asyncio.CancelledError | None = None
-    # anyio cancels again and again until its scope is left; asyncio cancels as often as somebody asks.
+    # anyio cancels repeatedly until its scope is left; asyncio cancels as often as a caller asks.
     with anyio.CancelScope(shield=True):
         while not task.done():
             try:
@@ -58,7 +57,7 @@ class Remembered(Generic[K, V]):
         return self._entries.get(key)
 
     def take(self, key: K) -> V | None:
-        """The entry, which is forgotten by this."""
+        """Take the entry, which is forgotten by this."""
         return self._entries.pop(key, None)
 
 
@@ -79,7 +78,7 @@ async def _bounded(work: Coroutine[Any, Any, None], seconds: float, what: str) -
 
 
 async def cancellable(request: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-    """The answer. Whoever is cancelled here waits until what must not be cancelled is done."""
+    """Return the answer. A task that is cancelled here waits until the request has finished."""
     scope = anyio.CancelScope()
 
     async def ask() -> httpx.Response:
@@ -98,7 +97,7 @@ async def cancellable(request: Callable[[], Awaitable[httpx.Response]]) -> httpx
         if cancelled is None:
             return asking.result()
         if not asking.cancelled() and asking.exception() is None:
-            # It came at the same moment, and nobody else would ever give back its connection.
+            # The answer came at the same moment. Its connection would stay in use for ever.
             with anyio.CancelScope(shield=True):
                 await asking.result().aclose()
         raise cancelled
@@ -117,13 +116,13 @@ class Body:
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Cancel what it is waiting for, once. Called by the task itself, it does nothing: that one is told anyway."""
+        """Cancel the wait of the block's task, once. Called by that task, it does nothing: the caller raises anyway."""
         if not self._cancelled and asyncio.current_task() is not self._task:
             self._cancelled = True
             self._task.cancel()
 
     def left(self, error: BaseException | None) -> bool:
-        """At the end of the block: whether ``error``, which has left it, is our cancellation and nobody else's."""
+        """Return, at the end of the block, whether ``error`` is our own cancellation and no other."""
         if not self._cancelled:
             return False
         others = self._task.uncancel() > self._before

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WANTED = frozenset((signal.SIGTTIN, signal.SIGTTOU))
-"""What stops a process that has asked for a terminal which is not its own group's."""
+"""The signals that stop a process that asks for a terminal of another group."""
 
 
 class Terminal:
@@ -27,7 +27,7 @@ class Terminal:
 
     @property
     def there(self) -> bool:
-        """Whether this process has one: somebody may stop and resume what it runs there."""
+        """Whether this process has a terminal: its user may stop and resume the command there."""
         return self._device is not None
 
     @property
@@ -49,7 +49,7 @@ class Terminal:
         if self._device is None:
             return
         if self._lent:
-            # Whoever has started us may have taken it meanwhile, or the terminal may be gone.
+            # Our parent may have taken it meanwhile, or the terminal may be gone.
             with suppress(OSError):
                 os.tcsetpgrp(self._device, os.getpgrp())
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
@@ -75,7 +75,7 @@ class Ended:
 
 
 class Signals:
-    """What is sent to this process from the start of a run to its end, for whoever is in charge by then."""
+    """Collect the signals sent to this process during a run, for the code in charge at the time."""
 
     def __init__(self, receiver: Callable[[int], None]) -> None:
         self._receiver = receiver
@@ -87,7 +87,7 @@ class Signals:
     def heard(self) -> Iterator[None]:
         """Hear them while the context lasts. Only in the main thread, where signals arrive."""
         loop = asyncio.get_running_loop()
-        # What whoever started us has ignored (nohup) stays ignored, and is so for the command as well.
+        # A signal that our parent ignored (nohup) stays ignored, and the command ignores it as well.
         numbers = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
         for number in numbers:
             loop.add_signal_handler(number, self._hear, number)
@@ -172,7 +172,7 @@ class _Child:
                 self.send(signal.SIGKILL)
 
     def send(self, number: int) -> None:
-        """Send a signal to the whole group; to nobody, if none is left."""
+        """Send a signal to the whole group, or to no process if none is left."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._group, number)
 
@@ -192,7 +192,7 @@ class _Child:
     async def stop(self, grace: float) -> None:
         """SIGTERM; after ``grace`` seconds, SIGKILL. Returns when all of the group are gone, or have been killed."""
         self.send(signal.SIGTERM)
-        # Who is stopped hears of it only after this.
+        # A stopped process receives it only after this.
         self.send(signal.SIGCONT)
         try:
             async with asyncio.timeout(grace):
@@ -220,7 +220,7 @@ class _Child:
         self.send(signal.SIGTSTP)
 
     def _paused(self, number: int) -> None:
-        """The command is stopped. SIGSTOP is somebody's will; the others are job control at a terminal."""
+        """Handle a stopped command. SIGSTOP is a user's will; the others are job control at a terminal."""
         if number == signal.SIGSTOP or not self._terminal.there:
             return
         if number in WANTED and self._terminal.lend(self._group):

@@ -30,9 +30,9 @@ LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 class FencedClient:
     """One gateway, for asyncio. Make one in each event loop, and close it: ``async with``, or ``aclose``.
 
-    ``api_key`` is for locks, tables and the API; ``access_key_id`` and ``secret_access_key`` are for S3.
-    ``holder``: how the names of this program's holders begin, so that others see who has a lock; the name of the host
-    and the process id unless it is given. ``authority``: the path of a CA bundle. ``timeout``: seconds.
+    ``api_key`` is for locks, tables and the API; ``access_key_id`` and ``secret_access_key`` are for S3. ``holder``:
+    the beginning of this program's holder names, by which others see its locks. By default it is the name of the host
+    and the process id. ``authority``: the path of a CA bundle. ``timeout``: seconds.
     """
 
     def __init__(
@@ -74,20 +74,20 @@ class FencedClient:
         barrier: bool = True,
         on_loss: OnLoss = "cancel",
         holder: str | None = None,
-        told: Callable[[], None] | None = None,
+        on_lost: Callable[[], None] | None = None,
     ) -> Lock:
-        """A lock to be entered: ``async with client.lock("order/5") as lock``.
+        """Return a lock to be entered: ``async with client.lock("order/5") as lock``.
 
-        ``source``: the lock service; the gateway's own unless it is given. It is closed with the client.
-        ``ttl``: seconds for which the lock outlives a holder that has died; it is renewed after a third of them.
+        ``source``: the lock service, by default the gateway's own. It is closed with the client.
+        ``ttl``: seconds that the lock outlives a holder that has died; it is renewed after a third of them.
         ``wait``: seconds to wait for it; None for ever, 0 not at all.
-        ``mode``: "exclusive", or "shared" with others who share it.
+        ``mode``: "exclusive", or "shared" with others that share it.
         ``barrier``: raise the fence before the block begins, so that what is read in it stays true.
         ``on_loss``: "cancel" the block when the lock is lost, and raise ``LockLost`` out of it; or only "tell".
-        ``holder``: the whole name, in place of one that nobody else has. Two that use one name share one hold.
-        ``told``: called when the lock is lost, in whatever thread finds out; it must not block.
+        ``holder``: the whole name, instead of a unique one. Two locks with one name share one hold.
+        ``on_lost``: called when the lock is lost, in the thread that finds out; it must not block.
 
-        Entering it raises ``NotAcquired``, ``Unavailable``, ``IssuerWentBackwards``, ``Implausible``, ``Refused``.
+        Entering it raises ``NotAcquired``, ``Unavailable``, ``IssuerWentBackwards``, ``Implausible`` or ``Refused``.
         """
         try:
             canonical(resource)
@@ -97,10 +97,10 @@ class FencedClient:
             raise ValueError("ttl must be a number of seconds above 0, wait one from 0 on, or None.")
         if source is not None:
             self._sources[id(source)] = source
-        # A name that nobody else has, in this process either: to the lock service, one name is one holder.
+        # A unique name, in this process as well: for the lock service, one name is one holder.
         name = _name(holder) if holder is not None else f"{self.holder[:180]}-{token_hex(6)}"
         wanted = Wanted(resource, name, ttl, wait, mode, barrier)
-        return Lock(State(self._means, wanted), source or self._leases, on_loss, told)
+        return Lock(State(self._means, wanted), source or self._leases, on_loss, on_lost)
 
     async def aclose(self) -> None:
         """Close connections, and those of the sources that were used. Locks should have been left before."""
@@ -121,7 +121,7 @@ class FencedClient:
 
     def _session(self) -> httpx.AsyncClient:
         if self._open is None or self._process != os.getpid():
-            # What a fork has copied are the parent's connections: each would read answers that are the other's.
+            # A fork copies the parent's connections: each process would read the other's answers.
             self._process = os.getpid()
             self._open = httpx.AsyncClient(timeout=self._timeout, limits=LIMITS, verify=trusted(self._authority))
         return self._open

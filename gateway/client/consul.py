@@ -1,9 +1,9 @@
-"""Tokens from Consul: a session holds a key, and the token is the Raft index at which it has got it.
+"""Tokens from Consul: a session holds a key, and the token is the Raft index at which the session acquired it.
 
-The token is not ``LockIndex``, which Consul's documentation makes the sequencer of: it starts again at 1 when the key
-is deleted, be it by a session whose behavior is ``delete``, and a plain write of the key sets it to 0. The Raft index,
-``ModifyIndex`` as the transaction that takes the key answers it, is that of the whole data center and goes on growing
-through both. It goes back only with the servers' data. See docs/sources.md and docs/decisions/039.
+The token is not ``LockIndex``, which Consul's documentation uses as the sequencer. ``LockIndex`` starts again at 1 when
+the key is deleted, for example by a session whose behavior is ``delete``. A plain write of the key sets it to 0.
+The Raft index is ``ModifyIndex`` in the answer of the transaction that takes the key. It belongs to the whole data
+center and grows through both. It goes back only with the servers' data. See docs/sources.md and decision 039.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ class ConsulHandle:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One acquire under way. ``session``: what there is to give back, ``""`` for none; alive until ``alive_until``.
+    """One acquire under way. ``session`` is to be given back, ``""`` for none; alive until ``alive_until``.
 
-    ``unsure``: it may have the key. ``index``: what the key looked like last, for Consul. ``delayed``: nobody has it,
-    and nobody gets it yet.
+    ``unsure``: it may have the key. ``index``: Consul's index of the last look. ``delayed``: the lock-delay keeps the
+    key from all sessions.
     """
 
     key: str
@@ -56,10 +56,11 @@ class _Attempt:
 class ConsulSource:
     """Locks of one Consul data center, one key each.
 
-    ``url`` is an agent's. ``token`` is the ACL's. ``datacenter``: whose locks these are; the agent's own if None, so
-    that programs with agents in two data centers have two locks. ``lock_delay``: seconds for which nobody gets a lock
-    whose session has ended unasked. ``shortest_ttl``: ``session_ttl_min`` of the servers; less is made as much.
-    ``tls``: for ``https``, where the system's authorities are not those to go by. ``timeout``: seconds for one request.
+    ``url`` is an agent's. ``token`` is the ACL's. ``datacenter``: the data center of the locks; the agent's own if
+    None. Programs with agents in two data centers have two locks then. ``lock_delay``: seconds for which a lock stays
+    closed after its session ended without a release. ``shortest_ttl``: ``session_ttl_min`` of the servers; a shorter
+    ``ttl`` is raised to it. ``tls``: for ``https`` with other authorities than the system's. ``timeout``: seconds for
+    one request.
     """
 
     def __init__(
@@ -82,11 +83,11 @@ class ConsulSource:
         self._lock_delay = lock_delay
         self._shortest_ttl = shortest_ttl
         self._clock = clock
-        # Sessions that could not be ended, because Consul was away: whoever asks again goes on with his.
+        # Sessions that could not be ended while Consul was unavailable: the next acquire of the holder uses them.
         self._left: Remembered[tuple[str, str], str] = Remembered()
 
     async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
-        """See ``Source.acquire``. Of those who wait, anybody may be next."""
+        """See ``Source.acquire``. Any of the waiters may be next."""
         if mode != "exclusive":
             raise ValueError("Consul has exclusive locks only.")
         give_up = math.inf if wait is None else self._clock() + wait
@@ -104,7 +105,7 @@ class ConsulSource:
         """See ``Source.renew``. The TTL stays what it was when the lock was acquired: a session keeps its own."""
         handle = _handle(held)
         alive_until = await self._keep_alive(handle.session, handle.ttl)
-        # A session outlives that somebody releases or deletes its key.
+        # A session outlives the release or the deletion of its key.
         if alive_until is None or not await self.holds(held):
             raise LockLost(f"The session that had {held.resource} has ended, or has lost the key.")
         return replace(held, valid_until=alive_until)
@@ -177,7 +178,7 @@ class ConsulSource:
         return None
 
     async def _until_free(self, attempt: _Attempt) -> str | None:
-        """Wait until nobody has the key. None then; or, at the end of the time, who has it."""
+        """Wait until the key is free; return None then, or its holder at the end of the time."""
         while True:
             owner, holder = await self._look(attempt)
             if not owner:
@@ -187,7 +188,7 @@ class ConsulSource:
             await self._stay_alive(attempt)
 
     async def _look(self, attempt: _Attempt) -> tuple[str, str]:
-        """Who has the key: at once the first time, when the key has changed or after some time from then on."""
+        """Return the holder of the key: at once at first, later after a change of the key or some time."""
         longest = min(attempt.ttl / 3, LONGEST_LOOK, max(0.001, attempt.give_up - self._clock()))
         params, held_back = dict(self._where), 0.0
         if attempt.index:
@@ -223,7 +224,7 @@ class ConsulSource:
         return started + ttl
 
     async def _release(self, key: str, session: str) -> None:
-        """The key first: a session that ends with a key brings its lock-delay upon it."""
+        """Release the key first: a session that ends with a key imposes its lock-delay."""
         await self._put(_path(key), release=session)
         await self._put(f"/v1/session/destroy/{session}")
 
@@ -243,7 +244,7 @@ class ConsulSource:
                 self._left[attempt.key, attempt.holder] = attempt.session
 
     def _owner(self, answer: Answer) -> tuple[str, str]:
-        """The session that has the key, and the name that its holder has written there; ``""`` for nobody."""
+        """Return the session that has the key, and the holder's name in it; ``""`` for none."""
         if answer.status == 404:
             return "", ""
         if answer.status != 200:
@@ -253,10 +254,10 @@ class ConsulSource:
 
 
 def key_of(resource: str) -> str:
-    """The key of a lock, below the prefix.
+    """Return the key of a lock, below the prefix.
 
-    Consul refuses keys that have ``..`` or a space in them once percent-decoded, and redirects from empty segments and
-    dots. So ``%`` becomes ``=``, and ``=`` goes before segments that are empty or dots: resource names have no ``=``.
+    Consul refuses keys that contain ``..`` or a space once percent-decoded, and redirects from empty segments and dots.
+    So ``%`` becomes ``=``, and ``=`` goes before segments that are empty or dots: resource names have no ``=``.
     """
     segments = resource.replace("%", "=").split("/")
     return "/".join(f"={segment}" if segment in ("", ".", "..") else segment for segment in segments)

@@ -1,11 +1,11 @@
-"""What locks and fenced requests raise: one class for each thing that a program does next.
+"""The errors of locks and fenced requests: one class for each reaction of a program.
 
 FencingError
-├── Stale                  a newer holder has taken over; trying again is pointless
+├── Stale                  a newer holder has taken over; a retry is pointless
 ├── LockLost               the lock is not held any more; stop working under its token
 │   └── IssuerWentBackwards    the lock service has issued a token that the fence has overtaken already
-├── NotAcquired            somebody else has the lock
-├── Unavailable            nothing was done; try again
+├── NotAcquired            another holder has the lock
+├── Unavailable            nothing was done; retry
 ├── OutcomeUnknown         a write may have taken effect; read, then write again
 ├── Implausible            no lock service has issued this token, as far as the gateway can tell
 ├── Refused                any other refusal, with its code
@@ -27,10 +27,10 @@ def needs(extra: str) -> Iterator[None]:
 
 
 class FencingError(Exception):
-    """Base of everything the client library raises on purpose.
+    """Base of all errors that the client library raises on purpose.
 
-    ``message`` says what happened, ``advice`` what to do next, ``code`` is the gateway's (``""`` where it was not the
-    gateway that said so), and ``facts`` are the machine-readable particulars of its answer.
+    ``message`` says what happened, ``advice`` what to do next. ``code`` is the gateway's, or ``""`` if the error is not
+    from the gateway. ``facts`` are the machine-readable particulars of its answer.
     """
 
     default_advice = ""
@@ -99,10 +99,10 @@ class IssuerWentBackwards(FencingError):
 
 
 class NotAcquired(FencingError):
-    """Somebody else has the lock, and went on having it for as long as there was time to wait.
+    """Another holder has the lock, and kept it for the whole time to wait.
 
-    ``resource``: the lock. ``holder``: who has it, where the source can tell. ``expires_in``: seconds until its lease
-    ends unless it is renewed, where the source can tell.
+    ``resource``: the lock. ``holder``: its name, if the source can tell. ``expires_in``: seconds until the lease ends
+    without a renewal, if the source can tell.
     """
 
     default_advice = "Try again later, or wait longer."
@@ -158,7 +158,7 @@ class Refused(FencingError):
 
 
 class MissingExtra(FencingError, ImportError):
-    """What was asked for needs a library that is not installed. ``extra`` names the one that brings it."""
+    """A library is missing. ``extra`` names the extra that installs it."""
 
     def __init__(self, extra: str) -> None:
         super().__init__(

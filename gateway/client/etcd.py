@@ -1,9 +1,9 @@
 """Tokens from etcd: the CreateRevision of the holder's own key in the queue of the lock.
 
-The queue is that of etcd's own ``concurrency.Mutex``: each holder puts a key of its own, bound to a lease of its own,
-below the lock's prefix; the key with the lowest CreateRevision has the lock, and each waiter watches the one before it.
-A key put later has a higher CreateRevision, so each owner's is higher than all earlier owners'. The revision in the
-header of an answer is another number, which is higher; the two must never be mixed (docs/sources.md).
+The queue is that of etcd's own ``concurrency.Mutex``. Each holder puts a key, bound to its own lease, below the lock's
+prefix. The key with the lowest CreateRevision has the lock, and each waiter watches the key before its own. A later key
+has a higher CreateRevision, so each owner's is higher than all earlier owners'. The revision in the header of an answer
+is another, higher number; the two must never be mixed (docs/sources.md).
 """
 
 import asyncio
@@ -104,7 +104,7 @@ class EtcdApi:
         return self._token
 
     async def _sent(self, method: str, body: Mapping[str, Any], token: str | None, *, stream: bool) -> httpx.Response:
-        """The answer of the first endpoint that takes a connection. Nothing is ever sent to two of them."""
+        """Return the answer of the first endpoint that takes a connection. A request is never sent to two of them."""
         if self._http is None:
             unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=20)
             self._http = httpx.AsyncClient(verify=self._tls or True, timeout=self._timeout, limits=unlimited)
@@ -141,9 +141,9 @@ def _read(text: str) -> dict[str, Any]:
     try:
         answer = json.loads(text)
     except ValueError as error:
-        raise Unavailable(f"What answers there is no etcd: {text[:80]!r}.") from error
+        raise Unavailable(f"The server there is not etcd: {text[:80]!r}.") from error
     if not isinstance(answer, dict):
-        raise Unavailable(f"What answers there is no etcd: {text[:80]!r}.")
+        raise Unavailable(f"The server there is not etcd: {text[:80]!r}.")
     return answer
 
 
@@ -190,10 +190,10 @@ class _Place:
 class EtcdSource:
     """Locks in etcd 3.4 or newer, through its JSON gateway.
 
-    ``endpoints``: one or several of ``http://host:2379``. ``prefix``: what keys begin with. ``username`` and
-    ``password``: of a user of etcd; its role has to read and write what is below the prefix. ``tls``: for ``https``
-    endpoints, with a client certificate where the server wants one (it does not make a user of its common name: etcd's
-    gateway has no such authentication). ``timeout``: seconds for one request.
+    ``endpoints``: one or several of ``http://host:2379``. ``prefix``: the beginning of all keys. ``username`` and
+    ``password``: of a user of etcd, whose role reads and writes below the prefix. ``tls``: for ``https`` endpoints,
+    with a client certificate if the server wants one. etcd's gateway does not make a user of the certificate's common
+    name. ``timeout``: seconds for one request.
 
     etcd counts leases in whole seconds, and has a shortest one (2 s by default): a ``ttl`` is rounded up.
     """
@@ -243,7 +243,7 @@ class EtcdSource:
         """Keep the lease alive for the time it was granted for; etcd does not change that afterwards."""
         place = _place(held)
         before = self._clock()
-        # A lease may live on without its key, which somebody may have deleted to break the lock.
+        # A lease may outlive its key, which an operator may have deleted to break the lock.
         if not await self._kept_alive(place) or not await self.holds(held):
             raise LockLost(f"etcd does not have the lock {held.resource} for this holder any more.")
         return Held(held.resource, held.holder, held.value, before + place.ttl, handle=place)
@@ -259,11 +259,11 @@ class EtcdSource:
         await self._api.aclose()
 
     def _queue(self, resource: str) -> bytes:
-        """What the keys of this lock begin with. Without a slash in its name, no queue is inside another one."""
+        """Return the beginning of this lock's keys. Its name has no slash, so no queue is inside another one."""
         return f"{self._prefix}/{quote(resource, safe='')}/".encode()
 
     async def _first(self, queue: bytes) -> str | None:
-        """The holder that is first in the queue."""
+        """Return the holder that is first in the queue."""
         answer = await self._api.call("kv/range", _whole(queue) | _BY_AGE | {"limit": "1"})
         return _holder(answer)
 
@@ -279,7 +279,7 @@ class EtcdSource:
         return _revision(answer)
 
     async def _enqueued(self, place: _Place, holder: str) -> int:
-        """The CreateRevision of our key: that of the transaction which has put it."""
+        """Return the CreateRevision of our key: the revision of the transaction that put it."""
         return _revision(await self._api.call("kv/txn", {"success": [_put(place, holder)]}))
 
     async def _turn(
@@ -301,9 +301,9 @@ class EtcdSource:
                 raise Unavailable(f"The lease of the place in the queue of {resource} ended while it was waiting.")
 
     async def _predecessor(self, place: _Place, queue: bytes, revision: int) -> tuple[bytes | None, int]:
-        """The key before ours, and the revision at which it was so.
+        """Return the key before ours, and the revision of the look.
 
-        Our own key is looked at in the same step: one whose lease has ended is not first in the queue but not in it.
+        The same step looks at our own key: without its lease, it is not first in the queue but out of it.
         """
         earlier = _whole(queue) | {
             "max_create_revision": str(revision - 1),

@@ -17,7 +17,7 @@ from gateway.fencing.token import Token
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What lock is wanted, and how. ``ttl`` and ``wait`` are in seconds; ``wait`` None is for ever."""
+    """The wanted lock and its terms. ``ttl`` and ``wait`` are in seconds; ``wait`` None is for ever."""
 
     resource: str
     holder: str
@@ -29,7 +29,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a lock works with. All of it is its client's."""
+    """The means of a lock, all of them its client's."""
 
     url: str
     api_key: str | None
@@ -41,7 +41,7 @@ class Means:
 
 @dataclass(slots=True)
 class State:
-    """What becomes of a wish. ``keeper`` is there from the acquisition on; ``epoch`` is the fence's before it."""
+    """The state of a wanted lock. ``keeper`` is there after the acquisition; ``epoch`` is the fence's before it."""
 
     means: Means
     wanted: Wanted
@@ -50,7 +50,7 @@ class State:
 
 
 class Hold:
-    """What the locks of both clients have in common. All of it can be used from any thread, inside the block."""
+    """The common part of the locks of both clients. All of it can be used from any thread, inside the block."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -64,7 +64,7 @@ class Hold:
 
     @property
     def holder(self) -> str:
-        """Who holds it: unique to this lock, unless the program has said otherwise."""
+        """The name of the holder: unique to this lock, unless the program sets it."""
         return self._wanted.holder
 
     @property
@@ -84,7 +84,7 @@ class Hold:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request under this lock carries. Those who share a lock share its token, so they name no holder."""
+        """The headers of a request under this lock. Shared holders share the token, so they name no holder."""
         shown = {"Fencing-Token": self.token, "Fencing-Resource": self.resource}
         if self.mode == "exclusive":
             shown["Fencing-Holder"] = self.holder
@@ -102,12 +102,12 @@ class Hold:
         self._kept.check()
 
     def overtaken(self, refusal: Stale) -> None:
-        """The fence has refused the token: whoever has sent it by other means says so here."""
+        """Note that the fence refused the token. A program that sends it by other means calls this."""
         if refusal.resource in (None, self.resource):
             self._kept.lose(f"The lock {self.resource} has been taken over.", refusal)
 
     def boto3(self, **config: Any) -> Any:
-        """A boto3 client, for threads; ``config`` is for its Config. Close it when it is done with."""
+        """Return a boto3 client for threads; ``config`` is for its Config. Close it after use."""
         return s3.boto3_client(self, self._means.endpoint, config)
 
     def attach(self, client: Any) -> None:
@@ -115,7 +115,7 @@ class Hold:
         s3.attach(client, self, self._means.url)
 
     def presenter(self) -> Presenter:
-        """What puts the lock on requests of httpx."""
+        """Return the auth object that adds the lock to requests of httpx."""
         return Presenter(self, self._means.url, self._means.api_key)
 
     @property

@@ -1,4 +1,4 @@
-"""httpx clients that write under a lock: its headers on every request to the gateway, and to nobody else."""
+"""httpx clients that write under a lock: its headers on every request to the gateway, and on no other."""
 
 from collections.abc import Callable, MutableMapping
 from functools import partial
@@ -25,7 +25,7 @@ class Shown(Protocol):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request has to carry."""
+        """Return the headers of a request."""
         ...
 
     def check(self) -> None:
@@ -33,7 +33,7 @@ class Shown(Protocol):
         ...
 
     def overtaken(self, refusal: Stale) -> None:
-        """The fence has refused a request."""
+        """Note that the fence has refused a request."""
         ...
 
 
@@ -71,7 +71,7 @@ class Presenter:
         return response.status_code == 412 and origin(str(response.request.url)) == self._origin
 
     def look(self, response: httpx.Response) -> httpx.Response:
-        """An answer whose body has been read, to be handed on. Raises what the fence has refused; nothing else."""
+        """Check an answer whose body has been read. Raise the refusal of the fence; no other error."""
         refusal = api.refusal_from(response.status_code, response.headers, response.content)
         note(refusal, self._hold)
         kept = httpx.Headers(
@@ -135,7 +135,7 @@ def async_postgrest_client(fenced: httpx.AsyncClient, url: str) -> "AsyncPostgre
 
 
 def postgrest_client(fenced: httpx.Client, url: str) -> "SyncPostgrestClient":
-    """The same for threads."""
+    """A transport for threads."""
     with needs("client"):
         from postgrest import SyncPostgrestClient  # noqa: PLC0415
 

@@ -25,7 +25,7 @@ class Answer:
 
     @property
     def said(self) -> str:
-        """What the service says about it, to be shown to people."""
+        """Return the service's own words about it, for people."""
         if isinstance(self.body, dict):
             return str(self.body.get("message", self.body))
         return str(self.body).strip().rstrip(".") or f"status {self.status}"
@@ -87,7 +87,7 @@ class Asking:
         return answer
 
     def refused(self, answer: Answer, needs: str) -> Refused:
-        """The error for an answer that asking again does not help. ``needs`` says what the caller must be allowed."""
+        """Return the error for an answer that a retry does not help. ``needs`` names the missing right."""
         advice = f"The credentials need {needs}." if answer.status in (401, 403) else ""
         return Refused(f"{self._service} refuses: {answer.said}.", status=answer.status, advice=advice)
 
@@ -98,7 +98,7 @@ class Asking:
 
     def _opened(self) -> httpx.AsyncClient:
         if self._client is None:
-            # Each of those who wait has a request under way.
+            # Each waiter has a request under way.
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
             self._client = httpx.AsyncClient(base_url=self._url, verify=self._tls() or True, limits=limits)
         return self._client

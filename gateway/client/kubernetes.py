@@ -1,9 +1,9 @@
 """Tokens from Kubernetes: a Lease object has a holder, and the token is its ``leaseTransitions``.
 
-Nothing on the server's side ends a Lease: whoever wants it sees that its record has not changed for as long as it says
-that it lasts, by its own clock, as client-go's leader election does. What it takes is an update of the very version it
-has seen. ``leaseTransitions`` counts changes of the holder, so each acquire is a holder of its own here; it starts anew
-where the object is deleted, and ends at 2^31 - 1. See docs/sources.md and docs/decisions/039.
+The server ends no Lease. A waiter sees, by its own clock, that the record has not changed for its whole
+duration, as in client-go's leader election. It takes the Lease by an update of the very version it has seen.
+``leaseTransitions`` counts changes of the holder, so each acquire is a holder of its own here. The count starts anew
+when the object is deleted, and ends at 2^31 - 1. See docs/sources.md and decision 039.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ ANNOTATION: Final = "fencing-gateway/resource"
 RIGHTS: Final = "get, create and update of leases.coordination.k8s.io in the namespace"
 MOST_TRANSITIONS: Final = 2**31 - 1
 CONFLICTS: Final = 5
-# client-go's, for a Lease of somebody who does not say.
+# client-go's default, for a Lease without a duration.
 DEFAULT_DURATION: Final = 15
 
 Lease: TypeAlias = dict[str, Any]
@@ -54,11 +54,10 @@ class _Observed:
 class KubernetesSource:
     """Locks that are Lease objects of one namespace.
 
-    Inside a pod, nothing has to be given: ``account`` is the directory of its service account, which has the token
-    (read anew for each request, as it is replaced from time to time), the server's authority and the namespace.
-    Outside, ``url``, ``token``, ``tls`` and ``namespace`` say so; ``kubectl proxy`` needs ``url`` alone.
-    ``poll``: seconds between two looks of one who waits. ``timeout``: seconds for one request. A ``ttl`` is rounded up
-    to whole seconds.
+    Inside a pod, no argument is needed. ``account`` is the directory of its service account. It has the namespace, the
+    server's authority, and the token, which is read for each request, since it is replaced from time to time. Outside,
+    give ``url``, ``token``, ``tls`` and ``namespace``; ``kubectl proxy`` needs ``url`` alone. ``poll``: seconds between
+    two looks of a waiter. ``timeout``: seconds for one request. A ``ttl`` is rounded up to whole seconds.
     """
 
     def __init__(
@@ -83,14 +82,14 @@ class KubernetesSource:
             "Kubernetes", url or IN_CLUSTER, timeout=timeout, tls=self._authorities, headers=self._authorization
         )
         self._observed: Remembered[str, _Observed] = Remembered()
-        # Holds that could not be given back, because the server was away: whoever asks again has them already.
+        # Holds that could not be given back while the server was unavailable: the next acquire has them already.
         self._left: Remembered[tuple[str, str], str] = Remembered()
 
     async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
         """See ``Source.acquire``. Each call is a hold of its own, also for the same ``holder``.
 
-        A Lease whose holder is gone can be had only after it was seen unchanged for all of its time: with ``wait`` 0,
-        by a later call of the same source.
+        The Lease of a dead holder is free once it was seen unchanged for its whole duration. With ``wait`` 0, a later
+        call of the same source gets it.
         """
         if mode != "exclusive":
             raise ValueError("A Lease of Kubernetes is exclusive only.")
@@ -113,7 +112,7 @@ class KubernetesSource:
             raise
 
     async def renew(self, held: Held, ttl: float) -> Held:
-        """See ``Source.renew``. What nobody has taken can be renewed after its time, too."""
+        """See ``Source.renew``. A Lease that no other holder has taken can be renewed after its time, too."""
         handle, seconds = _handle(held), _seconds(ttl)
         for _ in range(CONFLICTS):
             asked = self._clock()
@@ -129,7 +128,7 @@ class KubernetesSource:
         await self._release(_handle(held))
 
     async def holds(self, held: Held) -> bool:
-        """See ``Source.holds``: true as long as nobody has taken it, after its time, too."""
+        """See ``Source.holds``: true until another holder takes it, after its time, too."""
         return _is(await self._get(_handle(held).name), held)
 
     async def aclose(self) -> None:
@@ -159,9 +158,9 @@ class KubernetesSource:
         raise Unavailable(f"Others change the Lease {handle.name} all the time.")
 
     def _taken(self, name: str, lease: Lease) -> "_Taken | None":
-        """Who has it, and until when as far as we have seen. None if nobody does any more.
+        """Return the holder and the end of its time as far as we have seen; None without a holder.
 
-        The times in the record are by others' clocks. All that is looked at is whether it has changed since.
+        The times in the record are by other clocks. Only a change of the record counts.
         """
         spec = lease.get("spec", {})
         holder = spec.get("holderIdentity")
@@ -176,14 +175,14 @@ class KubernetesSource:
         return _Taken(_OURS.sub("", holder), ends) if self._clock() < ends else None
 
     async def _get(self, name: str) -> Lease:
-        """The object as it is now; an empty one if there is none. A read without a version is never from a cache."""
+        """Read the object; an empty one if there is none. A read without a version never comes from a cache."""
         answer = await self._ask("GET", f"{self._path()}/{name}")
         if answer.status == 404:
             return {}
         return self._lease(answer)
 
     async def _create(self, resource: str, name: str, spec: Mapping[str, Any]) -> bool:
-        """Make the object. False where somebody else was quicker."""
+        """Create the object; return False if another client was quicker."""
         body = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -248,7 +247,9 @@ class KubernetesSource:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """Somebody else's. ``ends``: when it may be taken if its record does not change, by the clock of this source."""
+    """A foreign Lease. ``ends``: the time of this source's clock at which it may be taken if its record does not
+    change.
+    """
 
     holder: str
     ends: float
@@ -260,7 +261,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def name_of(resource: str) -> str:
-    """The name of a lock's Lease: the resource's own where that is an RFC 1123 label, else a digest of it.
+    """Return the name of a lock's Lease: the resource's own if it is an RFC 1123 label, else a digest of it.
 
     The readable part before the digest ends with a dot, which no label has: no two resources have one name.
     """
@@ -289,7 +290,7 @@ def _seconds(ttl: float) -> int:
 
 
 def _today() -> str:
-    # For people, and for others to see that it is another one than before: nobody compares it with a clock.
+    # For people, and to make the record differ from the one before: no client compares it with a clock.
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # noqa: TID251
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.client.api import Api, meant
 from gateway.client.cancellation import finish
 from gateway.client.errors import LockLost, NotAcquired, Refused, Unavailable
-from gateway.client.renewal_batch import Bundling
+from gateway.client.renewal_batch import RenewalBatches
 from gateway.client.source import Clock, Held, Mode, now
 from gateway.fencing.token import Token
 
@@ -21,8 +21,8 @@ GIVING_BACK = 5.0
 ARRIVING = 1.0
 """Seconds after which a request is taken to have reached the gateway, if it has not been answered by then."""
 
-PATIENCE = 2.0
-LONGEST_PATIENCE = 60.0
+SHORTEST_TIMEOUT = 2.0
+LONGEST_TIMEOUT = 60.0
 """Seconds for which an acquire is tried again while the gateway cannot be reached: it is being restarted, perhaps."""
 
 
@@ -43,7 +43,7 @@ class Leases:
     def __init__(self, api: Api, clock: Clock = now) -> None:
         self._api = api
         self._clock = clock
-        self._bundling = Bundling(api, clock)
+        self._batches = RenewalBatches(api, clock)
         self._stretch = STRETCH
 
     async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
@@ -64,8 +64,8 @@ class Leases:
     async def _acquired(self, wanted: _Wanted, wait: float) -> Held:
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + wait, 0.05
-        patience = min(max(wait, PATIENCE), LONGEST_PATIENCE)
-        give_up = loop.time() + patience
+        timeout = min(max(wait, SHORTEST_TIMEOUT), LONGEST_TIMEOUT)
+        give_up = loop.time() + timeout
         while True:
             stretch = min(self._stretch, max(until - loop.time(), 0.0))
             try:
@@ -73,7 +73,7 @@ class Leases:
             except NotAcquired as refused:
                 if until <= loop.time() or _is_own(refused):
                     raise
-                give_up, pause = loop.time() + patience, 0.05
+                give_up, pause = loop.time() + timeout, 0.05
             except Unavailable:
                 if give_up <= loop.time() + pause:
                     raise
@@ -110,7 +110,7 @@ class Leases:
         return await self._renew_alone(held, wanted.ttl) if self._clock() - asked > wanted.ttl / 5 else held
 
     async def _posted(self, path: str, content: dict[str, Any], stretch: float) -> Any:
-        """The answer. Cancelled, it lets the request arrive first, so that it does not come after its withdrawal."""
+        """Return the answer. If cancelled, let the request arrive before its withdrawal."""
         loop = asyncio.get_running_loop()
         sent, request = loop.time(), asyncio.ensure_future(self._api.ask("POST", path, content, longer=stretch))
 
@@ -127,10 +127,10 @@ class Leases:
 
     async def pause(self, seconds: float) -> None:
         """Wait until a renewal is due, or until it can go together with another one that is."""
-        await self._bundling.pause(seconds)
+        await self._batches.pause(seconds)
 
     async def renew(self, held: Held, ttl: float) -> Held:
-        return await self._bundling.renew(held, ttl) or await self._renew_alone(held, ttl)
+        return await self._batches.renew(held, ttl) or await self._renew_alone(held, ttl)
 
     async def _renew_alone(self, held: Held, ttl: float) -> Held:
         asked = self._clock()

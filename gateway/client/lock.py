@@ -35,9 +35,9 @@ class Barrier:
     resource: str
 
     async def epoch(self) -> int:
-        """The fence's epoch, for sources that know none. Read *before* the lock is acquired.
+        """Read the fence's epoch for a source without epochs, *before* the lock is acquired.
 
-        Read afterwards, it could be newer than the number: the token of a zombie would pass for one of the new epoch.
+        Read afterwards, it could be newer than the number: a zombie's token would pass for a token of the new epoch.
         """
         fence = meant(await self.api.ask("GET", f"/v1/fences/{self.resource}"), self.resource)
         token = fence["token"]
@@ -57,7 +57,7 @@ class Barrier:
             except Stale as refusal:
                 raise await self._behind(held, Token.parse(headers["Fencing-Token"]), refusal) from refusal
             except Unavailable:
-                # What an older holder has under way has to land first, or to be given up.
+                # A write of an older holder that is under way has to land first, or to be given up.
                 if give_up <= loop.time() + pause:
                     raise
                 await asyncio.sleep(pause)
@@ -67,7 +67,7 @@ class Barrier:
                 return
 
     async def _behind(self, held: Held, token: Token, refusal: Stale) -> FencingError:
-        """What it means that a token just issued is refused."""
+        """Return the error for a refusal of a token that was just issued."""
         if held.epoch is None and refusal.fence is not None and Token.parse(refusal.fence).epoch > token.epoch:
             return Unavailable(f"A new epoch of {self.resource} began while the lock was acquired.")
         try:
@@ -95,11 +95,11 @@ RELEASE = 5.0
 class Lock(Hold):
     """``async with client.lock("order/5") as lock``, once: ask the client for another one."""
 
-    def __init__(self, state: State, source: Source, on_loss: OnLoss, told: Callable[[], None] | None) -> None:
+    def __init__(self, state: State, source: Source, on_loss: OnLoss, on_lost: Callable[[], None] | None) -> None:
         super().__init__(state)
         self._source = source
         self._on_loss = on_loss
-        self._told = told
+        self._on_lost = on_lost
         self._body: Body | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lost = asyncio.Event()
@@ -136,10 +136,10 @@ class Lock(Hold):
         return s3.aiobotocore_client(self, self._means.endpoint, config)
 
     async def credentials(self, pattern: str | None = None, ttl: int = 3600, read: Read = "own") -> Credentials:
-        """Temporary S3 keys that write under this lock, to its resource or to what ``pattern`` covers.
+        """Return temporary S3 keys that write under this lock, to its resource or to the ones that ``pattern`` covers.
 
-        ``read``: ``"own"`` for the same; patterns of what they read beside it; ``"all"`` for every bucket that the
-        caller reads. ``ttl``: seconds, 60 to 43,200. They outlive the block, until somebody else takes over or they
+        ``read``: ``"own"`` for the same; patterns of more resources to read; ``"all"`` for every bucket that the caller
+        reads. ``ttl``: seconds, 60 to 43,200. The keys outlive the block, until another holder takes over or they
         expire.
         """
         self.check()
@@ -148,9 +148,9 @@ class Lock(Hold):
     async def environment(
         self, *, s3: bool = True, pattern: str | None = None, ttl: int = 3600, read: Read = "own"
     ) -> dict[str, str]:
-        """The environment variables for a command that is to write under this lock.
+        """Return the environment variables for a command that is to write under this lock.
 
-        ``s3``: with temporary S3 keys, and the gateway as AWS' endpoint; ``pattern``, ``ttl`` and ``read`` are theirs.
+        ``s3``: add temporary S3 keys, and the gateway as AWS' endpoint; ``pattern``, ``ttl`` and ``read`` are theirs.
         """
         keys = await self.credentials(pattern, ttl, read) if s3 else None
         return aws_environment(self.headers, self._means.url, keys)
@@ -184,9 +184,10 @@ class Lock(Hold):
         await self._leave(self._kept, error)
 
     async def _leave(self, keeper: Keeper, error: BaseException | None) -> None:
-        """Give everything back. Raises ``LockLost`` in place of our cancellation, or of an end that looks like success.
+        """Give everything back. Raise ``LockLost`` in place of our own cancellation, or of an end that looks like
+        success.
 
-        What else has left the block is raised by the caller; so is a cancellation by others, whatever we have found.
+        The caller raises any other error that left the block, and a cancellation by others.
         """
         assert self._body is not None
         unnoticed = error is None and self._on_loss == "cancel"
@@ -201,13 +202,13 @@ class Lock(Hold):
             raise loss
 
     def _announce(self) -> None:
-        """The lock is lost. From any thread."""
+        """Note that the lock is lost. May be called from any thread."""
         assert self._loop is not None
-        if self._told is not None:
+        if self._on_lost is not None:
             try:
-                self._told()
+                self._on_lost()
             except Exception:  # noqa: BLE001 - the program's own trouble must not end the renewals
-                _LOG.exception("What was to be told of the loss of %s has failed", self.resource)
+                _LOG.exception("The on_lost callback of %s has failed", self.resource)
         try:
             within = asyncio.get_running_loop() is self._loop
         except RuntimeError:

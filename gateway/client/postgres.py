@@ -1,8 +1,8 @@
-"""Tokens from a table of Postgres: one row a lock, whose number the statement that takes the lock counts up.
+"""Tokens from a table of Postgres: one row for each lock, with a number that the acquiring statement increments.
 
-For programs that have a lock database of their own; behind a gateway, its lease service does the same and more. Not a
-sequence: ``nextval`` is never undone, and so is not one with the row that says who has the lock; sessions may cache its
-numbers, and hand them out in another order. See docs/sources.md and docs/decisions/039.
+It is for programs with a lock database of their own; behind a gateway, its lease service does the same and more. It is
+not a sequence: a rollback does not undo ``nextval`` together with the row that names the holder. Sessions may also
+cache a sequence's numbers and hand them out in another order. See docs/sources.md and decision 039.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ SELECT 1 FROM {table} WHERE resource = %(resource)s AND lease = %(lease)s AND ex
 """
 _RELEASE: Final = "UPDATE {table} SET lease = NULL, holder = NULL WHERE resource = %(resource)s AND lease = %(lease)s"
 
-# What a server says to one it does not let in; libpq tells no more than the sentence.
+# The server's messages for a refused login; libpq passes on only the sentence.
 _NOT_LET_IN: Final = ("authentication failed", "no pg_hba.conf entry", "does not exist", "permission denied")
 
 
@@ -74,9 +74,9 @@ class PostgresHandle:
 class PostgresSource:
     """Locks that are rows of a table. Needs the extra ``postgres``.
 
-    ``url``: of libpq, ``postgresql://user@host/database``; a transaction pooler between is no hindrance. ``table``:
-    its name, with its schema where it needs one (``locks.fencing_lock``); ``install`` makes it. ``poll``: seconds
-    between two looks of one who waits. ``timeout``: seconds for one statement. All statements go over one connection.
+    ``url``: of libpq, ``postgresql://user@host/database``; a transaction pooler may stand between. ``table``: its name,
+    with its schema if needed (``locks.fencing_lock``); ``install`` creates it. ``poll``: seconds between two looks of a
+    waiter. ``timeout``: seconds for one statement. All statements use one connection.
 
     Leases expire by the clock of the database.
     """
@@ -101,7 +101,7 @@ class PostgresSource:
         self._clock = clock
         self._turn = asyncio.Lock()
         self._connection: psycopg.AsyncConnection[Any] | None = None
-        # Holds that could not be given back, because the server was away: whoever asks again has them already.
+        # Holds that could not be given back while the server was unavailable: the next acquire has them already.
         self._left: Remembered[tuple[str, str], uuid.UUID] = Remembered()
 
     async def install(self) -> None:
@@ -118,7 +118,7 @@ class PostgresSource:
     async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
         """See ``Source.acquire``. Each call is a hold of its own, also for the same ``holder``.
 
-        Of those who wait, anybody may be next.
+        Any of the waiters may be next.
         """
         if mode != "exclusive":
             raise ValueError("A lock in a row of Postgres is exclusive only.")
@@ -138,7 +138,7 @@ class PostgresSource:
             raise
 
     async def renew(self, held: Held, ttl: float) -> Held:
-        """See ``Source.renew``. A lease whose time is over is lost, though nobody may have taken the lock."""
+        """See ``Source.renew``. A lease whose time is over is lost, even if the lock is free."""
         asked = self._clock()
         row = await self._run(_RENEW, resource=held.resource, lease=_handle(held).lease, ttl=ttl)
         if row is None:
@@ -159,7 +159,7 @@ class PostgresSource:
         self._turn = asyncio.Lock()
 
     async def _until_free(self, resource: str, give_up: float) -> None:
-        """Look now and then whether nobody has it any more: who listens needs a session, and no pooler between."""
+        """Poll until the lock is free. LISTEN would need a session without a pooler between."""
         while (taken := await self._run(_LOOK, resource=resource)) is not None:
             holder, left = taken
             patience = give_up - self._clock()

@@ -1,8 +1,8 @@
-"""Tokens from a single Redis: a counter beside the lock, counted up by the script that takes the lock.
+"""Tokens from a single Redis: a counter beside the lock, which the script that takes the lock increments.
 
-The lock is a key that expires by itself; its value says which token and which hold it is of. Redis promises nothing
-about the counter when a replica takes over or when the server loses what it has not yet written (docs/sources.md): the
-fence of the gateway is what notices.
+The lock is a key that expires by itself. Its value names its token and its hold. Redis promises nothing about the
+counter when a replica takes over, or when the server loses unwritten data (docs/sources.md). The fence of the gateway
+detects that.
 """
 
 import math
@@ -72,11 +72,11 @@ class RedisSource:
     """Locks in one Redis server (7.0 is tested), or in the primary of several.
 
     ``url``: ``redis://user:password@host:6379/0``, ``rediss://`` for TLS. ``options``: more arguments of
-    ``redis.asyncio.Redis``, such as ``ssl_ca_certs``. ``prefix``: what keys and channels begin with; the user needs
-    ``~prefix* &prefix*`` and the commands GET, SET, DEL, INCR, PEXPIRE, PTTL, EVAL, EVALSHA, SCRIPT LOAD, PUBLISH and
-    SUBSCRIBE. ``timeout``: seconds for one request.
+    ``redis.asyncio.Redis``, such as ``ssl_ca_certs``. ``prefix``: the beginning of keys and channels. The user needs
+    ``~prefix* &prefix*`` and these commands: GET, SET, DEL, INCR, PEXPIRE, PTTL, EVAL, EVALSHA, SCRIPT LOAD, PUBLISH
+    and SUBSCRIBE. ``timeout``: seconds for one request.
 
-    Waiters are told when the lock is released, and try again when it would expire; who comes first gets it.
+    Waiters are notified of a release, and retry when the lock would expire. The first one gets it.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class RedisSource:
 
     @asynccontextmanager
     async def _told_of_releases(self, channel: str) -> "AsyncIterator[PubSub]":
-        """A subscription that the server has confirmed: from now on no release goes by unnoticed."""
+        """Return a subscription that the server has confirmed: it misses no later release."""
         async with self._client().pubsub() as subscription:
             with _translated():
                 await subscription.subscribe(channel)
@@ -201,7 +201,7 @@ def _milliseconds(ttl: float) -> int:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """The library's errors as ours. Those of authentication are connection errors to the library: they come first."""
+    """Translate the library's errors to ours. Its authentication errors are connection errors, so they come first."""
     from redis import exceptions  # noqa: PLC0415 - see the constructor
 
     try:

@@ -47,7 +47,7 @@ class Keeper:
         self._tasks = self._group.create_task(self._watch()), self._group.create_task(self._renew())
 
     async def stop(self) -> None:
-        """End the renewals. Nothing is told of that, but nothing may be written under the lock any more either."""
+        """End the renewals without a notice. Nothing may be written under the lock any more."""
         if self._failure is None:
             self._failure = LockLost(f"The lock {self.held.resource} has been released.", advice="Acquire it again.")
         for task in self._tasks:
@@ -63,7 +63,7 @@ class Keeper:
         return os.getpid() != self._process
 
     def is_overdue(self) -> bool:
-        """Whether the time is over, and nobody has noticed yet. Looking changes nothing."""
+        """Whether the time is over, even if it was not noticed yet. The property changes nothing."""
         return self._failure is None and self.left() <= 0
 
     def loss(self) -> LockLost | None:
@@ -89,7 +89,7 @@ class Keeper:
             raise loss
 
     def lose(self, message: str, cause: Exception | None) -> None:
-        """It is lost. Only the first reason counts."""
+        """Mark the hold as lost. Only the first reason counts."""
         if self._failure is None:
             known = cause if isinstance(cause, FencingError) else FencingError("")
             failure = LockLost(message, code=known.code, facts=known.facts)
@@ -104,7 +104,7 @@ class Keeper:
             await asyncio.sleep(max(min(self.left(), tick), 0.0))
 
     async def _renew(self) -> None:
-        """Renew until the hold is lost. Whatever goes wrong but a refusal is tried again while there is time."""
+        """Renew until the hold is lost. Any error but a refusal is retried while there is time."""
         pause = self.left() / 3
         while self._failure is None:
             await self._pause(max(pause, 0.0))

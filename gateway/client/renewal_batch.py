@@ -1,7 +1,7 @@
-"""Renewals of one client that are due at about the same time go in one request, and nobody waits for it.
+"""Renewals of one client that are due at about the same time share one request, and none of them waits for it.
 
-Each lock goes on renewing itself (keeping.py). Whichever is due first asks for those that are due soon as well. Where
-that request fails, or is not answered soon, each of them asks by a request of its own, as it does where it is alone.
+Each lock renews itself (renewal.py). The first one that is due also asks for the ones that are due soon. If that
+request fails or is slow, each of them sends its own request, as a lone lock does.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ MOST: Final = 100
 SOON: Final = 0.25
 """The part of its pause, the last one, in which a renewal may be taken along by another's request."""
 
-PATIENCE: Final = 0.1
+ANSWER_TIMEOUT: Final = 0.1
 """The part of the shortest of its leases within which a request for many has to be answered."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Bundle:
+class _Batch:
     """Renewals in one request: until when each hold is valid by its answer, None where it is lost.
 
     The answer is None as a whole where there is none to be had.
@@ -38,7 +38,7 @@ class _Bundle:
     answer: "asyncio.Future[list[float | None] | None]"
 
 
-class Bundling:
+class RenewalBatches:
     """The renewals of one client: its locks are in one event loop, behind one gateway, under one API key."""
 
     def __init__(self, api: Api, clock: Clock) -> None:
@@ -47,7 +47,7 @@ class Bundling:
         self._process = os.getpid()
         self._numbers = count()
         self._pausing: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._boarding: _Bundle | None = None
+        self._open: _Batch | None = None
 
     async def pause(self, seconds: float) -> None:
         """Sleep until a renewal is due; less where it is due soon, and a request leaves that can take it along."""
@@ -66,22 +66,22 @@ class Bundling:
                 del self._pausing[place]
 
     async def renew(self, held: Held, ttl: float) -> Held | None:
-        """The hold, renewed together with others; None where it has to be renewed by a request of its own.
+        """Return the hold, renewed together with others; None if it has to send its own request.
 
-        Raises ``LockLost``.
+        Raise ``LockLost``.
         """
         self._start_anew_if_forked()
         if held.valid_until - self._clock() < ttl / 2:
             return None  # something has gone wrong already, and what is left is for its own requests
-        bundle = self._boarding = self._boarding or _Bundle([], asyncio.get_running_loop().create_future())
-        place = len(bundle.wanted)
-        bundle.wanted.append((held, ttl))
+        batch = self._open = self._open or _Batch([], asyncio.get_running_loop().create_future())
+        place = len(batch.wanted)
+        batch.wanted.append((held, ttl))
         if place == MOST - 1:
-            self._boarding = None
+            self._open = None
         if place == 0:
-            await self._go(bundle)
-        # Whoever is cancelled here, because its lock is released, must not cancel the others.
-        answer = await asyncio.shield(bundle.answer)
+            await self._go(batch)
+        # A renewal that is cancelled here, because its lock is released, must not cancel the others.
+        answer = await asyncio.shield(batch.answer)
         if answer is None:
             return None
         valid_until = answer[place]
@@ -89,26 +89,26 @@ class Bundling:
             raise LockLost(f"The lease of {held.resource} has lapsed, or was broken.", code=LeaseLost.code)
         return replace(held, valid_until=valid_until)
 
-    async def _go(self, bundle: _Bundle) -> None:
-        """Ask for all that are in the bundle, as its first. Whatever becomes of it, none of them waits any longer."""
+    async def _go(self, batch: _Batch) -> None:
+        """Ask for all members of the batch, as its first. After this, none of them waits any longer."""
         try:
             self._call()
-            await asyncio.sleep(0)  # those that were called get in meanwhile
-            self._leave(bundle)
-            if len(bundle.wanted) > 1:
+            await asyncio.sleep(0)  # the woken renewals join meanwhile
+            self._leave(batch)
+            if len(batch.wanted) > 1:
                 # Each of them still has its own request, which shows what is wrong, if it is.
                 with suppress(Exception):
-                    bundle.answer.set_result(await self._asked(bundle.wanted))
+                    batch.answer.set_result(await self._renewed(batch.wanted))
         finally:
             # Also where the first is cancelled.
-            self._leave(bundle)
-            if not bundle.answer.done():
-                bundle.answer.set_result(None)
+            self._leave(batch)
+            if not batch.answer.done():
+                batch.answer.set_result(None)
 
-    async def _asked(self, wanted: list[tuple[Held, float]]) -> list[float | None]:
+    async def _renewed(self, wanted: list[tuple[Held, float]]) -> list[float | None]:
         leases = [{"resource": held.resource, "lease": held.handle, "ttl": ttl} for held, ttl in wanted]
         asked = self._clock()
-        async with asyncio.timeout(PATIENCE * min(ttl for _, ttl in wanted)):
+        async with asyncio.timeout(ANSWER_TIMEOUT * min(ttl for _, ttl in wanted)):
             view = await self._api.ask("PUT", "/v1/leases", {"leases": leases}, traced=False)
         return [
             None if renewed["expires_in"] is None else asked + float(renewed["expires_in"])
@@ -123,14 +123,14 @@ class Bundling:
         for _, _, over in called:
             _end(over)
 
-    def _leave(self, bundle: _Bundle) -> None:
-        if self._boarding is bundle:
-            self._boarding = None
+    def _leave(self, batch: _Batch) -> None:
+        if self._open is batch:
+            self._open = None
 
     def _start_anew_if_forked(self) -> None:
-        """What a fork has copied are locks of the parent's, and a request that only the parent sends."""
+        """Start anew in a fork: it copies the parent's locks, and a request that only the parent sends."""
         if self._process != os.getpid():
-            self._process, self._pausing, self._boarding = os.getpid(), [], None
+            self._process, self._pausing, self._open = os.getpid(), [], None
 
 
 def _end(pause: "asyncio.Future[None]") -> None:

@@ -57,7 +57,7 @@ async def issue_credentials(
 
 
 def aws_environment(headers: dict[str, str], url: str, keys: Credentials | None) -> dict[str, str]:
-    """What a command finds in its environment: the lock, the gateway, and with ``keys`` what AWS' tools go by."""
+    """Return the environment of a command: the lock, the gateway, and with ``keys`` the variables of AWS' tools."""
     variables = {name.upper().replace("-", "_"): value for name, value in headers.items()}
     variables["GATEWAY_URL"] = url
     if keys is not None:
@@ -72,7 +72,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where S3 clients go, and who they are there. ``authority``: the path of a CA bundle, None for the usual ones."""
+    """The address and the keys of S3 clients. ``authority``: the path of a CA bundle, None for the system's."""
 
     url: str
     access_key_id: str | None
@@ -81,7 +81,7 @@ class Endpoint:
     authority: str | None
 
     def settings(self) -> dict[str, Any]:
-        """What every S3 client is made with. Raises ``Refused`` where there are no keys."""
+        """Return the arguments of every S3 client. Raise ``Refused`` without keys."""
         if self.access_key_id is None or self.secret_access_key is None:
             raise Refused(
                 "There are no S3 keys to sign with.",
@@ -93,14 +93,14 @@ class Endpoint:
             "region_name": self.region,
             "aws_access_key_id": self.access_key_id,
             "aws_secret_access_key": self.secret_access_key,
-            # What is in the environment of an AWS user is meant for AWS.
+            # The environment of an AWS user is meant for AWS.
             "aws_session_token": None,
             "verify": self.authority,
         }
 
 
 def boto3_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> Any:
-    """A boto3 client. ``settings`` are more arguments of botocore's Config."""
+    """Return a boto3 client. ``settings`` are more arguments of botocore's Config."""
     made = endpoint.settings()
     with needs("client"):
         from botocore.config import Config  # noqa: PLC0415 - slow to load, and not everybody's
@@ -115,7 +115,7 @@ def boto3_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> A
 
 @asynccontextmanager
 async def aiobotocore_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> AsyncIterator[Any]:
-    """An aiobotocore client, closed on exit."""
+    """Return an aiobotocore client, closed on exit."""
     made = endpoint.settings()
     with needs("client"):
         # It takes a second to load. In the event loop, that would be a second in which no lock is renewed.
@@ -165,7 +165,7 @@ class _Fence:
             return
         shown = self._hold.headers
         if str(signature_version).endswith("-query"):
-            # A presigned URL carries its token itself: whoever uses it sends no headers of ours.
+            # A presigned URL carries its token itself, because its user sends none of our headers.
             query = "&".join(f"{name.lower()}={quote(value, safe='')}" for name, value in shown.items())
             request.url += f"{'&' if '?' in request.url else '?'}{query}"
         else:

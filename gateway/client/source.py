@@ -1,19 +1,19 @@
-"""Where tokens come from: what a lock service has to do so that a lock can be made of it.
+"""The source of tokens: the interface of a lock service from which a lock can be made.
 
-A source is a thin adapter of one lock service. It acquires, renews, releases, and says what it has been told; it starts
-no task, renews nothing by itself, and raises no fence. All of that is the lock's (gateway/client/lock.py), which calls
-a source from one event loop, and for different locks at the same time.
+A source is a thin adapter of one lock service. It acquires, renews, releases, and passes on the service's answers. It
+starts no task, renews nothing by itself, and raises no fence. All of that belongs to the lock (gateway/client/lock.py).
+The lock calls a source from one event loop, and for different locks at the same time.
 
-What each method owes:
+Each method keeps these rules:
 
-- Connections are made on first use, in the event loop that uses them, and again after ``aclose``: the constructor does
-  no I/O, so that the blocking client can be given a source, too.
+- Connections are made on first use, in the event loop that uses them, and again after ``aclose``. The constructor does
+  no I/O, so the blocking client can take a source, too.
 - Time is counted by ``gateway.client.source.now`` (or the clock given to the constructor), from *before* the request
-  was sent: a pause in the midst of a call then only makes validity shorter.
-- Cancellation leaves nothing behind: a cancelled ``acquire`` gives back what it may have got, or leaves the queue, in
-  bounded time, and then raises ``CancelledError``.
-- ``Unavailable`` is for whatever may be better in a moment (connection refused, timeout, 5xx): the lock tries again.
-  A ``renew`` that raises it must have changed nothing for the worse.
+  was sent. Then a pause during a call only makes validity shorter.
+- Cancellation leaves nothing behind. A cancelled ``acquire`` gives back a lock that it may have got, or leaves the
+  queue, in bounded time, and then raises ``CancelledError``.
+- ``Unavailable`` is for errors that may pass (connection refused, timeout, 5xx): the lock retries. A ``renew`` that
+  raises it must not have shortened or lost the lease.
 """
 
 import time
@@ -66,14 +66,14 @@ class Source(Protocol):
     """A lock service. All methods raise ``Unavailable`` where it cannot be reached."""
 
     async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
-        """Get the lock for ``holder`` for ``ttl`` seconds, or for what the lock service makes of it.
+        """Acquire the lock for ``holder`` for ``ttl`` seconds, or for the time that the lock service makes of it.
 
-        ``resource`` is the fence's name: RFC 3986 path characters, at most 512 bytes; escape what the lock service
-        does not take. ``holder`` is unique to one process, and the same when an acquire is tried again: where the lock
-        service can tell that it is the same holder's, the same token comes back.
-        ``wait``: seconds to wait for it; 0 not at all, None for ever.
+        ``resource`` is the fence's name: RFC 3986 path characters, at most 512 bytes; escape characters that the lock
+        service refuses. ``holder`` is unique to one process, and the same when an acquire is retried. If the lock
+        service recognises the holder, the same token comes back. ``wait``: seconds to wait for it; 0 not at all, None
+        for ever.
 
-        Raises ``NotAcquired`` (with who has it, where that can be told); ValueError for a ``mode`` it does not have.
+        Raise ``NotAcquired`` (with the holder, if known), and ValueError for a ``mode`` that the service does not have.
         """
         ...
 
@@ -82,7 +82,7 @@ class Source(Protocol):
         ...
 
     async def release(self, held: Held) -> None:
-        """Give it back. One that is lost already is none of anybody's trouble: returns all the same."""
+        """Release the lock. Return without an error if it is lost already."""
         ...
 
     async def holds(self, held: Held) -> bool:

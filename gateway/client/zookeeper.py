@@ -1,11 +1,11 @@
 """Tokens from ZooKeeper: the czxid of the holder's own node in the queue of the lock.
 
-The queue is that of kazoo's ``Lock``: each holder creates an ephemeral node with a sequence number, the lowest one has
-the lock, and each waiter watches the one before it. The transaction that created a node is its czxid, so each owner's
-is higher than all earlier owners'; the sequence number itself ends at 2^31 and is no token (docs/sources.md).
+The queue is that of kazoo's ``Lock``. Each holder creates an ephemeral node with a sequence number. The lowest one has
+the lock, and each waiter watches the node before its own. The czxid is the transaction that created a node, so each
+owner's is higher than all earlier owners'. The sequence number itself ends at 2^31 and is no token (docs/sources.md).
 
-Each hold has a session of its own, so that its time to live is its own, and so that closing the session gives back all
-that an acquire may have left. kazoo keeps a session alive from a thread of its own, for as long as the process runs.
+Each hold has its own session, and so its own time to live. Closing the session also gives back all that an acquire may
+have left. kazoo keeps a session alive from its own thread, for as long as the process runs.
 """
 
 import asyncio
@@ -78,14 +78,14 @@ class Session:
                 return
 
     async def create(self, path: str, data: bytes) -> tuple[str, int]:
-        """An ephemeral, sequential node: the path it got, and its czxid."""
+        """Create an ephemeral, sequential node; return its path and its czxid."""
         made, stat = await self._ask(
             self._kazoo.create_async, path, data, ephemeral=True, sequence=True, makepath=True, include_data=True
         )
         return str(made), int(stat.czxid)
 
     async def created(self, path: str) -> int | None:
-        """The czxid of a node; None where there is none."""
+        """Return the czxid of a node; None if there is none."""
         try:
             stat = await self._ask(self._kazoo.exists_async, path)
         except _Absent:
@@ -195,7 +195,7 @@ def _in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """The library's errors as ours."""
+    """Translate the library's errors to ours."""
     from kazoo import exceptions  # noqa: PLC0415 - an extra: the source has looked whether it is there
 
     try:
@@ -307,7 +307,7 @@ class ZooKeeperSource:
 
     async def _abandoned(self, session: Session) -> None:
         try:
-            # Where the connection is broken, the server hears of the end only through another one.
+            # If the connection is broken, the server learns of the end only through another one.
             await session.heard()
         finally:
             await self._closed(session)
@@ -336,7 +336,7 @@ class _Queue:
         return await self.session.create(f"{self._parent}/{uuid.uuid4().hex}__lock__", holder.encode())
 
     async def predecessor(self, path: str) -> str | None:
-        """The node before ours. Raises ``Unavailable`` where ours is gone: its session has ended while it waited."""
+        """Return the node before ours. Raise ``Unavailable`` if ours is gone: its session has ended while it waited."""
         ages = await self._ages()
         own = ages.get(path.rpartition("/")[2])
         if own is None:
@@ -345,13 +345,13 @@ class _Queue:
         return f"{self._parent}/{max(earlier, key=ages.__getitem__)}" if earlier else None
 
     async def holder(self) -> str | None:
-        """Who is first in the queue, where that can be told."""
+        """Return the first holder in the queue, if known."""
         ages = await self._ages()
         data = await self.session.data(f"{self._parent}/{min(ages, key=ages.__getitem__)}") if ages else None
         return None if data is None else data.decode(errors="replace")
 
     async def _ages(self) -> dict[str, int]:
-        """The contenders, each with a number that is higher the later it came."""
+        """Return the contenders, each with a number that grows in the order of their arrival."""
         names = await self.session.children(self._parent)
         numbers = {name: int(found[1]) for name in names if (found := _CONTENDER.search(name))}
         if all(0 <= number < _ORDERLY for number in numbers.values()):

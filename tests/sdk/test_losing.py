@@ -98,7 +98,7 @@ async def test_a_lock_lost_while_the_next_one_is_waited_for(stage: Stage, client
 
 async def test_the_work_is_told(client: FencedClient, counter: Counter, job: str) -> None:
     told: list[str] = []
-    async with client.lock(job, source=counter, on_loss="tell", told=lambda: told.append("lost"), **SOON) as lock:
+    async with client.lock(job, source=counter, on_loss="tell", on_lost=lambda: told.append("lost"), **SOON) as lock:
         assert not lock.lost.is_set()
         assert 0 < lock.expires_in < 0.9
         counter.take_away(job)

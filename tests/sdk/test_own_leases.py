@@ -172,7 +172,7 @@ async def test_an_answer_that_got_lost(stage: Stage, job: str) -> None:
 
 
 async def test_a_gateway_that_cannot_be_reached(stage: Stage, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "PATIENCE", 0.2)
+    monkeypatch.setattr(leases, "SHORTEST_TIMEOUT", 0.2)
     async with relayed(stage.origin) as relay, stage.client(url=relay.origin) as client:
         with pytest.raises(LockLost) as lost:
             async with client.lock(job, ttl=2):

@@ -28,7 +28,6 @@ UNFINISHED = {
     "gateway/app.py",
     "gateway/auth",
     "gateway/cli.py",
-    "gateway/client",
     "gateway/commands",
     "gateway/config",
     "gateway/db",

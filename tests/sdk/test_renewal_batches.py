@@ -22,7 +22,7 @@ from tests.sdk.stage import Stage
 
 ROOT = Path(__file__).parents[2]
 
-BUNDLE = b"PUT /v1/leases "
+BATCH = b"PUT /v1/leases "
 
 
 class Sent(list[list[str]]):
@@ -78,10 +78,10 @@ async def holding(client: FencedClient, job: str, number: int, ttl: float = 60) 
 def due(monkeypatch: pytest.MonkeyPatch) -> Callable[[FencedClient], None]:
     """Ends the pause of the lock that was renewed least recently; all others are due soon."""
     monkeypatch.setattr(renewal_batch, "SOON", 1.0)
-    monkeypatch.setattr(renewal_batch, "PATIENCE", 0.3)  # the machine may be slow
+    monkeypatch.setattr(renewal_batch, "ANSWER_TIMEOUT", 0.3)  # the machine may be slow
 
     def end(client: FencedClient) -> None:
-        client._leases._bundling._pausing[0][2].set_result(None)
+        client._leases._batches._pausing[0][2].set_result(None)
 
     return end
 
@@ -89,7 +89,7 @@ def due(monkeypatch: pytest.MonkeyPatch) -> Callable[[FencedClient], None]:
 async def test_fifty_locks(client: FencedClient, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Left to themselves they are renewed by a few requests, none of which is too large."""
     # Pauses a tenth as long as ever: a machine under load has the time of a whole lease for what is done in a second.
-    monkeypatch.setattr(client._leases, "pause", lambda seconds: client._leases._bundling.pause(seconds / 10))
+    monkeypatch.setattr(client._leases, "pause", lambda seconds: client._leases._batches.pause(seconds / 10))
     names = [f"{job}/{number}" for number in range(50)]
     leaving, few = asyncio.Event(), asyncio.Semaphore(10)
 
@@ -145,7 +145,7 @@ async def test_validity_counts_from_when_the_request_was_sent(
         stage.client(url=relay.origin, clock=lambda: clock[0]) as client,
         holding(client, job, 3) as locks,
     ):
-        clock[0], relay.kept_back, sent = 1010.0, BUNDLE, Sent(client)
+        clock[0], relay.kept_back, sent = 1010.0, BATCH, Sent(client)
         due(client)
         await relay.waiting.wait()
         clock[0] = 1015.0
@@ -180,13 +180,13 @@ async def test_a_broken_one_is_lost_and_the_others_live(
         assert sorted(sent[1]) == [lock.resource for lock in locks]
 
 
-async def test_bundles_that_are_never_answered(
+async def test_batchs_that_are_never_answered(
     stage: Stage, job: str, due: Callable[[FencedClient], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each lock is renewed by a request of its own, again and again."""
-    monkeypatch.setattr(renewal_batch, "PATIENCE", 0.005)
+    monkeypatch.setattr(renewal_batch, "ANSWER_TIMEOUT", 0.005)
     async with relayed(stage.origin) as relay, stage.client(url=relay.origin) as client:
-        relay.kept_back, sent = BUNDLE, Sent(client)
+        relay.kept_back, sent = BATCH, Sent(client)
         async with holding(client, job, 5) as locks:
             for turn in range(1, 4):
                 before = validity(locks)
@@ -197,8 +197,8 @@ async def test_bundles_that_are_never_answered(
         assert not relay.let_go.is_set()
 
 
-async def test_a_bundle_whose_answer_gets_lost(stage: Stage, job: str, due: Callable[[FencedClient], None]) -> None:
-    with losing(stage.origin, BUNDLE) as (origin, network):
+async def test_a_batch_whose_answer_gets_lost(stage: Stage, job: str, due: Callable[[FencedClient], None]) -> None:
+    with losing(stage.origin, BATCH) as (origin, network):
         async with stage.client(url=origin) as client, holding(client, job, 3) as locks:
             before, sent = validity(locks), Sent(client)
             due(client)
@@ -207,7 +207,7 @@ async def test_a_bundle_whose_answer_gets_lost(stage: Stage, job: str, due: Call
             assert sorted(sent.alone) == [lock.resource for lock in locks]
 
 
-async def test_a_bundle_that_is_refused_for_one_in_it(
+async def test_a_batch_that_is_refused_for_one_in_it(
     client: FencedClient, job: str, due: Callable[[FencedClient], None]
 ) -> None:
     async with holding(client, job, 3) as locks:
@@ -234,7 +234,7 @@ async def test_a_lock_that_is_lost_is_not_renewed(
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["the-first", "another"])
-async def test_a_release_while_the_bundle_is_under_way(
+async def test_a_release_while_the_batch_is_under_way(
     stage: Stage, job: str, due: Callable[[FencedClient], None], *, first: bool
 ) -> None:
     """Released it is at once and for good, though its renewal arrives afterwards; the others are renewed."""
@@ -247,7 +247,7 @@ async def test_a_release_while_the_bundle_is_under_way(
             if not first:
                 await leaving.__aenter__()
                 await asyncio.sleep(0)
-            before, relay.kept_back, sent = validity(locks), BUNDLE, Sent(client)
+            before, relay.kept_back, sent = validity(locks), BATCH, Sent(client)
             due(client)
             await relay.waiting.wait()
             await leaving.__aexit__(None, None, None)
@@ -271,7 +271,7 @@ async def parent():
     async with client.lock(name + "/parents", ttl=60) as lock:
         renewal = asyncio.ensure_future(client._leases.renew(lock._kept.held, 60))
         await asyncio.sleep(0)
-        assert client._leases._bundling._boarding is not None
+        assert client._leases._batches._open is not None
         child = os.fork()
         if not child:
             asyncio.events._set_running_loop(None)
