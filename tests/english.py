@@ -100,7 +100,8 @@ def sentences(line: int, text: str) -> Iterator[Sentence]:
         kept.append(match[0])
         return f"\x00{len(kept) - 1}\x00"
 
-    masked = _ABBREVIATION.sub(lambda match: match[1] + "\x01", re.sub(_CODE.pattern, keep, text))
+    # Explanations of fields stand between semicolons: ``name``: …; ``other``: …
+    masked = _ABBREVIATION.sub(lambda match: match[1] + "\x01", _CODE.sub(keep, re.sub(r";(\s+`)", r".\1", text)))
     for part in _END.split(re.sub(r"\s+", " ", masked).strip()):
         whole = re.sub("\x00(\\d+)\x00", lambda match: kept[int(match[1])], part).replace("\x01", ".").strip()
         if whole:
@@ -112,7 +113,8 @@ def paragraphs(line: int, text: str) -> Iterator[Sentence]:
     block: list[str] = []
     begin = line
     for number, row in enumerate([*text.splitlines(), ""], line):
-        item = re.match(r"\s*(?:[-*•]|\d+\.)\s+", row)
+        # An item of a list, or a term with its explanation behind a gap.
+        item = re.match(r"\s*(?:[-*•]|\d+\.)\s+|\s{2,}\S+\s{2,}(?=\S)", row)
         if (not row.strip() or item) and block:
             yield from sentences(begin, "\n".join(block))
             block = []
@@ -198,7 +200,7 @@ def of_lines(text: str, mark: str) -> Iterator[Sentence]:
     """Yield the sentences of comments that begin with ``mark``: SQL, TOML, YAML, shell."""
     rows = []
     for row in text.splitlines():
-        match = re.match(rf"\s*{mark}+ ?(?!name: \w+$)(.*)", row)
+        match = re.match(rf"\s*{mark}+(?! ?name: \w+$) ?(.*)", row)
         # A setting that is commented out is no prose.
         setting = match and re.match(r"\[+[\w.]+\]+|[\w.-]+ = ", match[1])
         rows.append(match[1] if match and not setting else "")

@@ -14,10 +14,10 @@ _SQL = load("bypasses")
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What is remembered of a key: its ETag after the last write through the gateway (None: absent).
+    """The remembered state of a key: its ETag after the last write through the gateway (None: absent).
 
-    ``witnessed``: nothing but a write through the gateway can have changed it since. ``version`` tells this state of
-    the row from every other one.
+    ``witnessed``: only a write through the gateway can have changed it since. ``version`` tells this state of the row
+    from every other one.
     """
 
     resource: str
@@ -30,7 +30,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What stands at a key: its ETag (None: absent), and what goes on record with it."""
+    """The object seen at a key: its ETag (None: absent), and the facts for the record."""
 
     bucket: str
     key: str
@@ -42,7 +42,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Where the patrol of a bucket goes on: behind the key ``after``."""
+    """The position of a bucket's scan: behind the key ``after``."""
 
     bucket: str
     after: str
@@ -83,18 +83,20 @@ async def find_buckets(database: Database) -> None:
 
 
 async def take_up(database: Database, before: datetime) -> Beat | None:
-    """The bucket nobody has taken up for longest; None where all were since ``before``, by the database's clock."""
+    """Return the bucket that was scanned longest ago; None if all were scanned since ``before``, by the database's
+    clock.
+    """
     row = await database.fetchrow_write(_SQL["take_up"], before)
     return None if row is None else Beat(row["bucket"], row["after"])
 
 
 async def go_on(database: Database, beat: Beat, after: str) -> None:
-    """The patrol has got to a key; '' begins it again."""
+    """Store the key that the scan has reached; '' starts it again."""
     await database.fetchrow_write(_SQL["go_on"], beat.bucket, beat.after, after)
 
 
 async def remembered(database: Database, beat: Beat, limit: int) -> list[Remembered]:
-    """What is remembered of the next keys of a bucket, in their order."""
+    """Return the remembered state of the next keys of a bucket, in their order."""
     return [
         Remembered(row["resource"], row["key"], row["etag"], row["tombstone"], row["witnessed"], row["version"])
         for row in await database.fetch(_SQL["remembered"], beat.bucket, beat.after, limit)
@@ -108,17 +110,17 @@ async def forget(database: Database, bucket: str, rows: Sequence[Remembered]) ->
 
 
 async def bucket_vanished(database: Database, bucket: str, target: str, rows: Sequence[Remembered]) -> int:
-    """A bucket is gone, and all that is remembered of it goes too; how many objects that were is on record.
+    """Forget a bucket that is gone. Record how many remembered objects went with it, and return their number.
 
-    ``rows`` is some of what was remembered before that was seen. 0, and nothing done, where none of these is an object
-    still, or writes are under way in the bucket.
+    ``rows`` are some of the remembered rows from before the look. Return 0 and do nothing if none of them is still an
+    object, or if writes are under way in the bucket.
     """
     row = await database.fetchrow_write(_SQL["bucket_vanished"], bucket, target, *_columns(rows))
     return 0 if row is None else int(row["objects"])
 
 
 async def forget_bucket(database: Database, bucket: str) -> None:
-    """A bucket has been deleted through the gateway."""
+    """Forget a bucket that was deleted through the gateway."""
     await database.fetch_write(_SQL["forget_bucket"], bucket)
 
 

@@ -34,14 +34,14 @@ _PINNED = {
     "default_transaction_isolation": "read committed",
 }
 
-# Each search is planned for what it asks for. To compile a plan of many days takes longer than it saves, and what goes
-# through days one after the other must not have workers share them out.
+# Each search is planned for its own values. To compile a plan of many days takes longer than it saves. Parallel workers
+# would not keep the order of the days.
 _SEARCHING = {"plan_cache_mode": "force_custom_plan", "jit": "off", "max_parallel_workers_per_gather": "0"}
 
-# Those of them that the server tells about by itself whenever they change, under the names it uses then.
+# The settings among these whose changes the server reports by itself, under the names it uses then.
 _REPORTED = {"TimeZone": "UTC", "DateStyle": "ISO, YMD", "IntervalStyle": "iso_8601"}
 
-# The session went away, or was never had. What a statement under way did is another question, answered by the caller.
+# The session was lost, or never opened. The caller decides whether a statement under way took effect.
 _LOST: tuple[type[BaseException], ...] = (
     OSError,
     TimeoutError,
@@ -88,10 +88,10 @@ class Transaction:
 
 
 class Database:
-    """Postgres, through sessions that are opened as they are needed and survive a restart of the server.
+    """Postgres, through sessions that are opened when they are needed and that survive a restart of the server.
 
-    Every session is pinned to UTC and ISO dates, because resource names contain such values as text, and to time-outs,
-    because a gateway that was paused inside a transaction must not hold a fence row for ever.
+    Every session is pinned to UTC and ISO dates, because resource names contain such values as text. Every session is
+    also pinned to timeouts: a gateway that was paused inside a transaction must not hold a fence row for ever.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Database:
             "lock_timeout": _milliseconds(lock_timeout),
             "idle_in_transaction_session_timeout": _milliseconds(idle_timeout),
         }
-        # Whoever shares a trip shares the waiting: so there is little of it, and those whom it fails go by themselves.
+        # Batched statements use short timeouts. A statement whose batch fails is retried alone.
         hasty = settings | {
             "statement_timeout": _milliseconds(min(statement_timeout, SHARED_STATEMENT_TIMEOUT)),
             "lock_timeout": _milliseconds(min(lock_timeout, SHARED_LOCK_TIMEOUT)),
@@ -144,14 +144,14 @@ class Database:
         return {"own": self._sessions.use, "shared": self._shared.use}
 
     async def close(self) -> None:
-        """Close all sessions. The database may be used again afterwards by nobody."""
+        """Close all sessions. The database cannot be used afterwards."""
         with translated(Unavailable):
             await self._sessions.close()
             await self._shared.close()
             await self._searching.close()
 
     async def now(self) -> datetime:
-        """The database's clock, the only one that is trusted."""
+        """Return the time of the database's clock, the only one that is trusted."""
         row = await self.fetchrow("SELECT now() AS now")
         assert row is not None
         moment: datetime = row["now"]
@@ -162,7 +162,7 @@ class Database:
         return await self._alone(asyncpg.Connection.fetch, Unavailable, sql, arguments)
 
     async def fetchrow(self, sql: str, *arguments: object) -> Record | None:
-        """The first row of one statement that reads."""
+        """Return the first row of one reading statement."""
         return await self._alone(asyncpg.Connection.fetchrow, Unavailable, sql, arguments)
 
     async def search(self, sql: str, *arguments: object) -> list[Record]:
@@ -171,7 +171,7 @@ class Database:
 
     @asynccontextmanager
     async def apart(self) -> AsyncIterator[Session]:
-        """A session beside all others, whose statements may take as long as they like: for reading much."""
+        """Open a session beside all others, without a limit on its statements: for large reads."""
         with translated(Unavailable):
             session = await self._connect_apart()
         try:
@@ -181,10 +181,10 @@ class Database:
             session.terminate()
 
     async def fetchrow_write(self, sql: str, *arguments: object) -> Record | None:
-        """The first row of one autocommitted statement that writes.
+        """Return the first row of one autocommitted writing statement.
 
-        Raises ``OutcomeUnknown`` where the connection was lost under way: the server may have committed it. Raises
-        ``Unavailable`` where the server ended the statement, by a timeout for example: nothing is written then.
+        Raise ``OutcomeUnknown`` if the connection was lost under way: the server may have committed it. Raise
+        ``Unavailable`` if the server ended the statement, for example by a timeout: nothing is written then.
         """
         return await self._alone(asyncpg.Connection.fetchrow, OutcomeUnknown, sql, arguments)
 
@@ -193,21 +193,21 @@ class Database:
         return await self._alone(asyncpg.Connection.fetch, OutcomeUnknown, sql, arguments)
 
     async def fetchmany_write(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
-        """The rows of one writing statement for each of ``arguments``, in one trip and one transaction.
+        """Return the rows of one writing statement for each of ``arguments``, in one round trip and one transaction.
 
-        Each statement has a snapshot of its own. If one of them fails, all are undone.
+        Each statement has its own snapshot. If one of them fails, all are rolled back.
         """
         return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,), self._shared)
 
     async def fetchmany(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
-        """The rows of one reading statement for each of ``arguments``, in one trip."""
+        """Return the rows of one reading statement for each of ``arguments``, in one round trip."""
         return await self._alone(asyncpg.Connection.fetchmany, Unavailable, sql, (arguments,), self._shared)
 
     async def run(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
-        """Run ``work`` in a transaction and commit it. Whatever ``work`` raises rolls everything back.
+        """Run ``work`` in a transaction and commit it. Any error of ``work`` rolls everything back.
 
-        Serialization failures and deadlocks are tried again a few times, from the start. Raises ``Unavailable`` where
-        nothing is written, and ``OutcomeUnknown`` where the connection was lost while committing.
+        Serialization failures and deadlocks are retried a few times, from the start. Raise ``Unavailable`` if nothing
+        is written, and ``OutcomeUnknown`` if the connection was lost during the commit.
         """
         for attempt in range(_ATTEMPTS):
             try:
@@ -287,10 +287,11 @@ async def _connect(dsn: str, **settings: Any) -> Session:
 
 
 def _is_as_pinned(session: Session) -> bool:
-    """Whether no code in the database has set what names of resources are made in, as far as the server has told.
+    """Return whether no code in the database has changed the settings that names depend on, as far as the server
+    reported.
 
-    It tells before the statement is over, and costs nothing. What is known to run code is pinned again in any case
-    (``gateway.db.settings``); a default or a check may run some as well.
+    The server reports it before the statement is over, at no cost. A statement that is known to run
+        code pins the settings again in any case (``gateway.db.settings``). A default or a check may run code as well.
     """
     reported = session.get_settings()
     return all(getattr(reported, name, value) == value for name, value in _REPORTED.items())

@@ -1,7 +1,7 @@
-"""The record as text, as long as it may be: PostgreSQL makes the text, a day at a time, and nothing is kept of it here.
+"""Exports the record as text of any length: PostgreSQL makes the text, one day at a time, and none of it is kept here.
 
-Each day is a statement of its own: an export of a year neither holds up the dropping of old days, nor what clears away
-rows, nor has to be sorted as a whole.
+Each day is a statement of its own. So an export of a year holds up neither the dropping of old days nor the
+cleanup of rows. It needs no sort of the whole.
 """
 
 import re
@@ -34,7 +34,7 @@ HEADER = ("".join(_FIELDS.split()) + "\n").encode()
 
 
 class Form(StrEnum):
-    """What an export looks like."""
+    """The format of an export."""
 
     CSV = "csv"
     NDJSON = "ndjson"
@@ -79,7 +79,7 @@ class Export:
 
 @asynccontextmanager
 async def exporting(database: Database, filters: Filters, after: int = 0) -> AsyncIterator[Export]:
-    """The entries on record now, after a position. Raises ``Unavailable`` where they cannot be read."""
+    """Yield the entries on record now, after a position. Raise ``Unavailable`` if they cannot be read."""
     until = await record.seal(database)
     days = await search.days_between(database, filters, until + 1, after)
     async with database.apart() as session:

@@ -16,10 +16,10 @@ _SQL = load("fences")
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What the fence of one resource said to a write that cannot simply go on.
+    """The claim of one resource that does not simply pass.
 
-    ``fence`` is the row after the claim; where the decision is a refusal, it is the one that refuses. ``pending``:
-    S3 mutations with a lower token are still under way on this resource and must be settled before an answer.
+    ``fence`` is the row after the claim. For a refusal, it is the fence that refuses. ``pending``: S3 mutations with a
+    lower token are still under way on this resource and must be settled before an answer.
     """
 
     resource: str
@@ -33,17 +33,17 @@ async def claim(
 ) -> list[Claimed]:
     """Claim every resource for this write, in one order; the rows stay locked until the transaction ends.
 
-    Returns those claims that do not pass, or have something pending, in the order of names; the fences of all others
-    carry the tokens shown. ``resources`` are different from each other. Whoever gets a decision that does not pass must
-    leave the transaction with an error, so that raises are undone.
+    Return the claims that do not pass or have something pending, in the order of names. The fences of all others carry
+    the tokens shown. ``resources`` differ from each other. After a decision that does not pass, the caller must leave
+    the transaction with an error, so that raises are rolled back.
     """
     return await _claim(transaction, resources, tokens, equal, caller, tokens.write_id or uuid4())
 
 
 async def raise_all(transaction: Transaction, resources: Sequence[str], tokens: Tokens, caller: str) -> list[Claimed]:
-    """The same for a request that writes nothing: where resources are strict, its token is not used up by it.
+    """Claim for a request that writes nothing: on strict resources, it does not use up its token.
 
-    A decision that does not pass has raised nothing, and undoes nothing.
+    A decision that does not pass has raised nothing, and rolls back nothing.
     """
     return await _claim(transaction, resources, tokens, Equal.ACCEPT, caller, None)
 
@@ -80,7 +80,7 @@ async def _claim(
 
 
 async def read(database: Database, resource: str) -> Fence | None:
-    """The fence of one resource; None where no token has been seen yet."""
+    """Return the fence of one resource; None if it has seen no token yet."""
     row = await database.fetchrow(_SQL["read"], resource)
     return None if row is None else fence_from_row(row["fence"])
 
@@ -91,7 +91,7 @@ async def listed(database: Database, prefix: str, after: str, limit: int) -> lis
 
 
 def fence_from_row(row: Record) -> Fence:
-    """A row of ``fencing.fence``."""
+    """Return the fence of a row of ``fencing.fence``."""
     return Fence(
         row["resource"],
         Token(row["epoch"], row["value"]),
@@ -104,9 +104,9 @@ def fence_from_row(row: Record) -> Fence:
 
 @dataclass(frozen=True, slots=True)
 class TokenStanding:
-    """What the database knows of a token. ``fence``: that of its resource, None where there is none.
+    """The database's knowledge of a token. ``fence``: the fence of its resource, None if there is none.
 
-    ``issued``: the counter of the lease service has come as far; ``held``: a lease of exactly this token lasts, by the
+    ``issued``: the counter of the lease service has reached it. ``held``: a lease of exactly this token lasts, by the
     database's clock.
     """
 
@@ -137,7 +137,7 @@ async def token_standing(
 
 
 class Bump(StrEnum):
-    """What came of the wish for a new epoch. ``EXHAUSTED``: there is none after the one it has."""
+    """The outcome of a request for a new epoch. ``EXHAUSTED``: the current epoch is the last one."""
 
     DONE = "done"
     MISMATCH = "mismatch"

@@ -53,20 +53,20 @@ class Installed:
 
 
 async def session(database: Database) -> Role:
-    """The role that sessions of this database log in as."""
+    """Return the login role of this session."""
     row = await database.fetchrow(_SQL["session"])
     assert row is not None
     return Role(row["role"], row["superuser"])
 
 
 async def role(database: Database, name: str) -> Role | None:
-    """The role of this name; None where there is none."""
+    """Return the role of this name; None if there is none."""
     row = await database.fetchrow(_SQL["role"], name)
     return None if row is None else Role(row["role"], row["superuser"])
 
 
 async def relation(database: Database, schema: str, name: str) -> Relation | None:
-    """The table; None where there is none of this name."""
+    """Return the table; None if there is none of this name."""
     row = await database.fetchrow(_SQL["relation"], schema, name)
     if row is None:
         return None
@@ -84,7 +84,7 @@ async def relation(database: Database, schema: str, name: str) -> Relation | Non
 
 
 async def installed(database: Database, schemas: Sequence[str]) -> list[Installed]:
-    """The guards on tables of these schemas, by name."""
+    """Return the guards on tables of these schemas, by name."""
     return [_installed(row) for row in await database.fetch(_SQL["installed"], list(schemas))]
 
 
@@ -105,9 +105,9 @@ def _installed(row: Record) -> Installed:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was put on record of one table: ``rows`` of one resource, or what is missing of its guard.
+    """A recorded finding of one table: ``rows`` of one resource, or a missing part of its guard.
 
-    ``found_by`` is ``write`` or ``sweep``; ``resource`` is None where nothing tells it.
+    ``found_by`` is ``write`` or ``sweep``; ``resource`` is None if it is unknown.
     """
 
     reason: str
@@ -136,7 +136,7 @@ class Refused:
 
 
 async def record_refusals(database: Database, since: datetime | None) -> list[Refused]:
-    """Put on record what guards have refused and nobody has recorded yet. ``since``: when the caller did so before."""
+    """Record the refusals of guards that are not on record yet. ``since``: the time of the caller's last call."""
     rows = await database.fetch_write(_SQL["refusals"], since)
     return [Refused(row["target"], row["reason"], row["count"]) for row in rows]
 
@@ -149,9 +149,9 @@ async def look_at_guards(database: Database) -> list[Finding]:
 async def guard_watch_step(
     database: Database, rest: float, blocks: int, stamps: int, relation: str | None = None
 ) -> Step | None:
-    """Compare some ``blocks`` of rows, or some ``stamps``, of the table that has waited longest, or of this one.
+    """Compare some ``blocks`` of rows, or some ``stamps``, of this table, or of the one that has waited longest.
 
-    None where none has waited for ``rest`` seconds, or all are in somebody else's hands.
+    Return None if none has waited for ``rest`` seconds, or if other gateways work on all of them.
     """
     row = await database.fetchrow_write(_SQL["step"], relation, rest, blocks, stamps)
     if row is None or row["relation"] is None:
@@ -161,7 +161,7 @@ async def guard_watch_step(
 
 
 async def watched_relations(database: Database) -> list[str]:
-    """The tables that carry stamps, partitions by themselves."""
+    """Return the tables that carry stamps, each partition separately."""
     return [row["relation"] for row in await database.fetch(_SQL["relations"])]
 
 

@@ -20,7 +20,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was asked for with a key, by its fingerprint, and what was answered.
+    """A request with a key, by its fingerprint, and its answer.
 
     ``claimed``: the resources of the fences it was written under, each with the number of the write that claimed it.
     """
@@ -33,9 +33,9 @@ class Kept:
 
 
 async def take(transaction: Transaction, key: Key) -> Kept | None:
-    """Make the key that of the write under way. Where it belongs to one that is over, its answer.
+    """Give the key to the write under way. Return the answer of a finished write that has it already.
 
-    Where that write is still under way its end is waited for. Raises ``Unavailable`` where it takes too long.
+    If that write is still under way, wait for its end. Raise ``Unavailable`` if it takes too long.
     """
     while True:
         taken = await transaction.fetchrow(_SQL["take"], key.caller, key.text, key.fingerprint)
@@ -48,7 +48,7 @@ async def take(transaction: Transaction, key: Key) -> Kept | None:
 
 
 async def kept(executor: Database | Transaction, key: Key) -> Kept | None:
-    """The answer of a write that is over; None where there is none with this key."""
+    """Return the answer of a finished write; None if there is none with this key."""
     row = await executor.fetchrow(_SQL["kept"], key.caller, key.text)
     if row is None:
         return None
@@ -58,7 +58,7 @@ async def kept(executor: Database | Transaction, key: Key) -> Kept | None:
 
 
 async def keep(transaction: Transaction, key: Key, kept: Kept) -> None:
-    """The answer to the write under way, for whoever comes with the key again."""
+    """Keep the answer to the write under way, for later requests with the key."""
     headers = json.dumps([(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept.headers])
     claimed = json.dumps(kept.claimed)
     await transaction.execute(_SQL["keep"], key.caller, key.text, kept.status, headers, kept.body, claimed)

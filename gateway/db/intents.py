@@ -34,9 +34,9 @@ async def begin(
 ) -> Begun:
     """Claim the resource and announce the mutation in one transaction.
 
-    It is conditioned on what was ``looked`` up at the key; without that on what is remembered of it, else on absence.
-    ``store_time`` is the store's own clock: what was forbidden a day before it is forgotten, and what is spent is so no
-    longer once the signature is dead. The answer names those of ``outcomes`` that are spent; of None, all.
+    The condition is the ETag ``looked`` up at the key; without it the remembered one, else absence. ``store_time`` is
+    the store's own clock. ETags forbidden a day before it are forgotten, and spent conditions end when their signature
+    is dead. The answer names those of ``outcomes`` that are spent; for None, all.
     """
     presented = write.presented
     row = await database.fetchrow_write(
@@ -85,10 +85,11 @@ async def finish(
     certain: bool = True,
     spent: Sequence[str] = (),
 ) -> bool:
-    """The mutation has taken effect. False: somebody settles it, or has done so and its intent was gone.
+    """Finish a mutation that has taken effect. Return False if it is being settled, or was settled and its intent is
+    gone.
 
-    ``certain`` False where the ETag is what was seen at the key before the announcement. ``spent``: what requests that
-    were sent for it were conditioned on.
+    ``certain`` is False if the ETag was seen at the key before the announcement. ``spent``: the conditions of the
+    requests that were sent for it.
     """
     row = await database.fetchrow_write(
         _SQL["finish"],
@@ -123,9 +124,9 @@ async def forget_spent(database: Database, store_time: datetime, limit: int) -> 
 
 
 async def settle(database: Database, intent: Intent, *, seen: bool) -> None:
-    """The mutation can have no effect any more that it has not had: forget it. An older holder's goes on record.
+    """Forget a mutation that can have no further effect. An older holder's goes on record.
 
-    ``seen``: it has been seen to have taken effect.
+    ``seen``: it was seen to have taken effect.
     """
     await database.fetchrow_write(
         _SQL["settle"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt, seen
@@ -231,11 +232,11 @@ async def claimed_tombstones(
     *,
     waits: bool = False,
 ) -> list[Tombstone]:
-    """Take up keys whose tombstone may be swept, those first that nobody has taken up for longest.
+    """Take up keys whose tombstones may be swept, the longest untouched first.
 
-    None that was taken up since ``before``, by the database's clock: so each comes up once in a round. ``store_time``
-    is the store's own clock; without it nothing that was ever forbidden is forgotten. ``waits``: none for whose
-    absence a request may be waiting that is over; without, only older holders' requests of that kind count.
+    Skip keys that were taken up since ``before``, by the database's clock: so each comes up once in a round.
+    ``store_time`` is the store's own clock; without it no forbidden ETag is forgotten. ``waits``: skip keys for whose
+    absence a finished request may be waiting. Without it, only older holders' requests of that kind count.
     """
 
     async def claim(transaction: Transaction) -> list[Record]:

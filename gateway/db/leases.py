@@ -15,7 +15,7 @@ _SQL = load("leases")
 
 
 class Outcome(StrEnum):
-    """What became of a wish."""
+    """The outcome of a wish."""
 
     GRANTED = "granted"
     WAITING = "waiting"
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 
 
 class Ended(StrEnum):
-    """What became of a lease that was to be released."""
+    """The outcome of a release."""
 
     RELEASED = "released"
     LOST = "lost"
@@ -35,8 +35,8 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How the queue of a lock went on. All tickets up to ``handed`` have been served, or nobody answered to them; None
-    where nobody was served. There may be more to hand over in ``look_in`` seconds; None where nobody waits.
+    """The progress of a lock's queue. All tickets up to ``handed`` have been served or are dead; None if none was
+    served. There may be more to hand over in ``look_in`` seconds; None without waiters.
     """
 
     resource: str
@@ -46,8 +46,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a waiter is to wait: at a gateway (``attendant``) that is given up when it has not been heard of for
-    ``attended`` seconds. What is handed over to it there is good for ``collect`` seconds.
+    """The place of a waiter: at a gateway (``attendant``) that counts as dead after ``attended`` seconds without a
+    heartbeat. A lease handed over to it is good for ``collect`` seconds.
     """
 
     attendant: UUID
@@ -70,7 +70,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """How the waiters of a gateway stand: the tickets in queues, and locks that somebody has to look at."""
+    """The waiters of a gateway: their tickets in queues, and locks that need a look."""
 
     waiting: frozenset[int]
     due: tuple[str, ...]
@@ -86,15 +86,15 @@ async def acquire(database: Database, wishes: Sequence[tuple[Wanted, Place | Non
 
 
 async def acquire_alone(database: Database, wanted: Wanted, place: Place | None) -> Asked:
-    """The same for one, which waits for as long as it takes to have a look at the lock."""
+    """Acquire one lease, and wait as long as the look at the lock takes."""
     row = await database.fetchrow_write(_SQL["acquire"], *_wish(wanted, place))
     assert row is not None
     return _asked(wanted, row)
 
 
 async def renew(database: Database, renewals: Sequence[Renewal], *, hasty: bool = False) -> list[Lease | bool]:
-    """Renew leases in one statement, in the order of names and ids. Each the lease, or else whether it is somebody
-    else's. ``hasty``: rather fail than wait.
+    """Renew leases in one statement, in the order of names and ids. Return each lease, or whether it is another
+    caller's. ``hasty``: rather fail than wait.
     """
     arguments = (
         [renewal.resource for renewal in renewals],
@@ -117,7 +117,7 @@ async def release(database: Database, leases: Sequence[tuple[str, UUID, str]]) -
 
 
 async def release_alone(database: Database, resource: str, lease: UUID, caller: str) -> tuple[Ended, Turn]:
-    """The same for one, which waits for as long as it takes to have a look at the lock."""
+    """Release one lease, and wait as long as the look at the lock takes."""
     row = await database.fetchrow_write(_SQL["release"], resource, lease, caller)
     assert row is not None
     return Ended(row["outcome"]), _turn(resource, row)
@@ -152,7 +152,7 @@ async def advance(database: Database, resources: Sequence[str]) -> list[Turn]:
 
 
 async def advance_alone(database: Database, resource: str) -> Turn:
-    """The same for one, which waits for as long as it takes to have a look at the lock."""
+    """Advance one queue, and wait as long as the look at the lock takes."""
     row = await database.fetchrow_write(_SQL["advance"], resource)
     assert row is not None
     return _turn(resource, row)
@@ -171,12 +171,12 @@ async def places(database: Database, attendant: UUID, tickets: Sequence[int]) ->
 
 
 async def lapsed(database: Database, limit: int) -> list[str]:
-    """At most ``limit`` names of locks with leases that have lapsed and that nobody has looked at since."""
+    """Return at most ``limit`` names of locks with lapsed leases that were not looked at since."""
     return [row["resource"] for row in await database.fetch(_SQL["lapsed"], limit)]
 
 
 async def forget(database: Database) -> None:
-    """Clear away places in queues that have been nobody's for long."""
+    """Delete places in queues that have long had no waiter."""
     await database.fetch_write(_SQL["forget_waiters"])
     await database.fetch_write(_SQL["forget_attendants"])
 

@@ -12,7 +12,7 @@ from gateway.db.pool import Session
 from gateway.errors import Unavailable
 
 Channels: TypeAlias = Mapping[str, Collection[str] | None]
-"""What to listen to: names of channels, each with the payloads that matter, or None where all of them do."""
+"""The channels to listen to, each with the payloads that matter, or None for all payloads."""
 
 CATALOG: Channels = {"pgrst": ("", "reload schema"), "fencing_catalog": None}
 """Changes of tables. PostgREST's channel, which migration tools know, and one of our own. The former also tells it to
@@ -28,7 +28,7 @@ _SILENCE = 30.0
 
 
 class Announced:
-    """What one session hears. Once it is lost there is no more to hear."""
+    """The notifications of one session. Once the session is lost, no more arrive."""
 
     def __init__(self, session: Session, channels: Channels) -> None:
         self._session, self._channels = session, channels
@@ -65,7 +65,7 @@ Listen: TypeAlias = Callable[[], AbstractAsyncContextManager[Announced]]
 
 @asynccontextmanager
 async def listening(dsn: str, connect_timeout: float, channels: Channels = CATALOG) -> AsyncIterator[Announced]:
-    """A session that listens from here on. Raises ``Unavailable`` where there is none to be had."""
+    """Open a session that listens from here on. Raise ``Unavailable`` if none can be opened."""
     settings: dict[str, Any] = {"server_settings": {"application_name": "fencing-gateway listening"}}
     with translated(Unavailable):
         session: Session = await asyncpg.connect(dsn, timeout=connect_timeout, **settings)

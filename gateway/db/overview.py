@@ -41,7 +41,7 @@ class Alarm:
 
 
 async def alarms(database: Database) -> list[Alarm]:
-    """The alarms that are on."""
+    """Return the alarms that are on."""
     return [Alarm(**row) for row in await database.fetch(_SQL["alarms"])]
 
 
@@ -73,7 +73,7 @@ class Backlog:
 
 
 async def record_end(database: Database) -> Place:
-    """The end of the record."""
+    """Return the end of the record."""
     row = await database.fetchrow(_SQL["head"])
     assert row is not None
     return Place(row["position"], row["day"])
@@ -117,11 +117,11 @@ class Troubled:
 
 
 async def resources_refused(database: Database, since: datetime, limit: int) -> list[Troubled]:
-    """Those with the most refused writes since a moment, among the newest ``LOOKED_AT`` of those writes."""
+    """Return the resources with the most refused writes since a moment, among the newest ``LOOKED_AT``."""
     rows = await database.search(_SQL["troubled"], since, LOOKED_AT, limit)
     return [Troubled(row["resource"], row["refused"], row["noted"], row["last"]) for row in rows]
 
 
 async def resources_taken_over(database: Database, since: datetime, limit: int) -> Sequence[Entry]:
-    """The newest takeovers since a moment, one of each resource, among the newest ``LOOKED_AT`` takeovers."""
+    """Return the newest takeovers since a moment, one of each resource, among the newest ``LOOKED_AT`` takeovers."""
     return [record.entry_from_row(row) for row in await database.search(_SQL["taken_over"], since, LOOKED_AT, limit)]

@@ -1,8 +1,8 @@
 """Open sessions with Postgres, handed out one at a time.
 
-asyncpg's own pool costs more than a fenced write's statement does (docs/decisions/015), mostly for resetting sessions
-and for giving them back in a task of their own. Nothing is ever set in a session of ours, so neither is needed; where
-somebody else's code in the database has set something that the server tells of, the session is not used again.
+asyncpg's own pool costs more than the statement of a fenced write (decision 015). It resets sessions and releases them
+in a task of their own. The gateway never changes settings of its sessions, so neither is needed. If foreign code in the
+database changes a reported setting, the session is not used again.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Use:
 
 
 class Sessions:
-    """At most ``limit`` sessions, opened as they are needed. Whoever waits for one is served in turn."""
+    """At most ``limit`` sessions, opened when they are needed. Waiters are served in turn."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Sessions:
         return Use(self._limit, self._limit - self._room - len(self._idle), len(self._idle), len(self._waiting))
 
     async def take(self) -> Session:
-        """A session for the caller alone, until it is given back or dropped. Raises what connecting raises."""
+        """Return a session for the caller alone, until it is given back or dropped. Raise what connecting raises."""
         while True:
             while self._idle:
                 session = self._idle.pop()
@@ -71,7 +71,7 @@ class Sessions:
         self._wake()
 
     def drop(self, session: Session) -> None:
-        """Give up a session nobody knows the state of. The server undoes what it had not committed."""
+        """Drop a session of unknown state. The server rolls back what it had not committed."""
         session.terminate()
         self._room += 1
         self._wake()

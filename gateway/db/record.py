@@ -1,6 +1,6 @@
-"""The record: what is written to it, the sealing of that into one chain, the end of the chain, its partitions.
+"""The record: adding entries, sealing them into one chain, the end of the chain, its partitions, and cursors.
 
-Whoever reads the record seals first (``seal``): then everything that has been answered to anybody is in it.
+A reader of the record seals first (``seal``): then it contains everything that has been answered to any caller.
 """
 
 import json
@@ -23,9 +23,9 @@ BATCH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The end of the record: the position of its last entry, 0 where there is none, and its hash (hex).
+    """The end of the record: the position of its last entry, 0 if there is none, and its hash (hex).
 
-    Noted down outside the database it is a witness: nobody can change what is up to it without being found out.
+    Noted down outside the database, it is a witness: a change of any entry up to it can be detected.
     """
 
     position: int
@@ -52,7 +52,7 @@ async def seal(database: Database, limit: int = BATCH) -> int:
 
 
 async def seal_some(database: Database, limit: int = BATCH) -> int | None:
-    """Bring about ``limit`` entries into the record, how many; None where somebody else is at it."""
+    """Seal about ``limit`` entries; return how many. None if another gateway is sealing."""
     row = await database.fetchrow_write(_SQL["seal"], limit, False)  # noqa: FBT003 - an argument of SQL
     assert row is not None
     sealed: int | None = row["sealed"]
@@ -60,7 +60,7 @@ async def seal_some(database: Database, limit: int = BATCH) -> int | None:
 
 
 async def head(database: Database) -> Head:
-    """The end of the record as it is, without sealing."""
+    """Return the end of the record as it is, without sealing."""
     row = await database.fetchrow(_SQL["head"])
     assert row is not None
     return Head(row["position"], row["hash"])
@@ -107,10 +107,10 @@ async def prepare_partitions(database: Database, ahead: int, most: int) -> int:
 
 
 async def drop_partition(database: Database, keep: int) -> date | None:
-    """Drop the oldest partition whose days are all more than ``keep`` days ago, which goes on record; its last day.
+    """Drop the oldest partition whose days are all more than ``keep`` days ago, on record; return its last day.
 
-    None where there is none. Raises ``SqlError`` where the record is in use in a way that others would have to wait;
-    and where fewer than seven days would be kept.
+    Return None if there is none. Raise ``SqlError`` if the record is in use in a way that would make others wait, or if
+    fewer than seven days would be kept.
     """
     row = await database.fetchrow_write(_SQL["drop_partition"], keep)
     assert row is not None
@@ -119,7 +119,7 @@ async def drop_partition(database: Database, keep: int) -> date | None:
 
 
 def entry_from_row(row: Record) -> Entry:
-    """A row with all columns of ``fencing.entry``."""
+    """Return the entry of a row with all columns of ``fencing.entry``."""
     return Entry(
         position=row["position"],
         hash=row["hash"].hex(),
@@ -146,7 +146,9 @@ def entry_from_row(row: Record) -> Entry:
 
 
 def fence_from_row(resource: str, row: Record) -> Fence | None:
-    """What an entry met: from the columns of ``fencing.entry`` or of the intake that begin with ``fence_``."""
+    """Return the fence that an entry met, from the columns that begin with ``fence_``, of ``fencing.entry`` or the
+    intake.
+    """
     if row["fence_value"] is None:
         return None
     token = Token(row["fence_epoch"] or 0, row["fence_value"])
@@ -201,7 +203,7 @@ class Stretch:
 
 
 async def stretch(executor: Database | Transaction, after: Place, most: int) -> Stretch:
-    """The record after a place, at most so many entries of it. It may be empty, and ends where it begins then."""
+    """Return the record after a place, at most so many entries. It may be empty, and ends where it begins then."""
     row = await executor.fetchrow(_SQL["span"], after.day, after.position, most)
     assert row is not None
     if row["first"] is None:

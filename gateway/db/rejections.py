@@ -1,4 +1,4 @@
-"""Refused writes on their way into the record. What reads them there is ``gateway.db.search``."""
+"""Stores refused writes in the record. ``gateway.db.search`` reads them there."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ async def record_overtaken(database: Database, attempts: Sequence[tuple[str, Att
 
 
 def _attempted(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> list[Sequence[object]]:
-    """What is recorded of writes whatever refused them, a sequence for each column."""
+    """Return the columns that do not depend on the refusal, as one sequence for each column."""
     rows = (
         (
             entry,
@@ -77,7 +77,7 @@ def _attempted(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> 
 
 
 def _met(refusal: Refusal) -> tuple[object, ...]:
-    """What refused it."""
+    """Return the column values of the fence that refused the write."""
     fence = refusal.fence
     if fence is None:
         return refusal.reason, refusal.enforced, None, None, None, None, None
@@ -86,7 +86,7 @@ def _met(refusal: Refusal) -> tuple[object, ...]:
 
 
 def _details(captured: Captured | None) -> str | None:
-    """The payload itself can be erased one day. What it was stays proven by its hash."""
+    """Return the columns of the payloads. A payload can be erased later; its hash still proves its content."""
     if captured is None:
         return None
     payload: dict[str, object] = {"media_type": captured.media_type, "kept": len(captured.body)}
@@ -108,13 +108,13 @@ def _payloads(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> l
 
 
 def _columns(rows: Iterable[Sequence[object]], number: int) -> list[Sequence[object]]:
-    """The same rows by their columns, of which there are so many even if there are no rows."""
+    """Return the rows as columns, of which there are so many even without rows."""
     return list(zip(*rows, strict=True)) or [()] * number
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What is kept. ``truncated``: there was more of it."""
+    """A kept payload. ``truncated``: the body had more."""
 
     media_type: str
     body: bytes
@@ -122,7 +122,7 @@ class Payload:
 
 
 async def read_payload(database: Database, entry: UUID) -> Payload | None:
-    """What is kept with an entry, by its id. Only for callers who may audit. None: nothing, or not any more."""
+    """Return the kept payload of an entry, by its id; None if there is none. Only for callers that may audit."""
     row = await database.fetchrow(_SQL["read"], entry)
     return None if row is None else Payload(row["media_type"], row["body"], row["truncated"])
 

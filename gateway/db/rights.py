@@ -1,4 +1,4 @@
-"""What the gateway's role may do in the schema ``fencing``: what it needs, and what it had better not be able to do."""
+"""The rights of the gateway's role in the schema ``fencing``: the needed ones, and the ones it should not have."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ async def grant(dsn: str, role: str) -> None:
 
 
 async def missing(database: Database) -> list[str]:
-    """The privileges this session's role needs on the schema and lacks, such as "INSERT on fencing.fence"."""
+    """Return the privileges that this session's role lacks on the schema, such as "INSERT on fencing.fence"."""
     rows = await database.fetch(_SQL["missing"], *_needed(), list(FUNCTIONS))
     return [row["privilege"] for row in rows]
 
@@ -120,7 +120,7 @@ def queries() -> list[tuple[str, str]]:
 
 
 async def excessive(database: Database) -> list[str]:
-    """What this session's role could do to the record but add to it, such as "UPDATE on fencing.entry"."""
+    """Return the changes that this session's role could make to the record, such as "UPDATE on fencing.entry"."""
     return [row["privilege"] for row in await database.fetch(_SQL["excessive"])]
 
 
@@ -157,14 +157,16 @@ class Exposed:
 
 
 async def server_facts(database: Database) -> Server:
-    """Raises ``Unavailable`` where the database cannot be reached, ``SqlError`` where it refuses the session."""
+    """Return facts of the server. Raise ``Unavailable`` if it cannot be reached, ``SqlError`` if it refuses the
+    session.
+    """
     row = await database.fetchrow(_SQL["server"])
     assert row is not None
     return Server(**dict(row))
 
 
 async def exposed_tables(database: Database, schemas: Sequence[str]) -> list[Exposed]:
-    """The exposed schemas, in the order of the configuration."""
+    """Return the exposed schemas, in the order of the configuration."""
     rows = await database.fetch(_SQL["exposed"], list(schemas))
     return [Exposed(row["schema"], row["present"], row["usable"], tuple(row["relations"])) for row in rows]
 

@@ -1,7 +1,7 @@
-"""Looks into the record: pages of it, how much there is, one entry and what belongs to it, counts by a field.
+"""Searches the record: pages of it, its size, one entry with the entries around it, and counts by a field.
 
-A page is looked for stretch by stretch, from the end it begins at: each is a partition of some days, planned by what is
-known of them (docs/decisions/044).
+A search goes stretch by stretch from the end at which its page begins. Each stretch is a partition of some days,
+planned by its statistics (decision 044).
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ class Values:
 
 
 def conditions(filters: Filters, values: Values) -> list[str]:
-    """What must hold of a row, to be joined by AND; what they compare with is added to ``values``."""
+    """Yield the conditions of a row, to be joined by AND; add the values they compare with to ``values``."""
     found = [operation.format(values.add(value)) for operation, value in _comparisons(filters)]
     if filters.enforced is not None:
         found.append("enforced" if filters.enforced else "NOT enforced")
@@ -55,7 +55,7 @@ def first_day(filters: Filters) -> date:
 
 
 def after_prefix(prefix: str) -> str | None:
-    """The least text that sorts after all that begin so, compared by code points; None where nothing does."""
+    """Return the least text that sorts after all texts with this prefix, by code points; None if there is none."""
     kept = prefix.rstrip(chr(_LAST))
     if not kept:
         return None
@@ -132,7 +132,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """How many entries there are. Where it is not ``exact`` there are more than ``count``."""
+    """The number of entries. If it is not ``exact``, there are more than ``count``."""
 
     count: int
     exact: bool
@@ -165,7 +165,7 @@ async def page(
 async def first_page(
     database: Database, filters: Filters, limit: int, *, oldest_first: bool = False
 ) -> tuple[list[Entry], Total]:
-    """The first page, and how many entries there are in all: where the page is not full it says so itself."""
+    """Return the first page, and the number of entries in all, which a page that is not full tells by itself."""
     await record.seal(database)
     stretches = await _stretches(database, filters)
     found = await _look(database, _Asked(filters, oldest_first=oldest_first), stretches, limit)
@@ -181,7 +181,7 @@ async def total(database: Database, filters: Filters, cap: int = TOTAL_CAP) -> T
 
 
 async def entry(database: Database, identifier: UUID, shown_to: str | None = None) -> Entry:
-    """The entry of that id. Raises ``NotFound`` where there is none, or ``shown_to`` is not shown it."""
+    """Return the entry of that id. Raise ``NotFound`` if there is none, or if ``shown_to`` may not see it."""
     await record.seal(database)
     rows = await database.search(_SQL["by_id"], identifier, shown_to)
     if not rows:
@@ -190,7 +190,7 @@ async def entry(database: Database, identifier: UUID, shown_to: str | None = Non
 
 
 async def takeover(database: Database, rejection: Entry) -> Entry | None:
-    """The takeover that has made its writer a zombie: the first on record that went beyond its token."""
+    """Return the takeover that made its writer a zombie: the first on record that went beyond its token."""
     if rejection.resource is None or rejection.token is None:
         return None
     token = rejection.token
@@ -199,9 +199,9 @@ async def takeover(database: Database, rejection: Entry) -> Entry | None:
 
 
 def lag(rejection: Entry, takeover: Entry | None) -> timedelta | None:
-    """For how long its writer had been a zombie. Without the takeover, at least how long; None where nobody knows.
+    """Return how long its writer had been a zombie. Without the takeover, the least possible time; None if unknown.
 
-    What is refused for something else than an old token has not been overtaken.
+    A write that was refused for another reason than an old token has not been overtaken.
     """
     fence = rejection.fence
     if rejection.token is None or fence is None or fence.token <= rejection.token:
@@ -212,7 +212,7 @@ def lag(rejection: Entry, takeover: Entry | None) -> timedelta | None:
 
 
 async def groups(database: Database, filters: Filters, by: Grouping, limit: int) -> list[Group]:
-    """The ``limit`` most frequent values of a field among the newest ``LOOKED_AT`` entries, the most frequent first."""
+    """Return the ``limit`` most frequent values of a field among the newest ``LOOKED_AT`` entries."""
     await record.seal(database)
     values = Values(first_day(filters), limit, LOOKED_AT)
     counted = _with(_SQL["groups"], conditions(filters, values)).format(field=by)
@@ -221,7 +221,7 @@ async def groups(database: Database, filters: Filters, by: Grouping, limit: int)
 
 
 async def end(database: Database) -> tuple[int, date]:
-    """The position of the last entry that is sealed, 0 where there is none, and the day that is being sealed."""
+    """Return the position of the last sealed entry, 0 if there is none, and the day that is being sealed."""
     (row,) = await database.search(_SQL["end"])
     return row["position"], row["day"]
 
@@ -235,7 +235,7 @@ async def after(database: Database, position: int, day: date, limit: int) -> lis
 async def days_between(
     database: Database, filters: Filters, before: int | None = None, after: int | None = None
 ) -> list[date]:
-    """The days that may have what is asked for between two positions, the oldest first."""
+    """Return the days that may have matching entries between two positions, the oldest first."""
     first = first_day(filters)
     stretches = await _stretches(database, filters, before, after)
     return [day for stretch in stretches for day in stretch.days if day >= first]
@@ -244,7 +244,7 @@ async def days_between(
 async def _stretches(
     database: Database, filters: Filters, before: int | None = None, after: int | None = None
 ) -> list[Stretch]:
-    """The stretches that may have what is asked for between two positions, the oldest first."""
+    """Return the stretches that may have matching entries between two positions, the oldest first."""
     rows = await database.search(_SQL["stretches"], first_day(filters))
     stretches = [Stretch(row["first"], row["last"]) for row in rows]
     if before is not None:
@@ -287,10 +287,10 @@ class _Asked:
 
 
 async def _look(database: Database, asked: _Asked, stretches: Sequence[Stretch], limit: int) -> list[Entry]:
-    """A page: what some stretches have, one after the other, and the next of them only where that is not enough.
+    """Return a page from some stretches, one after the other, and look at the next ones only if that is not enough.
 
-    PostgreSQL goes through what UNION ALL joins as it is written down, and stops as soon as it has got enough; only
-    where workers share it out it does not, and sessions for searching have none.
+    PostgreSQL reads the parts of a UNION ALL in their order, and stops as soon as it has enough rows. Parallel workers
+    would change that order, so sessions for searches have none.
     """
     found: list[Entry] = []
     order = "ASC" if asked.oldest_first else "DESC"
@@ -318,7 +318,7 @@ async def _count(database: Database, filters: Filters, stretches: Sequence[Stret
 
 
 def _nearest_first(stretches: Sequence[Stretch]) -> Iterator[Sequence[Stretch]]:
-    """Some of them at a time, in this order: few at first, which may be enough."""
+    """Yield some stretches at a time, in this order: few at first, which may be enough."""
     begin = 0
     for end in (1, _NEAR, *range(_NEAR + _MOST, len(stretches) + _MOST, _MOST)):
         if stretches[begin:end]:
@@ -327,5 +327,5 @@ def _nearest_first(stretches: Sequence[Stretch]) -> Iterator[Sequence[Stretch]]:
 
 
 def _with(sql: str, wanted: Sequence[str]) -> str:
-    """The statement with further conditions, which hold no text of a caller's: values are referred to by number."""
+    """Return the statement with further conditions, which contain numbers of values and no text of a caller."""
     return sql.replace("{conditions}", "".join(f" AND {condition}" for condition in wanted))

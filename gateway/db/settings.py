@@ -10,22 +10,22 @@ _SQL = load("settings")
 
 
 async def set_zone(transaction: Transaction, zone: str) -> None:
-    """Raises ``SqlError`` (22023) for a zone the database does not know."""
+    """Set the time zone. Raise ``SqlError`` (22023) for a zone that the database does not know."""
     await transaction.fetchrow(_SQL["set_zone"], zone)
 
 
 async def zones(database: Database) -> frozenset[str]:
-    """The names of all time zones. Raises ``Unavailable``."""
+    """Return the names of all time zones. Raise ``Unavailable``."""
     return frozenset([row["name"] for row in await database.fetch(_SQL["zones"])])
 
 
 async def check_constraints(transaction: Transaction) -> None:
-    """Raises ``SqlError`` where a deferred constraint would fail at the end of the transaction."""
+    """Check deferred constraints now. Raise ``SqlError`` if one would fail at the end of the transaction."""
     await transaction.execute(_SQL["check_constraints"])
 
 
 async def pin_again(transaction: Transaction) -> None:
-    """The session is what it was opened as again, whatever code in this transaction has set, also for longer than it.
+    """Pin the session again to its settings, even if code in this transaction has changed them beyond its end.
 
     The answer that such code has set is gone then.
     """
@@ -39,7 +39,7 @@ async def read_only(transaction: Transaction) -> None:
 
 
 async def answer(transaction: Transaction) -> tuple[str | None, str | None]:
-    """What was set as headers and as status of the answer, as texts; None or empty for nothing."""
+    """Return the headers and the status that code has set for the answer, as texts; None or empty for nothing."""
     row = await transaction.fetchrow(_SQL["answer"])
     assert row is not None
     return row["headers"], row["status"]

@@ -1,4 +1,4 @@
-"""What the record has of one resource, summed up by the database: so a hundred thousand entries make one picture."""
+"""Sums up the record of one resource in the database, so that a hundred thousand entries make one picture."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -37,9 +37,9 @@ _NEAR = timedelta(minutes=1)
 async def extent(
     database: Database, resource: str, position: int, within: Span | None = None
 ) -> tuple[datetime, datetime] | None:
-    """From the first to the last thing of note, in the whole record or within a span; None where there is nothing.
+    """Return the first and the last event of note, in the whole record or within a span; None if there is none.
 
-    The first thing may be that somebody raised the fence who was overtaken later, if that was not long before.
+    The first event may be that a later overtaken holder raised the fence, if that was not long before.
     """
     if within is None:
         (row,) = await database.search(_SQL["whole"], resource, position)
@@ -114,7 +114,7 @@ async def _refusals(
 
 
 async def _living(database: Database, resource: str) -> list[LeaseEvent]:
-    """The leases there are now, as they were granted."""
+    """Return the current leases, as they were granted."""
     (view,) = await leases.views(database, [resource], 0)
     return [
         LeaseEvent(hold.acquired_at, Kind.LEASE_GRANTED, Party(hold.token, hold.holder, hold.caller))
@@ -165,7 +165,7 @@ def _takeover(row: Record) -> Takeover:
 
 
 def _met(row: Record) -> Takeover:
-    """What a refused write tells of who had overtaken it."""
+    """Return the takeover that a refused write reports."""
     return Takeover(row["fence_raised_at"], Kind.RAISED, _party(row, "fence_"), _party(row), None, inferred=True)
 
 

@@ -13,7 +13,7 @@ _SQL = load("traffic")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is counted together: a minute (by the database's clock), a plane, a table or pattern of keys."""
+    """The key of a count: a minute (by the database's clock), a plane, a table or pattern of keys."""
 
     minute: datetime
     plane: str
@@ -77,16 +77,16 @@ async def series(
     plane: str | None = None,
     rule: str | None = None,
 ) -> list[Bucket]:
-    """The writes from ``since`` until ``until`` in so many steps of equal length, those without any too.
+    """Return the writes from ``since`` until ``until`` in so many steps of equal length, empty ones included.
 
-    Of one plane, or one rule of it, where these are given.
+    ``plane`` and ``rule`` restrict them.
     """
     found = await database.fetch(_SQL["series"], since, until, buckets, plane, rule)
     return [Bucket(row["at"], Counts(row["accepted"], row["refused"], row["observed"])) for row in found]
 
 
 async def of_rules(database: Database, since: datetime, until: datetime) -> list[OfRule]:
-    """The writes of each rule that had any from ``since`` until ``until``, those with most refusals first."""
+    """Return the writes of each rule that had any from ``since`` until ``until``, most refusals first."""
     return [
         OfRule(
             row["plane"],

@@ -59,7 +59,7 @@ async def opened(database: Database, upload: Upload) -> None:
 
 
 async def peek(database: Database, place: Place) -> tuple[Fence | None, Upload | None]:
-    """The fence of the resource and the upload, read without a lock. None for an upload nobody opened through here."""
+    """Read the fence of the resource and the upload without a lock; None for an upload of another client."""
     row = await database.fetchrow(_SQL["peek"], *_key(place))
     assert row is not None
     fence, upload = row["fence"], row["upload"]
@@ -70,17 +70,17 @@ async def peek(database: Database, place: Place) -> tuple[Fence | None, Upload |
 
 
 async def touched(database: Database, place: Place) -> None:
-    """The upload is in use: keep the sweeper away from it."""
+    """Note that the upload is in use, so that the sweeper leaves it alone."""
     await database.fetchrow_write(_SQL["touched"], *_key(place))
 
 
 async def completed(database: Database, place: Place) -> None:
-    """The upload has become the object."""
+    """Note that the upload has become the object."""
     await database.fetchrow_write(_SQL["completed"], *_key(place))
 
 
 async def closed(database: Database, place: Place) -> None:
-    """The store has no such upload any more."""
+    """Forget an upload that the store does not have any more."""
     await database.fetchrow_write(_SQL["closed"], *_key(place))
 
 
@@ -90,7 +90,7 @@ async def forget_completed(database: Database) -> None:
 
 
 async def left_behind(database: Database, seconds: float, limit: int) -> list[Upload]:
-    """Uploads of the gateway's own that nobody has touched for so long."""
+    """Return the gateway's own uploads that were not touched for so long."""
     return [_upload(row["upload"]) for row in await database.fetch(_SQL["left_behind"], seconds, limit)]
 
 

@@ -53,7 +53,7 @@ class WebhookState:
 
 
 async def introduce(database: Database, names: Sequence[str]) -> None:
-    """Those not known yet are told what is put on record from now on."""
+    """Introduce webhooks. New ones begin at the end of the record."""
     await database.fetch_write(_SQL["introduce"], list(names))
 
 
@@ -105,7 +105,7 @@ async def skip(database: Database, outbox: Outbox, owner: UUID, place: Place) ->
 async def fail(
     database: Database, outbox: Outbox, owner: UUID, error: str, seconds: float, *, paused: bool = False
 ) -> None:
-    """It was not taken. Nobody tries again for so long; with ``paused``, before a test message has been accepted."""
+    """Note a failed attempt. The next one comes after so long; with ``paused``, after an accepted test message."""
     await database.fetch_write(_SQL["fail"], outbox.name, owner, outbox.place.position, error, seconds, paused)
 
 
@@ -151,12 +151,12 @@ class AlarmCount:
 
 
 async def introduce_alarms(database: Database, name: str, prefix: str, minutes: int) -> None:
-    """An alarm that is not known yet looks at what is put on record from now on; one whose rule is new counts anew."""
+    """Introduce an alarm. A new one looks at entries from now on; one with a changed rule counts anew."""
     await database.fetch_write(_SQL["introduce_alarm"], name, prefix, minutes)
 
 
 async def due_alarms(database: Database, names: Sequence[str]) -> list[str]:
-    """Those of the named that have something to look at."""
+    """Return the alarms among these that have something to look at."""
     return [row["name"] for row in await database.fetch(_SQL["due"], list(names))]
 
 
@@ -171,7 +171,7 @@ async def lock_alarm(transaction: Transaction, name: str) -> tuple[AlarmState, d
 
 
 async def refusals_since(transaction: Transaction, after: Place, until: int, prefix: str) -> list[AlarmCount]:
-    """The refused writes between a place and a position, in the order of the record."""
+    """Return the refused writes between a place and a position, in the order of the record."""
     rows = await transaction.fetch(_SQL["counted"], after.day, after.position, until, prefix)
     return [AlarmCount(row["position"], row["at"]) for row in rows]
 
@@ -179,7 +179,9 @@ async def refusals_since(transaction: Transaction, after: Place, until: int, pre
 async def particulars(
     transaction: Transaction, since: datetime, until: int, prefix: str, most: int
 ) -> dict[str, list[Any]]:
-    """The most frequent ``resources``, ``holders``, ``callers``, with their counts; the newest ``rejections`` by id."""
+    """Return the most frequent ``resources``, ``holders`` and ``callers``, with counts, and the newest ``rejections``
+    by id.
+    """
     said: dict[str, list[Any]] = {"resources": [], "holders": [], "callers": [], "rejections": []}
     for row in await transaction.fetch(_SQL["particulars"], since, until, prefix, most):
         by = row["by"]

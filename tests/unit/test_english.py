@@ -30,7 +30,6 @@ UNFINISHED = {
     "gateway/cli.py",
     "gateway/commands",
     "gateway/config",
-    "gateway/db",
     "gateway/demo",
     "gateway/doctor",
     "gateway/errors.py",

@@ -1,13 +1,13 @@
 -- name: record
--- Put on record that a key is not what the last write through the gateway has left there, and go by what it is now: so
--- each change is found once. No row, and nothing done, where that cannot be told for certain: what is remembered must be a
--- witness, and nothing may be under way at the key but the write that has looked ($5, $6), which nobody settles. A sweep
--- ($5 null) has looked between reading the row and this: it must be the same row still ($4).
+-- Record that a key is not as the last write through the gateway left it. Remember its state of now, so that
+-- each change is found once. Return no row and do nothing if that is not certain. The remembered state must be a witness. Nothing
+-- may be under way at the key but the write that has looked ($5, $6), and no gateway may be settling that. A sweep
+-- ($5 null) has looked between reading the row and this statement: the row must be unchanged ($4).
 --
--- A forbidden ETag that is remembered may be gone by the gateway's own bump, and the gateway that sent it may be dead.
--- Then what is there now is remembered, as a guess, and nothing is put on record.
+-- A remembered ETag that is forbidden may have been bumped away by the gateway itself, and the gateway that sent the bump
+-- may be dead. Then the state of now is remembered as a guess, and nothing is recorded.
 --
--- The key may have rows of other resources, from before a rule was changed; what fits one of them is no finding.
+-- The key may have rows of other resources, from before a change of a rule. A state that fits one of them is no finding.
 WITH held AS (
     SELECT o.resource, o.etag, o.tombstone, EXISTS (
         SELECT FROM fencing.forbidden AS f
@@ -51,18 +51,18 @@ INSERT INTO fencing.patrol (bucket) SELECT bucket FROM named WHERE bucket IS NOT
 ON CONFLICT (bucket) DO NOTHING RETURNING bucket
 
 -- name: take_up
--- The bucket nobody has taken up for longest, if not since $1, and where to go on in it.
+-- Return the bucket that was scanned longest ago, if not since $1, and the key to go on from.
 UPDATE fencing.patrol AS p SET taken_at = clock_timestamp()
 WHERE p.bucket = (
     SELECT q.bucket FROM fencing.patrol AS q WHERE q.taken_at < $1 ORDER BY q.taken_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING p.bucket, p.after
 
 -- name: go_on
--- The patrol of a bucket has got from $2 to $3, unless somebody else has moved it.
+-- Move the scan of a bucket from $2 to $3, unless another gateway has moved it.
 UPDATE fencing.patrol AS p SET after = $3, taken_at = clock_timestamp() WHERE p.bucket = $1 AND p.after = $2 RETURNING 1
 
 -- name: remembered
--- What is remembered of the keys of a bucket after one of them, in the order of keys.
+-- Return the remembered state of the keys of a bucket after one of them, in the order of keys.
 SELECT o.resource, o.key, o.etag, o.tombstone, o.witnessed, o.xmin::text AS version FROM fencing.object AS o
 WHERE o.bucket = $1 AND o.key > $2 ORDER BY o.key LIMIT $3
 
@@ -72,9 +72,9 @@ DELETE FROM fencing.object AS o USING unnest($2::text[], $3::text[], $4::text[])
 WHERE o.resource = u.resource AND o.bucket = $1 AND o.key = u.key AND o.xmin::text = u.version RETURNING 1
 
 -- name: bucket_vanished
--- A bucket is gone. Whatever stood there as far as is known goes with it, as one entry; none if nothing did. That it has
--- not been emptied and deleted through the gateway, and made anew since, is told by rows from before anybody looked: one
--- of them ($3, $4, $5) must stand for an object still.
+-- Forget a bucket that is gone, with everything known of it, as one entry; without an entry if it held nothing. Rows from
+-- before the look prove that it was not emptied and deleted through the gateway, and created anew since. One of them
+-- ($3, $4, $5) must still stand for an object.
 WITH known AS (
     SELECT FROM fencing.object AS o
     JOIN unnest($3::text[], $4::text[], $5::text[]) AS u (resource, key, version)

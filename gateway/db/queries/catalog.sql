@@ -50,7 +50,7 @@ SELECT
         LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     )::text AS columns,
-    -- Whatever is altered about a column gives its row here another version.
+    -- Any alteration of a column gives its row here another version.
     ARRAY(
         SELECT a.xmin FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 ORDER BY a.attnum
     )::text AS column_versions,
@@ -92,8 +92,8 @@ SELECT
         WHERE f.conrelid = c.oid AND f.contype = 'f' AND NOT EXISTS (
             SELECT FROM pg_constraint AS p WHERE p.oid = f.conparentid AND p.conrelid = f.conrelid)
     )::text AS foreign_keys,
-    -- a: no action, r: restrict; all others change rows of the table that refers to this one. From tables that nobody can
-    -- name the way goes on, as long as rows are deleted or their keys change.
+    -- a: no action, r: restrict; all others change rows of the referring table. The search continues from tables that no
+    -- caller can name, as long as rows are deleted or their keys change.
     (
         WITH RECURSIVE reached AS (
             SELECT f.oid, f.conname, f.conrelid, f.confrelid, f.conkey, f.confkey, f.confdeltype, f.confupdtype, true AS direct FROM pg_constraint AS f
@@ -129,7 +129,7 @@ SELECT
             JOIN pg_attribute AS t ON t.attrelid = f.confrelid AND t.attnum = k.target
         ) AS names
     )::text AS cascades,
-    -- tgtype: 1 for each row, 2 before, 4 insert, 8 delete, 16 update, 64 instead. Those of the guard only look.
+    -- tgtype: 1 for each row, 2 before, 4 insert, 8 delete, 16 update, 64 instead. The guard's own triggers only look.
     (
         SELECT coalesce(json_agg(json_build_object(
             'name', g.tgname,

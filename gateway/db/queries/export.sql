@@ -4,8 +4,8 @@ SELECT fencing.ndjson_v1(entry)
 FROM fencing.entry WHERE day = {day}{conditions} ORDER BY position
 
 -- name: csv
--- One entry a row. What a spreadsheet would take for a formula has an apostrophe before it: whatever a caller may choose,
--- and begins with = + - @, a tab or a carriage return, or with the wide forms of those signs.
+-- One entry a row. A text that a spreadsheet would take for a formula gets an apostrophe before it. Such a text begins
+-- with = + - @, a tab or a carriage return, or with the wide forms of those signs.
 SELECT position, id, fencing.moment_v1(at), kind, plane, {text:rule}, {text:resource}, reason,
     CASE WHEN enforced THEN 'true' WHEN NOT enforced THEN 'false' END, fencing.token_v1(epoch, value), {text:holder},
     {text:caller}, {text:method}, {text:target}, {text:client}, {text:request_id}, payload_size, payload_sha256,

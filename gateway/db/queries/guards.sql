@@ -1,5 +1,5 @@
 -- name: session
--- Who a session of this address is, as the triggers see it, and whether it could switch them off.
+-- Return the session's role as the triggers see it, and whether it could switch them off.
 SELECT session_user::text AS role, (SELECT rolsuper FROM pg_roles WHERE rolname = session_user) AS superuser
 
 -- name: role
@@ -36,7 +36,7 @@ SELECT
         SELECT FROM pg_trigger AS t WHERE t.tgrelid = c.oid
           AND t.tgname IN ('fencing_guard_statement', 'fencing_guard_row', 'fencing_guard_truncate')
     ) AS guarded,
-    -- The functions behind the triggers run with the rights of whoever installs them.
+    -- The functions behind the triggers run with the rights of the role that installs them.
     has_table_privilege('fencing.fence', 'SELECT') AND has_table_privilege('fencing.fence', 'UPDATE')
         AND has_table_privilege('fencing.intent', 'SELECT') AND has_table_privilege('fencing.intake', 'SELECT')
         AND has_table_privilege('fencing.intake', 'INSERT') AND has_table_privilege('fencing.guarded', 'INSERT')
@@ -55,8 +55,8 @@ JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = $1::text AND c.relname = $2::text
 
 -- name: installed
--- Every guard on tables of these schemas: its function, the arguments of its triggers, and triggers that are missing or
--- switched off, on the table or a partition of it.
+-- Return every guard on tables of these schemas. Return its function, the arguments of its triggers, and the
+-- triggers that are missing or switched off, on the table or a partition.
 SELECT
     n.nspname::text AS schema, c.relname::text AS name, p.proname::text AS function, p.prosrc AS body,
     t.tgargs AS arguments,

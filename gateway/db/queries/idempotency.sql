@@ -5,7 +5,7 @@ ON CONFLICT (caller, key) DO NOTHING
 RETURNING true AS taken
 
 -- name: kept
--- What was asked for with this key, and what was answered.
+-- Return the request and the answer of this key.
 SELECT fingerprint, status, headers, body, claimed FROM fencing.idempotency WHERE caller = $1 AND key = $2
 
 -- name: keep

@@ -4,10 +4,10 @@ SELECT decision, fence, pending, signed_at, forbidden, etag, tombstone, spent
 FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 
 -- name: finish
--- The mutation has taken effect: forget its intent and remember the ETag, unless somebody settles or has settled it.
--- Nobody needs to wait for the disk: were this lost, the intent would be back, and settled by the next writer.
--- $8: whether the ETag is certain. One that was looked up before the announcement is not, nor is anything while somebody
--- settles: then what is remembered is good for a guess and no witness.
+-- Finish a mutation that took effect: forget its intent and remember the ETag, unless it is being settled or was settled.
+-- No caller needs to wait for the disk. If this were lost, the intent would be back, and the next writer would settle it.
+-- Value $8: whether the ETag is certain. An ETag from before the announcement is not, nor is any ETag during a settlement. Then
+-- the remembered state is good for a guess and is no witness.
 -- $9: the conditions of the requests that were sent for it. If its intent is gone, its settler has forbidden these.
 WITH hurried AS (
     SELECT set_config('synchronous_commit', 'off', true)
@@ -15,7 +15,7 @@ WITH hurried AS (
     DELETE FROM fencing.intent
     WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING *
 ), spent AS (
-    -- What an amendment has sent on a condition is a bump, whose signature lives longer than its own.
+    -- An amendment that sent a conditional request sent a bump, whose signature lives longer than its own.
     INSERT INTO fencing.spent (resource, bucket, key, etag, epoch, value, dead_at)
     SELECT DISTINCT $1, $2, $3, e.etag, f.epoch, f.value,
         f.signed_at + greatest(f.dead_after, CASE f.kind WHEN 'amendment' THEN interval '30 minutes' END)
@@ -45,7 +45,8 @@ WITH hurried AS (
 SELECT EXISTS (SELECT FROM finished WHERE NOT settling) AS undisturbed FROM hurried
 
 -- name: begin_looked
--- The same by somebody who has looked at the key; and whether what is remembered of it is a witness to something else.
+-- The same for a sender that has looked at the key. It also returns whether the remembered state is a witness to another
+-- object.
 SELECT b.decision, b.fence, b.pending, b.signed_at, b.forbidden, b.etag, b.tombstone, b.spent,
     o.witnessed AND o.etag IS DISTINCT FROM b.etag AS differs
 FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) AS b
@@ -76,8 +77,8 @@ DELETE FROM fencing.spent AS s WHERE s.ctid = ANY (ARRAY(
 RETURNING 1
 
 -- name: settle
--- The same of a mutation that somebody else had announced. An older holder's goes on record, with the fence that its
--- successor has raised; of several who settle it at once, by the one who takes the intent away.
+-- Finish the mutation of another writer. An older holder's goes on record, with the fence that its successor has raised.
+-- If several gateways settle it at once, the one that deletes the intent records it.
 WITH forgotten AS (
     DELETE FROM fencing.object WHERE resource = $1 AND bucket = $2 AND key = $3
 ), gone AS (
@@ -144,9 +145,10 @@ WHERE starts_with(first.key, p.prefix)
 SELECT EXISTS (SELECT FROM fencing.tombstone AS t WHERE t.bucket = $1) AS any
 
 -- name: claimed
--- Keys that may be tombstones and may be swept, the longest untouched first: nothing may be waiting for their absence, or
--- be under way that a write of the key would have to settle. They are marked as touched, so that nobody else takes them
--- up at the same time. Of requests that are over, and might arrive again, older holders' count; with $5 all of them.
+-- Take up keys whose tombstones may be swept, the longest untouched first. No request may be waiting for their absence,
+-- and nothing may be under way that a write of the key would have to settle. They are marked as touched, so that no
+-- other gateway takes them up at the same time. Of finished requests that might arrive again, older holders' count; with
+-- $5 all of them.
 WITH chosen AS (
     SELECT t.resource, t.bucket, t.key FROM fencing.tombstone AS t
     WHERE t.at < $4 AND ($1::text IS NULL OR t.bucket = $1)

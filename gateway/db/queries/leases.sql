@@ -36,11 +36,11 @@ SELECT waiting, due FROM fencing.attend_v1($1, $2)
 SELECT resource, ticket FROM fencing.waiter WHERE attendant = $1 AND ticket = ANY($2)
 
 -- name: lapsed
--- Locks with leases that have lapsed and that nobody has looked at since.
+-- Return locks with lapsed leases that no gateway has looked at since.
 SELECT DISTINCT resource FROM fencing.lease WHERE expires_at <= clock_timestamp() ORDER BY resource LIMIT $1
 
 -- name: forget_waiters
--- Places of attendants that have not been heard of for a minute, and places that nobody has come back to.
+-- Delete places of attendants without a heartbeat for a minute, and places that no client has come back to.
 DELETE FROM fencing.waiter AS w
 WHERE coalesce(
     CASE WHEN w.attendant IS NULL THEN w.until ELSE (SELECT a.until FROM fencing.attendant AS a WHERE a.id = w.attendant) END,

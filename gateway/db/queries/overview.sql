@@ -3,7 +3,7 @@
 SELECT name, since, total FROM fencing.alarm WHERE since IS NOT NULL
 
 -- name: standing
--- What is under way, and the end of the record; `sealed_at` is when its last entry happened.
+-- Return the work under way, and the end of the record; `sealed_at` is the time of its last entry.
 SELECT clock_timestamp() AS now,
        pending.count AS pending, pending.oldest AS pending_since,
        (SELECT count(*) FROM (SELECT FROM fencing.intake LIMIT 10001) AS waiting) AS unsealed,
@@ -23,7 +23,7 @@ SELECT
     (SELECT count(*) FROM (SELECT FROM fencing.upload WHERE staged LIMIT $1) AS counted) AS uploads
 
 -- name: record
--- Where the record ends, and what is not in it yet: the oldest has the lowest number.
+-- Return the end of the record, and the entries not in it yet: the oldest has the lowest number.
 SELECT
     (SELECT position FROM fencing.head) AS position,
     (SELECT count(*) FROM (SELECT FROM fencing.intake LIMIT $1) AS counted) AS unsealed,

@@ -1,9 +1,9 @@
 -- name: seal
--- Bring into the record what has been committed; how many entries, null where somebody else is at it and $2 says not to wait.
+-- Seal committed entries; return their number, or null if another gateway is sealing and $2 says not to wait.
 SELECT sealed, position FROM fencing.seal_v1($1, $2)
 
 -- name: left
--- What there is still to be sealed.
+-- Return the entries that are still to be sealed.
 SELECT min(number) AS oldest, max(number) AS newest FROM fencing.intake
 
 -- name: head
@@ -28,7 +28,7 @@ SELECT fencing.prepare_days_v1($1, $2) AS made
 SELECT fencing.drop_day_v1($1) AS last_day
 
 -- name: record
--- Somebody is about to do what only some may: change a bucket or its settings, take out credentials.
+-- Record a privileged operation before it happens: a change of a bucket or its settings, or a request for credentials.
 INSERT INTO fencing.intake (
     kind, plane, resource, epoch, value, holder, caller, method, target, client, request_id, details)
 VALUES ('administration', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb)

@@ -22,8 +22,8 @@ FROM shown
 RETURNING id, at
 
 -- name: record_overtaken
--- Those of many writes whose fence carries a higher token already, and what is kept of their payloads. A fence never
--- goes down, so no lock is needed to be sure.
+-- Record the writes among many whose fence carries a higher token already, with the kept part of their payloads. A fence
+-- never goes down, so no lock is needed for certainty.
 WITH shown AS (
     SELECT * FROM unnest(
         $1::uuid[], $2::text[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
@@ -49,7 +49,7 @@ WITH shown AS (
 SELECT * FROM recorded
 
 -- name: read
--- What is kept of the payload of one refused write.
+-- Return the kept payload of one refused write.
 SELECT media_type, body, truncated FROM fencing.payload WHERE entry = $1
 
 -- name: drop

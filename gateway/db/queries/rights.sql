@@ -1,5 +1,5 @@
 -- name: missing
--- What the role lacks on the fencing schema, given tables and the privilege needed on each, and functions.
+-- Return the rights that the role lacks on the fencing schema, for given tables with their privileges, and functions.
 SELECT 'USAGE on the schema fencing' AS privilege
 FROM pg_namespace WHERE nspname = 'fencing' AND NOT has_schema_privilege(oid, 'USAGE')
 UNION ALL
@@ -36,7 +36,7 @@ FROM pg_proc AS p
 WHERE p.pronamespace = 'fencing'::regnamespace AND (NOT p.prosecdef OR p.proname = ANY ($3::text[]))
 
 -- name: excessive
--- What the role could do to the record but add to it: as its owner, or by rights that it has.
+-- Return the changes that the role could make to the record beside adding to it, as its owner or by its rights.
 SELECT format('ownership of fencing.%s', c.relname) AS privilege
 FROM pg_class AS c
 WHERE c.oid = ANY (ARRAY['fencing.entry', 'fencing.intake', 'fencing.head']::regclass[])
@@ -59,7 +59,7 @@ ORDER BY 1
 SELECT parameter_types::text[] AS kinds FROM pg_prepared_statements WHERE name = $1
 
 -- name: server
--- What the server is and how it treats a session of the gateway.
+-- Return facts of the server, and of a session of the gateway on it.
 SELECT
     current_setting('server_version') AS version,
     current_setting('server_version_num')::integer AS version_number,

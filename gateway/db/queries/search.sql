@@ -10,15 +10,15 @@ WHERE last >= $1 AND first <= (SELECT day FROM fencing.head)
 ORDER BY first
 
 -- name: first_position
--- Where a stretch of days begins; no row where it has no entries.
+-- Return where a stretch of days begins; no row if it has no entries.
 SELECT position FROM fencing.entry WHERE day >= $1 AND day <= $2 ORDER BY day, position LIMIT 1
 
 -- name: end
--- Where the record ends.
+-- Return the end of the record.
 SELECT position, day FROM fencing.head
 
 -- name: after
--- What comes after an entry of that day.
+-- Return the entries after an entry of that day.
 SELECT * FROM fencing.entry WHERE day >= $1 AND position > $2 ORDER BY day, position LIMIT $3
 
 -- name: by_id

@@ -11,7 +11,7 @@ SET CONSTRAINTS ALL IMMEDIATE
 SET TRANSACTION READ ONLY
 
 -- name: answer
--- What code inside the database has said about the answer in this transaction. Of a former one an empty text is left.
+-- Return the answer that code in the database has set in this transaction. An earlier transaction leaves an empty text.
 SELECT current_setting('response.headers', true) AS headers, current_setting('response.status', true) AS status
 
 -- name: zones
@@ -19,8 +19,8 @@ SELECT current_setting('response.headers', true) AS headers, current_setting('re
 SELECT name FROM pg_timezone_names
 
 -- name: pin_again
--- What a session is pinned to when it is opened, should code in this transaction have changed it, to its end or beyond:
--- names of resources are made in these settings, and acknowledged commits rest on them.
+-- Pin the session again to the settings it was opened with, if code in this transaction has changed them for its time or
+-- longer. Names of resources depend on these settings, and so do acknowledged commits.
 RESET ALL;
 RESET ROLE;
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local')

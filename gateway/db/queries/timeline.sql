@@ -11,9 +11,9 @@ SELECT min(at) AS first, max(at) AS last, min(fence_raised_at) AS begun
 FROM fencing.entry WHERE resource = $1 AND position <= $2
 
 -- name: parties
--- Those who acted, or were overtaken, during a span, with their refused writes, and how many there are in all. All are
--- shown if they are no more than $5; else the $6 with the most refused writes, those who overtook them, and the $7 with
--- the highest tokens.
+-- Return the parties that acted or were overtaken during a span, with their refused writes and the number of parties. All
+-- are shown if they are no more than $5. Otherwise the $6 with the most refused writes are shown, their successors, and
+-- the $7 with the highest tokens.
 WITH acting AS (
     SELECT epoch, value, holder, min(caller) AS caller,
         count(*) FILTER (WHERE kind = 'rejection') AS refused,
@@ -101,7 +101,7 @@ SELECT * FROM takeovers WHERE place IN (SELECT place FROM found UNION ALL SELECT
 ORDER BY place
 
 -- name: ids
--- What some entries are called.
+-- Return the names of some entries.
 SELECT position, id FROM fencing.entry WHERE resource = $1 AND position = ANY ($2::bigint[])
 
 -- name: met
@@ -111,7 +111,7 @@ FROM fencing.entry
 WHERE resource = $1 AND position = ANY ($2::bigint[]) AND fence_raised_at IS NOT NULL
 
 -- name: leases
--- What happened to leases of some tokens during a span. One that has expired did so before anybody looked.
+-- Return the events of leases of some tokens during a span. An expired lease expired before a gateway looked.
 SELECT coalesce((details ->> 'expires_at')::timestamptz, at) AS at, kind, epoch, value, holder, coalesce(details ->> 'of', caller) AS caller,
     (details ->> 'acquired_at')::timestamptz AS granted_at
 FROM fencing.entry
@@ -121,7 +121,7 @@ WHERE resource = $1 AND position <= $2 AND at >= $3 AND at <= $4 AND day >= ($3:
 ORDER BY position
 
 -- name: remarks
--- What is nobody's lane, the newest first, and how much of it there is in all.
+-- Return the events that belong to no lane, the newest first, and their number.
 SELECT at, kind, id, epoch, value, holder, caller, coalesce((details ->> 'count')::bigint, 1) AS count,
     count(*) OVER () AS in_all
 FROM fencing.entry

@@ -36,7 +36,7 @@ GROUP BY plane, rule
 ORDER BY 4 DESC, 5 DESC, 3 DESC, plane, rule
 
 -- name: forget
--- Counts are no part of the record: whoever writes them may remove them.
+-- Delete old counts. Counts are no part of the record, so the gateway may remove them.
 WITH gone AS (
     DELETE FROM fencing.traffic WHERE (minute, gateway, plane, rule) IN (
         SELECT minute, gateway, plane, rule FROM fencing.traffic

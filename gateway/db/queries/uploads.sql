@@ -29,11 +29,11 @@ WHERE resource = $1 AND bucket = $2 AND key = $3 AND upload_id = $4
 RETURNING 1
 
 -- name: forgotten
--- Completed uploads nobody will ask for again.
+-- Delete completed uploads that no client will ask for again.
 DELETE FROM fencing.upload WHERE completed_at < clock_timestamp() - interval '1 day' RETURNING 1
 
 -- name: left_behind
--- Uploads the gateway opened for itself and has not touched for so many seconds: whoever did is gone. Oldest first.
+-- Return the gateway's own uploads that were not touched for so many seconds: their gateway is gone. Oldest first.
 SELECT u AS upload FROM fencing.upload AS u
 WHERE u.staged AND u.completed_at IS NULL AND u.touched_at < clock_timestamp() - make_interval(secs => $1)
 ORDER BY u.touched_at LIMIT $2

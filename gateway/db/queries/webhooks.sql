@@ -1,11 +1,11 @@
 -- name: introduce
--- New names begin at the end of the record, not with its history. Those that are known stay where they are.
+-- Introduce webhooks. New names begin at the end of the record, without its history. Known ones stay where they are.
 INSERT INTO fencing.webhook (name, position, day)
 SELECT name, head.position, head.day FROM unnest($1::text[]) AS name, fencing.head
 ON CONFLICT DO NOTHING
 
 -- name: take
--- Those of the named that have something to be looked at, are not waited with, and that nobody else is at work on.
+-- Take the webhooks among these that have entries to look at, are not paused, and have no other gateway at work.
 UPDATE fencing.webhook w
 SET owner = $2, owned_until = clock_timestamp() + make_interval(secs => $3)
 FROM fencing.head
@@ -25,14 +25,14 @@ WHERE e.day >= $1 AND (e.day, e.position) > ($1, $2) AND e.position <= $3
 ORDER BY e.day, e.position LIMIT $8
 
 -- name: sending
--- What is about to be sent, put down before it is: whoever sends it again must send the same. No row: no longer ours.
+-- Note the message that is about to be sent, since a repeated message must be the same. No row: another gateway owns it.
 UPDATE fencing.webhook
 SET sending = $4, owned_until = clock_timestamp() + make_interval(secs => $5)
 WHERE name = $1 AND owner = $2 AND position = $3
 RETURNING clock_timestamp() AS now
 
 -- name: advance
--- Received up to here. No row: somebody else is at work, and goes on from where we were.
+-- Note that entries up to here were received. No row: another gateway owns the webhook and goes on from our position.
 UPDATE fencing.webhook
 SET position = $4, day = $5, sending = NULL, failures = 0, failing_since = NULL, last_error = NULL, not_before = NULL,
     delivered_at = clock_timestamp()
@@ -46,7 +46,7 @@ WHERE name = $1 AND owner = $2 AND position = $3
 RETURNING true AS done
 
 -- name: fail
--- Not taken: nobody tries before so many seconds are over. With paused, nobody tries at all.
+-- Note a failed attempt: the next one comes after so many seconds. With paused, no gateway tries at all.
 UPDATE fencing.webhook
 SET failures = failures + 1, failing_since = coalesce(failing_since, clock_timestamp()), last_error = $4,
     not_before = clock_timestamp() + make_interval(secs => $5),
@@ -76,7 +76,7 @@ ON CONFLICT (name) DO UPDATE SET prefix = excluded.prefix, minutes = excluded.mi
 WHERE (alarm.prefix, alarm.minutes) <> (excluded.prefix, excluded.minutes)
 
 -- name: due
--- Those of the named that have something to look at: what is new on record or, while they are on, the time.
+-- Return the alarms among these that have something to look at: new entries or, while they are on, the time.
 SELECT a.name FROM fencing.alarm a, fencing.head
 WHERE a.name = ANY ($1::text[]) AND (a.position < head.position OR a.since IS NOT NULL)
 
@@ -88,14 +88,14 @@ SELECT a.position, a.day, a.moment, CASE jsonb_typeof(a.counts) WHEN 'array' THE
 FROM fencing.alarm a WHERE a.name = $1 FOR UPDATE SKIP LOCKED
 
 -- name: counted
--- What counts of a stretch: refused writes at resources that begin so, in the order of the record.
+-- Return the refused writes of a stretch at resources that begin so, in the order of the record.
 SELECT e.position, e.at FROM fencing.entry e
 WHERE e.day >= $1 AND (e.day, e.position) > ($1, $2) AND e.position <= $3
   AND e.kind = 'rejection' AND e.enforced AND ($4 = '' OR starts_with(e.resource, $4))
 ORDER BY e.day, e.position
 
 -- name: particulars
--- Who and what an alarm is about: the newest of what it has counted between a time and a position.
+-- Return the particulars of an alarm: the newest refusals that it counted between a time and a position.
 WITH counted AS MATERIALIZED (
     SELECT e.id, e.position, e.resource, e.holder, e.caller FROM fencing.entry e
     WHERE e.day >= ($1::timestamptz AT TIME ZONE 'UTC')::date AND e.at > $1 AND e.position <= $2

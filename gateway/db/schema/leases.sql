@@ -177,11 +177,11 @@ BEGIN
 END
 $function$;
 
--- Give the lock to the next in its queue: the first living waiter, or all that share until the next one that does
--- not. The new holder has to collect the lease by acquiring it.
--- Returns `handed`, the ticket up to which everybody has been served or is not living; `look_in`, the seconds until
--- there may be more to hand over; `exhausted`, whether this epoch has no higher token. Announces on the channel
--- fencing_lease, which listeners receive when the transaction commits.
+-- Give the lock to the next in its queue: the first living waiter, or all sharing waiters until the first exclusive one.
+-- The new holder has to collect the lease by acquiring it.
+-- Returns `handed`, the ticket up to which all waiters have been served or are dead; `look_in`, the seconds until there
+-- may be more to hand over; `exhausted`, whether this epoch has no higher token.
+-- Announces on the channel fencing_lease, which listeners receive when the transaction commits.
 CREATE FUNCTION fencing.hand_over_v1(
     p_resource text, OUT handed bigint, OUT look_in double precision, OUT exhausted boolean
 ) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp

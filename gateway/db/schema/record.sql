@@ -1,5 +1,5 @@
--- The record: entries come in at the intake, and are sealed into a chain in one order. docs/record.md says what is on
--- record and what the chain proves.
+-- The record: entries come in at the intake, and are sealed into a chain in one order. The manual, docs/record.md,
+-- describes its content and the proofs of the chain.
 
 -- Entries that are written and not sealed yet. Only the key is indexed, so that no writer waits for another one here.
 CREATE TABLE fencing.intake (

@@ -1,7 +1,6 @@
 -- Refusals of guards, on record. A refusal is an error, which undoes all that its transaction has written. Sequences
--- are not undone: each refusal takes a number from one, and stores its particulars in one of sixteen others, by that
--- number. They are packed into 63 bits: 5 for the round, 4 for the reason, 22 for the process, 32 for a hash of the
--- table's name. The next look makes entries of them.
+-- are not undone. So each refusal takes a number from one sequence, and stores its particulars in one of sixteen others,
+-- by that number. They are packed into 63 bits: 5 for the round, 4 for the reason, 22 for the process, 32 for a table hash. The next look makes entries of them.
 --
 -- A refusal runs with the rights of the owner of the schema, or of the role that installed the guard. A session that
 -- calls refuse_v1 by hand, with rights of its own, leaves no trace here.

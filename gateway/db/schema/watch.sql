@@ -1,5 +1,5 @@
--- Watched tables: how changes are found that the guard of a table has not seen. docs/guard.md says what is found and
--- when; docs/decisions/049 says why it is done so.
+-- Watched tables: detection of changes that the guard of a table has not seen. The manual, docs/guard.md, describes what is found
+-- and when. Decision 049 has the reasons.
 --
 -- Columns that name a table are regclass and not oid: a dump has names, which mean the same table when it is
 -- restored.
