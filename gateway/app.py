@@ -47,7 +47,7 @@ from gateway.record.capture import Capture
 from gateway.record.following import Follower
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic, flushing
-from gateway.tables.execute.idempotency_cleanup import forgetting
+from gateway.tables.execute.idempotency import forgetting
 from gateway.tables.pipeline import TablePlane
 from gateway.web import documentation, report
 from gateway.web.rendering import Site

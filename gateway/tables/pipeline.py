@@ -27,10 +27,9 @@ from gateway.tables.dialect.response import Response
 from gateway.tables.execute import planning
 from gateway.tables.execute.fast_path import FastPath, InVain
 from gateway.tables.execute.function_calls import Caller, KnownFunctions, not_callable
-from gateway.tables.execute.planning import Honouring, Planner, key_of
+from gateway.tables.execute.planning import Honouring, Planner, Sender, key_of
 from gateway.tables.execute.reads import Reader, ReadSettings
 from gateway.tables.execute.recipes import Plain
-from gateway.tables.execute.sender import Sender
 from gateway.tables.execute.transaction import Settle, SlowPath
 from gateway.tables.execute.write_list import Terms, Transactions, with_details
 from gateway.tables.execute.writes import Writer

@@ -23,8 +23,8 @@ from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
 from gateway.tables.execute.batch import Batches
+from gateway.tables.execute.planning import Sender
 from gateway.tables.execute.recipes import Form, Forms, Plain, ReadRecipe, WriteRecipe
-from gateway.tables.execute.sender import Sender
 from gateway.tables.execute.storms import Storms
 from gateway.tables.schema_cache import Known, KnownTables
 from gateway.tables.sql.expressions import Statement

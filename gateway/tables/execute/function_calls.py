@@ -23,9 +23,8 @@ from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written, check_affected, check_single
-from gateway.tables.execute.planning import Honouring, Write, explicit_of, key_of, tokens_of
+from gateway.tables.execute.planning import Honouring, Sender, Write, explicit_of, key_of, tokens_of
 from gateway.tables.execute.reads import Reader
-from gateway.tables.execute.sender import Sender
 from gateway.tables.execute.transaction import Order, SlowPath
 from gateway.tables.naming.plan import Rule
 from gateway.tables.schema_cache import Known

@@ -17,8 +17,7 @@ from gateway.tables.dialect import request as route
 from gateway.tables.dialect.request import Target
 from gateway.tables.dialect.response import Response
 from gateway.tables.dialect.transaction_document import Entry, of_write
-from gateway.tables.execute.planning import Asked, Planner, ask
-from gateway.tables.execute.sender import Sender
+from gateway.tables.execute.planning import Asked, Planner, Sender, ask
 from gateway.tables.execute.transaction import Order, SlowPath
 from gateway.tables.schema_cache import Known, KnownTables
 

@@ -12,7 +12,7 @@ from gateway.db.database import Database, Transaction
 from gateway.fencing.rules import Presented
 from gateway.observe.events import Event, StepReached
 from gateway.tables.execute import transaction as slow
-from gateway.tables.execute.idempotency_cleanup import forget, forgetting
+from gateway.tables.execute.idempotency import forget, forgetting
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.tables.asking import answered, over_asgi, row, rows
 from tests.integration.tables.conftest import RULES

@@ -6,13 +6,17 @@ what its holder is told has been done. Only that nothing older than itself is un
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 from gateway.admission import Admission
+from gateway.background import rounds, working
 from gateway.db import idempotency
 from gateway.db.database import Database
 from gateway.db.idempotency import Kept, Key
 from gateway.errors import IdempotencyMismatch, Unavailable
 from gateway.fencing.rules import Equal, Tokens
+from gateway.observe.events import Observe
 from gateway.tables.dialect.request import REPLAYED
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute.apply import Claims, Run
@@ -66,3 +70,28 @@ def _claims(resources: Sequence[str], tokens: Tokens | None) -> Claims:
         return Claims((), frozenset())
     named = tuple(sorted(one for one in resources if tokens.token is not None or one in tokens.pairs))
     return Claims((Run(named, tokens, Equal.ACCEPT),) if named else (), frozenset())
+
+
+INTERVAL = 60.0
+"""Seconds between two rounds."""
+
+_BATCH = 500
+_MOST_BATCHES = 100
+
+
+def forgetting(
+    database: Database, retention: float, observe: Observe, interval: float = INTERVAL
+) -> AbstractAsyncContextManager[None]:
+    """As long as this lasts. ``retention`` is in seconds, of the database's clock. What goes wrong is an event."""
+    return working(rounds("answers under idempotency keys", partial(forget, database, retention), observe, interval))
+
+
+async def forget(database: Database, retention: float) -> int:
+    """One round: in small batches, so that nobody waits for a long transaction; how many are gone."""
+    gone = 0
+    for _ in range(_MOST_BATCHES):
+        batch = await idempotency.forget(database, retention, _BATCH)
+        gone += batch
+        if batch < _BATCH:
+            break
+    return gone
