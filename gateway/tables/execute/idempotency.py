@@ -19,7 +19,7 @@ from gateway.fencing.rules import Equal, Tokens
 from gateway.observe.events import Observe
 from gateway.tables.dialect.request import REPLAYED
 from gateway.tables.dialect.response import Response
-from gateway.tables.execute.apply import Claims, Run
+from gateway.tables.execute.fenced_write import Claims, Run
 
 SETTLE_ATTEMPTS = 3
 

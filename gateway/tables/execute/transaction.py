@@ -32,7 +32,7 @@ from gateway.record.audit import Audit
 from gateway.tables.dialect import overrides, response
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.dialect.transaction_document import of_write
-from gateway.tables.execute.apply import Claims, Note, Pending, Refused, apply, passed
+from gateway.tables.execute.fenced_write import Claims, Note, Pending, Refused, apply, passed
 from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, Replaying
 from gateway.tables.execute.planning import Write
 from gateway.tables.naming.plan import table_resource

@@ -9,8 +9,8 @@ from gateway.fencing.rules import Equal, Mode
 from gateway.observe.events import Observe, WriteAccepted
 from gateway.tables.dialect import response
 from gateway.tables.dialect.response import Response, Written, check_put
-from gateway.tables.execute.apply import written_columns
 from gateway.tables.execute.fast_path import FastPath
+from gateway.tables.execute.fenced_write import written_columns
 from gateway.tables.execute.planning import Write
 from gateway.tables.execute.transaction import Order, SlowPath, accepted
 from gateway.tables.sql.shape import lower_write
