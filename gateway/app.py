@@ -47,7 +47,7 @@ from gateway.record.capture import Capture
 from gateway.record.following import Follower
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic, flushing
-from gateway.tables.execute.idempotency import forgetting
+from gateway.tables.execute import idempotency
 from gateway.tables.pipeline import TablePlane
 from gateway.web import documentation, report
 from gateway.web.rendering import Site
@@ -180,8 +180,8 @@ class Gateway:
                 self._sealing.at_work(),
                 self._follower.at_work(),
                 flushing(self._database, self._traffic, self._observe),
-                self._tables.following(self._listen),
-                forgetting(self._database, self._retention, self._observe),
+                self._tables.running(self._listen),
+                idempotency.cleanup(self._database, self._retention, self._observe),
                 self._leases.at_work(),
                 Watching(self._database, self._observe).at_work(),
                 self._outbox.at_work(),

@@ -1,4 +1,4 @@
-"""One write in a transaction that has claimed: its condition, its statement, the check of the rows it has touched."""
+"""The two steps of a write inside its transaction: claim its resources, then write and verify the touched rows."""
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,18 +14,180 @@ from gateway.tables.dialect.errors import mismatch
 from gateway.tables.dialect.etags import row_changed
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import Request
-from gateway.tables.dialect.response import Row, Written, check_affected, check_put, check_single
+from gateway.tables.dialect.response import Accepted, Row, Written, check_affected, check_put, check_single
 from gateway.tables.execute.planning import Write
 from gateway.tables.naming.plan import table_resource
 from gateway.tables.sql.schema_check import unchanged
 from gateway.tables.sql.shape import lower_filters, lower_write
 
+
+class ClaimsRefused(Exception):
+    """Fences have refused their tokens. The refusal is recorded once this has undone the transaction."""
+
+    def __init__(self, claims: Sequence[Claimed]) -> None:
+        super().__init__()
+        self.claims = claims
+
+
+class ClaimsPending(Exception):
+    """S3 mutations of older holders are under way on these resources, and must be settled first."""
+
+    def __init__(self, resources: Sequence[str]) -> None:
+        super().__init__()
+        self.resources = resources
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGroup:
+    """Resources that one statement claims, in the order of their names."""
+
+    resources: tuple[str, ...]
+    tokens: Tokens
+    equal: Equal
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """All claims of a transaction. It claims ``groups`` one after the other, in the order of their names."""
+
+    groups: tuple[ClaimGroup, ...]
+    enforced: frozenset[str]
+    """Resources whose fences are obeyed, because an enforcing rule has led to them."""
+
+    @classmethod
+    def of(cls, writes: Sequence[Write]) -> "Claims":
+        """Return the claims of writes.
+
+        Raises ``RequestMalformed`` if two writes show different tokens, or holders, for one resource.
+        """
+        enforced = (write.claimed or () for write in writes if write.cached.rule.mode is Mode.ENFORCE)
+        return cls(tuple(_groups(writes)), frozenset(name for names in enforced for name in names))
+
+    def presented(self, resource: str) -> Presented:
+        """Return what is shown to the fence of a resource."""
+        return next(group.tokens.presented(resource) for group in self.groups if resource in group.resources)
+
+    def shown(self) -> Iterator[tuple[str, Presented]]:
+        """Yield each resource, and what is shown to its fence."""
+        return ((resource, group.tokens.presented(resource)) for group in self.groups for resource in group.resources)
+
+    def without(self, resources: AbstractSet[str]) -> "Claims":
+        """Return all claims but these, whose fences are neither raised nor waited for."""
+        kept = (
+            replace(group, resources=tuple(name for name in group.resources if name not in resources))
+            for group in self.groups
+        )
+        return replace(self, groups=tuple(group for group in kept if group.resources))
+
+    async def lock(self, transaction: Transaction) -> None:
+        """Wait for other claims of these resources, and exclude new ones until the transaction ends."""
+        await fences.lock(transaction, [resource for group in self.groups for resource in group.resources])
+
+    async def claim(self, transaction: Transaction, caller: str) -> list[Claimed]:
+        """Claim everything, and return the claims that need attention. Fences stay locked until the transaction ends.
+
+        Raises ``ClaimsRefused``.
+        """
+        claims: list[Claimed] = []
+        for group in self.groups:
+            claims += await fences.claim(transaction, group.resources, group.tokens, group.equal, caller)
+        refused = [one for one in claims if not one.decision.passes]
+        if any(one.resource in self.enforced for one in refused):
+            raise ClaimsRefused([one for one in refused if one.resource in self.enforced])
+        return claims
+
+    async def raise_fences(self, transaction: Transaction, caller: str) -> list[str]:
+        """Raise the fences that are lower, for a request that writes nothing. A stale token is not refused.
+
+        Return the resources on which an S3 mutation of a holder older than the caller is under way.
+        """
+        claims = [await fences.raise_all(transaction, group.resources, group.tokens, caller) for group in self.groups]
+        return [one.resource for group in claims for one in group if one.pending]
+
+
+def unenforced(claims: Sequence[Claimed]) -> list[Claimed]:
+    """Return the claims that an enforcing rule would have refused. Raises ``ClaimsPending``."""
+    pending = [one.resource for one in claims if one.pending and one.decision.passes]
+    if pending:
+        raise ClaimsPending(pending)
+    return [one for one in claims if not one.decision.passes]
+
+
+def accepted_under(write: Write, higher: Sequence[Claimed] = (), unclaimed: AbstractSet[str] = frozenset()) -> Accepted:
+    """Return the fences that a write was accepted under.
+
+    They carry its tokens, except ``higher`` ones, which it passed in observe mode. ``unclaimed``: resources that it
+    wrote under no fence.
+    """
+    tokens = write.tokens
+    names = tuple(name for name in write.claimed or () if name not in unclaimed)
+    if tokens is None or not names:
+        return Accepted()
+    tokens_above = {one.resource: one.fence.token for one in higher}
+    if tokens.token is not None:
+        return Accepted(max([tokens.token, *tokens_above.values()]), names)
+    fences_now = [(resource, tokens_above.get(resource) or tokens.of(resource)) for resource in names]
+    return Accepted(resources=names, pairs=fences_now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """What writes show for one resource. ``strict``: a write to a strict table claims it."""
+
+    shown: Presented
+    strict: bool
+
+
+def _groups(writes: Sequence[Write]) -> Iterator[ClaimGroup]:
+    """Group resources that are claimed alike and are neighbours in the order of names."""
+    if len(writes) == 1:
+        (write,) = writes
+        if write.tokens is not None and write.claimed:
+            yield ClaimGroup(write.claimed, write.tokens, write.cached.rule.equal)
+        return
+    demands = _demands(writes)
+
+    def alike(resource: str) -> tuple[str, bool]:
+        return demands[resource].shown.holder or "", demands[resource].strict
+
+    # To a strict resource, the transaction is one write, however many of its rows it writes.
+    write_id = next((write.tokens.write_id for write in writes if write.tokens and write.tokens.write_id), None)
+    for (_, strict), group in groupby(sorted(demands), key=alike):
+        resources = tuple(group)
+        pairs = {resource: demands[resource].shown.token for resource in resources}
+        proofs = {name: one for name in resources if (one := demands[name].shown.sequencer) is not None}
+        tokens = Tokens(None, pairs, demands[resources[0]].shown.holder, write_id, proofs)
+        yield ClaimGroup(resources, tokens, Equal.STRICT if strict else Equal.ACCEPT)
+
+
+def _demands(writes: Sequence[Write]) -> dict[str, _Demand]:
+    demands: dict[str, _Demand] = {}
+    for number, write in enumerate(writes):
+        if write.tokens is None:
+            continue
+        strict = write.cached.rule.equal is Equal.STRICT
+        for resource in write.claimed or ():
+            proof = write.tokens.sequencers.get(resource)
+            shown = Presented(write.tokens.of(resource), write.tokens.holder, sequencer=proof)
+            before = demands.setdefault(resource, _Demand(shown, strict))
+            if before.shown != shown:
+                raise RequestMalformed(
+                    f"Two writes show different tokens or holders for {resource}.",
+                    advice="A holder has one token for a resource: send the same with all writes that belong to it.",
+                    facts={"resource": resource, "write": number},
+                )
+            if (strict and not before.strict) or (proof is not None and before.shown.sequencer is None):
+                proof = before.shown.sequencer or proof
+                demands[resource] = _Demand(replace(shown, sequencer=proof), strict or before.strict)
+    return demands
+
+
 _NOTHING: Row = {"touched": 0, "inserted": 0, "body": None, "location": None, "etag": None, "strays": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """What a write in observe mode would have been refused for."""
+class ObservedRefusal:
+    """Why an enforcing rule would have refused a write that observe mode lets pass."""
 
     resource: str
     reason: str
@@ -33,7 +195,7 @@ class Note:
 
 
 def written_columns(write: Write) -> tuple[tuple[str, ...], bool]:
-    """The columns a statement writes, and whether it inserts one row of nothing but defaults."""
+    """Return the columns that a statement writes, and whether it inserts one row of nothing but defaults."""
     payload = write.payload
     if payload is None or not payload.rows:
         return (), False
@@ -44,9 +206,10 @@ def written_columns(write: Write) -> tuple[tuple[str, ...], bool]:
     return (), True
 
 
-async def apply(transaction: Transaction, write: Write) -> tuple[Written, list[Note]]:
-    """Carry it out. Whatever is raised has to undo the transaction: ``RowChanged``, ``ResourceMismatch``,
-    ``DialectError`` or ``SqlError``.
+async def execute(transaction: Transaction, write: Write) -> tuple[Written, list[ObservedRefusal]]:
+    """Write, and verify the touched rows.
+
+    Any error has to undo the transaction: ``RowChanged``, ``ResourceMismatch``, ``DialectError`` or ``SqlError``.
     """
     if write.call is not None:
         if write.request.preferences.timezone is not None:
@@ -67,15 +230,15 @@ async def apply(transaction: Transaction, write: Write) -> tuple[Written, list[N
     if write.claimed is None or not row["strays"]:
         return written, []
     failure = mismatch(row["stray"])
-    if write.known.rule.mode is Mode.ENFORCE:
+    if write.cached.rule.mode is Mode.ENFORCE:
         raise failure
-    return written, [Note(row["stray"] or table_resource(write.known.table), failure.code)]
+    return written, [ObservedRefusal(row["stray"] or table_resource(write.cached.table), failure.code)]
 
 
 async def _locked_version(transaction: Transaction, write: Write) -> str | None:
-    """The ETag of the one row, which stays as it is from here on; None where there is none.
+    """Lock the one row and return its ETag, which cannot change any more. None if there is no row.
 
-    Raises ``RowChanged`` where it does not meet the conditions.
+    Raises ``RowChanged`` if the ETag does not meet the preconditions.
     """
     current = await _version(transaction, write)
     if not write.request.preconditions.met_by(current):
@@ -85,7 +248,7 @@ async def _locked_version(transaction: Transaction, write: Write) -> str | None:
 
 async def _version(transaction: Transaction, write: Write) -> str | None:
     filters, values = lower_filters(write.request.query.filters)
-    statement = write.known.statements.version_of(filters)
+    statement = write.cached.statements.version_of(filters)
     rows = await transaction.fetch(statement.text, *statement.arrange(values))
     if len(rows) > 1:
         raise ConditionUnsupported("Tables that inherit from this one have more rows with this key.")
@@ -93,29 +256,29 @@ async def _version(transaction: Transaction, write: Write) -> str | None:
 
 
 async def _check_absent(transaction: Transaction, write: Write) -> None:
-    """``RowChanged``, where a row that was to be created has been created by somebody else at the same moment."""
+    """Raise ``RowChanged`` if another session has created, meanwhile, the row that this write was to create."""
     current = await _version(transaction, write)
     if current is not None:
         raise row_changed(current)
 
 
 async def _row(transaction: Transaction, write: Write, *, creates: bool) -> Row:
-    """What the statement says it has done. ``creates``: a row that has come to be there is left as it is."""
-    known = write.known
+    """Return the row in which the statement reports what it did. ``creates``: it leaves an existing row alone."""
+    cached = write.cached
     columns, default_row = written_columns(write)
     if write.request.method != "DELETE" and not columns and not default_row:
-        # Nothing to write, but what it claims must have been worked out from the table as it is.
-        await transaction.execute(f"SELECT {unchanged(known.table)}")
+        # There is nothing to write, but the claims must have been derived from the table as it is.
+        await transaction.execute(f"SELECT {unchanged(cached.table)}")
         return _NOTHING
-    guarded = write.guarded and known.rule.mode is Mode.ENFORCE
+    guarded = write.guarded and cached.rule.mode is Mode.ENFORCE
     shape, values = lower_write(
-        write.request, known.table, columns, default_row=default_row, fenced=False, guarded=guarded
+        write.request, cached.table, columns, default_row=default_row, fenced=False, guarded=guarded
     )
     if creates:
-        shape = shape._replace(conflict=("ignore", known.table.primary_key))
+        shape = shape._replace(conflict=("ignore", cached.table.primary_key))
     values["claimed"] = list(write.claimed or ())
     values["payload"] = write.payload.text if write.payload else None
-    statement = known.statements.write(shape)
+    statement = cached.statements.write(shape)
     row = await transaction.fetchrow(statement.text, *statement.arrange(values))
     assert row is not None
     return row
@@ -127,143 +290,3 @@ def _check_touched(request: Request, touched: int) -> None:
         check_single(touched)
     if request.method in ("PATCH", "DELETE"):
         check_affected(request, touched)
-
-
-class Refused(Exception):
-    """Fences have refused their tokens. To be recorded, once this has undone the transaction."""
-
-    def __init__(self, claims: Sequence[Claimed]) -> None:
-        super().__init__()
-        self.claims = claims
-
-
-class Pending(Exception):
-    """S3 mutations of older holders are under way on these resources, and must be settled first."""
-
-    def __init__(self, resources: Sequence[str]) -> None:
-        super().__init__()
-        self.resources = resources
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Resources that are claimed with one statement, in the order of their names."""
-
-    resources: tuple[str, ...]
-    tokens: Tokens
-    equal: Equal
-
-
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """All that a transaction claims. ``runs`` go one after the other, in the order of the names in them."""
-
-    runs: tuple[Run, ...]
-    enforced: frozenset[str]
-    """Resources whose fences are obeyed, because a rule that enforces has led to them."""
-
-    @classmethod
-    def of(cls, writes: Sequence[Write]) -> "Claims":
-        """Raises ``RequestMalformed`` where two writes show different tokens, or holders, for one resource."""
-        enforced = (write.claimed or () for write in writes if write.known.rule.mode is Mode.ENFORCE)
-        return cls(tuple(_runs(writes)), frozenset(name for names in enforced for name in names))
-
-    def presented(self, resource: str) -> Presented:
-        """What is shown to the fence of a resource that is claimed."""
-        return next(run.tokens.presented(resource) for run in self.runs if resource in run.resources)
-
-    def shown(self) -> Iterator[tuple[str, Presented]]:
-        """Every resource that is claimed, and what is shown to its fence."""
-        return ((resource, run.tokens.presented(resource)) for run in self.runs for resource in run.resources)
-
-    def without(self, resources: AbstractSet[str]) -> "Claims":
-        """All but these: nothing is raised there, and nothing waited for."""
-        kept = (
-            replace(run, resources=tuple(name for name in run.resources if name not in resources)) for run in self.runs
-        )
-        return replace(self, runs=tuple(run for run in kept if run.resources))
-
-    async def lock(self, transaction: Transaction) -> None:
-        """Wait until nobody else has claimed any of it, and keep the others from it until the transaction ends."""
-        await fences.lock(transaction, [resource for run in self.runs for resource in run.resources])
-
-    async def claim(self, transaction: Transaction, caller: str) -> list[Claimed]:
-        """Claim everything; the fences stay locked until the transaction ends. Returns what needs attention.
-
-        Raises ``Refused``.
-        """
-        claims: list[Claimed] = []
-        for run in self.runs:
-            claims += await fences.claim(transaction, run.resources, run.tokens, run.equal, caller)
-        refused = [one for one in claims if not one.decision.passes]
-        if any(one.resource in self.enforced for one in refused):
-            raise Refused([one for one in refused if one.resource in self.enforced])
-        return claims
-
-    async def raise_fences(self, transaction: Transaction, caller: str) -> list[str]:
-        """Raise the fences that are lower, for a request that writes nothing; a token that is too old is not refused.
-
-        Returns the resources on which something of a holder older than the one that asks is under way.
-        """
-        claims = [await fences.raise_all(transaction, run.resources, run.tokens, caller) for run in self.runs]
-        return [one.resource for run in claims for one in run if one.pending]
-
-
-def passed(claims: Sequence[Claimed]) -> list[Claimed]:
-    """Those that would have been refused, were their rules enforced. Raises ``Pending``."""
-    pending = [one.resource for one in claims if one.pending and one.decision.passes]
-    if pending:
-        raise Pending(pending)
-    return [one for one in claims if not one.decision.passes]
-
-
-@dataclass(frozen=True, slots=True)
-class _Demand:
-    """What is shown for one resource. ``strict``: a write to a strict table claims it."""
-
-    shown: Presented
-    strict: bool
-
-
-def _runs(writes: Sequence[Write]) -> Iterator[Run]:
-    """Neighbours in the order of names that are claimed alike go together."""
-    if len(writes) == 1:
-        (write,) = writes
-        if write.tokens is not None and write.claimed:
-            yield Run(write.claimed, write.tokens, write.known.rule.equal)
-        return
-    demands = _demands(writes)
-
-    def alike(resource: str) -> tuple[str, bool]:
-        return demands[resource].shown.holder or "", demands[resource].strict
-
-    # All of the transaction is one write to a strict resource, however many of its rows it writes.
-    write_id = next((write.tokens.write_id for write in writes if write.tokens and write.tokens.write_id), None)
-    for (_, strict), group in groupby(sorted(demands), key=alike):
-        resources = tuple(group)
-        pairs = {resource: demands[resource].shown.token for resource in resources}
-        proofs = {name: one for name in resources if (one := demands[name].shown.sequencer) is not None}
-        tokens = Tokens(None, pairs, demands[resources[0]].shown.holder, write_id, proofs)
-        yield Run(resources, tokens, Equal.STRICT if strict else Equal.ACCEPT)
-
-
-def _demands(writes: Sequence[Write]) -> dict[str, _Demand]:
-    demands: dict[str, _Demand] = {}
-    for number, write in enumerate(writes):
-        if write.tokens is None:
-            continue
-        strict = write.known.rule.equal is Equal.STRICT
-        for resource in write.claimed or ():
-            proof = write.tokens.sequencers.get(resource)
-            shown = Presented(write.tokens.of(resource), write.tokens.holder, sequencer=proof)
-            before = demands.setdefault(resource, _Demand(shown, strict))
-            if before.shown != shown:
-                raise RequestMalformed(
-                    f"Two writes show different tokens or holders for {resource}.",
-                    advice="A holder has one token for a resource: send the same with all writes that belong to it.",
-                    facts={"resource": resource, "write": number},
-                )
-            if (strict and not before.strict) or (proof is not None and before.shown.sequencer is None):
-                proof = before.shown.sequencer or proof
-                demands[resource] = _Demand(replace(shown, sequencer=proof), strict or before.strict)
-    return demands

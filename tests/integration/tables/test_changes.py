@@ -18,7 +18,7 @@ from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.observe.events import Event, StepReached
 from gateway.tables.pipeline import TablePlane
-from gateway.tables.schema_cache import KnownTables
+from gateway.tables.schema_cache import SchemaCache
 from tests.integration.tables.asking import Send, answered, row, rows
 from tests.waiting import PATIENCE, number_waiting
 
@@ -222,11 +222,11 @@ async def operator(tables: Database, dsn: str) -> AsyncIterator["asyncpg.Connect
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway goes by the catalog as it read it first, whatever it is told."""
 
-    async def nothing(_: KnownTables) -> None:
+    async def nothing(_: SchemaCache) -> None:
         return
 
-    monkeypatch.setattr(KnownTables, "renew", nothing)
-    monkeypatch.setattr(KnownTables, "reload", nothing)
+    monkeypatch.setattr(SchemaCache, "renew", nothing)
+    monkeypatch.setattr(SchemaCache, "reload", nothing)
 
 
 async def dump(database: Database) -> Dump:

@@ -56,7 +56,7 @@ async def listener(tables: Database, *, other_than: int = 0) -> int:
 
 def knows(plane: TablePlane, name: str) -> bool:
     """Whether the gateway has read of this table already."""
-    snapshot = plane._tables._snapshot
+    snapshot = plane._schema_cache._snapshot
     return snapshot is not None and ("public", name) in snapshot.tables
 
 
@@ -67,7 +67,7 @@ def knows(plane: TablePlane, name: str) -> bool:
 async def test_what_is_announced_is_known(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, announcement: str, tables: Database
 ) -> None:
-    async with plane.following(partial(listening, dsn, PATIENCE)):
+    async with plane.running(partial(listening, dsn, PATIENCE)):
         await until(lambda: knows(plane, "accounts"))
         await listener(tables)
         await operator.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
@@ -84,7 +84,7 @@ async def test_the_snippet_of_the_documentation_announces_by_itself(
     blocks = (ROOT / "docs" / "operations.md").read_text().split("```sql\n")[1:]
     (snippet,) = (block.partition("```")[0] for block in blocks if "EVENT TRIGGER" in block)
     await operator.execute(snippet)
-    async with plane.following(partial(listening, dsn, PATIENCE)):
+    async with plane.running(partial(listening, dsn, PATIENCE)):
         await until(lambda: knows(plane, "accounts"))
         await listener(tables)
         await operator.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
@@ -96,7 +96,7 @@ async def test_the_snippet_of_the_documentation_announces_by_itself(
 async def test_what_was_announced_while_nobody_listened_is_known(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, tables: Database, events: list[Event]
 ) -> None:
-    async with plane.following(partial(listening, dsn, PATIENCE)):
+    async with plane.running(partial(listening, dsn, PATIENCE)):
         pid = await listener(tables)
         await until(lambda: knows(plane, "accounts"))
         # One after the other: in one transaction, the next session could be there before the table is.
@@ -113,7 +113,7 @@ async def test_a_database_that_is_away_is_waited_for(
     plane: TablePlane, client: httpx.AsyncClient, dsn: str, tables: Database, events: list[Event]
 ) -> None:
     addresses = ["postgresql://postgres@127.0.0.1:1/nowhere"] * 3 + [dsn]
-    async with plane.following(lambda: listening(addresses.pop(0), PATIENCE)):
+    async with plane.running(lambda: listening(addresses.pop(0), PATIENCE)):
         answered(await client.get("/accounts?id=eq.1"), 200)
         await listener(tables)
     unreachable = [event for event in events if isinstance(event, ServiceUnreachable)]
@@ -133,7 +133,7 @@ async def test_what_is_to_be_warned_of_is_found_at_start(
     def warned() -> list[str]:
         return [event.table for event in events if isinstance(event, CatalogWarning)]
 
-    async with plane.following(partial(listening, dsn, PATIENCE) if listens else None):
+    async with plane.running(partial(listening, dsn, PATIENCE) if listens else None):
         await until(lambda: warned() == ["public.accounts"])
         if listens:
             await operator.execute("ALTER TABLE items ADD b bigint REFERENCES users ON DELETE SET NULL; NOTIFY pgrst")

@@ -5,7 +5,7 @@ import pytest
 
 from gateway.db.database import Database
 from gateway.fencing.rules import Mode
-from gateway.tables.execute import function_calls
+from gateway.tables import schema_cache
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure
 from tests.integration.tables.asking import answered, rows
@@ -226,7 +226,7 @@ async def test_code_in_the_database_has_its_say(client: httpx.AsyncClient) -> No
 async def test_what_changes_is_found_out(
     client: httpx.AsyncClient, tables: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(function_calls, "_PAUSE_BETWEEN_RELOADS", 0)
+    monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 0)
     answered(await client.get("/rpc/later"), 404, "PGRST202")
     create = "CREATE FUNCTION later() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'"
     await tables.run(lambda transaction: transaction.execute(create))

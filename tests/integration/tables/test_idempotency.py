@@ -12,7 +12,7 @@ from gateway.db.database import Database, Transaction
 from gateway.fencing.rules import Presented
 from gateway.observe.events import Event, StepReached
 from gateway.tables.execute import transaction as slow
-from gateway.tables.execute.idempotency import forget, forgetting
+from gateway.tables.execute.idempotency import cleanup, delete_old
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.tables.asking import answered, over_asgi, row, rows
 from tests.integration.tables.conftest import RULES
@@ -410,20 +410,20 @@ class TestForgetting:
             await post(client, f"k{number}")
         age = "UPDATE fencing.idempotency SET at = clock_timestamp() - interval '2 hours' WHERE key <> 'k4'"
         await tables.run(lambda transaction: transaction.execute(age))
-        assert await forget(tables, 3 * 3600) == 0
-        assert await forget(tables, 3600) == 4
+        assert await delete_old(tables, 3 * 3600) == 0
+        assert await delete_old(tables, 3600) == 4
         assert await rows(tables, "SELECT key FROM fencing.idempotency") == [("k4",)]
         assert "idempotency-replayed" not in (await post(client, "k1")).headers
 
     async def test_in_the_background(self, client: httpx.AsyncClient, tables: Database, events: list[Event]) -> None:
         await post(client)
-        async with forgetting(tables, 0.001, events.append, interval=0.01):
+        async with cleanup(tables, 0.001, events.append, interval=0.01):
             while await rows(tables, "SELECT FROM fencing.idempotency"):
                 await asyncio.sleep(0.01)
 
     async def test_trouble_is_an_event(self, tables: Database, events: list[Event]) -> None:
         await tables.run(lambda transaction: transaction.execute("DROP TABLE fencing.idempotency"))
-        async with forgetting(tables, 1, events.append, interval=0.01):
+        async with cleanup(tables, 1, events.append, interval=0.01):
             while not any("idempotency" in str(event) for event in events):
                 await asyncio.sleep(0.01)
 

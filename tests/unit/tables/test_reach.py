@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.fencing.resource import Template
-from gateway.tables.catalog.side_effects import warnings
+from gateway.tables.catalog import side_effects
 from gateway.tables.catalog.snapshot import Cascade, Snapshot, Table, Trigger
 from gateway.tables.naming.plan import Rule
 from tests.unit.tables.samples import column, table
@@ -19,9 +19,9 @@ ITEMS = table(column("id"), column("order_id"), column("number"), name="items")
 def texts(*tables: Table, **rules: str) -> Sequence[str]:
     known = {name: Rule(Template.parse(text)) for name, text in rules.items()}
     snapshot = Snapshot({(each.schema, each.name): each for each in tables})
-    found = warnings(snapshot, lambda schema, name: known.get(name, Rule()))
-    assert all(warning.advice for warning in found)
-    return [f"{warning.table}: {warning.text}" for warning in found]
+    found = side_effects.find(snapshot, lambda schema, name: known.get(name, Rule()))
+    assert all(one.advice for one in found)
+    return [f"{one.table}: {one.text}" for one in found]
 
 
 @pytest.mark.parametrize(
