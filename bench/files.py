@@ -147,21 +147,18 @@ async def _common(request: Callable[[], Any], expected: set[int]) -> tuple[str, 
 
 @asynccontextmanager
 async def _started(server: Server) -> AsyncIterator[Client]:
-    """Start a gateway with one table and one bucket, and connect to it."""
-    async with (
-        fresh_database(server) as dsn,
-        serve(S3Double(buckets=["bucket"])) as endpoint,
-        running(config(dsn, endpoint), log) as origin,
-    ):
+    """Start a gateway in front of one table and one bucket, and connect to it."""
+    async with fresh_database(server) as dsn, serve(S3Double(buckets=["bucket"])) as endpoint:
         connection = await asyncpg.connect(dsn)
         await connection.execute(TABLE)
         await connection.close()
-        address = urlsplit(origin)
-        reader, writer = await asyncio.open_connection(address.hostname, address.port)
-        try:
-            yield Client(reader, writer, address.netloc)
-        finally:
-            writer.close()
+        async with running(config(dsn, endpoint), log) as origin:
+            address = urlsplit(origin)
+            reader, writer = await asyncio.open_connection(address.hostname, address.port)
+            try:
+                yield Client(reader, writer, address.netloc)
+            finally:
+                writer.close()
 
 
 def main(words: Iterable[str]) -> None:

@@ -150,7 +150,7 @@ class Gateway:
         """What is asked for, as it is called in metrics, and whoever serves that."""
         head = Head.of(scope)
         path = head.path
-        if self._objects is not None and bucket_of_host(head.headers, self._domains) is not None:
+        if self._domains and self._objects is not None and bucket_of_host(head.headers, self._domains) is not None:
             return "objects", self._objects
         if path.startswith(self._table_prefixes):
             return "tables", self._tables

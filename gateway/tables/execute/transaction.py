@@ -192,7 +192,8 @@ class FencedTransactions:
         self._observe(COMMIT_AFTER)
         for accepted in outcome.accepted:
             self._observe(accepted)
-        self._audit.tell(outcome.noted)
+        if outcome.noted:
+            self._audit.tell(outcome.noted)
 
     async def _admit(self, unit: UnitOfWork, claims: Claims) -> dict[str, Implausible]:
         """Return the tokens that policies do not take, by resource, if their rules only observe.
