@@ -1,4 +1,4 @@
-"""Changes the database announces are known before anybody asks; what was announced to nobody is known all the same."""
+"""The watcher reloads the schema cache when the database announces a change, and finds changes it was not told of."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -64,7 +64,7 @@ def knows(plane: TablePlane, name: str) -> bool:
     "announcement",
     ["NOTIFY pgrst", "NOTIFY pgrst, 'reload schema'", "NOTIFY fencing_catalog", "NOTIFY fencing_catalog, 'x'"],
 )
-async def test_what_is_announced_is_known(
+async def test_an_announced_change_reloads_the_schema_cache(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, announcement: str, tables: Database
 ) -> None:
     async with plane.running(partial(listening, dsn, PATIENCE)):
@@ -78,7 +78,7 @@ async def test_what_is_announced_is_known(
         await until(lambda: not knows(plane, "fresh"))
 
 
-async def test_the_snippet_of_the_documentation_announces_by_itself(
+async def test_the_event_trigger_of_the_documentation_announces_changes(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, tables: Database
 ) -> None:
     blocks = (ROOT / "docs" / "operations.md").read_text().split("```sql\n")[1:]
@@ -93,7 +93,7 @@ async def test_the_snippet_of_the_documentation_announces_by_itself(
         await until(lambda: not knows(plane, "fresh"))
 
 
-async def test_what_was_announced_while_nobody_listened_is_known(
+async def test_a_change_announced_while_no_session_listened_is_found(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, tables: Database, events: list[Event]
 ) -> None:
     async with plane.running(partial(listening, dsn, PATIENCE)):
@@ -109,7 +109,7 @@ async def test_what_was_announced_while_nobody_listened_is_known(
         await until(lambda: knows(plane, "fresher"))
 
 
-async def test_a_database_that_is_away_is_waited_for(
+async def test_the_watcher_waits_for_an_unreachable_database(
     plane: TablePlane, client: httpx.AsyncClient, dsn: str, tables: Database, events: list[Event]
 ) -> None:
     addresses = ["postgresql://postgres@127.0.0.1:1/nowhere"] * 3 + [dsn]
@@ -121,7 +121,7 @@ async def test_a_database_that_is_away_is_waited_for(
 
 
 @pytest.mark.parametrize("listens", [True, False])
-async def test_what_is_to_be_warned_of_is_found_at_start(
+async def test_side_effects_are_announced_at_the_start(
     plane: TablePlane,
     operator: "asyncpg.Connection[asyncpg.Record]",
     dsn: str,
