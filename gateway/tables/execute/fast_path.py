@@ -35,8 +35,8 @@ from gateway.tables.dialect.response import Accepted, Response, Row, Written, ch
 from gateway.tables.execute import recipes
 from gateway.tables.execute.batch import Batches
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
-from gateway.tables.execute.planning import Sender, Write
-from gateway.tables.execute.recipes import Form, Forms, Plain, ReadRecipe, WriteRecipe
+from gateway.tables.execute.planning import PlannedWrite, Sender
+from gateway.tables.execute.recipes import FormReader, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
 from gateway.tables.execute.storms import Storms
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
@@ -62,7 +62,7 @@ class Candidate:
     ``sent``: a statement of this request was sent and wrote nothing, so no second one is sent.
     """
 
-    plain: Plain | None
+    plain: PlainRequest | None
     sent: bool = False
 
 
@@ -110,9 +110,9 @@ class FastPath:
         # Fences that were higher than a token shown to them. A fence never goes down, so a write with a lower token is
         # not sent again. Its answer is what the database says when the refusal is recorded.
         self._overtaken: dict[str, Token] = {}
-        self._forms = Forms()
-        self._writes: dict[Form, _LearntForm] = {}
-        self._reads: dict[Form, _LearntRead] = {}
+        self._forms = FormReader()
+        self._writes: dict[RequestForm, _LearntForm] = {}
+        self._reads: dict[RequestForm, _LearntRead] = {}
 
     def candidate(self, head: Head) -> Candidate:
         """Return the request as a candidate for the fast path."""
@@ -139,7 +139,7 @@ class FastPath:
                 raise
         return None
 
-    async def execute(self, candidate: Candidate, write: Write, key: Key | None) -> Response | None:
+    async def execute(self, candidate: Candidate, write: PlannedWrite, key: Key | None) -> Response | None:
         """Execute a planned write by one statement, and keep its recipe if it is plain. ``key``: to keep the answer by.
 
         Return None if the write is not eligible, or if the fence does not confirm the token. Raises what ``_confirm``
@@ -186,7 +186,7 @@ class FastPath:
         self._reads[plain.form] = _LearntRead(recipe, cached, self._profile(plain, b"accept-profile", cached))
 
     def _learn_write(
-        self, plain: Plain, write: Write, columns: tuple[str, ...], statement: Statement, values: Values
+        self, plain: PlainRequest, write: PlannedWrite, columns: tuple[str, ...], statement: Statement, values: Values
     ) -> None:
         cached = write.cached
         recipe = recipes.write_recipe(plain, write.request, columns, cached.naming(), statement, values)
@@ -200,13 +200,13 @@ class FastPath:
         profile = self._profile(plain, b"content-profile", cached)
         form.by_body[columns] = _LearntWrite(recipe, cached, profile, WriteAccepted("tables", cached.name, "recipe"))
 
-    def _profile(self, plain: Plain, header: bytes, cached: CachedTable) -> Headers:
+    def _profile(self, plain: PlainRequest, header: bytes, cached: CachedTable) -> Headers:
         """Return the header of an answer that names its schema, if the request names one or several are exposed."""
         shown = self._several_schemas or header in plain.headers
         return [(b"content-profile", cached.table.schema.encode())] if shown else []
 
     async def _write(
-        self, candidate: Candidate, plain: Plain, content: bytes, sender: Callable[[], Sender]
+        self, candidate: Candidate, plain: PlainRequest, content: bytes, sender: Callable[[], Sender]
     ) -> Response | None:
         """Answer a write by the recipe of its form. Return None if there is no recipe, or nothing is confirmed."""
         form = self._writes[plain.form]
@@ -243,7 +243,7 @@ class FastPath:
         answer.headers.extend(learnt.profile)
         return answer
 
-    async def _read(self, plain: Plain, query_string: bytes) -> Response | None:
+    async def _read(self, plain: PlainRequest, query_string: bytes) -> Response | None:
         """Answer a read by the recipe of its form. Return None if the recipe is out of date."""
         learnt = self._reads[plain.form]
         if not learnt.cached.current:
@@ -304,7 +304,7 @@ class FastPath:
         raise refusal(rejection)
 
 
-def _is_eligible(write: Write, columns: tuple[str, ...]) -> bool:
+def _is_eligible(write: PlannedWrite, columns: tuple[str, ...]) -> bool:
     """Return whether one statement can do all of a planned write: one resource, and nothing to undo afterwards."""
     request, rule = write.request, write.cached.rule
     return (

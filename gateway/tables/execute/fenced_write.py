@@ -15,7 +15,7 @@ from gateway.tables.dialect.etags import row_changed
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Row, Written, check_affected, check_put, check_single
-from gateway.tables.execute.planning import Write
+from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.naming.plan import table_resource
 from gateway.tables.sql.schema_check import unchanged
 from gateway.tables.sql.shape import lower_filters, lower_write
@@ -55,7 +55,7 @@ class Claims:
     """Resources whose fences are obeyed, because an enforcing rule has led to them."""
 
     @classmethod
-    def of(cls, writes: Sequence[Write]) -> "Claims":
+    def of(cls, writes: Sequence[PlannedWrite]) -> "Claims":
         """Return the claims of writes.
 
         Raises ``RequestMalformed`` if two writes show different tokens, or holders, for one resource.
@@ -113,7 +113,9 @@ def unenforced(claims: Sequence[Claimed]) -> list[Claimed]:
     return [one for one in claims if not one.decision.passes]
 
 
-def accepted_under(write: Write, higher: Sequence[Claimed] = (), unclaimed: AbstractSet[str] = frozenset()) -> Accepted:
+def accepted_under(
+    write: PlannedWrite, higher: Sequence[Claimed] = (), unclaimed: AbstractSet[str] = frozenset()
+) -> Accepted:
     """Return the fences that a write was accepted under.
 
     They carry its tokens, except ``higher`` ones, which it passed in observe mode. ``unclaimed``: resources that it
@@ -138,7 +140,7 @@ class _Demand:
     strict: bool
 
 
-def _groups(writes: Sequence[Write]) -> Iterator[ClaimGroup]:
+def _groups(writes: Sequence[PlannedWrite]) -> Iterator[ClaimGroup]:
     """Group resources that are claimed alike and are neighbours in the order of names."""
     if len(writes) == 1:
         (write,) = writes
@@ -160,7 +162,7 @@ def _groups(writes: Sequence[Write]) -> Iterator[ClaimGroup]:
         yield ClaimGroup(resources, tokens, Equal.STRICT if strict else Equal.ACCEPT)
 
 
-def _demands(writes: Sequence[Write]) -> dict[str, _Demand]:
+def _demands(writes: Sequence[PlannedWrite]) -> dict[str, _Demand]:
     demands: dict[str, _Demand] = {}
     for number, write in enumerate(writes):
         if write.tokens is None:
@@ -194,7 +196,7 @@ class ObservedRefusal:
     fence: Fence | None = None
 
 
-def written_columns(write: Write) -> tuple[tuple[str, ...], bool]:
+def written_columns(write: PlannedWrite) -> tuple[tuple[str, ...], bool]:
     """Return the columns that a statement writes, and whether it inserts one row of nothing but defaults."""
     payload = write.payload
     if payload is None or not payload.rows:
@@ -206,7 +208,7 @@ def written_columns(write: Write) -> tuple[tuple[str, ...], bool]:
     return (), True
 
 
-async def execute(transaction: Transaction, write: Write) -> tuple[Written, list[ObservedRefusal]]:
+async def execute(transaction: Transaction, write: PlannedWrite) -> tuple[Written, list[ObservedRefusal]]:
     """Write, and verify the touched rows.
 
     Any error has to undo the transaction: ``RowChanged``, ``ResourceMismatch``, ``DialectError`` or ``SqlError``.
@@ -235,7 +237,7 @@ async def execute(transaction: Transaction, write: Write) -> tuple[Written, list
     return written, [ObservedRefusal(row["stray"] or table_resource(write.cached.table), failure.code)]
 
 
-async def _locked_version(transaction: Transaction, write: Write) -> str | None:
+async def _locked_version(transaction: Transaction, write: PlannedWrite) -> str | None:
     """Lock the one row and return its ETag, which cannot change any more. None if there is no row.
 
     Raises ``RowChanged`` if the ETag does not meet the preconditions.
@@ -246,7 +248,7 @@ async def _locked_version(transaction: Transaction, write: Write) -> str | None:
     return current
 
 
-async def _version(transaction: Transaction, write: Write) -> str | None:
+async def _version(transaction: Transaction, write: PlannedWrite) -> str | None:
     filters, values = lower_filters(write.request.query.filters)
     statement = write.cached.statements.version_of(filters)
     rows = await transaction.fetch(statement.text, *statement.arrange(values))
@@ -255,14 +257,14 @@ async def _version(transaction: Transaction, write: Write) -> str | None:
     return rows[0]["etag"] if rows else None
 
 
-async def _check_absent(transaction: Transaction, write: Write) -> None:
+async def _check_absent(transaction: Transaction, write: PlannedWrite) -> None:
     """Raise ``RowChanged`` if another session has created, meanwhile, the row that this write was to create."""
     current = await _version(transaction, write)
     if current is not None:
         raise row_changed(current)
 
 
-async def _row(transaction: Transaction, write: Write, *, creates: bool) -> Row:
+async def _row(transaction: Transaction, write: PlannedWrite, *, creates: bool) -> Row:
     """Return the row in which the statement reports what it did. ``creates``: it leaves an existing row alone."""
     cached = write.cached
     columns, default_row = written_columns(write)

@@ -19,7 +19,7 @@ from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written, check_affected, check_single
-from gateway.tables.execute.planning import EffectivePreferences, Sender, Write, explicit_of, key_of, tokens_of
+from gateway.tables.execute.planning import EffectivePreferences, PlannedWrite, Sender, explicit_of, key_of, tokens_of
 from gateway.tables.execute.reads import Reader
 from gateway.tables.execute.transaction import FencedTransactions, UnitOfWork
 from gateway.tables.naming.plan import Rule
@@ -31,7 +31,7 @@ from gateway.tables.sql.statements import Statements
 
 
 @dataclass(frozen=True, slots=True)
-class _PlannedCall:
+class _Call:
     """One call: all that is decided before the database is asked to run it."""
 
     request: Request
@@ -119,9 +119,7 @@ class FunctionCalls:
 
         return await self._functions.using(work)
 
-    async def _planned(
-        self, wanted: Request, headers: Mapping[bytes, str], choice: Choice, given: Arguments
-    ) -> _PlannedCall:
+    async def _planned(self, wanted: Request, headers: Mapping[bytes, str], choice: Choice, given: Arguments) -> _Call:
         wanted = self._reader.capped(await self._preferences.applied(wanted, headers))
         check_preconditions(wanted.preconditions, wanted.method, wanted.query, choice.function.result)
         if wanted.query.embeds:
@@ -135,9 +133,9 @@ class FunctionCalls:
         shape = CallShape(choice.function, tuple(sorted(given.names or ())), choice.whole, read)
         statement = function_call.statement(shape)
         values["payload"] = given.payload(choice.function, whole=choice.whole)
-        return _PlannedCall(wanted, choice, statement.text, statement.arrange(values), self._reader)
+        return _Call(wanted, choice, statement.text, statement.arrange(values), self._reader)
 
-    def _write(self, call: _PlannedCall, shown: FencingHeaders, sender: Sender, content: bytes) -> Write:
+    def _write(self, call: _Call, shown: FencingHeaders, sender: Sender, content: bytes) -> PlannedWrite:
         tokens, names = tokens_of(shown, self._rule), tuple(sorted(set(explicit_of(shown).names)))
         table = call.choice.function.result
         objection: GatewayError | None = None
@@ -151,7 +149,7 @@ class FunctionCalls:
         if objection is not None and self._rule.mode is Mode.ENFORCE:
             raise objection
         cached = CachedTable(table, self._rule, None, Statements(table, None))
-        return Write(call.request, None, content, cached, tokens, names or None, sender, objection, call=call)
+        return PlannedWrite(call.request, None, content, cached, tokens, names or None, sender, objection, call=call)
 
 
 def not_callable(method: str) -> DialectError:

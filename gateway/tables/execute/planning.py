@@ -168,7 +168,7 @@ def explicit_of(shown: FencingHeaders) -> Explicit:
     return NOTHING_NAMED if shown.resource is None else Explicit((shown.resource,))
 
 
-class Call(Protocol):
+class PlannedCall(Protocol):
     """A function call that may write. The gateway cannot verify its effects, so it runs under the claims it names."""
 
     async def carry_out(self, transaction: Transaction) -> Written:
@@ -179,7 +179,7 @@ class Call(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class PlannedWrite:
     """One planned write: all that is decided before the database is asked to write.
 
     In observe mode ``tokens`` is None if the write shows none, and ``claimed`` is None if no resource can be derived.
@@ -198,7 +198,7 @@ class Write:
     sender: Sender
     objection: GatewayError | None = None
     guarded: bool = False
-    call: Call | None = None
+    call: PlannedCall | None = None
 
     def attempts(self) -> Callable[[str], Attempt]:
         """Return the write as the record shows it beside each resource, with the token that was shown for it."""
@@ -240,7 +240,7 @@ class Planner:
     def __init__(self, database: Database, preferences: EffectivePreferences) -> None:
         self._database, self._preferences = database, preferences
 
-    async def plan(self, parsed: ParsedWrite, cached: CachedTable) -> Write:
+    async def plan(self, parsed: ParsedWrite, cached: CachedTable) -> PlannedWrite:
         """Return the planned write.
 
         Raises ``DialectError``, ``ConditionUnsupported``, ``ResourceUnderivable``, ``ResourceMismatch`` or
@@ -253,7 +253,7 @@ class Planner:
         claimed, guarded, objection = await self._claimed(wanted, parsed.payload, cached, explicit_of(parsed.shown))
         if parsed.tokens is None:
             objection = TokenRequired("The write carries no fencing token.")
-        return Write(
+        return PlannedWrite(
             wanted, parsed.payload, parsed.body, cached, parsed.tokens, claimed, parsed.sender, objection, guarded
         )
 

@@ -40,7 +40,7 @@ _PLAIN_FILTER = re.compile(rb"([a-z_][a-z0-9_]{0,62})=eq\.([A-Za-z0-9_.:-]{1,200
 _PARAMETERS = frozenset(name.encode() for name in RESERVED)
 
 
-class Form(NamedTuple):
+class RequestForm(NamedTuple):
     """A plain request without its values. ``parameters`` are names of filters, or other parameters as sent."""
 
     method: str
@@ -49,10 +49,10 @@ class Form(NamedTuple):
     parameters: tuple[bytes | str, ...]
 
 
-class Plain(NamedTuple):
+class PlainRequest(NamedTuple):
     """A plain request: its form, the values of its filters in order, and its headers."""
 
-    form: Form
+    form: RequestForm
     values: list[str]
     headers: Headers
 
@@ -61,14 +61,14 @@ class Plain(NamedTuple):
         return _fencing_headers(*map(self.headers.get, _FENCING))
 
 
-class Forms:
+class FormReader:
     """Tells plain requests from others."""
 
     def __init__(self) -> None:
         # Clients repeat the same names in the same order.
         self._plain: dict[tuple[bytes, ...], bool] = {}
 
-    def read(self, head: Head) -> Plain | None:
+    def read(self, head: Head) -> PlainRequest | None:
         """Return the request as a form and its values. None if it is not plain."""
         pairs = head.headers
         headers = dict(pairs)
@@ -91,8 +91,8 @@ class Forms:
                 parameters.append(part)
             else:
                 return None
-        form = Form(head.method, head.path, tuple(map(headers.get, _IN_FORM)), tuple(parameters))
-        return Plain(form, values, headers)
+        form = RequestForm(head.method, head.path, tuple(map(headers.get, _IN_FORM)), tuple(parameters))
+        return PlainRequest(form, values, headers)
 
     def _learnt(self, names: tuple[bytes, ...]) -> bool:
         if len(self._plain) >= MOST_NAMES:
@@ -156,7 +156,7 @@ class ReadRecipe:
 
 
 def write_recipe(
-    plain: Plain,
+    plain: PlainRequest,
     request: Request,
     columns: Sequence[str],
     named: Naming,
@@ -183,7 +183,7 @@ def write_recipe(
 
 
 def read_recipe(
-    plain: Plain, request: Request, table: Table, statement: Statement, values: Mapping[str, object]
+    plain: PlainRequest, request: Request, table: Table, statement: Statement, values: Mapping[str, object]
 ) -> ReadRecipe | None:
     """Return the recipe of a read of one row by its whole key. None for any other: a scan would delay its batch."""
     if (
@@ -199,7 +199,7 @@ def read_recipe(
 _JSON = b"application/json"
 
 
-def _is_understood(plain: Plain, request: Request) -> bool:
+def _is_understood(plain: PlainRequest, request: Request) -> bool:
     """Return whether the parsed request has the same filters as the plain one, in the same order."""
     names = [one for one in plain.form.parameters if isinstance(one, str)]
     return request.query.filters == tuple(

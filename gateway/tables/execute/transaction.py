@@ -40,7 +40,7 @@ from gateway.tables.execute.fenced_write import (
     accepted_under,
 )
 from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay
-from gateway.tables.execute.planning import Write
+from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.naming.plan import table_resource
 
 CLAIM_AFTER = StepReached("tables.claim.after")
@@ -72,7 +72,7 @@ class UnitOfWork:
     ``key``: the answer is kept under it. ``combine`` makes one answer of those of a list. None: there is no list.
     """
 
-    writes: Sequence[Write]
+    writes: Sequence[PlannedWrite]
     key: Key | None = None
     combine: Callable[[Sequence[Response]], Response] | None = None
 
@@ -128,7 +128,7 @@ class _Unenforced:
     refused: Sequence[Claimed]
     implausible: Mapping[str, Implausible]
 
-    def of(self, write: Write) -> "_Unenforced":
+    def of(self, write: PlannedWrite) -> "_Unenforced":
         """Return those of one write."""
         own = set(write.claimed or ())
         implausible = {name: one for name, one in self.implausible.items() if name in own}
@@ -271,7 +271,7 @@ class FencedTransactions:
         return _Outcome(unit.answer(answers), accepted, noted)
 
     async def _write(
-        self, transaction: Transaction, write: Write, unenforced: _Unenforced, *, alone: bool
+        self, transaction: Transaction, write: PlannedWrite, unenforced: _Unenforced, *, alone: bool
     ) -> tuple[Response, list[Rejection]]:
         """Execute one write. Return its answer and its entries in the record, if observe mode lets it pass."""
         written, observed = await fenced_write.execute(transaction, write)
@@ -296,7 +296,7 @@ class FencedTransactions:
         return _answer(write, written, under), await self._noted(transaction, write, observed)
 
     async def _noted(
-        self, transaction: Transaction, write: Write, observed: Sequence[ObservedRefusal]
+        self, transaction: Transaction, write: PlannedWrite, observed: Sequence[ObservedRefusal]
     ) -> list[Rejection]:
         if not observed:
             return []
@@ -325,7 +325,7 @@ class FencedTransactions:
                 await self._settle(resource, claims.presented(resource), caller)
 
 
-def _answer(write: Write, written: Written, under: Accepted) -> Response:
+def _answer(write: PlannedWrite, written: Written, under: Accepted) -> Response:
     if write.call is not None:
         return write.call.answer(written, under)
     return response.write(write.request, write.cached.table, written, under, write.sender.path)

@@ -9,7 +9,7 @@ from gateway.http.head import Head
 from gateway.tables.dialect import body
 from gateway.tables.dialect.request import parse
 from gateway.tables.execute import recipes
-from gateway.tables.execute.recipes import Form, Forms, WriteRecipe
+from gateway.tables.execute.recipes import FormReader, RequestForm, WriteRecipe
 from gateway.tables.naming.plan import Rule, naming
 from gateway.tables.sql.shape import CHECKS, lower_write
 from gateway.tables.sql.statements import Statements
@@ -27,11 +27,11 @@ def head(
 
 
 def test_requests_that_differ_in_values_have_one_form() -> None:
-    forms = Forms()
+    forms = FormReader()
     one, other = forms.read(head(query="id=eq.1&owner=eq.ann")), forms.read(head(query="id=eq.22&owner=eq.bob"))
     assert one is not None
     assert other is not None
-    assert one.form == other.form == Form("PATCH", "/v1/tables/accounts", (None,) * 5, ("id", "owner"))
+    assert one.form == other.form == RequestForm("PATCH", "/v1/tables/accounts", (None,) * 5, ("id", "owner"))
     assert (one.values, other.values) == (["1", "ann"], ["22", "bob"])
 
 
@@ -50,7 +50,7 @@ def test_requests_that_differ_in_values_have_one_form() -> None:
     ],
 )
 def test_everything_but_values_is_part_of_the_form(changed: Head) -> None:
-    forms = Forms()
+    forms = FormReader()
     plain, other = forms.read(head()), forms.read(changed)
     assert plain is not None
     assert other is not None
@@ -64,7 +64,7 @@ def test_fencing_headers_are_not_part_of_the_form() -> None:
         (b"fencing-resource", b"public.accounts/1"),
         (b"fencing-sequencer", proof),
     ]
-    forms = Forms()
+    forms = FormReader()
     silent, telling = forms.read(head()), forms.read(head(headers=[*TOKEN, *said]))
     assert silent is not None
     assert telling is not None
@@ -83,7 +83,7 @@ def test_fencing_headers_are_not_part_of_the_form() -> None:
     ],
 )  # fmt: skip
 def test_other_filters_have_no_form(query: str) -> None:
-    assert Forms().read(head(query=query)) is None
+    assert FormReader().read(head(query=query)) is None
 
 
 @pytest.mark.parametrize(
@@ -95,26 +95,26 @@ def test_other_filters_have_no_form(query: str) -> None:
     ],
 )  # fmt: skip
 def test_a_request_with_another_header_of_the_dialect_has_no_form(header: bytes) -> None:
-    forms = Forms()
+    forms = FormReader()
     for _ in range(2):
         assert forms.read(head(headers=[*TOKEN, (header, b"x")])) is None
 
 
 def test_a_request_with_a_repeated_header_has_no_form() -> None:
-    forms = Forms()
+    forms = FormReader()
     assert forms.read(head()) is not None
     assert forms.read(head(headers=[*TOKEN, (b"fencing-token", b"6")])) is None
 
 
 def test_the_cache_of_header_names_is_bounded() -> None:
-    forms = Forms()
+    forms = FormReader()
     for number in range(3 * recipes.MOST_NAMES):
         assert forms.read(head(headers=[*TOKEN, (b"x-%d" % number, b"")])) is not None
     assert len(forms._plain) <= recipes.MOST_NAMES
 
 
 def learnt(method: str, query: str, content: str, template_of: Rule | None = None) -> WriteRecipe | None:
-    plain = Forms().read(head(method, query))
+    plain = FormReader().read(head(method, query))
     assert plain is not None
     wanted = parse(method, query.encode(), {})
     named = naming(ACCOUNTS, template_of or Rule())
