@@ -36,7 +36,7 @@ from gateway.tables.dialect.request import READS, WRITES, Target
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute import planning
 from gateway.tables.execute.fast_path import Candidate, FastPath
-from gateway.tables.execute.function_calls import FunctionCalls, not_callable
+from gateway.tables.execute.function_calls import FunctionCalls
 from gateway.tables.execute.planning import EffectivePreferences, ParsedWrite, Planner, Sender
 from gateway.tables.execute.reads import Description, Reader, ReadSettings
 from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork
@@ -166,7 +166,8 @@ class TablePlane:
         headers = request.headings(head.headers)
         target = request.target(name, request.profile_of(head.method, headers), self._exposure.schemas)
         if kind == "function":
-            answer = await self._call(incoming, target, headers)
+            content, sender = partial(self._content, incoming), partial(self._sender, incoming)
+            answer = await self._function_calls.answer(head, target, headers, sender, content)
         elif kind == "root":
             answer = await self._description.answer(head.method, target.schema, headers)
         elif head.method in WRITES:
@@ -212,18 +213,6 @@ class TablePlane:
             return await self._reader.execute(incoming.candidate, wanted, cached, head.path, head.query_string)
 
         return await self._schema_cache.using(target.schema, target.name, work)
-
-    async def _call(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
-        head = incoming.head
-        if head.method == "OPTIONS":
-            return await self._function_calls.options(target)
-        if head.method in READS:
-            return await self._function_calls.read(target, head.method, head.query_string, headers)
-        if head.method != "POST":
-            raise not_callable(head.method)
-        shown = fencing_headers.read(head.headers, pairs=True)
-        content = partial(self._content, incoming)
-        return await self._function_calls.post(target, headers, shown, self._sender(incoming), content)
 
     async def transact(self, scope: Scope, receive: Receive, principal: Principal) -> Response:
         """Execute a list of writes and return the answer. Raises ``GatewayError`` if none has taken effect."""

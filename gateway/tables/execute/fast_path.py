@@ -14,12 +14,13 @@ Statements of concurrent requests share round trips. Reads of one row by its key
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from gateway.admission import Admission
 from gateway.db.database import Database, asks_again
 from gateway.db.idempotency import Key
 from gateway.errors import GatewayError, SqlError, Unavailable
+from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt
 from gateway.fencing.refusal import refusal
 from gateway.fencing.rules import Equal, Mode
@@ -29,6 +30,7 @@ from gateway.http.head import Head
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record.audit import Audit
 from gateway.tables.dialect import body, response
+from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Response, Row, Written, check_put
@@ -66,8 +68,7 @@ class Candidate:
     sent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _LearntWrite:
+class _LearntWrite(NamedTuple):
     """A recipe and the cached table it was learnt from. ``profile``: headers that name the schema, if one is to.
 
     ``accepted``: the event of a write that took effect by it.
@@ -79,11 +80,20 @@ class _LearntWrite:
     accepted: WriteAccepted
 
 
-@dataclass(frozen=True, slots=True)
-class _LearntRead:
+class _LearntRead(NamedTuple):
     recipe: ReadRecipe
     cached: CachedTable
     profile: Headers
+
+
+class _Match(NamedTuple):
+    """A write with its recipe: the resource and the token that it claims, its fencing headers and its body."""
+
+    learnt: _LearntWrite
+    resource: str
+    token: Token
+    shown: FencingHeaders
+    payload: Payload | None
 
 
 @dataclass(slots=True)
@@ -209,6 +219,29 @@ class FastPath:
         self, candidate: Candidate, plain: PlainRequest, content: bytes, sender: Callable[[], Sender]
     ) -> Response | None:
         """Answer a write by the recipe of its form. Return None if there is no recipe, or nothing is confirmed."""
+        match = self._match(plain, content)
+        if match is None:
+            return None
+        (recipe, cached, profile, event), resource, token, shown, payload = match
+        arguments = recipe.arguments(resource, shown, plain.values, payload)
+        size = len(content) + len(resource)
+        row = await self._confirm(
+            recipe.statement, arguments, resource, token, size,
+            lambda: sender().attempt(token, shown.holder, content, cached.name),
+        )  # fmt: skip
+        if row is None:
+            candidate.sent = True
+            return None
+        written = Written.from_row(row)
+        check_put(recipe.request, written.touched)
+        self._observe(event)
+        under = Accepted(token, (resource,))
+        answer = response.write(recipe.request, cached.table, written, under, plain.form.path)
+        answer.headers.extend(profile)
+        return answer
+
+    def _match(self, plain: PlainRequest, content: bytes) -> _Match | None:
+        """Return the recipe of a write and what it claims. None if the write has to be planned."""
         form = self._writes[plain.form]
         if len(content) > LARGE:
             return None
@@ -222,26 +255,10 @@ class FastPath:
             return None
         if payload is not None and len(payload.rows) != 1:
             return None
-        recipe, cached = learnt.recipe, learnt.cached
-        resource = recipe.resource(plain.values, payload)
+        resource = learnt.recipe.resource(plain.values, payload)
         if resource is None or shown.resource not in (None, resource) or self._admits_each_time(resource, shown.token):
             return None
-        arguments = recipe.arguments(resource, shown, plain.values, payload)
-        size = len(content) + len(resource)
-        row = await self._confirm(
-            recipe.statement, arguments, resource, shown.token, size,
-            lambda: sender().attempt(shown.token, shown.holder, content, cached.name),
-        )  # fmt: skip
-        if row is None:
-            candidate.sent = True
-            return None
-        written = Written.from_row(row)
-        check_put(recipe.request, written.touched)
-        self._observe(learnt.accepted)
-        accepted = Accepted(shown.token, (resource,))
-        answer = response.write(recipe.request, cached.table, written, accepted, plain.form.path)
-        answer.headers.extend(learnt.profile)
-        return answer
+        return _Match(learnt, resource, shown.token, shown, payload)
 
     async def _read(self, plain: PlainRequest, query_string: bytes) -> Response | None:
         """Answer a read by the recipe of its form. Return None if the recipe is out of date."""

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 
 from gateway.db.database import Transaction
 from gateway.errors import DialectError, GatewayError, ResourceUnderivable, TokenRequired
+from gateway.fencing import headers as fencing_headers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.rules import Mode
 from gateway.http.body import offload
+from gateway.http.head import Head
 from gateway.tables.catalog.functions import Choice, Functions
 from gateway.tables.dialect import arguments, media, openapi, request, response
 from gateway.tables.dialect.arguments import Arguments
 from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
-from gateway.tables.dialect.request import Request, Target
+from gateway.tables.dialect.request import READS, Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written, check_affected, check_single
 from gateway.tables.execute.planning import EffectivePreferences, PlannedWrite, Sender, explicit_of, key_of, tokens_of
 from gateway.tables.execute.reads import Reader
@@ -72,7 +74,25 @@ class FunctionCalls:
         self._functions, self._preferences, self._reader = functions, preferences, reader
         self._transactions, self._rule = transactions, rule
 
-    async def options(self, target: Target) -> Response:
+    async def answer(
+        self,
+        head: Head,
+        target: Target,
+        headers: Mapping[bytes, str],
+        sender: Callable[[], Sender],
+        content: Callable[[], Awaitable[bytes]],
+    ) -> Response:
+        """Answer a call by any method. ``headers`` by lower-case name; ``content`` reads the body."""
+        if head.method == "OPTIONS":
+            return await self._options(target)
+        if head.method in READS:
+            return await self._read(target, head.method, head.query_string, headers)
+        if head.method != "POST":
+            raise DialectError("PGRST101", 405, f"Cannot use the {head.method[:20]} method on RPC")
+        shown = fencing_headers.read(head.headers, pairs=True)
+        return await self._post(target, headers, shown, sender(), content)
+
+    async def _options(self, target: Target) -> Response:
         """Return which methods a function allows. Raises PGRST202 if there is none of this name."""
         functions = await self._functions.all()
         forms = functions.forms.get((target.schema, target.name), ())
@@ -81,7 +101,7 @@ class FunctionCalls:
         reads = any(not one.writes for one in forms)
         return openapi.allowed("OPTIONS", *(("GET", "HEAD") if reads else ()), "POST")
 
-    async def read(self, target: Target, method: str, query_string: bytes, headers: Mapping[bytes, str]) -> Response:
+    async def _read(self, target: Target, method: str, query_string: bytes, headers: Mapping[bytes, str]) -> Response:
         """Answer GET or HEAD, with the arguments in the query. A function that tries to write fails (25006, 405)."""
         given, rest = arguments.from_query(query_string)
         wanted = request.parse(method, rest, headers)
@@ -93,7 +113,7 @@ class FunctionCalls:
 
         return await self._functions.using(work)
 
-    async def post(
+    async def _post(
         self,
         target: Target,
         headers: Mapping[bytes, str],
@@ -150,8 +170,3 @@ class FunctionCalls:
             raise objection
         cached = CachedTable(table, self._rule, None, Statements(table, None))
         return PlannedWrite(call.request, None, content, cached, tokens, names or None, sender, objection, call=call)
-
-
-def not_callable(method: str) -> DialectError:
-    """Return PGRST101: functions are called by POST, and by GET or HEAD if they only read."""
-    return DialectError("PGRST101", 405, f"Cannot use the {method[:20]} method on RPC")
