@@ -134,7 +134,7 @@ def accepted_under(
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """What writes show for one resource. ``strict``: a write to a strict table claims it."""
+    """The token and holder that writes show for one resource. ``strict``: a write to a strict table claims it."""
 
     shown: Presented
     strict: bool

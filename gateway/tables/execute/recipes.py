@@ -105,8 +105,8 @@ class FormReader:
 class WriteRecipe:
     """How a write of one form, with a body of these columns, becomes one statement under one fence.
 
-    ``sources``: for each field of the resource's name, the position of a filter or the column of the body that has its
-    value, and the pattern of texts that are canonical already. ``fixed`` are the statement's other values.
+    ``sources`` has two things for each field of the resource's name: the position of a filter or the column of the body
+    that has its value, and the pattern of canonical texts. ``fixed``: the statement's other values.
     """
 
     request: Request
