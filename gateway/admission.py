@@ -182,6 +182,8 @@ class Admission:
     ) -> None:
         self._database, self._issuer = database, issuer
         self._policies, self._signer = policies or Policies(), signer or Signer()
+        self.asks_about_any = not self._policies.take_any
+        """Whether ``asks_about`` can be true at all."""
 
     def asks_about(self, resource: str, token: Token) -> bool:
         """Return whether this token is to be shown to ``admit`` although its fence carries it."""

@@ -45,7 +45,7 @@ from gateway.record.capture import Capture
 from gateway.record.following import Follower
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic, flushing
-from gateway.tables.execute.idempotency_cleanup import forgetting
+from gateway.tables.execute import idempotency
 from gateway.tables.pipeline import TablePlane
 from gateway.web import documentation, report
 from gateway.web.rendering import Site
@@ -148,7 +148,7 @@ class Gateway:
         """What is asked for, as it is called in metrics, and whoever serves that."""
         head = Head.of(scope)
         path = head.path
-        if self._objects is not None and bucket_of_host(head.headers, self._domains) is not None:
+        if self._domains and self._objects is not None and bucket_of_host(head.headers, self._domains) is not None:
             return "objects", self._objects
         if path.startswith(self._table_prefixes):
             return "tables", self._tables
@@ -178,8 +178,8 @@ class Gateway:
                 self._sealing.running(),
                 self._follower.running(),
                 flushing(self._database, self._traffic, self._observe),
-                self._tables.following(self._listen),
-                forgetting(self._database, self._retention, self._observe),
+                self._tables.running(self._listen),
+                idempotency.cleanup(self._database, self._retention, self._observe),
                 self._leases.running(),
                 Watching(self._database, self._observe).running(),
                 self._outbox.running(),

@@ -68,7 +68,7 @@ async def reaching(config: Config, database: Database) -> Sequence[Check]:
     """A warning for each cascade, trigger, rule and child that nobody has mapped. Raises ``GatewayError``."""
     snapshot = Snapshot.from_rows(await catalog.relations(database, config.postgres.schemas))
     rules, default = table_rules(config)
-    found = side_effects.warnings(snapshot, lambda schema, name: rules.get(f"{schema}.{name}", default))
+    found = side_effects.find(snapshot, lambda schema, name: rules.get(f"{schema}.{name}", default))
     if not found:
         return [ok("reach", "no write of an exposed table reaches rows whose fences are not claimed")]
     return [warning(f"table {each.table}", each.text, each.advice) for each in found]

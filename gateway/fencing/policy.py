@@ -81,6 +81,8 @@ class Policies:
         # A name that begins otherwise than its pattern needs no closer look.
         self._default = default
         self._rules = tuple((pattern.partition("*")[0], pattern, policy) for pattern, policy in rules)
+        self.take_any = all(policy.tokens is TokenPolicy.ANY for policy in (default, *(policy for _, policy in rules)))
+        """Whether no policy looks at a token that its fence carries already."""
         # Nearly always nothing has to be looked up, and the hot path asks with each write.
         self._never = not any(policy.asks_every_time for policy in (default, *(policy for _, policy in rules)))
 

@@ -1,14 +1,26 @@
-"""The table plane: an ASGI app that speaks PostgREST's dialect and fences every write."""
+"""The table plane: an ASGI app that speaks PostgREST's dialect and fences every write.
+
+The stages of a request, in the order of this file:
+
+1. Receive: authenticate the caller, before the body is read (``__call__``).
+2. Fast path: answer a plain request of a known form by one statement (``_respond``, ``execute/fast_path.py``).
+3. Parse: the path, the headers, the query and the body (``_answer`` and below, ``dialect/``).
+4. Plan: which resources the write claims, and whether the table can do it (``execute/planning.py``, ``naming/``).
+5. Claim and execute: one statement that confirms the claim, or a transaction that claims, writes and verifies
+   (``_execute``; ``execute/fast_path.py``, ``execute/transaction.py``, ``sql/``).
+6. Respond: PostgREST's status, headers and body (``dialect/response.py``; errors: ``dialect/errors.py``).
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from gateway.admission import Admission
 from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.db.database import Database
+from gateway.db.idempotency import Key
 from gateway.db.notifications import Listen
 from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
 from gateway.fencing import headers as fencing_headers
@@ -18,41 +30,33 @@ from gateway.http.origins import origin_of
 from gateway.observe.events import Observe
 from gateway.record.audit import Audit
 from gateway.record.capture import NOTHING, Capture
-from gateway.tables.dialect import errors, media, openapi, request
-from gateway.tables.dialect import openapi as abilities
-from gateway.tables.dialect import request as route
+from gateway.tables.dialect import errors, openapi, request
 from gateway.tables.dialect.cors import Origins
-from gateway.tables.dialect.request import READS, WRITES, Target, unsupported
+from gateway.tables.dialect.request import READS, WRITES, Target
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute import planning
-from gateway.tables.execute.fast_path import FastPath, InVain
-from gateway.tables.execute.function_calls import Caller, KnownFunctions, not_callable
-from gateway.tables.execute.planning import Honouring, Planner, key_of
-from gateway.tables.execute.reads import Reader, ReadSettings
-from gateway.tables.execute.recipes import Plain
-from gateway.tables.execute.sender import Sender
-from gateway.tables.execute.transaction import Settle, SlowPath
-from gateway.tables.execute.write_list import Terms, Transactions, with_details
-from gateway.tables.execute.writes import Writer
+from gateway.tables.execute.fast_path import Candidate, FastPath
+from gateway.tables.execute.function_calls import FunctionCalls
+from gateway.tables.execute.planning import EffectivePreferences, ParsedWrite, Planner, Sender
+from gateway.tables.execute.reads import Description, Reader, ReadSettings
+from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork
+from gateway.tables.execute.write_list import ListSettings, WriteLists, with_details
 from gateway.tables.naming.plan import Rule
-from gateway.tables.schema_cache import Known, KnownTables, following
+from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache, watching
 
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Authenticate: TypeAlias = Callable[[Iterable[tuple[bytes, bytes]]], Principal]
 
-# Classes of SQLSTATE: invalid values, unknown names, unknown schemas.
-_OF_NAMES_AND_VALUES = frozenset(("22", "42", "3F"))
-
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What of the database is served, and where: ``{prefix}{table}`` for each of ``prefixes``.
+    """The part of the database that is served, at ``{prefix}{table}`` for each of ``prefixes``.
 
-    The first of ``schemas`` is the default. ``rules`` go by ``schema.table``; ``max_body`` is in bytes, ``max_rows``
-    the most rows of one answer. ``functions`` are those that can be called, as ``schema.name``. ``tx_override``:
-    callers may have their writes rolled back. ``overrides``: code in the database may set status and headers of
-    answers. ``verbose_errors``: answers repeat the database's details and hints. ``openapi``: the root describes what
-    is served. ``origins`` are those whose pages may read answers; ``*`` for all.
+    The first of ``schemas`` is the default. ``rules`` go by ``schema.table``. ``max_body``: bytes of a body.
+    ``max_rows``: the most rows of one answer. ``functions``: those that can be called, as ``schema.name``.
+    ``tx_override``: callers may have their writes rolled back. ``overrides``: code in the database may set status and
+    headers of answers. ``verbose_errors``: answers repeat the database's details and hints. ``openapi``: the root
+    describes what is served. ``origins``: the origins whose pages may read answers; ``*`` for all.
     """
 
     schemas: tuple[str, ...] = ("public",)
@@ -72,18 +76,18 @@ class Exposure:
 class Incoming(NamedTuple):
     """One request. Plans and recipes come from its frozen ``head``, and from nothing else.
 
-    ``state`` is that of the ASGI scope; ``plain`` is the head as a form and its values, None if it is not plain.
+    ``state`` is that of the ASGI scope.
     """
 
     head: Head
     state: dict[str, Any]
     principal: Principal
     body: Body
-    plain: Plain | None
+    candidate: Candidate
 
 
 class TablePlane:
-    """The ASGI app. Construct it before the database is reachable; it connects when the first request needs it."""
+    """The ASGI app. Construct it before the database is reachable: it connects when the first request needs it."""
 
     def __init__(
         self,
@@ -97,39 +101,125 @@ class TablePlane:
         capture: Capture = NOTHING,
         bodies: Bodies | None = None,
     ) -> None:
-        """``authenticate`` proves the caller from raw headers; ``settle`` is None where there is no object plane;
-        ``capture`` is what is kept of the payloads of refused writes; ``bodies`` reads the bodies of requests.
+        """``authenticate`` proves the caller from raw headers. ``settle`` is None if there is no object plane.
 
-        Without ``admission``, what holds by default: any token, within the largest jump.
+        ``capture``: what the record keeps of the bodies of refused writes. ``bodies`` reads the bodies of requests.
+        Without ``admission``, any token within the largest jump is taken.
         """
         admission = admission or Admission(database)
-        self._database, self._authenticate, self._observe = database, authenticate, observe
-        self._capture = capture
+        self._exposure, self._authenticate, self._observe, self._capture = exposure, authenticate, observe, capture
         self._bodies = bodies or Bodies(Memory(4 * exposure.max_body))
-        self._schemas, self._prefixes, self._max_body = exposure.schemas, exposure.prefixes, exposure.max_body
-        self._tables = KnownTables(database, exposure.schemas, exposure.rules, exposure.default_rule, observe)
-        self._fast = FastPath(database, self._tables, admission, Audit(database, observe, "tables"), observe)
-        self._exposure, self._origins = exposure, Origins(exposure.origins)
-        self._reader = Reader(database, self._fast, ReadSettings(exposure.max_rows, exposure.overrides))
-        self._honouring = Honouring(database, tx_override=exposure.tx_override)
-        self._planner = Planner(database, self._honouring)
-        self._slow = SlowPath(database, admission, observe, settle, overrides=exposure.overrides)
-        self._writer = Writer(self._fast, self._slow, observe)
-        self._functions = KnownFunctions(database, exposure.functions)
-        self._caller = Caller(self._functions, self._honouring, self._reader, self._slow, exposure.default_rule)
-        terms = Terms(exposure.schemas, exposure.prefixes[0], exposure.max_body)
-        self._transactions = Transactions(self._tables, self._planner, self._slow, terms)
+        # None if no page of another origin may read answers.
+        self._cors = Origins(exposure.origins) if exposure.origins else None
+        self._schema_cache = SchemaCache(database, exposure.schemas, exposure.rules, exposure.default_rule, observe)
+        functions = FunctionCache(database, exposure.functions)
+        self._description = Description(self._schema_cache, functions, exposure.prefixes[0], enabled=exposure.openapi)
+        self._fast_path = FastPath(database, admission, Audit(database, observe, "tables"), observe, exposure.schemas)
+        preferences = EffectivePreferences(database, tx_override=exposure.tx_override)
+        self._planner = Planner(database, preferences)
+        self._transactions = FencedTransactions(database, admission, observe, settle, overrides=exposure.overrides)
+        self._preferences = preferences
+        self._reader = Reader(database, self._fast_path, ReadSettings(exposure.max_rows, exposure.overrides))
+        self._function_calls = FunctionCalls(
+            functions, preferences, self._reader, self._transactions, exposure.default_rule
+        )
+        lists = ListSettings(exposure.schemas, exposure.prefixes[0], exposure.max_body)
+        self._write_lists = WriteLists(self._schema_cache, self._planner, self._transactions, lists)
 
-    def following(self, listen: Listen | None) -> AbstractAsyncContextManager[None]:
-        """While this lasts, changes of the tables are followed, and what is to be warned of is announced."""
-        return following(self._tables, listen, self._observe)
+    def running(self, listen: Listen | None) -> AbstractAsyncContextManager[None]:
+        """Keep the schema cache up to date in the background. Without ``listen``, load it once."""
+        return watching(self._schema_cache, listen, self._observe)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Receive one request and send its answer. A client that hangs up before its body is complete gets none."""
+        head, body, state = Head.of(scope), self._bodies.of(scope, receive), scope["state"]
+        origin = origin_of(head.headers) if self._cors else None
+        try:
+            answer = self._cors.preflight(head.method, head.headers) if self._cors and origin is not None else None
+            if answer is None:
+                principal = self._authenticate(head.headers)
+                state["caller"] = principal.name
+                answer = await self._respond(Incoming(head, state, principal, body, self._fast_path.candidate(head)))
+        except ClientGone:
+            return
+        except GatewayError as error:
+            state["code"], answer = error.code, errors.answer(error, verbose=self._exposure.verbose_errors)
+        finally:
+            body.release()
+        headers = answer.headers + self._cors.headers(origin) if self._cors else answer.headers
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    async def _respond(self, incoming: Incoming) -> Response:
+        """Answer by the fast path if it knows the form of this request and confirms it. Else parse the request."""
+        content, sender = partial(self._content, incoming), partial(self._sender, incoming)
+        try:
+            answer = await self._fast_path.answer(incoming.candidate, incoming.head, content, sender)
+            return answer or await self._answer(incoming)
+        except SqlError as error:
+            raise self._of_database(incoming.principal, error) from error
+
+    async def _answer(self, incoming: Incoming) -> Response:
+        """Parse what the request is for, and answer it."""
+        head = incoming.head
+        kind, name = request.name_of(head.path, self._exposure.prefixes)
+        headers = request.headings(head.headers)
+        target = request.target(name, request.profile_of(head.method, headers), self._exposure.schemas)
+        if kind == "function":
+            content, sender = partial(self._content, incoming), partial(self._sender, incoming)
+            answer = await self._function_calls.answer(head, target, headers, sender, content)
+        elif kind == "root":
+            answer = await self._description.answer(head.method, target.schema, headers)
+        elif head.method in WRITES:
+            answer = await self._write(incoming, target, headers)
+        elif head.method in READS:
+            answer = await self._read(incoming, target, headers)
+        elif head.method == "OPTIONS":
+            answer = openapi.options((await self._schema_cache.table(target.schema, target.name)).table)
+        else:
+            raise request.unsupported(head.method)
+        if target.shown_schema:
+            answer.headers.append((b"content-profile", target.schema.encode()))
+        return answer
+
+    async def _write(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
+        """Parse a write; replay the answer kept under its key, if there is one; else execute it."""
+        head, sender = incoming.head, self._sender(incoming)
+        rule = self._schema_cache.rule(target.schema, target.name)
+        shown = fencing_headers.read(head.headers, pairs=True)
+        parsed = planning.parse(head.query_string, headers, shown, rule, sender, target.name)
+        content = await self._content(incoming)
+        parsed = await offload(len(content), parsed.with_body, content)
+        key = await offload(len(content), planning.key_of, sender, target.schema, headers, content)
+        if key is not None and (kept := await self._transactions.replay.kept(key, [parsed.tokens], sender.caller)):
+            return kept
+        work = partial(self._execute, incoming.candidate, parsed, key)
+        return await self._schema_cache.using(target.schema, target.name, work)
+
+    async def _execute(
+        self, candidate: Candidate, parsed: ParsedWrite, key: Key | None, cached: CachedTable
+    ) -> Response:
+        """Plan a write. Then claim and execute it: by one statement, or in a transaction."""
+        write = await self._planner.plan(parsed, cached)
+        confirmed = await self._fast_path.execute(candidate, write, key)
+        return confirmed or await self._transactions.execute(UnitOfWork([write], key))
+
+    async def _read(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
+        head = incoming.head
+        parsed = request.parse(head.method, head.query_string, headers)
+
+        async def work(cached: CachedTable) -> Response:
+            wanted = await self._preferences.applied(parsed, headers)
+            return await self._reader.execute(incoming.candidate, wanted, cached, head.path, head.query_string)
+
+        return await self._schema_cache.using(target.schema, target.name, work)
 
     async def transact(self, scope: Scope, receive: Receive, principal: Principal) -> Response:
-        """Carry out a list of writes and return the answer. Raises a ``GatewayError`` if none has taken effect."""
+        """Execute a list of writes and return the answer. Raises ``GatewayError`` if none has taken effect."""
         head, body = Head.of(scope), self._bodies.of(scope, receive)
         sender = Sender.of(head, scope["state"], principal, self._capture)
         try:
-            return await self._transactions.execute(head, body, sender)
+            return await self._write_lists.execute(head, body, sender)
         except SqlError as error:
             told = self._of_database(principal, error)
             told.facts.update(error.facts)
@@ -141,145 +231,12 @@ class TablePlane:
         finally:
             body.release()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        head, body, state = Head.of(scope), self._bodies.of(scope, receive), scope["state"]
-        origin = origin_of(head.headers)
-        try:
-            answer = None if origin is None else self._origins.preflight(head.method, head.headers)
-            if answer is None:
-                principal = self._authenticate(head.headers)
-                state["caller"] = principal.name
-                answer = await self._respond(Incoming(head, state, principal, body, self._fast.plain(head)))
-        except ClientGone:
-            return
-        except GatewayError as error:
-            state["code"], answer = error.code, errors.answer(error, verbose=self._exposure.verbose_errors)
-        finally:
-            body.release()
-        headers = answer.headers + self._origins.headers(origin)
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
-
-    def _of_database(self, principal: Principal, error: SqlError) -> GatewayError:
-        known = principal is not ANONYMOUS
-        return errors.of_database(error, known_caller=known, verbose=self._exposure.verbose_errors)
-
-    async def _respond(self, incoming: Incoming) -> Response:
-        """Answer by the fast path if requests of this form have taken it before, else by the whole way."""
-        try:
-            answer, tried = await self._by_recipe(incoming)
-            return answer or await self._answer(incoming, tried=tried)
-        except SqlError as error:
-            raise self._of_database(incoming.principal, error) from error
-
-    async def _by_recipe(self, incoming: Incoming) -> tuple[Response | None, bool]:
-        """Return the answer of the fast path, if it has one, and whether it has sent a write in vain."""
-        head, plain = incoming.head, incoming.plain
-        if plain is None or not self._fast.knows(plain):
-            return None, False
-        reads = head.method in READS
-        try:
-            if reads:
-                answer = await self._fast.read(plain, head.query_string)
-            else:
-                content = await incoming.body.whole(self._max_body)
-                answer = await self._fast.write(plain, content, partial(self._sender, incoming))
-        except InVain:
-            return None, True
-        except SqlError as error:
-            # What the catalog says of the table may be out of date; the whole way finds that out.
-            if error.sqlstate[:2] not in _OF_NAMES_AND_VALUES:
-                raise
-            return None, False
-        if answer is not None:
-            profile = plain.headers.get(b"accept-profile" if reads else b"content-profile")
-            if profile is not None or len(self._schemas) > 1:
-                answer.headers.append((b"content-profile", profile or self._schemas[0].encode()))
-        return answer, False
-
-    async def _answer(self, incoming: Incoming, *, tried: bool) -> Response:
-        """Answer by the whole way. ``tried``: the fast path has sent the write, in vain."""
-        head = incoming.head
-        method = head.method
-        kind, name = route.name_of(head.path, self._prefixes)
-        headers = request.headings(head.headers)
-        target = route.target(name, request.profile_of(method, headers), self._schemas)
-        if kind == "function":
-            answer = await self._call(incoming, target, headers)
-        elif kind == "root":
-            answer = await self._describe(method, target, headers)
-        elif method in WRITES:
-            answer = await self._write(incoming, target, headers, tried=tried)
-        elif method in READS:
-            answer = await self._read(incoming, target, headers)
-        elif method == "OPTIONS":
-            answer = abilities.options((await self._tables.table(target.schema, target.name)).table)
-        else:
-            raise unsupported(method)
-        if target.shown_schema:
-            answer.headers.append((b"content-profile", target.schema.encode()))
-        return answer
+    async def _content(self, incoming: Incoming) -> bytes:
+        return await incoming.body.whole(self._exposure.max_body)
 
     def _sender(self, incoming: Incoming) -> Sender:
         return Sender.of(incoming.head, incoming.state, incoming.principal, self._capture)
 
-    async def _describe(self, method: str, target: Target, headers: Mapping[bytes, str]) -> Response:
-        """All there is in a schema, as OpenAPI."""
-        if method == "OPTIONS":
-            return abilities.allowed("OPTIONS", "GET", "HEAD")
-        if method not in READS:
-            raise unsupported(method)
-        if not self._exposure.openapi:
-            raise DialectError("PGRST126", 404, "Root endpoint metadata is disabled")
-        accept = headers.get(b"accept", "")
-        if media.root_accepted(accept) is None:
-            raise media.not_acceptable(accept)
-        tables = (await self._tables.snapshot()).tables.values()
-        functions = (await self._functions.all()).forms.values()
-        described = openapi.document(
-            [one for one in tables if one.schema == target.schema],
-            [form for forms in functions for form in forms if form.schema == target.schema],
-            self._prefixes[0],
-        )
-        return abilities.root(described, with_body=method == "GET")
-
-    async def _call(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
-        head = incoming.head
-        if head.method == "OPTIONS":
-            return await self._caller.options(target)
-        if head.method in READS:
-            return await self._caller.read(target, head.method, head.query_string, headers)
-        if head.method != "POST":
-            raise not_callable(head.method)
-        shown = fencing_headers.read(head.headers, pairs=True)
-        body = partial(incoming.body.whole, self._max_body)
-        return await self._caller.post(target, headers, shown, self._sender(incoming), body)
-
-    async def _read(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
-        head = incoming.head
-        wanted = request.parse(head.method, head.query_string, headers)
-
-        async def work(known: Known) -> Response:
-            asked = await self._honouring.settled(wanted, headers)
-            return await self._reader.execute(asked, known, head.path, head.query_string, incoming.plain)
-
-        return await self._tables.using(target.schema, target.name, work)
-
-    async def _write(
-        self, incoming: Incoming, target: Target, headers: Mapping[bytes, str], *, tried: bool
-    ) -> Response:
-        head, sender = incoming.head, self._sender(incoming)
-        rule = self._tables.rule(target.schema, target.name)
-        shown = fencing_headers.read(head.headers, pairs=True)
-        asked = planning.ask(head.query_string, headers, shown, rule, sender, target.name)
-        content = await incoming.body.whole(self._max_body)
-        asked = await offload(len(content), asked.with_body, content)
-        key = await offload(len(content), key_of, sender, target.schema, headers, content)
-        if key is not None and (again := await self._slow.replaying.answer(key, [asked.tokens], sender.caller)):
-            return again
-
-        async def work(known: Known) -> Response:
-            write = await self._planner.plan(asked, known)
-            return await self._writer.execute(replace(write, plain=incoming.plain, tried=tried), key)
-
-        return await self._tables.using(target.schema, target.name, work)
+    def _of_database(self, principal: Principal, error: SqlError) -> GatewayError:
+        known = principal is not ANONYMOUS
+        return errors.of_database(error, known_caller=known, verbose=self._exposure.verbose_errors)

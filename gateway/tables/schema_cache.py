@@ -1,7 +1,7 @@
-"""The tables as they are known right now, and what is done when that turns out to be out of date.
+"""The schema cache: the exposed tables and functions as the catalog described them, and the watcher that reloads it.
 
-The catalog is read when it is first needed, and again when the database announces a change or a statement finds one.
-Nothing depends on the announcements: each write finds out by itself (``gateway.tables.sql.schema_check``).
+The cache reads the catalog when it is first needed, when the database announces a change, and when a statement finds
+one. No write depends on the announcements: each one checks its table (``gateway.tables.sql.schema_check``).
 """
 
 import asyncio
@@ -17,7 +17,9 @@ from gateway.db.notifications import Listen
 from gateway.errors import DialectError, ResourceMismatch, ResourceUnderivable, SqlError, Unavailable
 from gateway.observe.events import CatalogWarning, Observe, ServiceUnreachable
 from gateway.tables.catalog import side_effects
+from gateway.tables.catalog.functions import Functions
 from gateway.tables.catalog.relations import Relations
+from gateway.tables.catalog.side_effects import SideEffect
 from gateway.tables.catalog.snapshot import Snapshot, Table
 from gateway.tables.naming.plan import Naming, Rule, naming
 from gateway.tables.sql import schema_check
@@ -31,27 +33,31 @@ _PAUSE_BETWEEN_RELOADS = 1.0
 _ATTEMPTS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """One table with its rule and its statements. ``named`` is None where nothing names its rows."""
+@dataclass(slots=True, eq=False)
+class CachedTable:
+    """One table with its rule and its statements. ``named`` is None if no rule and no key names its rows.
+
+    ``current`` is False once the catalog has changed since. A table that is not current is never current again.
+    """
 
     table: Table
     rule: Rule
     named: Naming | None
     statements: Statements
+    current: bool = True
 
     @property
     def name(self) -> str:
-        """``schema.table``: by this name it has a rule."""
+        """``schema.table``, the name of its rule in the configuration."""
         return f"{self.table.schema}.{self.table.name}"
 
     def naming(self) -> Naming:
-        """How rows are named. Raises ``ResourceUnderivable`` where nothing names them."""
+        """Return how its rows are named. Raises ``ResourceUnderivable`` if nothing names them."""
         return self.named or naming(self.table, self.rule)
 
 
-class KnownTables:
-    """The exposed tables, loaded lazily: the database may still be down when the gateway starts."""
+class SchemaCache:
+    """The exposed tables. They are loaded lazily, because the database may be down when the gateway starts."""
 
     def __init__(
         self,
@@ -65,30 +71,27 @@ class KnownTables:
         self._database, self._schemas, self._rules, self._default = database, schemas, rules, default
         self._observe = observe
         self._snapshot: Snapshot | None = None
-        self._known: dict[Name, Known] = {}
-        self._warned: frozenset[side_effects.Warning] = frozenset()
-        self._read_at = 0.0
-        self._reading = asyncio.Lock()
+        self._tables: dict[Name, CachedTable] = {}
+        self._warned: frozenset[SideEffect] = frozenset()
+        self._loaded_at = 0.0
+        self._loading = asyncio.Lock()
 
     def rule(self, schema: str, name: str) -> Rule:
+        """Return the rule of a table."""
         return self._rules.get(f"{schema}.{name}", self._default)
 
-    def is_current(self, known: Known) -> bool:
-        """Whether this is still what is known of its table."""
-        return self._known.get((known.table.schema, known.table.name)) is known
-
     async def snapshot(self) -> Snapshot:
-        """All of them. Raises ``Unavailable`` where the catalog cannot be read."""
+        """Return all exposed tables. Raises ``Unavailable`` if the catalog cannot be read."""
         if self._snapshot is None:
-            await self._read_after(_now())
+            await self._load_after(_now())
         assert self._snapshot is not None
         return self._snapshot
 
-    async def table(self, schema: str, name: str) -> Known:
-        """Raises ``Unavailable`` where the catalog cannot be read, PGRST205 where there is no such table."""
-        known = self._known.get((schema, name))
-        if known is not None:
-            return known
+    async def table(self, schema: str, name: str) -> CachedTable:
+        """Return one table. Raises PGRST205 if there is none, ``Unavailable`` if the catalog cannot be read."""
+        cached = self._tables.get((schema, name))
+        if cached is not None:
+            return cached
         snapshot = await self.snapshot()
         table = snapshot.table(schema, name)
         rule = self.rule(schema, name)
@@ -97,81 +100,84 @@ class KnownTables:
         except ResourceUnderivable:
             named = None
         statements = Statements(table, named, Relations(snapshot.tables), version_of(table, rule.version))
-        return self._known.setdefault((schema, name), Known(table, rule, named, statements))
+        return self._tables.setdefault((schema, name), CachedTable(table, rule, named, statements))
 
-    async def using(self, schema: str, name: str, work: Callable[[Known], Awaitable[Answer]]) -> Answer:
-        """Run ``work`` with what is known of the table; again, from the start, where that was out of date.
+    async def using(self, schema: str, name: str, work: Callable[[CachedTable], Awaitable[Answer]]) -> Answer:
+        """Run ``work`` with a table. Run it again, from the start, if the cached table was out of date.
 
-        Only what undoes everything may make ``work`` fail with an error that could come from that. Raises what
-        ``work`` raises, and ``Unavailable`` where the table keeps changing.
+        An error that may come from an outdated table has to undo everything that ``work`` did. Raises what ``work``
+        raises, and ``Unavailable`` if the table keeps changing.
         """
-        return await self.using_all([(schema, name)], lambda known: work(known[schema, name]))
+        return await self.using_all([(schema, name)], lambda tables: work(tables[schema, name]))
 
     async def using_all(
-        self, names: Sequence[Name], work: Callable[[Mapping[Name, Known]], Awaitable[Answer]]
+        self, names: Sequence[Name], work: Callable[[Mapping[Name, CachedTable]], Awaitable[Answer]]
     ) -> Answer:
-        """Like ``using``, with several tables, each by its schema and name."""
+        """Do the same as ``using`` with several tables, each by its schema and name."""
         for _ in range(_ATTEMPTS):
-            known: dict[Name, Known] = {}
+            tables: dict[Name, CachedTable] = {}
             try:
                 for schema, name in names:
-                    known[schema, name] = await self.table(schema, name)
-                return await work(known)
+                    tables[schema, name] = await self.table(schema, name)
+                return await work(tables)
             except (DialectError, SqlError, ResourceUnderivable, ResourceMismatch) as error:
-                renewed = self._renewed(known.values(), error) if len(known) == len(names) else self._reloaded()
+                complete = len(tables) == len(names)
+                renewed = self._renewed(tables.values(), error) if complete else self._reloaded()
                 if not await renewed:
                     raise
         raise Unavailable("The table is being changed.", advice="Nothing was written. Send the request again.")
 
     async def reload(self) -> None:
-        """Read the catalog again, unless that has just been done: a burst of bad requests must not become load."""
-        await self._read_after(_now() - _PAUSE_BETWEEN_RELOADS)
+        """Read the catalog again, unless it was read a moment ago: a burst of bad requests must not become load."""
+        await self._load_after(_now() - _PAUSE_BETWEEN_RELOADS)
 
     async def renew(self) -> None:
         """Read the catalog again, because it has changed before now."""
-        await self._read_after(_now())
+        await self._load_after(_now())
 
     async def _reloaded(self) -> bool:
-        """Whether the catalog has changed. Only reading all of it tells whether a table is there by now."""
+        """Return whether the catalog has changed. Only a full read tells whether a missing table is there by now."""
         before = self._snapshot
         await self.reload()
         return self._snapshot is not before
 
-    async def _renewed(self, known: Collection[Known], error: Exception) -> bool:
-        """Whether the error may be due to something out of date that has been put right."""
-        if not all(map(self.is_current, known)):
+    async def _renewed(self, tables: Collection[CachedTable], error: Exception) -> bool:
+        """Return whether the error may come from an outdated table that has been reloaded by now."""
+        if not _all_current(tables):
             return True
         changed = isinstance(error, SqlError) and schema_check.tells_of_change(error)
-        for one in known:
-            changed = changed or not await self._is_unchanged(one)
+        for table in tables:
+            changed = changed or not await self._is_unchanged(table)
         if changed:
             await self.renew()
-        elif _names_something_else(error):
+        elif _may_concern_another_table(error):
             await self.reload()
-        return changed or not all(map(self.is_current, known))
+        return changed or not _all_current(tables)
 
-    async def _is_unchanged(self, known: Known) -> bool:
-        """Asks the database about one table, which costs much less than reading the catalog."""
+    async def _is_unchanged(self, cached: CachedTable) -> bool:
+        """Ask the database about one table, which costs much less than reading the catalog."""
         try:
-            await self._database.fetchrow(f"SELECT {schema_check.unchanged(known.table)}")
+            await self._database.fetchrow(f"SELECT {schema_check.unchanged(cached.table)}")
         except SqlError:
             return False
         return True
 
-    async def _read_after(self, moment: float) -> None:
-        """Read the catalog, unless a reading has begun after ``moment``. Those who wait share one reading."""
-        async with self._reading:
-            if self._snapshot is not None and self._read_at > moment:
+    async def _load_after(self, moment: float) -> None:
+        """Read the catalog, unless a read has begun after ``moment``. Concurrent callers share one read."""
+        async with self._loading:
+            if self._snapshot is not None and self._loaded_at > moment:
                 return
             began = _now()
             snapshot = await self._read()
             if snapshot != self._snapshot:
-                self._snapshot, self._known = snapshot, {}
+                for outdated in self._tables.values():
+                    outdated.current = False
+                self._snapshot, self._tables = snapshot, {}
                 self._warn(snapshot)
-            self._read_at = began
+            self._loaded_at = began
 
     async def _read(self) -> Snapshot:
-        """A table that goes away while the catalog is read can make that fail."""
+        """Read the catalog. A table that is dropped meanwhile can make that fail, so it is tried several times."""
         for _ in range(_ATTEMPTS):
             try:
                 return Snapshot.from_rows(await catalog.relations(self._database, self._schemas))
@@ -180,16 +186,20 @@ class KnownTables:
         raise Unavailable("The catalog cannot be read.") from failure
 
     def _warn(self, snapshot: Snapshot) -> None:
-        """Announce what has not been announced before."""
-        warnings = side_effects.warnings(snapshot, self.rule)
-        for warning in warnings:
-            if warning not in self._warned:
-                self._observe(CatalogWarning(warning.table, warning.text))
-        self._warned = frozenset(warnings)
+        """Announce the side effects that were not announced before."""
+        found = side_effects.find(snapshot, self.rule)
+        for one in found:
+            if one not in self._warned:
+                self._observe(CatalogWarning(one.table, one.text))
+        self._warned = frozenset(found)
 
 
-def _names_something_else(error: Exception) -> bool:
-    """Whether it may be about a table that is not the one that was asked for: one that is embedded, say."""
+def _all_current(tables: Collection[CachedTable]) -> bool:
+    return all(table.current for table in tables)
+
+
+def _may_concern_another_table(error: Exception) -> bool:
+    """Return whether the error may be about a table that the request only mentions, such as an embedded one."""
     if isinstance(error, SqlError):
         return error.sqlstate.startswith("42")
     return isinstance(error, DialectError) and error.code.startswith("PGRST20")
@@ -199,43 +209,91 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
+_STALE_FUNCTION = frozenset(("PGRST202", "PGRST203", "42703"))
+
+
+class FunctionCache:
+    """The exposed functions. They are read when first needed, and again when they seem to have changed.
+
+    An outdated function never lets a write through: PostgreSQL itself refuses writes in a read-only transaction.
+    """
+
+    def __init__(self, database: Database, names: frozenset[str]) -> None:
+        """``names`` as ``schema.name``. To callers, no other function exists."""
+        self._database, self._names = database, sorted(names)
+        self._functions: Functions | None = None
+        self._loaded_at = 0.0
+        self._loading = asyncio.Lock()
+
+    async def all(self) -> Functions:
+        """Return all exposed functions. Raises ``Unavailable`` if the catalog cannot be read."""
+        if self._functions is None:
+            await self._reload()
+        assert self._functions is not None
+        return self._functions
+
+    async def using(self, work: Callable[[Functions], Awaitable[Answer]]) -> Answer:
+        """Run ``work``. Run it once more if its error may come from a changed function, and one has changed."""
+        functions = await self.all()
+        try:
+            return await work(functions)
+        except (DialectError, SqlError) as error:
+            stale = error.sqlstate.startswith("42") if isinstance(error, SqlError) else error.code in _STALE_FUNCTION
+            if not stale:
+                raise
+            await self._reload()
+            if self._functions == functions:
+                raise
+        return await work(await self.all())
+
+    async def _reload(self) -> None:
+        async with self._loading:
+            if self._functions is not None and _now() - self._loaded_at < _PAUSE_BETWEEN_RELOADS:
+                return
+            rows = await catalog.functions(self._database, self._names) if self._names else []
+            self._functions, self._loaded_at = Functions.from_rows(rows), _now()
+
+
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
 
 
-def following(tables: KnownTables, listen: Listen | None, observe: Observe) -> AbstractAsyncContextManager[None]:
-    """As long as this lasts. Without ``listen`` the catalog is read but once, as soon as the database is there."""
-    follow = _Follow(tables, observe)
-    return working(follow.once() if listen is None else follow.always(listen))
+def watching(cache: SchemaCache, listen: Listen | None, observe: Observe) -> AbstractAsyncContextManager[None]:
+    """Keep the cache up to date in the background. Without ``listen``, load it once, when the database is reachable."""
+    watcher = _CatalogWatcher(cache, observe)
+    return working(watcher.load_once() if listen is None else watcher.follow(listen))
 
 
-class _Follow:
-    def __init__(self, tables: KnownTables, observe: Observe) -> None:
-        self._tables, self._observe = tables, observe
+class _CatalogWatcher:
+    def __init__(self, cache: SchemaCache, observe: Observe) -> None:
+        self._cache, self._observe = cache, observe
         self._pause = _FIRST_PAUSE
 
-    async def once(self) -> None:
-        while not await self._tried(self._read):
+    async def load_once(self) -> None:
+        while not await self._succeeded(self._renew):
             await self._rest()
 
-    async def always(self, listen: Listen) -> None:
+    async def follow(self, listen: Listen) -> None:
         while True:
-            await self._tried(lambda: self._listen(listen))
+            await self._succeeded(lambda: self._follow_session(listen))
             await self._rest()
 
-    async def _listen(self, listen: Listen) -> None:
-        """Until the session is lost. What was announced while there was none has been missed."""
+    async def _follow_session(self, listen: Listen) -> None:
+        """Renew the cache at each announcement, until the session is lost.
+
+        The first renewal covers changes that were announced while no session listened.
+        """
         async with listen() as announced:
             while True:
-                await self._read()
+                await self._renew()
                 await announced.next()
 
-    async def _read(self) -> None:
-        await self._tables.renew()
+    async def _renew(self) -> None:
+        await self._cache.renew()
         self._pause = _FIRST_PAUSE
 
-    async def _tried(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Whether it was done. What goes wrong is announced once until it goes well again."""
+    async def _succeeded(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Return whether ``work`` succeeded. A failure is announced once, until the next success."""
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway

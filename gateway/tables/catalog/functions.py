@@ -1,4 +1,4 @@
-"""The functions that can be called: what goes into each of their forms and what comes out, and which one is meant."""
+"""The exposed functions: parameters and results of each form, and which form a call means."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from gateway.errors import DialectError
 from gateway.tables.catalog.snapshot import Column, Table
 from gateway.tables.dialect.media import BodyType
 
-# The bodies that can be handed over whole, and the types of a single parameter without a name that take them.
+# Bodies that can be one argument, and the types of a single unnamed parameter that take them.
 _WHOLE: Mapping[BodyType, frozenset[str]] = {
     "json": frozenset(("json", "jsonb")),
     "text": frozenset(("text",)),
@@ -19,7 +19,7 @@ _WHOLE: Mapping[BodyType, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What goes in. ``type`` is its SQL type; one that is not ``required`` has a default."""
+    """A parameter. ``type`` is its SQL type. If it is not ``required`` it has a default."""
 
     name: str
     type: str
@@ -31,7 +31,7 @@ class Parameter:
 class Function:
     """One form of a function. ``volatility`` is PostgreSQL's: i immutable, s stable, v volatile.
 
-    ``composite``: it returns rows with ``columns``; otherwise values of ``type``.
+    ``composite``: it returns rows with ``columns``. Otherwise it returns values of ``type``.
     """
 
     schema: str
@@ -46,7 +46,7 @@ class Function:
 
     @property
     def writes(self) -> bool:
-        """Whether it may write, by its own account: PostgreSQL lets the others only read."""
+        """Return whether it may write. PostgreSQL runs a function that is not volatile as one that only reads."""
         return self.volatility == "v"
 
     @property
@@ -55,23 +55,23 @@ class Function:
 
     @property
     def result(self) -> Table:
-        """What it returns, as if it were a table."""
+        """Return its result in the form of a table."""
         columns = self.columns if self.composite else (Column(self.name, self.type, self.type, self.type),)
         return Table(self.schema, self.name, "function", {column.name: column for column in columns}, ())
 
     @property
     def shown(self) -> str:
-        """The function with its parameters, for a message."""
+        """Return the function with its parameters, for a message."""
         parameters = ", ".join(f"{one.name} => {one.type}" for one in self.parameters)
         return f"{self.schema}.{self.name}({parameters})"
 
     def takes(self, names: Collection[str]) -> bool:
-        """Whether it can be called with exactly these arguments."""
+        """Return whether it can be called with exactly these arguments."""
         known = {one.name for one in self.parameters}
         return set(names) <= known and {one.name for one in self.parameters if one.required} <= set(names)
 
     def takes_whole(self, kind: BodyType) -> bool:
-        """Whether its only parameter has no name, and takes a body of this type as it is."""
+        """Return whether its only parameter has no name and takes a body of this type."""
         if len(self.parameters) != 1 or self.parameters[0].name:
             return False
         return self.parameters[0].type in _WHOLE.get(kind, frozenset())
@@ -79,7 +79,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The function that is meant; ``whole``: the body is its one argument."""
+    """The function that a call means. ``whole``: the body is its one argument."""
 
     function: Function
     whole: bool = False
@@ -87,7 +87,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """All functions that can be called, by schema and name."""
+    """All exposed functions, by schema and name."""
 
     forms: Mapping[tuple[str, str], Sequence[Function]]
 
@@ -101,11 +101,11 @@ class Functions:
         return cls(forms)
 
     def choose(self, schema: str, name: str, names: Collection[str] | None, kind: BodyType | None) -> Choice:
-        """The one form that takes arguments of these names, or a body as a whole. ``kind`` is the type of the body.
+        """Return the one form that takes arguments of these names, or the body as a whole.
 
-        ``names`` None: there are no names, so only as a whole; ``kind`` None: there is no body, so only by names.
+        ``names`` None: the arguments have no names. ``kind``: the type of the body; None: there is no body.
 
-        Raises PGRST202 where none does, PGRST203 where several do.
+        Raises PGRST202 if no form does, PGRST203 if several do.
         """
         forms = self.forms.get((schema, name), ())
         by_name = [] if names is None else [one for one in forms if one.takes(names)]

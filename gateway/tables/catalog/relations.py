@@ -1,7 +1,7 @@
-"""How tables are related: what an embedded table's name and hint stand for, by the foreign keys of the catalog.
+"""Relationships between tables: what the name and hint of an embedded table mean, by the foreign keys of the catalog.
 
-The rules are PostgREST's. Related tables are looked for in the schema of the table that is asked for; views have no
-foreign keys, so nothing is embedded in them or in anything by them.
+The rules are PostgREST's. A related table is in the schema of the requested table. Views have no foreign keys, so they
+embed nothing and are never embedded.
 """
 
 import json
@@ -20,7 +20,7 @@ _LONGEST_NAME = 63
 
 @dataclass(frozen=True, slots=True)
 class Junction:
-    """A table whose primary key holds foreign keys to both others. The pairs lead from each of them to it."""
+    """A table whose primary key holds foreign keys to two others. The pairs lead from each of these to it."""
 
     table: Table
     constraints: tuple[str, str]
@@ -30,7 +30,7 @@ class Junction:
 
 @dataclass(frozen=True, slots=True)
 class Relationship:
-    """A way from one table to another. ``pairs``: columns that are equal, of the origin and of the target."""
+    """A relationship between two tables. ``pairs``: equal columns, of the origin and of the target."""
 
     origin: Table
     target: Table
@@ -45,20 +45,20 @@ class Relationship:
 
     @property
     def between(self) -> tuple[Table, ...]:
-        """The table it leads through, if there is one."""
+        """Return the junction table, if there is one."""
         return (self.junction.table,) if self.junction else ()
 
     @property
     def hint(self) -> str:
-        """What tells it from others to the same table."""
+        """Return the hint that tells it from other relationships to the same table."""
         return self.junction.table.name if self.junction else self.constraint
 
     def leads_over(self, column: str) -> bool:
-        """Whether it is this one column of the origin that leads to the target."""
+        """Return whether exactly this column of the origin refers to the target."""
         return len(self.pairs) == 1 and self.pairs[0][0] == column
 
     def leads_to(self, column: str) -> bool:
-        """Whether it is this one column of the target that it leads to."""
+        """Return whether it refers to exactly this column of the target."""
         return len(self.pairs) == 1 and self.pairs[0][1] == column
 
 
@@ -70,7 +70,7 @@ class Relations:
         self._tables = tables
 
     def find(self, origin: Table, name: str, hint: str | None) -> Relationship:
-        """The one relationship that is meant. Raises PGRST200 where there is none, PGRST201 where there are several."""
+        """Return the relationship that is meant. Raises PGRST200 if there is none, PGRST201 if there are several."""
         known = list(self._of(origin))
         found = [one for one in known if _is_meant(one, name, hint)]
         if not found:
@@ -91,7 +91,7 @@ class Relations:
                     yield from self._back_along(key, origin, table)
 
     def _back_along(self, key: ForeignKey, origin: Table, table: Table) -> Iterator[Relationship]:
-        """From the table a foreign key leads to: to the table it is in, and through that to others."""
+        """Yield relationships against a foreign key: to the table that has it, and through that table to others."""
         if table.schema == origin.schema:
             kind: Literal["one-to-one", "one-to-many"] = "one-to-one" if key.unique else "one-to-many"
             yield Relationship(origin, table, kind, key.name, _turned(_pairs(key)))
@@ -117,9 +117,9 @@ def _turned(pairs: Pairs) -> Pairs:
 
 
 def _is_meant(one: Relationship, name: str, hint: str | None) -> bool:
-    """PostgREST's rules for what a name stands for: a table, or the constraint or single column of a foreign key.
+    """Apply PostgREST's rules: a name means a table, or the constraint or single column of a foreign key.
 
-    A table related to itself is the to-many side by its own name, and the to-one side by the column.
+    For a table related to itself, its name means the to-many side, and the column means the to-one side.
     """
     named = name == one.target.name
     if (one.target.schema, one.target.name) == (one.origin.schema, one.origin.name):
@@ -146,7 +146,7 @@ def _no_relationship(origin: Table, name: str, hint: str | None, known: list[str
 
 
 def _ambiguous(origin: Table, name: str, found: list[Relationship]) -> DialectError:
-    """PostgREST has an array in ``details``. Its text stands there instead: clients know strings and null only."""
+    """Return PGRST201. PostgREST has an array in ``details``. Here it is JSON text, because clients expect a string."""
     choices = ", ".join(f"'{one.target.name}!{one.hint}'" for one in found)
     return DialectError(
         "PGRST201",

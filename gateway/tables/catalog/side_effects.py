@@ -1,4 +1,7 @@
-"""What a write of an exposed table changes beyond its own rows, where no fence is claimed: found before it happens."""
+"""Side effects of writes: what a write of an exposed table changes beyond its own rows, without claiming their fences.
+
+They are found in the catalog, before any write.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,29 +15,29 @@ _ACTIONS = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
 
 
 @dataclass(frozen=True, slots=True)
-class Warning:  # noqa: A001 - the builtin one is about code
-    """``table`` is the one that is written, as ``schema.name``; ``advice`` says what may be done about it."""
+class SideEffect:
+    """A warning about one table, ``schema.name``, that is written. ``advice``: what an operator can do about it."""
 
     table: str
     text: str
     advice: str
 
 
-def warnings(snapshot: Snapshot, rule_of: Callable[[str, str], Rule]) -> list[Warning]:
-    """All there is to say about these tables, by their names. ``rule_of`` takes a schema and a name."""
-    found = _Reach(snapshot, rule_of)
-    return [warning for table in snapshot.tables.values() for warning in found.of(table)]
+def find(snapshot: Snapshot, rule_of: Callable[[str, str], Rule]) -> list[SideEffect]:
+    """Return the side effects of all tables, in the order of their names. ``rule_of`` takes a schema and a name."""
+    search = _Search(snapshot, rule_of)
+    return [found for table in snapshot.tables.values() for found in search.of(table)]
 
 
-class _Reach:
+class _Search:
     def __init__(self, snapshot: Snapshot, rule_of: Callable[[str, str], Rule]) -> None:
         self._snapshot, self._rule_of = snapshot, rule_of
 
-    def of(self, table: Table) -> Iterator[Warning]:
+    def of(self, table: Table) -> Iterator[SideEffect]:
         name = _name(table)
         version = self._rule_of(table.schema, table.name).version
         if version is not None and version_of(table, version) is None:
-            yield Warning(
+            yield SideEffect(
                 name,
                 f"its version column {version!r} is not there, or not of a type that can be a version, so a digest of "
                 "the row is its ETag",
@@ -44,13 +47,13 @@ class _Reach:
             yield from self._cascade(table, cascade)
         for trigger in table.triggers:
             if _may_reach(trigger):
-                yield Warning(
+                yield SideEffect(
                     name,
                     f"the trigger {trigger.name} may change rows of other tables, whose fences are not claimed",
                     "Let it change nothing that is fenced, or give both tables one resource by a template.",
                 )
         for rule in table.rules:
-            yield Warning(
+            yield SideEffect(
                 name,
                 f"the rule {rule} may change rows of other tables, whose fences are not claimed",
                 "Drop the rule, or do not write this table through the gateway.",
@@ -58,8 +61,8 @@ class _Reach:
         for child in table.children:
             yield from self._child(table, self._snapshot.tables.get(child))
 
-    def _cascade(self, table: Table, cascade: Cascade) -> Iterator[Warning]:
-        """Rows of a table that is not exposed have no fence that somebody could hold."""
+    def _cascade(self, table: Table, cascade: Cascade) -> Iterator[SideEffect]:
+        """Yield the effect of a cascade, if the table it reaches is exposed. Rows of other tables have no fence."""
         reached = self._snapshot.tables.get((cascade.schema, cascade.table))
         if reached is None or self._share_resources(table, cascade, reached):
             return
@@ -68,7 +71,7 @@ class _Reach:
             for verb, action in (("DELETE", cascade.on_delete), ("UPDATE", cascade.on_update))
             if action in _ACTIONS
         ]
-        yield Warning(
+        yield SideEffect(
             _name(table),
             f"writes reach rows of {_name(reached)} by {cascade.name} ({', '.join(actions)}), "
             "whose fences are not claimed",
@@ -77,13 +80,13 @@ class _Reach:
             "holder of those rows is not stopped by such a write.",
         )
 
-    def _child(self, table: Table, child: Table | None) -> Iterator[Warning]:
+    def _child(self, table: Table, child: Table | None) -> Iterator[SideEffect]:
         if child is None:
             return
         own, other = self._naming(table), self._naming(child)
         if own is None or other is None or _same(own, other, dict(zip(other.fields, other.fields, strict=True))):
             return
-        yield Warning(
+        yield SideEffect(
             _name(table),
             f"its rows in {_name(child)} can be written by that name too, under other fences",
             f"Give both one resource by a template, or do not expose {_name(child)}.",
@@ -103,14 +106,17 @@ class _Reach:
 
 
 def _same(own: Naming, other: Naming, referred: dict[str, str]) -> bool:
-    """Whether a row of the other table always has the name of the row it refers to."""
+    """Return whether a row of the other table always has the name of the row it refers to."""
     if own.template.literals != other.template.literals:
         return False
     return all(referred.get(field) == target for field, target in zip(other.fields, own.fields, strict=True))
 
 
 def _may_reach(trigger: Trigger) -> bool:
-    """A trigger before each row usually changes but that row, which the touched-row check then sees."""
+    """Return whether a trigger may change other rows. One before each row usually changes only its own row.
+
+    The check of touched rows sees such a change.
+    """
     return trigger.writes or not (trigger.each_row and trigger.when == "before")
 
 

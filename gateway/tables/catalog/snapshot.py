@@ -1,4 +1,4 @@
-"""What is known of the exposed tables: a frozen snapshot of the database's catalog."""
+"""The exposed tables: a frozen snapshot of the database's catalog."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 from gateway.errors import DialectError
 
 _INSERTABLE, _UPDATABLE, _DELETABLE = 8, 4, 16
-# How much of a name must be right for another one to be suggested.
+# How similar a name must be to be suggested.
 _ALIKE = 0.75
 _LONGEST_NAME = 63
 _EVERYTHING = _INSERTABLE | _UPDATABLE | _DELETABLE
@@ -19,7 +19,7 @@ _EVERYTHING = _INSERTABLE | _UPDATABLE | _DELETABLE
 class Column:
     """A column. ``type`` is its SQL type without a modifier, ``exact_type`` with it (``numeric(10,2)``).
 
-    ``base_type`` is the type below a domain. ``default`` is the SQL expression of what an insert puts there by itself.
+    ``base_type`` is the type below a domain. ``default`` is the SQL expression that an insert uses by itself.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """Columns that refer to those of another table, in pairs. ``unique``: at most one row refers to the same one."""
+    """Columns that refer to those of another table, in pairs. ``unique``: at most one row refers to each."""
 
     name: str
     columns: tuple[str, ...]
@@ -56,9 +56,9 @@ class ForeignKey:
 class Cascade:
     """A foreign key of ``schema.table`` by which a write of the table it refers to changes rows there.
 
-    ``columns`` are those of the table that refers, ``target_columns`` those referred to, in pairs. ``on_delete`` and
-    ``on_update`` are PostgreSQL's: a no action, r restrict, c cascade, n set null, d set default. Not ``direct``: what
-    it refers to is another table, not exposed, which the write reaches by a cascade in its turn.
+    ``columns`` refer to ``target_columns``, in pairs. ``on_delete`` and ``on_update`` are PostgreSQL's: a no action,
+    r restrict, c cascade, n set null, d set default. If it is not ``direct``, it refers to a table that is not exposed,
+    and the write reaches that table by another cascade.
     """
 
     name: str
@@ -73,9 +73,9 @@ class Cascade:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A trigger of a user's own on insert, update or delete. ``when`` is before, after or instead.
+    """A user's trigger on insert, update or delete. ``when`` is before, after or instead.
 
-    ``writes``: its function has words in it that write, or is not written in a language where one could see them.
+    ``writes``: the text of its function may write, or is in a language that the gateway cannot read.
     """
 
     name: str
@@ -89,10 +89,10 @@ class Table:
     """A table or view. ``kind`` is PostgreSQL's: r table, p partitioned, v view, m materialized view, f foreign.
 
     ``oid``, ``primary_key_index`` (the oid of its index) and ``column_versions`` (an array of transaction ids, as text)
-    tell this state of the table from any other: see ``gateway.tables.sql.schema_check``.
-    ``updatable`` is the sum of 4 for
-    update, 8 for insert, 16 for delete. ``children`` are partitions and tables that inherit, at any depth, by schema
-    and name. ``reaches_foreign``: a write of it may write a foreign table, which may be the table itself.
+    identify this state of the table: see ``gateway.tables.sql.schema_check``.
+    ``updatable`` is the sum of 4 for update, 8 for insert, 16 for delete. ``children``: partitions and tables that
+    inherit, at any depth, by schema and name. ``reaches_foreign``: a write of it may write a foreign table, which may
+    be the table itself.
     """
 
     schema: str
@@ -122,31 +122,31 @@ class Table:
 
     @property
     def runs_code_when_read(self) -> bool:
-        """Whether reading it carries out what somebody has written into a view or a policy: that may be a write."""
+        """Return whether a read runs code of a view or a policy, which may write."""
         return self.is_view or self.row_security
 
     @property
     def runs_code_when_written(self) -> bool:
-        """Whether a write of it carries out triggers, rules, policies, or what is behind a view.
+        """Return whether a write runs triggers, rules, policies, or code behind a view.
 
-        So may the children of a partitioned table, which can be attached at any time.
+        The children of a partitioned table may run some, too, and can be attached at any time.
         """
         return bool(self.kind == "function" or self.row_security or self.triggers or self.writes_others)
 
     @property
     def has_statement_triggers(self) -> bool:
-        """Whether a statement may have effects though it touches no row. A view's are those of what is below it."""
+        """Return whether a statement may have effects without touching a row. A view has those of its tables."""
         return self.is_view or self.has_rules or any(not trigger.each_row for trigger in self.triggers)
 
     @property
     def has_row_triggers(self) -> bool:
-        """Whether a row may be written otherwise than its statement says. Whatever has children may: by theirs."""
+        """Return whether a row may be written otherwise than its statement says. Children may have such triggers."""
         before_rows = (trigger.each_row and trigger.when != "after" for trigger in self.triggers)
         return self.writes_others or any(before_rows)
 
     @property
     def writes_others(self) -> bool:
-        """Return whether a write of it is carried out, or may be, by other tables: children, or what is behind it."""
+        """Return whether other tables may execute its writes: children, or the tables behind a view or a rule."""
         return self.is_view or self.has_rules or self.has_children or self.kind == "p"
 
     @property
@@ -155,7 +155,7 @@ class Table:
 
     @property
     def changeable(self) -> bool:
-        """Whether its rows can be updated."""
+        """Return whether its rows can be updated."""
         return bool(self.updatable & _UPDATABLE)
 
     @property
@@ -176,7 +176,7 @@ class Snapshot:
         return cls({(table.schema, table.name): table for table in tables})
 
     def table(self, schema: str, name: str) -> Table:
-        """The table, or PGRST205 where there is none of this name."""
+        """Return a table. Raises PGRST205 if there is none of this name."""
         found = self.tables.get((schema, name))
         if found is None:
             others = [known for owner, known in self.tables if owner == schema and len(name) <= _LONGEST_NAME]

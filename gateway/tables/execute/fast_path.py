@@ -1,33 +1,48 @@
-"""The fast path: plain requests of a form seen before, each one statement that shares its trip with others.
+"""The fast path: one statement that writes only if the fence already carries exactly the token of the write.
 
-It only ever confirms: a write goes through if its fence already carries exactly its token. Whatever else is the case,
-and whatever is wrong with a request, is found out by sending it the whole way, with nothing written.
+This statement only confirms a claim. It never raises a fence and decides nothing else. If the fence does not confirm
+the token, or anything else is out of the ordinary, nothing is written and the request takes the transaction.
+
+A write can take the fast path in two ways, and this module alone decides which:
+
+1. By a recipe, before it is parsed. The request is plain, and a request of the same form has taken the second way.
+2. By a statement, after it is planned, if one statement can do all of it (``_is_eligible``). A plain request leaves its
+   recipe behind.
+
+Statements of concurrent requests share round trips. Reads of one row by its key have recipes, too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import NamedTuple, TypeAlias
 
 from gateway.admission import Admission
 from gateway.db.database import Database, asks_again
-from gateway.errors import GatewayError, Unavailable
+from gateway.db.idempotency import Key
+from gateway.errors import GatewayError, SqlError, Unavailable
+from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt
 from gateway.fencing.refusal import refusal
+from gateway.fencing.rules import Equal, Mode
 from gateway.fencing.token import Token
 from gateway.http.body import LARGE
 from gateway.http.head import Head
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record.audit import Audit
 from gateway.tables.dialect import body, response
+from gateway.tables.dialect.body import Payload
+from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
 from gateway.tables.execute.batch import Batches
-from gateway.tables.execute.recipes import Form, Forms, Plain, ReadRecipe, WriteRecipe
-from gateway.tables.execute.sender import Sender
+from gateway.tables.execute.fenced_write import accepted_under, written_columns
+from gateway.tables.execute.planning import PlannedWrite, Sender
+from gateway.tables.execute.recipes import FormReader, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
 from gateway.tables.execute.storms import Storms
-from gateway.tables.schema_cache import Known, KnownTables
+from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
+from gateway.tables.sql.shape import lower_write
 
 FAST_BEFORE = StepReached("tables.fast.before")
 FAST_AFTER = StepReached("tables.fast.after")
@@ -36,110 +51,231 @@ _MOST_FORMS = 4096
 _MOST_BODIES = 64
 _MOST_OVERTAKEN = 4096
 
-Recipe = TypeVar("Recipe", WriteRecipe, ReadRecipe)
+# Classes of SQLSTATE: invalid values, unknown names, unknown schemas.
+_OF_NAMES_AND_VALUES = frozenset(("22", "42", "3F"))
 
-
-class InVain(Exception):
-    """A write was sent, and nothing is written: its fence does not carry its token, or the database wants a retry."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Learnt(Generic[Recipe]):
-    """A recipe, and what was known of its table when it was learnt."""
-
-    recipe: Recipe
-    known: Known
-    accepted: WriteAccepted | None = None
-    """What there is to say once a write has been carried out."""
+Values: TypeAlias = Mapping[str, object]
 
 
 @dataclass(slots=True)
-class _Writes:
-    """The recipes of one form of writes, by the columns of the body. ``columns`` are those the query names, if any."""
+class Candidate:
+    """A request that may take the fast path. ``plain`` is None if the request has no form.
+
+    ``sent``: a statement of this request was sent and wrote nothing, so no second one is sent.
+    """
+
+    plain: PlainRequest | None
+    sent: bool = False
+
+
+class _LearntWrite(NamedTuple):
+    """A recipe and the cached table it was learnt from. ``profile``: headers that name the schema, if one is to.
+
+    ``accepted``: the event of a write that took effect by it.
+    """
+
+    recipe: WriteRecipe
+    cached: CachedTable
+    profile: Headers
+    accepted: WriteAccepted
+
+
+class _LearntRead(NamedTuple):
+    recipe: ReadRecipe
+    cached: CachedTable
+    profile: Headers
+
+
+class _Match(NamedTuple):
+    """A write with its recipe: the resource and the token that it claims, its fencing headers and its body."""
+
+    learnt: _LearntWrite
+    resource: str
+    token: Token
+    shown: FencingHeaders
+    payload: Payload | None
+
+
+@dataclass(slots=True)
+class _LearntForm:
+    """The recipes of one form of writes, by the columns of the body. ``columns``: those the query names, if any."""
 
     columns: tuple[str, ...] | None
-    by_body: dict[tuple[str, ...], _Learnt[WriteRecipe]] = field(default_factory=dict)
+    by_body: dict[tuple[str, ...], _LearntWrite] = field(default_factory=dict)
 
 
 class FastPath:
-    """Answers plain requests, and learns from those that went the whole way."""
+    """Answers requests by one statement, and learns recipes from those that were planned."""
 
     def __init__(
-        self, database: Database, tables: KnownTables, admission: Admission, audit: Audit, observe: Observe
+        self, database: Database, admission: Admission, audit: Audit, observe: Observe, schemas: Sequence[str]
     ) -> None:
-        self._tables, self._admission, self._observe = tables, admission, observe
+        self._observe = observe
+        self._several_schemas = len(schemas) > 1
+        # None if no policy ever looks at a token that its fence carries: the hot path then need not ask.
+        self._admission = admission if admission.asks_about_any else None
         self._write_batches = Batches(database.fetchrow_write, database.fetchmany_write, observe=observe)
         self._read_batches = Batches(database.fetchrow, database.fetchmany, writes=False, observe=observe)
         self._storms = Storms(audit, self._write_batches.busy)
-        # Fences seen to be higher than a token that was shown. They never go down: whoever comes with a lower one
-        # again need not be tried. What is answered is what the database says when it is put on record.
+        # Fences that were higher than a token shown to them. A fence never goes down, so a write with a lower token is
+        # not sent again. Its answer is what the database says when the refusal is recorded.
         self._overtaken: dict[str, Token] = {}
-        self._forms = Forms()
-        self._writes: dict[Form, _Writes] = {}
-        self._reads: dict[Form, _Learnt[ReadRecipe]] = {}
+        self._forms = FormReader()
+        self._writes: dict[RequestForm, _LearntForm] = {}
+        self._reads: dict[RequestForm, _LearntRead] = {}
 
-    def plain(self, head: Head) -> Plain | None:
-        """Return the request as a form and its values; None if it is not plain."""
-        return self._forms.read(head)
+    def candidate(self, head: Head) -> Candidate:
+        """Return the request as a candidate for the fast path."""
+        return Candidate(self._forms.read(head))
 
-    def knows(self, plain: Plain) -> bool:
-        """Whether a request of this form has been seen."""
-        return plain.form in self._writes or plain.form in self._reads
+    async def answer(
+        self, candidate: Candidate, head: Head, content: Callable[[], Awaitable[bytes]], sender: Callable[[], Sender]
+    ) -> Response | None:
+        """Answer by a recipe. Return None if there is none, or if the fence does not confirm the token.
 
-    def confirms(self, resource: str, token: Token) -> bool:
-        """Return whether this token may write without being looked at again, where the fence carries it."""
-        return not self._admission.asks_about(resource, token)
-
-    async def write(self, plain: Plain, content: bytes, sender: Callable[[], Sender]) -> Response | None:
-        """The answer to a write that has taken effect; None where it was not sent, for want of a recipe.
-
-        Raises ``InVain`` where it was sent and the whole way tells what to do, and what ``send`` raises.
+        ``content`` reads the body. Raises what ``_confirm`` raises.
         """
-        writes = self._writes[plain.form]
+        plain = candidate.plain
+        if plain is None:
+            return None
+        try:
+            if plain.form in self._writes:
+                return await self._write(candidate, plain, await content(), sender)
+            if plain.form in self._reads:
+                return await self._read(plain, head.query_string)
+        except SqlError as error:
+            # The schema cache may be out of date. The planned request finds that out.
+            if error.sqlstate[:2] not in _OF_NAMES_AND_VALUES:
+                raise
+        return None
+
+    async def execute(self, candidate: Candidate, write: PlannedWrite, key: Key | None) -> Response | None:
+        """Execute a planned write by one statement, and keep its recipe if it is plain. ``key``: to keep the answer by.
+
+        Return None if the write is not eligible, or if the fence does not confirm the token. Raises what ``_confirm``
+        raises.
+        """
+        columns, _ = written_columns(write)
+        if candidate.sent or key is not None or not _is_eligible(write, columns):
+            return None
+        assert write.tokens is not None
+        assert write.claimed is not None
+        cached, resource = write.cached, write.claimed[0]
+        token = write.tokens.of(resource)
+        if self._admits_each_time(resource, token):
+            return None
+        shape, values = lower_write(
+            write.request, cached.table, columns, default_row=False, fenced=True, guarded=write.guarded
+        )
+        values["resource"], values["claimed"] = resource, write.claimed
+        values["epoch"], values["value"], values["holder"] = token.epoch, token.value, write.tokens.holder
+        values["payload"] = write.payload.text if write.payload else None
+        statement = cached.statements.write(shape)
+        if candidate.plain is not None:
+            self._learn_write(candidate.plain, write, columns, statement, values)
+        size = len(write.body) + len(write.sender.query)
+        row = await self._confirm(
+            statement, statement.arrange(values), resource, token, size, lambda: write.attempts()(resource)
+        )
+        if row is None:
+            return None
+        written = Written.from_row(row)
+        check_put(write.request, written.touched)
+        self._observe(WriteAccepted("tables", cached.name, "statement"))
+        return response.write(write.request, cached.table, written, accepted_under(write), write.sender.path)
+
+    def learn_read(
+        self, candidate: Candidate, request: Request, cached: CachedTable, statement: Statement, values: Values
+    ) -> None:
+        """Keep the recipe of a read that was planned, if it is plain and reads one row by its key."""
+        plain = candidate.plain
+        if plain is None or (recipe := recipes.read_recipe(plain, request, cached.table, statement, values)) is None:
+            return
+        if len(self._reads) >= _MOST_FORMS:
+            self._reads.clear()
+        self._reads[plain.form] = _LearntRead(recipe, cached, self._profile(plain, b"accept-profile", cached))
+
+    def _learn_write(
+        self, plain: PlainRequest, write: PlannedWrite, columns: tuple[str, ...], statement: Statement, values: Values
+    ) -> None:
+        cached = write.cached
+        recipe = recipes.write_recipe(plain, write.request, columns, cached.naming(), statement, values)
+        if recipe is None:
+            return
+        if len(self._writes) >= _MOST_FORMS:
+            self._writes.clear()
+        form = self._writes.setdefault(plain.form, _LearntForm(write.request.query.columns))
+        if len(form.by_body) >= _MOST_BODIES:
+            form.by_body.clear()
+        profile = self._profile(plain, b"content-profile", cached)
+        form.by_body[columns] = _LearntWrite(recipe, cached, profile, WriteAccepted("tables", cached.name, "recipe"))
+
+    def _profile(self, plain: PlainRequest, header: bytes, cached: CachedTable) -> Headers:
+        """Return the header of an answer that names its schema, if the request names one or several are exposed."""
+        shown = self._several_schemas or header in plain.headers
+        return [(b"content-profile", cached.table.schema.encode())] if shown else []
+
+    async def _write(
+        self, candidate: Candidate, plain: PlainRequest, content: bytes, sender: Callable[[], Sender]
+    ) -> Response | None:
+        """Answer a write by the recipe of its form. Return None if there is no recipe, or nothing is confirmed."""
+        match = self._match(plain, content)
+        if match is None:
+            return None
+        (recipe, cached, profile, event), resource, token, shown, payload = match
+        arguments = recipe.arguments(resource, shown, plain.values, payload)
+        size = len(content) + len(resource)
+        row = await self._confirm(
+            recipe.statement, arguments, resource, token, size,
+            lambda: sender().attempt(token, shown.holder, content, cached.name),
+        )  # fmt: skip
+        if row is None:
+            candidate.sent = True
+            return None
+        written = Written.from_row(row)
+        check_put(recipe.request, written.touched)
+        self._observe(event)
+        under = Accepted(token, (resource,))
+        answer = response.write(recipe.request, cached.table, written, under, plain.form.path)
+        answer.headers.extend(profile)
+        return answer
+
+    def _match(self, plain: PlainRequest, content: bytes) -> _Match | None:
+        """Return the recipe of a write and what it claims. None if the write has to be planned."""
+        form = self._writes[plain.form]
         if len(content) > LARGE:
             return None
         try:
-            payload = None if plain.form.method == "DELETE" else body.parse(content, writes.columns)
+            payload = None if plain.form.method == "DELETE" else body.parse(content, form.columns)
             shown = plain.shown()
         except GatewayError:
             return None
-        learnt = writes.by_body.get(payload.columns if payload else ())
-        if learnt is None or shown.token is None or not self._tables.is_current(learnt.known):
+        learnt = form.by_body.get(payload.columns if payload else ())
+        if learnt is None or shown.token is None or not learnt.cached.current:
             return None
         if payload is not None and len(payload.rows) != 1:
             return None
-        recipe = learnt.recipe
-        resource = recipe.resource(plain.values, payload)
-        if resource is None or shown.resource not in (None, resource) or not self.confirms(resource, shown.token):
+        resource = learnt.recipe.resource(plain.values, payload)
+        if resource is None or shown.resource not in (None, resource) or self._admits_each_time(resource, shown.token):
             return None
-        row = await self.send(
-            recipe.statement,
-            recipe.arguments(resource, shown, plain.values, payload),
-            resource,
-            shown.token,
-            len(content) + len(resource),
-            lambda: sender().attempt(shown.token, shown.holder, content, learnt.known.name),
-        )
-        if row is None:
-            raise InVain
-        written = Written.from_row(row)
-        check_put(recipe.request, written.touched)
-        assert learnt.accepted is not None
-        self._observe(learnt.accepted)
-        accepted = Accepted(shown.token, (resource,))
-        return response.write(recipe.request, learnt.known.table, written, accepted, plain.form.path)
+        return _Match(learnt, resource, shown.token, shown, payload)
 
-    async def read(self, plain: Plain, query_string: bytes) -> Response | None:
-        """The answer to a read; None where it must go the whole way after all."""
+    async def _read(self, plain: PlainRequest, query_string: bytes) -> Response | None:
+        """Answer a read by the recipe of its form. Return None if the recipe is out of date."""
         learnt = self._reads[plain.form]
-        if not self._tables.is_current(learnt.known):
+        if not learnt.cached.current:
             return None
         recipe = learnt.recipe
-        arguments = recipe.arguments(plain.values)
-        row = await self._read_batches.send(recipe.statement, arguments, None, len(query_string))
-        return response.read(recipe.request, row, plain.form.path, query_string)
+        row = await self._read_batches.send(recipe.statement, recipe.arguments(plain.values), None, len(query_string))
+        answer = response.read(recipe.request, row, plain.form.path, query_string)
+        answer.headers.extend(learnt.profile)
+        return answer
 
-    async def send(
+    def _admits_each_time(self, resource: str, token: Token) -> bool:
+        """Return whether a policy has to look at this token although the fence carries it."""
+        return self._admission is not None and self._admission.asks_about(resource, token)
+
+    async def _confirm(
         self,
         statement: Statement,
         arguments: list[object],
@@ -148,15 +284,16 @@ class FastPath:
         size: int,
         attempt: Callable[[], Attempt],
     ) -> Row | None:
-        """The row of one fenced statement; None where the fence does not carry the token, or a retry is wanted.
+        """Send one fenced statement and return its row.
 
-        ``size``: bytes of its values; ``attempt``: the write as it goes on record if it must.
+        Return None if the fence does not carry the token, or the database asks for a retry: nothing is written then.
+        ``size``: bytes of the values. ``attempt`` makes the entry of a refusal.
 
-        Raises ``FenceRefusal`` (recorded) where the fence carries a higher one, what the database says against the
-        write, ``Unavailable`` or ``OutcomeUnknown``.
+        Raises ``FenceRefusal`` (recorded) if the fence carries a higher token, ``SqlError`` if the database refuses the
+        write, ``Unavailable`` (nothing is written) or ``OutcomeUnknown``.
         """
-        known = self._overtaken.get(resource)
-        if known is None or token >= known:
+        overtaken_by = self._overtaken.get(resource)
+        if overtaken_by is None or token >= overtaken_by:
             self._observe(FAST_BEFORE)
             try:
                 row = await self._write_batches.send(statement, arguments, resource, size)
@@ -173,6 +310,7 @@ class FastPath:
         return None
 
     async def _refuse(self, resource: str, attempt: Attempt) -> None:
+        """Record the refusal and raise it. Return if the fence carries no higher token after all."""
         rejection = await self._storms.record(resource, attempt)
         if rejection is None:
             return
@@ -182,33 +320,20 @@ class FastPath:
         self._overtaken[resource] = rejection.fence.token
         raise refusal(rejection)
 
-    def learn_write(
-        self,
-        plain: Plain,
-        wanted: Request,
-        columns: tuple[str, ...],
-        known: Known,
-        statement: Statement,
-        values: Mapping[str, object],
-    ) -> None:
-        """Keep what this write came to, which is about to take the fast path."""
-        recipe = recipes.write_recipe(plain, wanted, columns, known.naming(), statement, values)
-        if recipe is None:
-            return
-        if len(self._writes) >= _MOST_FORMS:
-            self._writes.clear()
-        writes = self._writes.setdefault(plain.form, _Writes(wanted.query.columns))
-        if len(writes.by_body) >= _MOST_BODIES:
-            writes.by_body.clear()
-        writes.by_body[columns] = _Learnt(recipe, known, WriteAccepted("tables", known.name, "recipe"))
 
-    def learn_read(
-        self, plain: Plain, wanted: Request, known: Known, statement: Statement, values: Mapping[str, object]
-    ) -> None:
-        """Keep what this read came to."""
-        recipe = recipes.read_recipe(plain, wanted, known.table, statement, values)
-        if recipe is None:
-            return
-        if len(self._reads) >= _MOST_FORMS:
-            self._reads.clear()
-        self._reads[plain.form] = _Learnt(recipe, known)
+def _is_eligible(write: PlannedWrite, columns: tuple[str, ...]) -> bool:
+    """Return whether one statement can do all of a planned write: one resource, and nothing to undo afterwards."""
+    request, rule = write.request, write.cached.rule
+    return (
+        rule.mode is Mode.ENFORCE
+        and rule.equal is Equal.ACCEPT
+        and write.claimed is not None
+        and len(write.claimed) == 1
+        and not request.singular
+        and not request.preferences.need_a_transaction
+        and not request.preconditions
+        and (bool(columns) or request.method == "DELETE")
+        # Such code may change the settings in which the next write of this batch or session makes its names. And a
+        # trigger for each statement fires even if the statement finds its fence overtaken.
+        and not write.cached.table.runs_code_when_written
+    )

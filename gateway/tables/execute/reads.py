@@ -1,24 +1,24 @@
-"""Carries out one read: one statement, or a READ ONLY transaction where more is asked or code could run.
+"""Reads: one statement, or a READ ONLY transaction if the request needs more or code in the database could run.
 
 Views and policies can call functions that write, and no read may become an unfenced write.
 """
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
-from gateway.tables.dialect import overrides, response
+from gateway.errors import DialectError
+from gateway.tables.dialect import media, openapi, overrides, response
 from gateway.tables.dialect.etags import check_preconditions, names_one_row
 from gateway.tables.dialect.overrides import Overrides
-from gateway.tables.dialect.request import Request
+from gateway.tables.dialect.request import READS, Request, unsupported
 from gateway.tables.dialect.response import Response, Row
-from gateway.tables.execute.fast_path import FastPath
-from gateway.tables.execute.recipes import Plain
-from gateway.tables.schema_cache import Known
+from gateway.tables.execute.fast_path import Candidate, FastPath
+from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import ReadShape, lower_read
 
@@ -27,56 +27,58 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """``max_rows``: the most rows one answer has; None for no limit. ``overrides``: code may set parts of answers."""
+    """``max_rows``: the most rows of one answer; None for no limit. ``overrides``: code may set parts of answers."""
 
     max_rows: int | None = None
     overrides: bool = False
 
 
-class _AllRead(Exception):
-    """The transaction has served its purpose."""
+class _RollBack(Exception):
+    """Ends a transaction that has only read."""
 
 
 class Reader:
-    """Executes reads. They need no token and claim nothing."""
+    """Executes reads, which need no token and claim nothing."""
 
     def __init__(self, database: Database, fast_path: FastPath, settings: ReadSettings) -> None:
         self._database, self._fast_path, self._settings = database, fast_path, settings
 
     async def execute(
-        self, wanted: Request, known: Known, path: str, query_string: bytes, plain: Plain | None
+        self, candidate: Candidate, wanted: Request, cached: CachedTable, path: str, query_string: bytes
     ) -> Response:
-        """The finished answer. Raises ``SqlError``, ``DialectError`` or ``Unavailable``."""
+        """Return the answer. A read of one statement leaves its recipe behind.
+
+        Raises ``SqlError``, ``DialectError`` or ``Unavailable``.
+        """
         wanted = self.capped(wanted)
-        check_preconditions(wanted.preconditions, wanted.method, wanted.query, known.table)
+        check_preconditions(wanted.preconditions, wanted.method, wanted.query, cached.table)
         # In another time zone the same row has another text.
-        tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, known.table)
+        tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table)
         shape, values = lower_read(wanted, counted=self._counts_exactly(wanted), tagged=tagged)
-        statement = known.statements.read(shape)
+        statement = cached.statements.read(shape)
         needs_more = self._estimates(wanted) or wanted.preferences.timezone is not None
         if not needs_more and not statement.runs_code:
-            if plain is not None:
-                self._fast_path.learn_read(plain, wanted, known, statement, values)
+            self._fast_path.learn_read(candidate, wanted, cached, statement, values)
             row = await self._database.fetchrow(statement.text, *statement.arrange(values))
             assert row is not None
             return response.read(wanted, row, path, query_string)
 
         async def work(transaction: Transaction) -> Response:
-            row, said = await self._row(transaction, wanted, known, shape, statement, values)
+            row, said = await self._row(transaction, wanted, cached, shape, statement, values)
             return response.overridden(response.read(wanted, row, path, query_string), said)
 
         return await self.read_only(wanted, work)
 
     def capped(self, wanted: Request) -> Request:
-        """The request for no more rows than one answer may have, nor more of them inside any of its rows."""
+        """Limit the request to the most rows of one answer, and of each embedded table in a row."""
         most = self._settings.max_rows
         return wanted if most is None else replace(wanted, query=wanted.query.capped(most))
 
     async def read_only(self, wanted: Request, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
-        """Run ``work`` in a transaction that cannot write, in the time zone that was asked for.
+        """Run ``work`` in a transaction that cannot write, in the time zone of the request.
 
-        It is rolled back in the end: code that runs in it may change settings of the session, in which names of
-        resources are made by the next request.
+        The transaction is rolled back: code that runs in it may change settings of the session, and the next request
+        makes names of resources in these.
         """
         found: list[Result] = []
 
@@ -85,21 +87,21 @@ class Reader:
             if wanted.preferences.timezone is not None:
                 await settings.set_zone(transaction, wanted.preferences.timezone)
             found.append(await work(transaction))
-            raise _AllRead
+            raise _RollBack
 
-        with suppress(_AllRead):
+        with suppress(_RollBack):
             await self._database.run(inside)
         return found[0]
 
     async def said(self, transaction: Transaction) -> Overrides | None:
-        """What code in the database has said about the answer, where it may."""
+        """Return what code in the database has set of the answer, if the configuration lets it."""
         return overrides.read(*await settings.answer(transaction)) if self._settings.overrides else None
 
     async def _row(
         self,
         transaction: Transaction,
         wanted: Request,
-        known: Known,
+        cached: CachedTable,
         shape: ReadShape,
         statement: Statement,
         values: dict[str, object],
@@ -109,12 +111,12 @@ class Reader:
         said = await self.said(transaction) if statement.runs_code else None
         if not self._estimates(wanted):
             return row, said
-        matching = known.statements.matching(shape)
+        matching = cached.statements.matching(shape)
         total = await self._estimate(transaction, wanted, matching.text, matching.arrange(values))
         return {"touched": row["touched"], "body": row["body"], "total": total, "etag": row["etag"]}, said
 
     async def _estimate(self, transaction: Transaction, wanted: Request, matching: str, arguments: list[object]) -> int:
-        """How many rows match: by counting no more than an answer may have, then by the planner's guess."""
+        """Return how many rows match: count up to the most of an answer, beyond that use the planner's estimate."""
         counted = 0
         if wanted.preferences.count == "estimated":
             most = self._settings.max_rows
@@ -140,7 +142,34 @@ class Reader:
 
 
 def planned_rows(plan: str) -> int:
-    """How many rows the planner expects, from EXPLAIN's JSON."""
+    """Return how many rows the planner expects, from EXPLAIN's JSON."""
     document: list[dict[str, Any]] = json.loads(plan)
     rows: int = document[0]["Plan"]["Plan Rows"]
     return rows
+
+
+class Description:
+    """Answers requests for the root, which describe a schema as OpenAPI, unless that is not ``enabled``."""
+
+    def __init__(self, tables: SchemaCache, functions: FunctionCache, prefix: str, *, enabled: bool) -> None:
+        self._tables, self._functions, self._prefix, self._enabled = tables, functions, prefix, enabled
+
+    async def answer(self, method: str, schema: str, headers: Mapping[bytes, str]) -> Response:
+        """Return the answer. ``headers`` by lower-case name. Raises ``DialectError`` or ``Unavailable``."""
+        if method == "OPTIONS":
+            return openapi.allowed("OPTIONS", "GET", "HEAD")
+        if method not in READS:
+            raise unsupported(method)
+        if not self._enabled:
+            raise DialectError("PGRST126", 404, "Root endpoint metadata is disabled")
+        accept = headers.get(b"accept", "")
+        if media.root_accepted(accept) is None:
+            raise media.not_acceptable(accept)
+        tables = (await self._tables.snapshot()).tables.values()
+        functions = (await self._functions.all()).forms.values()
+        described = openapi.document(
+            [one for one in tables if one.schema == schema],
+            [form for forms in functions for form in forms if form.schema == schema],
+            self._prefix,
+        )
+        return openapi.root(described, with_body=method == "GET")

@@ -1,9 +1,9 @@
-"""Recipes: what all plain requests of one form come to, worked out once and kept.
+"""Recipes: how plain requests of one form become a statement, worked out once and kept. Pure.
 
 A *form* is everything of a request but its values: method, path, the headers of the dialect, the names in its filters,
-every other parameter to the letter. A recipe is learnt from a request that went the whole way, and decides nothing of
-its own: it puts the values of the next request of that form into the same statement and the same resource name. What
-is not plain, by far the smaller part, has no form and goes the whole way each time.
+every other parameter to the letter. A recipe is learnt from a request that was planned, and decides nothing of its own.
+It puts the values of the next request of that form into the same statement and the same resource name. A request that
+is not plain has no form, and is planned each time.
 """
 
 import re
@@ -29,19 +29,19 @@ MOST_NAMES = 1024
 
 Headers: TypeAlias = Mapping[bytes, bytes]
 
-# What of the headers is part of a form; whatever else a request could ask for in a header makes it special.
+# The headers that are part of a form. Any other header of the dialect makes a request special.
 _IN_FORM = (b"prefer", b"accept", b"content-type", b"accept-profile", b"content-profile")
 _FENCING = (b"fencing-token", b"fencing-holder", b"fencing-resource", b"fencing-sequencer")
 _VALUES = frozenset((*_FENCING, b"content-length"))
 _SPECIAL = (HEADERS | {b"expect"}) - _VALUES - frozenset(_IN_FORM)
 _SPECIAL_STARTS = (b"fencing-", b"x-fencing-", b"if-")
-# Values that need no decoding and mean themselves wherever they stand.
+# Values that need no decoding and mean themselves everywhere.
 _PLAIN_FILTER = re.compile(rb"([a-z_][a-z0-9_]{0,62})=eq\.([A-Za-z0-9_.:-]{1,200})")
 _PARAMETERS = frozenset(name.encode() for name in RESERVED)
 
 
-class Form(NamedTuple):
-    """All of a plain request but its values. ``parameters`` are names of filters, or other parameters as sent."""
+class RequestForm(NamedTuple):
+    """A plain request without its values. ``parameters`` are names of filters, or other parameters as sent."""
 
     method: str
     path: str
@@ -49,27 +49,27 @@ class Form(NamedTuple):
     parameters: tuple[bytes | str, ...]
 
 
-class Plain(NamedTuple):
+class PlainRequest(NamedTuple):
     """A plain request: its form, the values of its filters in order, and its headers."""
 
-    form: Form
+    form: RequestForm
     values: list[str]
     headers: Headers
 
     def shown(self) -> FencingHeaders:
-        """What its sender says about the lock. Raises what ``gateway.fencing.headers.read`` raises."""
-        return _shown(*map(self.headers.get, _FENCING))
+        """Return the fencing headers. Raises what ``gateway.fencing.headers.read`` raises."""
+        return _fencing_headers(*map(self.headers.get, _FENCING))
 
 
-class Forms:
+class FormReader:
     """Tells plain requests from others."""
 
     def __init__(self) -> None:
-        # Clients send the same names in the same order again and again.
+        # Clients repeat the same names in the same order.
         self._plain: dict[tuple[bytes, ...], bool] = {}
 
-    def read(self, head: Head) -> Plain | None:
-        """Return the request as a form and its values; None if it is not plain."""
+    def read(self, head: Head) -> PlainRequest | None:
+        """Return the request as a form and its values. None if it is not plain."""
         pairs = head.headers
         headers = dict(pairs)
         names = tuple(headers)
@@ -87,12 +87,12 @@ class Forms:
                 parameters.append(match[1].decode())
                 values.append(match[2].decode())
             elif part.partition(b"=")[0] in _PARAMETERS:
-                # The name of a filter is text and this is bytes: one cannot be taken for the other.
+                # The name of a filter is text and this is bytes, so the two cannot be confused.
                 parameters.append(part)
             else:
                 return None
-        form = Form(head.method, head.path, tuple(map(headers.get, _IN_FORM)), tuple(parameters))
-        return Plain(form, values, headers)
+        form = RequestForm(head.method, head.path, tuple(map(headers.get, _IN_FORM)), tuple(parameters))
+        return PlainRequest(form, values, headers)
 
     def _learnt(self, names: tuple[bytes, ...]) -> bool:
         if len(self._plain) >= MOST_NAMES:
@@ -105,8 +105,8 @@ class Forms:
 class WriteRecipe:
     """How a write of one form, with a body of these columns, becomes one statement under one fence.
 
-    ``sources``: for each field of the resource's name, where its value stands (the position of a filter, or a column
-    of the body), and what tells that its text is canonical already. ``fixed`` are the statement's other values.
+    ``sources`` has two things for each field of the resource's name: the position of a filter or the column of the body
+    that has its value, and the pattern of canonical texts. ``fixed``: the statement's other values.
     """
 
     request: Request
@@ -116,7 +116,7 @@ class WriteRecipe:
     fixed: Mapping[str, object]
 
     def resource(self, values: Sequence[str], payload: Payload | None) -> str | None:
-        """The name of the resource; None where only the database could tell, or another error is due."""
+        """Return the name of the resource. None if only the database can tell it, or the name is an error."""
         name = self.literals[0]
         for (source, canonical), literal in zip(self.sources, self.literals[1:], strict=True):
             value = values[source] if isinstance(source, int) else _body_value(payload, source)
@@ -128,7 +128,7 @@ class WriteRecipe:
     def arguments(
         self, resource: str, shown: FencingHeaders, values: Sequence[str], payload: Payload | None
     ) -> list[object]:
-        """The values of the statement, in its order."""
+        """Return the values of the statement, in its order."""
         assert shown.token is not None
         found = dict(self.fixed)
         for number, value in enumerate(values):
@@ -136,7 +136,7 @@ class WriteRecipe:
         found["resource"], found["claimed"] = resource, (resource,)
         found["epoch"], found["value"], found["holder"] = shown.token.epoch, shown.token.value, shown.holder
         found["payload"] = payload.text if payload else None
-        return self.statement.arrange(found)
+        return [found[name] for name in self.statement.names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,68 +148,68 @@ class ReadRecipe:
     fixed: Mapping[str, object]
 
     def arguments(self, values: Sequence[str]) -> list[object]:
-        """The values of the statement, in its order."""
+        """Return the values of the statement, in its order."""
         found = dict(self.fixed)
         for number, value in enumerate(values):
             found[f"v{number}"] = value
-        return self.statement.arrange(found)
+        return [found[name] for name in self.statement.names]
 
 
 def write_recipe(
-    plain: Plain,
-    wanted: Request,
+    plain: PlainRequest,
+    request: Request,
     columns: Sequence[str],
     named: Naming,
     statement: Statement,
     values: Mapping[str, object],
 ) -> WriteRecipe | None:
-    """The recipe behind a write that is about to take the fast path with these ``values``; None: it has none.
+    """Return the recipe of a planned write that is about to become ``statement`` with these ``values``, if it has one.
 
     The slots of the filters come first among the values, in the order of the query: a plain filter has exactly one.
     """
-    if not _is_understood(plain, wanted) or not plain.headers.get(b"content-type", _JSON).startswith(_JSON):
+    if not _is_understood(plain, request) or not plain.headers.get(b"content-type", _JSON).startswith(_JSON):
         return None
-    if wanted.method == "PATCH" and set(columns) & set(named.fields):
-        return None  # whether the row moves to another name depends on the values
+    if request.method == "PATCH" and set(columns) & set(named.fields):
+        return None  # the values decide whether the row moves to another name
     filters = [one for one in plain.form.parameters if isinstance(one, str)]
     sources: list[tuple[int | str, re.Pattern[str]]] = []
     for column in named.columns:
         canonical = canonical_text(column)
-        if canonical is None or (wanted.method in ("PATCH", "DELETE") and column.name not in filters):
+        if canonical is None or (request.method in ("PATCH", "DELETE") and column.name not in filters):
             return None
-        inserts = wanted.method in ("POST", "PUT")
+        inserts = request.method in ("POST", "PUT")
         sources.append((column.name if inserts else filters.index(column.name), canonical))
-    return WriteRecipe(wanted, statement, named.template.literals, tuple(sources), dict(values))
+    return WriteRecipe(request, statement, named.template.literals, tuple(sources), dict(values))
 
 
 def read_recipe(
-    plain: Plain, wanted: Request, table: Table, statement: Statement, values: Mapping[str, object]
+    plain: PlainRequest, request: Request, table: Table, statement: Statement, values: Mapping[str, object]
 ) -> ReadRecipe | None:
-    """The recipe behind a read of one row by its whole key; None for any other: nobody should wait for a scan."""
+    """Return the recipe of a read of one row by its whole key. None for any other: a scan would delay its batch."""
     if (
-        not _is_understood(plain, wanted)
+        not _is_understood(plain, request)
         or table.runs_code_when_read
         or not table.primary_key
-        or not set(table.primary_key) <= pins(wanted.query.filters).keys()
+        or not set(table.primary_key) <= pins(request.query.filters).keys()
     ):
         return None
-    return ReadRecipe(wanted, statement, dict(values))
+    return ReadRecipe(request, statement, dict(values))
 
 
 _JSON = b"application/json"
 
 
-def _is_understood(plain: Plain, wanted: Request) -> bool:
-    """Whether the whole way has made the same filters of the request, in the same order."""
+def _is_understood(plain: PlainRequest, request: Request) -> bool:
+    """Return whether the parsed request has the same filters as the plain one, in the same order."""
     names = [one for one in plain.form.parameters if isinstance(one, str)]
-    return wanted.query.filters == tuple(
+    return request.query.filters == tuple(
         Condition(Field(name), "eq", value) for name, value in zip(names, plain.values, strict=True)
     )
 
 
 @lru_cache(maxsize=4096)
-def _shown(*values: bytes | None) -> FencingHeaders:
-    """One holder sends the same headers again and again."""
+def _fencing_headers(*values: bytes | None) -> FencingHeaders:
+    """Read fencing headers. They are cached, because a holder repeats them."""
     return fencing_headers.read(
         [(name, value) for name, value in zip(_FENCING, values, strict=True) if value is not None]
     )
@@ -223,7 +223,7 @@ def _is_special(name: bytes) -> bool:
 
 
 def _body_value(payload: Payload | None, column: str) -> str | None:
-    """The value of a column in a body of one row, where its text is what the database will read."""
+    """Return the value of a column in a body of one row, if its text is what the database reads."""
     assert payload is not None
     value = payload.rows[0].get(column)
     if isinstance(value, str):

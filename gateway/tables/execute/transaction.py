@@ -1,11 +1,10 @@
-"""The slow path: one READ COMMITTED transaction for a write, or for a list of them.
+"""One READ COMMITTED transaction for a write that the fast path does not take, or for a list of writes.
 
-Claim everything, carry out each, verify what it touched, keep the answer under its key if there is one, commit. A
-refusal is on record before it is answered.
+Claim everything, execute each write, verify what it touched, keep the answer under its key if there is one, commit. A
+refusal is recorded before it is answered.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import count
@@ -32,9 +31,16 @@ from gateway.record.audit import Audit
 from gateway.tables.dialect import overrides, response
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.dialect.transaction_document import of_write
-from gateway.tables.execute.apply import Claims, Note, Pending, Refused, apply, passed
-from gateway.tables.execute.idempotent_replay import SETTLE_ATTEMPTS, Replaying
-from gateway.tables.execute.planning import Write
+from gateway.tables.execute import fenced_write
+from gateway.tables.execute.fenced_write import (
+    Claims,
+    ClaimsPending,
+    ClaimsRefused,
+    ObservedRefusal,
+    accepted_under,
+)
+from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay
+from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.naming.plan import table_resource
 
 CLAIM_AFTER = StepReached("tables.claim.after")
@@ -51,22 +57,22 @@ _SEND_AGAIN = (
 
 
 class Settle(Protocol):
-    """Makes certain that no S3 mutation of an older holder can take effect any more: the barrier of the object plane.
+    """Ensures that no S3 mutation of an older holder can take effect any more: the barrier of the object plane.
 
-    Raises a ``GatewayError`` where it cannot.
+    Raises a ``GatewayError`` if it cannot.
     """
 
     async def __call__(self, resource: str, presented: Presented, caller: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What is done in one transaction, all of it or nothing. ``writes`` has at least one.
+class UnitOfWork:
+    """The writes of one transaction, at least one. All of them take effect, or none.
 
-    ``key``: the answer is kept under it. ``combine`` makes one answer of those of a list; None: there is no list.
+    ``key``: the answer is kept under it. ``combine`` makes one answer of those of a list. None: there is no list.
     """
 
-    writes: Sequence[Write]
+    writes: Sequence[PlannedWrite]
     key: Key | None = None
     combine: Callable[[Sequence[Response]], Response] | None = None
 
@@ -75,23 +81,23 @@ class Order:
         return self.writes[0].sender.caller
 
     def about(self, number: int) -> AbstractContextManager[None]:
-        """Errors raised in here say about which write of a list they are."""
+        """Let errors that are raised in this context say which write of a list they are about."""
         return nullcontext() if self.combine is None else of_write(number)
 
     def claimant(self, resource: str) -> int:
-        """The number of the first write that claims it."""
+        """Return the number of the first write that claims a resource."""
         return next(number for number, write in enumerate(self.writes) if resource in (write.claimed or ()))
 
     def attempt(self, resource: str) -> Attempt:
-        """How it goes on record that the resource was refused."""
+        """Return the entry of the record for a refusal on a resource."""
         return self.writes[self.claimant(resource)].attempts()(resource)
 
     def answer(self, answers: Sequence[Response]) -> Response:
         return answers[0] if self.combine is None else self.combine(answers)
 
 
-class _DoneBefore(Exception):
-    """What is asked for has been done under its key. Nothing of this attempt is."""
+class _AlreadyDone(Exception):
+    """A write with this key has been committed. This attempt is undone."""
 
     def __init__(self, key: Key, kept: Kept) -> None:
         super().__init__()
@@ -99,7 +105,7 @@ class _DoneBefore(Exception):
 
 
 class _RolledBack(Exception):
-    """The caller wants to know what a write would do. Its claims are undone as well, and nothing is on record."""
+    """The caller only wants to know what a write would do. Its claims are undone too, and nothing is recorded."""
 
     def __init__(self, answer: Response) -> None:
         super().__init__()
@@ -107,7 +113,9 @@ class _RolledBack(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _Outcome:
+    """The answer of a unit of work, and the events to announce once it is committed."""
+
     answer: Response
     accepted: Sequence[WriteAccepted] = ()
     noted: Sequence[Rejection] = ()
@@ -115,28 +123,29 @@ class _Done:
 
 @dataclass(frozen=True, slots=True)
 class _Unenforced:
-    """What would have been refused, were the rules enforced: by fences, or because a token was not taken at all."""
+    """Refusals that observe mode lets pass: by fences, or because a policy does not take a token."""
 
     refused: Sequence[Claimed]
     implausible: Mapping[str, Implausible]
 
-    def of(self, write: Write) -> "_Unenforced":
-        """What of it is about one write."""
+    def of(self, write: PlannedWrite) -> "_Unenforced":
+        """Return those of one write."""
         own = set(write.claimed or ())
         implausible = {name: one for name, one in self.implausible.items() if name in own}
         return _Unenforced([one for one in self.refused if one.resource in own], implausible)
 
-    def notes(self) -> list[Note]:
+    def observed(self) -> list[ObservedRefusal]:
         return [
-            *(Note(one.resource, one.decision.value, one.fence) for one in self.refused),
-            *(Note(one.resource, TokenImplausible.code, one.fence) for one in self.implausible.values()),
+            *(ObservedRefusal(one.resource, one.decision.value, one.fence) for one in self.refused),
+            *(ObservedRefusal(one.resource, TokenImplausible.code, one.fence) for one in self.implausible.values()),
         ]
 
 
-class SlowPath:
-    """Without ``settle`` (no S3) nothing of an older holder can be pending, but left-overs might.
+class FencedTransactions:
+    """Executes units of work, each in one transaction.
 
-    ``overrides``: code in the database may set parts of answers.
+    Without ``settle`` no object store is configured, but mutations from before may still be pending. ``overrides``:
+    code in the database may set parts of answers.
     """
 
     def __init__(
@@ -146,121 +155,129 @@ class SlowPath:
         self._admission = admission
         self._audit = Audit(database, observe, "tables")
         self._overrides = overrides
-        self.replaying = Replaying(database, admission, self._settled)
+        self.replay = IdempotentReplay(database, admission, self._settle_claims)
 
-    async def carry_out(self, order: Order) -> Response:
-        """The answer, once it is durable. Raises what refuses the writes; then nothing of them is.
+    async def execute(self, unit: UnitOfWork) -> Response:
+        """Return the answer, once it is durable. Raises the error that refuses the writes; then none has taken effect.
 
-        After ``Unavailable`` nothing is written either; ``OutcomeUnknown`` says what it says.
+        None has after ``Unavailable`` either. After ``OutcomeUnknown`` the commit may have taken effect.
         """
-        claims = Claims.of(order.writes)
-        implausible = await self._implausible(order, claims)
+        claims = Claims.of(unit.writes)
+        implausible = await self._admit(unit, claims)
         claims = claims.without(implausible.keys()) if implausible else claims
 
         for _ in range(SETTLE_ATTEMPTS):
             try:
                 with staged(self._observe, "tables", "transaction"):
-                    done = await self._database.run(self._work(order, claims, implausible))
-            except Refused as refused:
-                raise await self._refusal(order, refused.claims) from None
-            except Pending as pending:
-                await self._settled(claims, pending.resources, order.caller)
+                    outcome = await self._database.run(self._work(unit, claims, implausible))
+            except ClaimsRefused as refused:
+                raise await self._refusal(unit, refused.claims) from None
+            except ClaimsPending as pending:
+                await self._settle_claims(claims, pending.resources, unit.caller)
                 continue
             except _RolledBack as rolled_back:
                 return rolled_back.answer
-            except _DoneBefore as before:
-                shown = [write.tokens for write in order.writes]
-                return await self.replaying.again(before.key, before.kept, shown, order.caller)
+            except _AlreadyDone as done:
+                shown = [write.tokens for write in unit.writes]
+                return await self.replay.replay(done.key, done.kept, shown, unit.caller)
             except OutcomeUnknown as lost:
-                if order.key is None:
+                if unit.key is None:
                     raise
                 raise OutcomeUnknown(lost.message, advice=_SEND_AGAIN) from lost
-            self._observe(COMMIT_AFTER)
-            for accepted_write in done.accepted:
-                self._observe(accepted_write)
-            self._audit.tell(done.noted)
-            return done.answer
+            self._announce(outcome)
+            return outcome.answer
         raise Unavailable("Writes of an older holder are still being settled on this resource.")
 
-    async def _implausible(self, order: Order, claims: Claims) -> dict[str, Implausible]:
-        """The tokens that are not taken, by resource, where rules only observe. Raises ``TokenImplausible`` (recorded)
-        where one enforces.
+    def _announce(self, outcome: _Outcome) -> None:
+        self._observe(COMMIT_AFTER)
+        for accepted in outcome.accepted:
+            self._observe(accepted)
+        if outcome.noted:
+            self._audit.tell(outcome.noted)
+
+    async def _admit(self, unit: UnitOfWork, claims: Claims) -> dict[str, Implausible]:
+        """Return the tokens that policies do not take, by resource, if their rules only observe.
+
+        Raises ``TokenImplausible`` (recorded) if a rule enforces.
         """
         with staged(self._observe, "tables", "admission"):
             found = await self._admission.admit(claims.shown())
         refused = sorted(
-            (one for one in found if one.resource in claims.enforced), key=lambda one: order.claimant(one.resource)
+            (one for one in found if one.resource in claims.enforced), key=lambda one: unit.claimant(one.resource)
         )
         if refused:
-            error = await self._audit.implausible(refused, order.attempt)
-            if order.combine is not None:
-                error.facts["write"] = order.claimant(refused[0].resource)
+            error = await self._audit.implausible(refused, unit.attempt)
+            if unit.combine is not None:
+                error.facts["write"] = unit.claimant(refused[0].resource)
             raise error
         return {one.resource: one for one in found}
 
     def _work(
-        self, order: Order, claims: Claims, implausible: Mapping[str, Implausible]
-    ) -> Callable[[Transaction], Awaitable[_Done]]:
-        """What is done in a transaction, and in another one where the database has undone that."""
+        self, unit: UnitOfWork, claims: Claims, implausible: Mapping[str, Implausible]
+    ) -> Callable[[Transaction], Awaitable[_Outcome]]:
+        """Return the work of a transaction. The database calls it again after it has undone a first attempt."""
         attempts = count()
 
-        async def work(transaction: Transaction) -> _Done:
-            return await self._in_transaction(transaction, order, claims, implausible, again=next(attempts) > 0)
+        async def work(transaction: Transaction) -> _Outcome:
+            return await self._in_transaction(transaction, unit, claims, implausible, again=next(attempts) > 0)
 
         return work
 
     async def _in_transaction(
         self,
         transaction: Transaction,
-        order: Order,
+        unit: UnitOfWork,
         claims: Claims,
         implausible: Mapping[str, Implausible],
         *,
         again: bool,
-    ) -> _Done:
-        """Whatever raises in here undoes everything, claims and key included.
+    ) -> _Outcome:
+        """Claim, write and keep the answer. Any error undoes everything, claims and key included.
 
-        ``again``: the database has undone it once, for a deadlock most likely.
+        ``again``: the database has undone a first attempt, most likely for a deadlock.
         """
-        if order.key is not None:
-            kept = await idempotency.take(transaction, order.key)
+        if unit.key is not None:
+            kept = await idempotency.take(transaction, unit.key)
             if kept is not None:
-                raise _DoneBefore(order.key, kept)
+                raise _AlreadyDone(unit.key, kept)
         if again:
-            # Writers under one token share its fences, and those that take the same rows in opposite orders would meet
-            # there time and again. Each goes alone now.
+            # Writers under one token share its fences. If they take the same rows in opposite orders they would
+            # deadlock time and again, so each now runs alone.
             await claims.lock(transaction)
-        claimed = await claims.claim(transaction, order.caller)
-        if claims.runs:
+        claimed = await claims.claim(transaction, unit.caller)
+        if claims.groups:
             self._observe(CLAIM_AFTER)
-        unenforced = _Unenforced(passed(claimed), implausible)
+        unenforced = _Unenforced(fenced_write.unenforced(claimed), implausible)
+        outcome = await self._write_all(transaction, unit, unenforced)
+        if any(write.cached.table.runs_code_when_written for write in unit.writes):
+            # Deferred triggers would run at the commit, and nothing could take back the settings they change.
+            await settings.check_constraints(transaction)
+            await settings.pin_again(transaction)
+        if unit.key is not None:
+            await _keep(transaction, unit, unit.key, claims, outcome.answer)
+        return outcome
+
+    async def _write_all(self, transaction: Transaction, unit: UnitOfWork, unenforced: _Unenforced) -> _Outcome:
         answers: list[Response] = []
-        accepted_writes: list[WriteAccepted] = []
+        accepted: list[WriteAccepted] = []
         noted: list[Rejection] = []
-        for number, write in enumerate(order.writes):
-            with order.about(number):
-                answer, notes = await self._one(transaction, write, unenforced, alone=order.combine is None)
+        for number, write in enumerate(unit.writes):
+            with unit.about(number):
+                answer, notes = await self._write(transaction, write, unenforced, alone=unit.combine is None)
             answers.append(answer)
             noted += notes
             if not notes:
-                accepted_writes.append(WriteAccepted("tables", write.known.name, "transaction"))
-        if any(write.known.table.runs_code_when_written for write in order.writes):
-            # What is deferred would be carried out at the end, when nobody can take back what it sets.
-            await settings.check_constraints(transaction)
-            await settings.pin_again(transaction)
-        answer = order.answer(answers)
-        if order.key is not None:
-            await _keep(transaction, order, order.key, claims, answer)
-        return _Done(answer, accepted_writes, noted)
+                accepted.append(WriteAccepted("tables", write.cached.name, "transaction"))
+        return _Outcome(unit.answer(answers), accepted, noted)
 
-    async def _one(
-        self, transaction: Transaction, write: Write, unenforced: "_Unenforced", *, alone: bool
+    async def _write(
+        self, transaction: Transaction, write: PlannedWrite, unenforced: _Unenforced, *, alone: bool
     ) -> tuple[Response, list[Rejection]]:
-        """One write and its answer."""
-        written, notes = await apply(transaction, write)
+        """Execute one write. Return its answer and its entries in the record, if observe mode lets it pass."""
+        written, observed = await fenced_write.execute(transaction, write)
         self._observe(WRITE_AFTER)
         preferences = write.request.preferences
-        runs_code = write.known.table.runs_code_when_written
+        runs_code = write.cached.table.runs_code_when_written
         if alone and self._overrides and runs_code and write.call is None:
             written = replace(written, said=overrides.read(*await settings.answer(transaction)))
         if preferences.tx == "rollback":
@@ -271,31 +288,33 @@ class SlowPath:
         elif preferences.timezone is not None and not alone:
             await settings.set_zone(transaction, "UTC")
         unenforced = unenforced.of(write)
-        notes += unenforced.notes()
+        observed += unenforced.observed()
         if write.objection is not None:
-            names = write.claimed or (table_resource(write.known.table),)
-            notes += [Note(name, write.objection.code) for name in names]
-        under = accepted(write, unenforced.refused, unenforced.implausible.keys())
-        return _answer(write, written, under), await self._noted(transaction, write, notes)
+            names = write.claimed or (table_resource(write.cached.table),)
+            observed += [ObservedRefusal(name, write.objection.code) for name in names]
+        under = accepted_under(write, unenforced.refused, unenforced.implausible.keys())
+        return _answer(write, written, under), await self._noted(transaction, write, observed)
 
-    async def _noted(self, transaction: Transaction, write: Write, notes: Sequence[Note]) -> list[Rejection]:
-        if not notes:
+    async def _noted(
+        self, transaction: Transaction, write: PlannedWrite, observed: Sequence[ObservedRefusal]
+    ) -> list[Rejection]:
+        if not observed:
             return []
         attempt = write.attempts()
         return await self._audit.noted(
             transaction,
-            [Refusal(one.resource, one.reason, attempt(one.resource), one.fence, enforced=False) for one in notes],
+            [Refusal(one.resource, one.reason, attempt(one.resource), one.fence, enforced=False) for one in observed],
         )
 
-    async def _refusal(self, order: Order, claims: Sequence[Claimed]) -> GatewayError:
-        """Put on record why each of the resources was refused; the error to answer with is about the first."""
-        refusals = sorted(claims, key=lambda one: order.claimant(one.resource))
-        error = await self._audit.refused([(one.decision, one.fence) for one in refusals], order.attempt)
-        if order.combine is not None:
-            error.facts["write"] = order.claimant(refusals[0].resource)
+    async def _refusal(self, unit: UnitOfWork, claims: Sequence[Claimed]) -> GatewayError:
+        """Record why each resource was refused, and return the error to answer with, which is about the first."""
+        refusals = sorted(claims, key=lambda one: unit.claimant(one.resource))
+        error = await self._audit.refused([(one.decision, one.fence) for one in refusals], unit.attempt)
+        if unit.combine is not None:
+            error.facts["write"] = unit.claimant(refusals[0].resource)
         return error
 
-    async def _settled(self, claims: Claims, resources: Sequence[str], caller: str) -> None:
+    async def _settle_claims(self, claims: Claims, resources: Sequence[str], caller: str) -> None:
         if self._settle is None:
             raise Unavailable(
                 f"An object write of an older holder is pending on {resources[0]}, and no object store is configured.",
@@ -306,31 +325,15 @@ class SlowPath:
                 await self._settle(resource, claims.presented(resource), caller)
 
 
-def accepted(write: Write, unenforced: Sequence[Claimed] = (), unclaimed: AbstractSet[str] = frozenset()) -> Accepted:
-    """The fences the write was accepted under: they carry its tokens, except for those it passed in observe mode.
-
-    ``unclaimed``: resources it has written under no fence.
-    """
-    tokens = write.tokens
-    names = tuple(name for name in write.claimed or () if name not in unclaimed)
-    if tokens is None or not names:
-        return Accepted()
-    higher = {one.resource: one.fence.token for one in unenforced}
-    if tokens.token is not None:
-        return Accepted(max([tokens.token, *higher.values()]), names)
-    fences_now = [(resource, higher.get(resource) or tokens.of(resource)) for resource in names]
-    return Accepted(resources=names, pairs=fences_now)
-
-
-def _answer(write: Write, written: Written, under: Accepted) -> Response:
+def _answer(write: PlannedWrite, written: Written, under: Accepted) -> Response:
     if write.call is not None:
         return write.call.answer(written, under)
-    return response.write(write.request, write.known.table, written, under, write.sender.path)
+    return response.write(write.request, write.cached.table, written, under, write.sender.path)
 
 
-async def _keep(transaction: Transaction, order: Order, key: Key, claims: Claims, answer: Response) -> None:
+async def _keep(transaction: Transaction, unit: UnitOfWork, key: Key, claims: Claims, answer: Response) -> None:
     if len(answer.body) > MOST_KEPT:
         raise AnswerTooLarge(f"The answer has {len(answer.body)} bytes; at most {MOST_KEPT} are kept under a key.")
-    claimed = [(resource, order.claimant(resource)) for resource, _ in claims.shown()]
+    claimed = [(resource, unit.claimant(resource)) for resource, _ in claims.shown()]
     kept = Kept(key.fingerprint, answer.status, answer.headers, answer.body, claimed)
     await idempotency.keep(transaction, key, kept)

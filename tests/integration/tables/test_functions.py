@@ -5,7 +5,7 @@ import pytest
 
 from gateway.db.database import Database
 from gateway.fencing.rules import Mode
-from gateway.tables.execute import function_calls
+from gateway.tables import schema_cache
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure
 from tests.integration.tables.asking import answered, rows
@@ -153,7 +153,7 @@ async def test_forms_of_results(client: httpx.AsyncClient) -> None:
         ("GET", "listed?select=accounts(*)", 400, "PGRST127"),
     ],
 )  # fmt: skip
-async def test_calls_that_cannot_be(
+async def test_calls_that_are_refused(
     client: httpx.AsyncClient, tables: Database, method: str, target: str, status: int, code: str
 ) -> None:
     answer = await client.request(method, f"/rpc/{target}")
@@ -161,7 +161,7 @@ async def test_calls_that_cannot_be(
     assert await rows(tables, "SELECT count(*) FROM users") == [(2,)]
 
 
-async def test_what_can_be_done_with_a_function(client: httpx.AsyncClient) -> None:
+async def test_options_of_a_function(client: httpx.AsyncClient) -> None:
     assert (await client.options("/rpc/add")).headers["allow"] == "OPTIONS,GET,HEAD,POST"
     assert (await client.options("/rpc/pay")).headers["allow"] == "OPTIONS,POST"
 
@@ -206,7 +206,7 @@ async def test_a_call_that_fails_leaves_nothing_behind(client: httpx.AsyncClient
     assert answer.headers["preference-applied"] == "handling=strict, max-affected=2"
 
 
-async def test_a_call_that_is_sent_again_is_carried_out_once(client: httpx.AsyncClient, tables: Database) -> None:
+async def test_a_call_sent_twice_with_one_key_runs_once(client: httpx.AsyncClient, tables: Database) -> None:
     headers = {**LOCK, "idempotency-key": '"one"'}
     first = await client.post("/rpc/pay", json={"account": 1, "amount": 3}, headers=headers)
     again = await client.post("/rpc/pay", json={"account": 1, "amount": 3}, headers=headers)
@@ -214,7 +214,7 @@ async def test_a_call_that_is_sent_again_is_carried_out_once(client: httpx.Async
     assert await rows(tables, "SELECT balance FROM accounts WHERE id = 1") == [(7,)]
 
 
-async def test_code_in_the_database_has_its_say(client: httpx.AsyncClient) -> None:
+async def test_a_function_may_set_status_and_headers(client: httpx.AsyncClient) -> None:
     answer = await client.get("/rpc/full_control")
     assert (answer.status_code, answer.headers["x-why"]) == (451, "law")
     assert answer.json() == {"code": "C", "message": "M", "details": None, "hint": "H"}
@@ -223,10 +223,10 @@ async def test_code_in_the_database_has_its_say(client: httpx.AsyncClient) -> No
     answered(await client.get("/rpc/add?a=1"), 200)
 
 
-async def test_what_changes_is_found_out(
+async def test_a_call_follows_a_changed_function(
     client: httpx.AsyncClient, tables: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(function_calls, "_PAUSE_BETWEEN_RELOADS", 0)
+    monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 0)
     answered(await client.get("/rpc/later"), 404, "PGRST202")
     create = "CREATE FUNCTION later() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'"
     await tables.run(lambda transaction: transaction.execute(create))
@@ -254,7 +254,9 @@ class TestObserved:
     def exposure(self) -> Exposure:
         return Exposure(functions=frozenset(("public.pay",)), default_rule=Rule(mode=Mode.OBSERVE))
 
-    async def test_a_call_passes_and_goes_on_record(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_observe_mode_records_a_call_and_lets_it_pass(
+        self, client: httpx.AsyncClient, tables: Database
+    ) -> None:
         body = {"account": 1, "amount": 1}
         answered(await client.post("/rpc/pay", json=body), 200)
         answered(await client.post("/rpc/pay", json=body, headers={"fencing-token": "5"}), 200)

@@ -1,4 +1,4 @@
-"""Idempotency-Key: a write that is sent again is answered again, and not carried out again."""
+"""Idempotency-Key: a write that is sent again takes effect once, and its answer is replayed."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from gateway.db.database import Database, Transaction
 from gateway.fencing.rules import Presented
 from gateway.observe.events import Event, StepReached
 from gateway.tables.execute import transaction as slow
-from gateway.tables.execute.idempotency_cleanup import forget, forgetting
+from gateway.tables.execute.idempotency import cleanup, delete_old
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.tables.asking import answered, over_asgi, row, rows
 from tests.integration.tables.conftest import RULES
@@ -46,7 +46,7 @@ def is_replay_of(again: httpx.Response, first: httpx.Response) -> None:
     assert [pair for pair in again.headers.raw if pair[0] != b"idempotency-replayed"] == first.headers.raw
 
 
-async def test_the_first_answer_comes_again(client: httpx.AsyncClient, tables: Database) -> None:
+async def test_the_first_answer_is_replayed(client: httpx.AsyncClient, tables: Database) -> None:
     first = await post(client)
     assert first.status_code == 201
     is_replay_of(await post(client), first)
@@ -94,7 +94,9 @@ class TestTakeovers:
         is_replay_of(await post(client, token=6, **{"Fencing-Holder": "next"}), first)
         assert await shipments(tables) == 4
 
-    async def test_and_then_the_last_one_writes_no_more(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_after_a_replay_the_older_holder_is_refused(
+        self, client: httpx.AsyncClient, tables: Database
+    ) -> None:
         """The next holder may rely on what it is told, as on the answer to a write of its own."""
         await post(client, token=5)
         await post(client, token=7, **{"Fencing-Holder": "next"})
@@ -104,7 +106,7 @@ class TestTakeovers:
         taken = await rows(tables, "SELECT kind, value, fence_value FROM fencing.record WHERE kind <> 'rejection'")
         assert taken == [("raised", 7, 5)], "and the takeover is on record"
 
-    async def test_it_settles_what_the_last_one_has_under_way(self, tables: Database, exposure: Exposure) -> None:
+    async def test_a_replay_settles_mutations_of_the_older_holder(self, tables: Database, exposure: Exposure) -> None:
         settled: list[tuple[str, str, str]] = []
 
         async def settle(resource: str, presented: Presented, caller: str) -> None:
@@ -120,14 +122,12 @@ class TestTakeovers:
             is_replay_of(await post(client, token=6), first)
         assert settled == [("order/7", "6", "tester")]
 
-    async def test_it_is_not_told_before_that_is_settled(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_a_replay_waits_until_they_are_settled(self, client: httpx.AsyncClient, tables: Database) -> None:
         await post(client, token=5)
         await tables.run(lambda transaction: transaction.execute(PENDING))
         answered(await post(client, token=6), 503, "unavailable")
 
-    async def test_nor_is_a_holder_that_has_been_overtaken_meanwhile(
-        self, tables: Database, exposure: Exposure
-    ) -> None:
+    async def test_a_replay_for_an_overtaken_holder_waits_too(self, tables: Database, exposure: Exposure) -> None:
         """Somebody newer came between its raise and its settling: what is older than both is still under way."""
 
         async def overtaken(resource: str, presented: Presented, caller: str) -> None:
@@ -144,12 +144,14 @@ class TestTakeovers:
             await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.intent"))
             is_replay_of(await post(client, token=6), first)
 
-    async def test_a_token_nobody_can_have_raises_nothing(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_an_implausible_token_raises_no_fence(self, client: httpx.AsyncClient, tables: Database) -> None:
         first = await post(client, token=5)
         is_replay_of(await post(client, token=2**63 - 1), first)
         assert tuple(await row(tables, "SELECT value FROM fencing.fence")) == (5,)
 
-    async def test_only_what_a_token_is_shown_for_is_raised(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_a_replay_raises_only_fences_a_token_is_shown_for(
+        self, client: httpx.AsyncClient, tables: Database
+    ) -> None:
         sent = {"Idempotency-Key": '"k"', "Prefer": "return=minimal"}
         both = [{"order_id": 7}, {"order_id": 8}]
         pairs = {**sent, "Fencing-Token": "order/7=5,order/8=3"}
@@ -160,7 +162,7 @@ class TestTakeovers:
         fences = await rows(tables, "SELECT resource, value FROM fencing.fence ORDER BY 1")
         assert fences == [("order/7", 5), ("order/8", 4)]
 
-    async def test_so_does_the_holder_that_was_overtaken(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_the_overtaken_holder_gets_the_answer_too(self, client: httpx.AsyncClient, tables: Database) -> None:
         """It has written once, rightly, and is told so; a write of its own now is refused as ever."""
         first = await post(client, token=5)
         await client.post("/shipments", json=SHIPMENT, headers={"Fencing-Token": "6"})
@@ -262,14 +264,14 @@ class TestFailures:
             f'"{"k" * 256}"',
         ],
     )
-    async def test_what_is_no_key(self, client: httpx.AsyncClient, tables: Database, key: str) -> None:
+    async def test_a_malformed_key_is_refused(self, client: httpx.AsyncClient, tables: Database, key: str) -> None:
         headers = {"Idempotency-Key": key.encode("latin-1"), "Fencing-Token": "5"}
         answer = await client.post("/shipments", json=SHIPMENT, headers=headers)  # type: ignore[arg-type]  # bytes will do
         answered(answer, 400, "request-malformed")
         assert await shipments(tables) == 3
 
     @pytest.mark.parametrize("key", ["k", "k" * 255, '"k k"', '"a\\"b\\\\"', "0b7c6a2e-5f0e-4c8e-9d0a-3d2f0d6b9f11"])
-    async def test_what_is_one(self, client: httpx.AsyncClient, key: str) -> None:
+    async def test_a_well_formed_key_is_taken(self, client: httpx.AsyncClient, key: str) -> None:
         first = await post(client, key)
         is_replay_of(await post(client, key), first)
 
@@ -277,7 +279,9 @@ class TestFailures:
         headers = [("Idempotency-Key", '"a"'), ("Idempotency-Key", '"b"'), ("Fencing-Token", "5")]
         answered(await client.post("/shipments", json=SHIPMENT, headers=headers), 400, "request-malformed")
 
-    async def test_answers_too_large_to_keep(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_an_answer_too_large_to_keep_undoes_the_write(
+        self, client: httpx.AsyncClient, tables: Database
+    ) -> None:
         await tables.run(lambda t: t.execute("CREATE TABLE large (id bigint PRIMARY KEY, body text)"))
         await tables.run(lambda t: t.execute("INSERT INTO large VALUES (1, repeat('x', 2 * 1024 * 1024))"))
         sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5"}
@@ -344,7 +348,7 @@ class TestRaces:
         assert (await ours).status_code == 201
         assert await shipments(tables) == 4
 
-    async def test_a_key_that_is_forgotten_under_our_hands(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_a_key_may_be_deleted_during_its_request(self, client: httpx.AsyncClient, tables: Database) -> None:
         """Whenever it goes, a request is carried out or answered again, and never gets stuck."""
 
         async def forget_all() -> None:
@@ -381,7 +385,7 @@ class TestObserveMode:
         assert (await client.patch("/strict?id=eq.1", json={"v": 10}, headers=own)).status_code == 204
 
 
-async def test_calls_of_functions_may_have_keys_too(database: Database, tables: Database) -> None:
+async def test_function_calls_may_have_keys(database: Database, tables: Database) -> None:
     create = """
         CREATE FUNCTION public.ship(o bigint) RETURNS bigint LANGUAGE sql
         AS 'INSERT INTO shipments (order_id) VALUES (o) RETURNING id'
@@ -405,25 +409,27 @@ async def test_calls_of_functions_may_have_keys_too(database: Database, tables: 
 
 
 class TestForgetting:
-    async def test_old_answers_go(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_the_cleanup_deletes_old_answers(self, client: httpx.AsyncClient, tables: Database) -> None:
         for number in range(5):
             await post(client, f"k{number}")
         age = "UPDATE fencing.idempotency SET at = clock_timestamp() - interval '2 hours' WHERE key <> 'k4'"
         await tables.run(lambda transaction: transaction.execute(age))
-        assert await forget(tables, 3 * 3600) == 0
-        assert await forget(tables, 3600) == 4
+        assert await delete_old(tables, 3 * 3600) == 0
+        assert await delete_old(tables, 3600) == 4
         assert await rows(tables, "SELECT key FROM fencing.idempotency") == [("k4",)]
         assert "idempotency-replayed" not in (await post(client, "k1")).headers
 
-    async def test_in_the_background(self, client: httpx.AsyncClient, tables: Database, events: list[Event]) -> None:
+    async def test_the_cleanup_runs_in_the_background(
+        self, client: httpx.AsyncClient, tables: Database, events: list[Event]
+    ) -> None:
         await post(client)
-        async with forgetting(tables, 0.001, events.append, interval=0.01):
+        async with cleanup(tables, 0.001, events.append, interval=0.01):
             while await rows(tables, "SELECT FROM fencing.idempotency"):
                 await asyncio.sleep(0.01)
 
-    async def test_trouble_is_an_event(self, tables: Database, events: list[Event]) -> None:
+    async def test_a_failed_cleanup_is_an_event(self, tables: Database, events: list[Event]) -> None:
         await tables.run(lambda transaction: transaction.execute("DROP TABLE fencing.idempotency"))
-        async with forgetting(tables, 1, events.append, interval=0.01):
+        async with cleanup(tables, 1, events.append, interval=0.01):
             while not any("idempotency" in str(event) for event in events):
                 await asyncio.sleep(0.01)
 
@@ -444,7 +450,7 @@ def steps(events: Iterable[Event]) -> list[str]:
     return [event.name for event in events if isinstance(event, StepReached)]
 
 
-async def test_what_is_kept_is_what_was_answered(client: httpx.AsyncClient, tables: Database) -> None:
+async def test_the_kept_answer_is_the_answer_sent(client: httpx.AsyncClient, tables: Database) -> None:
     first = await post(client)
     kept = await row(tables, "SELECT caller, key, status, headers, body, length(fingerprint) FROM fencing.idempotency")
     assert tuple(kept)[:3] == ("tester", "k1", 201)

@@ -69,7 +69,7 @@ async def state(tables: Database) -> tuple[Any, ...]:
 
 
 class TestAllOrNothing:
-    async def test_all(self, api: httpx.AsyncClient, tables: Database) -> None:
+    async def test_all_writes_take_effect(self, api: httpx.AsyncClient, tables: Database) -> None:
         answer = await send(
             api,
             patch(1, prefer="return=representation"),
@@ -109,7 +109,7 @@ class TestAllOrNothing:
             (patch(2, prefer="handling=strict, max-affected=0"), 400, "PGRST124"),
         ],
     )
-    async def test_nothing(
+    async def test_no_write_takes_effect(
         self, api: httpx.AsyncClient, tables: Database, last: dict[str, Any], status: int, code: str
     ) -> None:
         before = await state(tables)
@@ -153,7 +153,7 @@ class TestAllOrNothing:
 
 
 class TestTokens:
-    async def test_each_write_may_have_its_own(self, api: httpx.AsyncClient, tables: Database) -> None:
+    async def test_each_write_may_show_its_own_token(self, api: httpx.AsyncClient, tables: Database) -> None:
         writes = (patch(1, token="34", holder="ann"), patch(2, token="2.12"), patch(3))
         assert (await send(api, *writes, token=7, **{"Fencing-Holder": "bob"})).status_code == 200
         fences = await rows(tables, "SELECT resource, epoch, value, holder FROM fencing.fence ORDER BY 1")
@@ -163,7 +163,7 @@ class TestTokens:
             ("public.accounts/3", 0, 7, "bob"),
         ]
 
-    async def test_pairs(self, api: httpx.AsyncClient, tables: Database) -> None:
+    async def test_a_write_may_show_pairs_of_resource_and_token(self, api: httpx.AsyncClient, tables: Database) -> None:
         pairs = "public.accounts/1=4, public.accounts/2=6"
         both = {"method": "DELETE", "table": "accounts", "query": "id=in.(1,2)", "token": pairs}
         assert (await send(api, both, token=None)).status_code == 200
@@ -205,12 +205,12 @@ class TestTokens:
         duplicate = {"method": "POST", "table": "accounts", "body": {"id": 1}}
         refused(await send(api, duplicate, patch(2, if_match='"x"'), token=8), 412, "token-stale", 1)
 
-    async def test_a_strict_resource_takes_it_as_one_write(self, api: httpx.AsyncClient) -> None:
+    async def test_a_list_is_one_write_to_a_strict_resource(self, api: httpx.AsyncClient) -> None:
         write = {"method": "PATCH", "table": "strict", "query": "id=eq.1", "body": {"v": 2}}
         assert (await send(api, write, patch(1), write)).status_code == 200
         refused(await send(api, patch(2), write), 412, "token-used", 1)
 
-    async def test_observe_mode_is_a_matter_of_the_table(self, api: httpx.AsyncClient, tables: Database) -> None:
+    async def test_observe_mode_holds_for_its_table_alone(self, api: httpx.AsyncClient, tables: Database) -> None:
         watched = {"method": "PATCH", "table": "watched", "query": "id=eq.1", "body": {"v": 9}}
         await send(api, watched, token=9)
         answer = await send(api, watched, patch(1), {**watched, "query": "id=gt.1"}, token=8)
@@ -235,7 +235,7 @@ class TestTokens:
         (notes,) = [{note for (note,) in await rows(tables, "SELECT note FROM accounts")}]
         assert len(notes) == 1, "the last transaction has written all three rows"
 
-    async def test_who_met_a_deadlock_goes_alone(
+    async def test_a_transaction_runs_alone_after_a_deadlock(
         self, api: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
     ) -> None:
         """Writers under one token share its fences. Undone for a deadlock on rows, they would meet there again."""
@@ -255,7 +255,7 @@ class TestTokens:
 
 
 class TestConditions:
-    async def test_each_is_held_against_what_the_writes_before_it_left(self, api: httpx.AsyncClient) -> None:
+    async def test_a_condition_sees_the_earlier_writes(self, api: httpx.AsyncClient) -> None:
         read = (await api.get("/v1/tables/accounts?id=eq.1")).headers["etag"]
         refused(await send(api, patch(1, "a", if_match=read), patch(1, "b", if_match=read)), 412, "row-changed", 1)
         answer = await send(api, patch(1, "a", if_match=read), patch(1, "b", if_match="*"))
@@ -384,7 +384,7 @@ _HEADERS = {
 }  # fmt: skip
 
 
-async def test_what_is_not_allowed_alone_is_not_allowed_in_a_list(api: httpx.AsyncClient, tables: Database) -> None:
+async def test_a_list_allows_nothing_that_is_refused_alone(api: httpx.AsyncClient, tables: Database) -> None:
     """Refused both ways, with the same status and code, and nothing is written either way."""
     before = await state(tables)
     for method, table, query, body, others in NOT_ALLOWED:
@@ -422,14 +422,14 @@ BAD_DOCUMENTS = [
 
 
 class TestBadDocuments:
-    async def test_whole(self, api: httpx.AsyncClient, tables: Database) -> None:
+    async def test_a_malformed_document_is_refused(self, api: httpx.AsyncClient, tables: Database) -> None:
         headers = {"Fencing-Token": "5", "Content-Type": "application/json"}
         for document in BAD_DOCUMENTS:
             answer = await api.post(PATH, content=document.encode(), headers=headers)
             assert (answer.status_code, answer.json()["code"]) == (400, "request-malformed"), (document, answer.text)
         assert await rows(tables, "SELECT * FROM fencing.fence") == []
 
-    async def test_fields(self, api: httpx.AsyncClient, tables: Database) -> None:
+    async def test_a_malformed_field_is_refused(self, api: httpx.AsyncClient, tables: Database) -> None:
         """Each field with each wrong type, one that does not exist, and each text far too long."""
         fields = ("method", "table", "schema", "query", "token", "resource", "holder", "prefer", "if_match")
         wrong: tuple[Any, ...] = (1, 1.5, True, [], {}, ["x"], "x" * 100_000)
@@ -455,7 +455,7 @@ class TestBadDocuments:
     async def test_conditions_on_the_list_itself(self, api: httpx.AsyncClient) -> None:
         refused(await send(api, patch(1), **{"If-Match": "*"}), 400, "request-malformed")
 
-    async def test_who_is_it(self, api: httpx.AsyncClient) -> None:
+    async def test_an_unknown_caller_is_refused(self, api: httpx.AsyncClient) -> None:
         refused(await send(api, patch(1), Authorization="Bearer wrong"), 401, "unauthenticated")
 
     async def test_other_methods(self, api: httpx.AsyncClient) -> None:
@@ -468,7 +468,7 @@ class TestBadDocuments:
         assert answer.json()["results"][0]["headers"]["fencing-resource"] == "public.pairs/%C3%A9%20%C3%BC/x"
 
 
-async def test_it_is_described(api: httpx.AsyncClient) -> None:
+async def test_the_openapi_document_describes_it(api: httpx.AsyncClient) -> None:
     described = (await api.get("/v1/openapi.json")).json()["paths"][PATH]["post"]
     schema = described["requestBody"]["content"]["application/json"]["schema"]
     assert set(schema["properties"]["writes"]["items"]["properties"]) == {
@@ -480,7 +480,7 @@ async def test_it_is_described(api: httpx.AsyncClient) -> None:
     }  # fmt: skip
 
 
-async def test_a_table_that_has_changed(api: httpx.AsyncClient, tables: Database) -> None:
+async def test_a_list_follows_a_changed_table(api: httpx.AsyncClient, tables: Database) -> None:
     """What is known of one of the tables is out of date: it is read again, and all of the list is carried out once."""
     await send(api, patch(1))
     await tables.run(lambda t: t.execute("ALTER TABLE accounts ADD COLUMN extra_note text"))

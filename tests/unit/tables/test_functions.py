@@ -1,4 +1,4 @@
-"""Which function is meant."""
+"""A call means exactly one form of a function."""
 
 import pytest
 
@@ -45,13 +45,13 @@ def test_a_form_takes_its_arguments(parameters: tuple[Parameter, ...], names: se
         ("text", "json", False), ("json", "text", False), ("integer", "json", False), ("json", "urlencoded", False),
     ],
 )  # fmt: skip
-def test_a_body_as_a_whole(type_: str, kind: BodyType, *, fits: bool) -> None:
+def test_a_body_can_be_the_one_argument(type_: str, kind: BodyType, *, fits: bool) -> None:
     assert function(Parameter("", type_)).takes_whole(kind) is fits
     assert not function(Parameter("named", type_)).takes_whole(kind)
     assert not function(Parameter("", type_), A).takes_whole(kind)
 
 
-def test_names_come_before_a_body_as_a_whole() -> None:
+def test_named_arguments_come_before_the_whole_body() -> None:
     named, whole = function(A), function(JSON)
     both = known(named, whole)
     assert both.choose("public", "f", {"a"}, "json") == Choice(named)
@@ -82,7 +82,9 @@ def test_names_come_before_a_body_as_a_whole() -> None:
         ),
     ],
 )  # fmt: skip
-def test_none_is_meant(names: set[str] | None, kind: BodyType | None, message: str, details: str) -> None:
+def test_a_call_that_no_form_takes_is_refused(
+    names: set[str] | None, kind: BodyType | None, message: str, details: str
+) -> None:
     with pytest.raises(DialectError) as caught:
         known(function(A, B)).choose("public", "f", names, kind)
     error = caught.value
@@ -90,13 +92,13 @@ def test_none_is_meant(names: set[str] | None, kind: BodyType | None, message: s
     assert error.hint == "Perhaps you meant to call the function public.f(a, b)"
 
 
-def test_nothing_is_said_of_what_is_not_there() -> None:
+def test_an_unknown_function_gets_no_suggestion() -> None:
     with pytest.raises(DialectError) as caught:
         known(function(A)).choose("public", "g", set(), None)
     assert caught.value.hint is None
 
 
-def test_several_are_meant() -> None:
+def test_a_call_that_several_forms_take_is_refused() -> None:
     with pytest.raises(DialectError) as caught:
         known(function(A), function(Parameter("a", "text"))).choose("public", "f", {"a"}, None)
     error = caught.value

@@ -1,4 +1,4 @@
-"""Which requests are plain, and that a recipe puts their values where they belong."""
+"""Plain requests have a form, and a recipe puts their values into its statement and its resource name."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from gateway.http.head import Head
 from gateway.tables.dialect import body
 from gateway.tables.dialect.request import parse
 from gateway.tables.execute import recipes
-from gateway.tables.execute.recipes import Form, Forms, WriteRecipe
+from gateway.tables.execute.recipes import FormReader, RequestForm, WriteRecipe
 from gateway.tables.naming.plan import Rule, naming
 from gateway.tables.sql.shape import CHECKS, lower_write
 from gateway.tables.sql.statements import Statements
@@ -27,11 +27,11 @@ def head(
 
 
 def test_requests_that_differ_in_values_have_one_form() -> None:
-    forms = Forms()
+    forms = FormReader()
     one, other = forms.read(head(query="id=eq.1&owner=eq.ann")), forms.read(head(query="id=eq.22&owner=eq.bob"))
     assert one is not None
     assert other is not None
-    assert one.form == other.form == Form("PATCH", "/v1/tables/accounts", (None,) * 5, ("id", "owner"))
+    assert one.form == other.form == RequestForm("PATCH", "/v1/tables/accounts", (None,) * 5, ("id", "owner"))
     assert (one.values, other.values) == (["1", "ann"], ["22", "bob"])
 
 
@@ -49,22 +49,22 @@ def test_requests_that_differ_in_values_have_one_form() -> None:
         ),
     ],
 )
-def test_whatever_is_no_value_makes_another_form(changed: Head) -> None:
-    forms = Forms()
+def test_everything_but_values_is_part_of_the_form(changed: Head) -> None:
+    forms = FormReader()
     plain, other = forms.read(head()), forms.read(changed)
     assert plain is not None
     assert other is not None
     assert plain.form != other.form
 
 
-def test_what_is_said_of_the_lock_is_no_part_of_the_form() -> None:
+def test_fencing_headers_are_not_part_of_the_form() -> None:
     proof = b"public.accounts/1:exclusive:5:AA"
     said: Headers = [
         (b"fencing-holder", b"ann"),
         (b"fencing-resource", b"public.accounts/1"),
         (b"fencing-sequencer", proof),
     ]
-    forms = Forms()
+    forms = FormReader()
     silent, telling = forms.read(head()), forms.read(head(headers=[*TOKEN, *said]))
     assert silent is not None
     assert telling is not None
@@ -83,7 +83,7 @@ def test_what_is_said_of_the_lock_is_no_part_of_the_form() -> None:
     ],
 )  # fmt: skip
 def test_other_filters_have_no_form(query: str) -> None:
-    assert Forms().read(head(query=query)) is None
+    assert FormReader().read(head(query=query)) is None
 
 
 @pytest.mark.parametrize(
@@ -94,27 +94,27 @@ def test_other_filters_have_no_form(query: str) -> None:
         b"expect", b"fencing-anything",
     ],
 )  # fmt: skip
-def test_a_request_that_asks_for_more_has_no_form(header: bytes) -> None:
-    forms = Forms()
+def test_a_request_with_another_header_of_the_dialect_has_no_form(header: bytes) -> None:
+    forms = FormReader()
     for _ in range(2):
         assert forms.read(head(headers=[*TOKEN, (header, b"x")])) is None
 
 
-def test_a_header_that_stands_twice_has_no_form() -> None:
-    forms = Forms()
+def test_a_request_with_a_repeated_header_has_no_form() -> None:
+    forms = FormReader()
     assert forms.read(head()) is not None
     assert forms.read(head(headers=[*TOKEN, (b"fencing-token", b"6")])) is None
 
 
-def test_the_names_of_headers_are_remembered_within_bounds() -> None:
-    forms = Forms()
+def test_the_cache_of_header_names_is_bounded() -> None:
+    forms = FormReader()
     for number in range(3 * recipes.MOST_NAMES):
         assert forms.read(head(headers=[*TOKEN, (b"x-%d" % number, b"")])) is not None
     assert len(forms._plain) <= recipes.MOST_NAMES
 
 
 def learnt(method: str, query: str, content: str, template_of: Rule | None = None) -> WriteRecipe | None:
-    plain = Forms().read(head(method, query))
+    plain = FormReader().read(head(method, query))
     assert plain is not None
     wanted = parse(method, query.encode(), {})
     named = naming(ACCOUNTS, template_of or Rule())
@@ -124,7 +124,7 @@ def learnt(method: str, query: str, content: str, template_of: Rule | None = Non
     return recipes.write_recipe(plain, wanted, columns, named, statement, values)
 
 
-def test_the_values_of_the_next_request_take_their_places() -> None:
+def test_a_recipe_takes_the_values_of_the_next_request() -> None:
     recipe = learnt("PATCH", "owner=eq.ann&id=eq.1", '{"note": "x"}')
     assert recipe is not None
     payload = body.parse(b'{"note": "y"}', None)
@@ -140,7 +140,7 @@ def test_the_values_of_the_next_request_take_their_places() -> None:
 
 
 @pytest.mark.parametrize("value", ["05", "-0", "x", "1.0", "+1"])
-def test_a_value_only_the_database_can_read_is_left_to_it(value: str) -> None:
+def test_a_value_that_is_not_canonical_has_no_resource_name(value: str) -> None:
     recipe = learnt("PATCH", "id=eq.1", '{"note": "x"}')
     assert recipe is not None
     assert recipe.resource([value], None) is None
@@ -158,10 +158,10 @@ def test_a_write_that_may_move_a_row_has_no_recipe() -> None:
     assert learnt("PATCH", "id=eq.1", '{"id": 1}') is None
 
 
-def test_a_key_in_the_query_that_looks_like_a_filter_is_none() -> None:
-    """Supabase's clients repeat their key there, and it is dropped."""
+def test_an_api_key_in_the_query_is_not_a_filter() -> None:
+    """Supabase's clients repeat their key in the query, and the gateway drops it."""
     assert learnt("PATCH", "apikey=eq.1&id=eq.1", '{"note": "x"}') is None
 
 
-def test_a_write_whose_name_is_not_in_its_filters_has_none() -> None:
+def test_a_write_whose_filters_do_not_name_its_resource_has_no_recipe() -> None:
     assert learnt("PATCH", "owner=eq.ann", '{"note": "x"}') is None

@@ -1,4 +1,4 @@
-"""What a table's name and hint stand for, by the foreign keys of the catalog."""
+"""The name and hint of an embedded table mean one relationship of the catalog."""
 
 import json
 
@@ -64,7 +64,9 @@ RELATIONS = Relations({(one.schema, one.name): one for one in TABLES})
         ("persons", "boss_id", None, "many-to-one", "persons"),
     ],
 )
-def test_what_is_meant(origin: str, name: str, hint: str | None, cardinality: str, target: str) -> None:
+def test_a_name_and_hint_mean_one_relationship(
+    origin: str, name: str, hint: str | None, cardinality: str, target: str
+) -> None:
     found = RELATIONS.find(BY_NAME[origin], name, hint)
     assert (found.cardinality, found.target.name) == (cardinality, target)
     assert found.to_one == cardinality.endswith("one")
@@ -85,7 +87,7 @@ def test_what_is_meant(origin: str, name: str, hint: str | None, cardinality: st
         ("actors", "directors", None),
     ],
 )
-def test_what_is_not_related(origin: str, name: str, hint: str | None) -> None:
+def test_unrelated_tables_are_refused(origin: str, name: str, hint: str | None) -> None:
     with pytest.raises(DialectError) as caught:
         RELATIONS.find(BY_NAME[origin], name, hint)
     assert (caught.value.code, caught.value.status) == ("PGRST200", 400)
@@ -104,12 +106,12 @@ def test_columns_come_in_pairs_from_the_origin_to_the_target() -> None:
 
 
 def test_a_junction_needs_both_keys_in_its_primary_key() -> None:
-    """Otherwise a pair of rows could be there several times."""
+    """Otherwise the junction could have a pair of rows several times."""
     with pytest.raises(DialectError, match="Could not find a relationship"):
         RELATIONS.find(BY_NAME["films"], "directors", "likes")
 
 
-def test_several_ways() -> None:
+def test_an_ambiguous_name_lists_the_choices() -> None:
     with pytest.raises(DialectError) as caught:
         RELATIONS.find(BY_NAME["places"], "orders", None)
     error = caught.value
@@ -123,7 +125,7 @@ def test_several_ways() -> None:
     ]
 
 
-def test_a_hint_is_given_only_for_what_is_close() -> None:
+def test_only_a_similar_name_is_suggested() -> None:
     for name, hint in (
         ("director", "Perhaps you meant 'directors' instead of 'director'."),
         ("zebras", None),

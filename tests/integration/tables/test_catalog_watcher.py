@@ -1,4 +1,4 @@
-"""Changes the database announces are known before anybody asks; what was announced to nobody is known all the same."""
+"""The watcher reloads the schema cache when the database announces a change, and finds changes it was not told of."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -56,7 +56,7 @@ async def listener(tables: Database, *, other_than: int = 0) -> int:
 
 def knows(plane: TablePlane, name: str) -> bool:
     """Whether the gateway has read of this table already."""
-    snapshot = plane._tables._snapshot
+    snapshot = plane._schema_cache._snapshot
     return snapshot is not None and ("public", name) in snapshot.tables
 
 
@@ -64,10 +64,10 @@ def knows(plane: TablePlane, name: str) -> bool:
     "announcement",
     ["NOTIFY pgrst", "NOTIFY pgrst, 'reload schema'", "NOTIFY fencing_catalog", "NOTIFY fencing_catalog, 'x'"],
 )
-async def test_what_is_announced_is_known(
+async def test_an_announced_change_reloads_the_schema_cache(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, announcement: str, tables: Database
 ) -> None:
-    async with plane.following(partial(listening, dsn, PATIENCE)):
+    async with plane.running(partial(listening, dsn, PATIENCE)):
         await until(lambda: knows(plane, "accounts"))
         await listener(tables)
         await operator.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
@@ -78,13 +78,13 @@ async def test_what_is_announced_is_known(
         await until(lambda: not knows(plane, "fresh"))
 
 
-async def test_the_snippet_of_the_documentation_announces_by_itself(
+async def test_the_event_trigger_of_the_documentation_announces_changes(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, tables: Database
 ) -> None:
     blocks = (ROOT / "docs" / "operations.md").read_text().split("```sql\n")[1:]
     (snippet,) = (block.partition("```")[0] for block in blocks if "EVENT TRIGGER" in block)
     await operator.execute(snippet)
-    async with plane.following(partial(listening, dsn, PATIENCE)):
+    async with plane.running(partial(listening, dsn, PATIENCE)):
         await until(lambda: knows(plane, "accounts"))
         await listener(tables)
         await operator.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
@@ -93,10 +93,10 @@ async def test_the_snippet_of_the_documentation_announces_by_itself(
         await until(lambda: not knows(plane, "fresh"))
 
 
-async def test_what_was_announced_while_nobody_listened_is_known(
+async def test_a_change_announced_while_no_session_listened_is_found(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, tables: Database, events: list[Event]
 ) -> None:
-    async with plane.following(partial(listening, dsn, PATIENCE)):
+    async with plane.running(partial(listening, dsn, PATIENCE)):
         pid = await listener(tables)
         await until(lambda: knows(plane, "accounts"))
         # One after the other: in one transaction, the next session could be there before the table is.
@@ -109,11 +109,11 @@ async def test_what_was_announced_while_nobody_listened_is_known(
         await until(lambda: knows(plane, "fresher"))
 
 
-async def test_a_database_that_is_away_is_waited_for(
+async def test_the_watcher_waits_for_an_unreachable_database(
     plane: TablePlane, client: httpx.AsyncClient, dsn: str, tables: Database, events: list[Event]
 ) -> None:
     addresses = ["postgresql://postgres@127.0.0.1:1/nowhere"] * 3 + [dsn]
-    async with plane.following(lambda: listening(addresses.pop(0), PATIENCE)):
+    async with plane.running(lambda: listening(addresses.pop(0), PATIENCE)):
         answered(await client.get("/accounts?id=eq.1"), 200)
         await listener(tables)
     unreachable = [event for event in events if isinstance(event, ServiceUnreachable)]
@@ -121,7 +121,7 @@ async def test_a_database_that_is_away_is_waited_for(
 
 
 @pytest.mark.parametrize("listens", [True, False])
-async def test_what_is_to_be_warned_of_is_found_at_start(
+async def test_side_effects_are_announced_at_the_start(
     plane: TablePlane,
     operator: "asyncpg.Connection[asyncpg.Record]",
     dsn: str,
@@ -133,7 +133,7 @@ async def test_what_is_to_be_warned_of_is_found_at_start(
     def warned() -> list[str]:
         return [event.table for event in events if isinstance(event, CatalogWarning)]
 
-    async with plane.following(partial(listening, dsn, PATIENCE) if listens else None):
+    async with plane.running(partial(listening, dsn, PATIENCE) if listens else None):
         await until(lambda: warned() == ["public.accounts"])
         if listens:
             await operator.execute("ALTER TABLE items ADD b bigint REFERENCES users ON DELETE SET NULL; NOTIFY pgrst")

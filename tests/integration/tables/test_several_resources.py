@@ -35,7 +35,9 @@ async def fences_of(database: Database) -> dict[str, str]:
 
 class TestSeveralTokens:
     @pytest.mark.parametrize("header", ["Fencing-Token", "X-Fencing-Token"])
-    async def test_each_resource_gets_its_own(self, client: httpx.AsyncClient, tables: Database, header: str) -> None:
+    async def test_each_fence_is_raised_to_its_own_token(
+        self, client: httpx.AsyncClient, tables: Database, header: str
+    ) -> None:
         for _ in range(2):  # raised, then held
             response = await client.patch("/accounts?id=in.(2,1)", headers={header: BOTH}, json={"note": "x"})
             answered(response, 204)
@@ -122,7 +124,7 @@ class TestSeveralTokens:
             (", ".join(f"r/{number}=1" for number in range(101)), None, "token-malformed"),
         ],
     )
-    async def test_what_cannot_be_read(
+    async def test_malformed_pairs_are_refused(
         self, write: Send, tables: Database, token: str, resource: str | None, code: str
     ) -> None:
         answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=token, resource=resource), 400, code)
@@ -147,7 +149,7 @@ class TestSeveralTokens:
 class TestMoves:
     """Trap 3: both names are fenced."""
 
-    async def test_one_token_for_both(self, write: Send, tables: Database) -> None:
+    async def test_one_token_claims_both_names_of_a_moved_row(self, write: Send, tables: Database) -> None:
         for _ in range(2):
             response = await write("PATCH", "/shipments?order_id=eq.7&id=eq.1", {"order_id": 9}, token=5)
             assert (response.status_code, response.headers["fencing-resource"]) == (204, "order/7, order/9")
@@ -231,7 +233,9 @@ class TestNamesThatChangeByThemselves:
         assert tuple(await row(tables, "SELECT order_id, state FROM shipments WHERE id = 1")) == (8, "new")
 
     @pytest.mark.parametrize("method", ["POST", "PUT"])
-    async def test_an_upsert_that_triggers_lead_astray(self, write: Send, tables: Database, method: str) -> None:
+    async def test_an_upsert_that_a_trigger_redirects_is_refused(
+        self, write: Send, tables: Database, method: str
+    ) -> None:
         """One trigger sends the new row to another one's key, the next one gives that row the name that was claimed."""
         await tables.run(lambda transaction: transaction.execute("""
             CREATE FUNCTION astray() RETURNS trigger LANGUAGE plpgsql AS
@@ -425,7 +429,7 @@ class TestManyRows:
         response = await write("DELETE", f"/accounts?id=in.({listed})", token=6, prefer="count=exact")
         assert (response.status_code, response.headers["content-range"]) == (204, "*/1000")
 
-    async def test_one_more_is_too_many(self, write: Send, tables: Database) -> None:
+    async def test_a_row_more_than_the_limit_is_refused(self, write: Send, tables: Database) -> None:
         body = [{"id": number} for number in range(1000, 1001 + MAX_RESOURCES)]
         answered(await write("POST", "/accounts", body, token=5), 422, "resource-underivable")
 

@@ -1,4 +1,4 @@
-"""ETags of rows, and conditions on them: what a token cannot see, two live writers of one row."""
+"""ETags of rows and conditions on them, which detect what a token cannot: two live writers of one row."""
 
 import asyncio
 import re
@@ -95,29 +95,29 @@ class TestReading:
             "/rich?id=eq.2",
         ],
     )
-    async def test_what_has_none(self, client: httpx.AsyncClient, target: str) -> None:
+    async def test_answers_without_an_etag(self, client: httpx.AsyncClient, target: str) -> None:
         answer = await client.get(target)
         assert (answer.status_code, "etag" in answer.headers) == (200, False)
 
-    async def test_one_without_a_row_has_none_either(self, client: httpx.AsyncClient) -> None:
+    async def test_an_answer_without_a_row_has_no_etag(self, client: httpx.AsyncClient) -> None:
         assert "etag" not in (await client.get("/accounts?id=eq.1&offset=1")).headers
         assert "etag" in (await client.get("/pairs?a=eq.x&b=eq.y/z")).headers
 
     @pytest.mark.parametrize("form", ["{0}", "W/{0}", '"other", {0}', "*"])
-    async def test_nothing_new(self, client: httpx.AsyncClient, form: str) -> None:
+    async def test_an_unchanged_row_is_not_sent_again(self, client: httpx.AsyncClient, form: str) -> None:
         known = await etag(client)
         for method in ("GET", "HEAD"):
             answer = await client.request(method, ROW, headers={"If-None-Match": form.format(known)})
             assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", known)
 
-    async def test_something_new(self, client: httpx.AsyncClient) -> None:
+    async def test_a_changed_row_is_sent(self, client: httpx.AsyncClient) -> None:
         known = await etag(client)
         assert (await patch(client, {})).status_code == 204
         answer = await client.get(ROW, headers={"If-None-Match": known})
         assert (answer.status_code, answer.json()[0]["note"]) == (200, "changed")
         assert answer.headers["etag"] != known
 
-    async def test_many_rows_are_always_new(self, client: httpx.AsyncClient) -> None:
+    async def test_several_rows_are_always_sent(self, client: httpx.AsyncClient) -> None:
         assert (await client.get("/accounts", headers={"If-None-Match": '"x"'})).status_code == 200
 
     async def test_a_read_can_insist_on_a_version(self, client: httpx.AsyncClient) -> None:
@@ -126,12 +126,12 @@ class TestReading:
         answered(await client.get(ROW, headers={"If-Match": '"other"'}), 412, "row-changed")
         answered(await client.get("/accounts", headers={"If-Match": known}), 400, "condition-unsupported")
 
-    async def test_in_another_time_zone_it_has_none(self, client: httpx.AsyncClient) -> None:
+    async def test_an_answer_in_another_time_zone_has_no_etag(self, client: httpx.AsyncClient) -> None:
         """The text of a row, from which the tag is made, is another one there."""
         answer = await client.get(ROW, headers={"Prefer": "timezone=Asia/Tokyo", "If-None-Match": "*"})
         assert (answer.status_code, "etag" in answer.headers) == (200, False)
 
-    async def test_a_read_that_has_been_learnt_has_the_same(self, client: httpx.AsyncClient) -> None:
+    async def test_a_read_by_recipe_has_the_same_etag(self, client: httpx.AsyncClient) -> None:
         assert len({await etag(client) for _ in range(4)}) == 1
 
 
@@ -140,23 +140,27 @@ class TestVersionColumns:
         ("target", "expected"),
         [("/documents?id=eq.1", '"7"'), ("/stamped?id=eq.1", '"2024-01-02T03:04:05.678+00:00"')],
     )
-    async def test_it_is_the_tag(self, client: httpx.AsyncClient, more: None, target: str, expected: str) -> None:
+    async def test_a_version_column_is_the_etag(
+        self, client: httpx.AsyncClient, more: None, target: str, expected: str
+    ) -> None:
         """As it stands in the JSON of the row, so that lists of rows show the tags as well."""
         assert await etag(client, target) == expected
 
     @pytest.mark.parametrize("target", ["/documents?id=eq.2", "/mistaken?id=eq.1"])
-    async def test_a_digest_stands_in(self, client: httpx.AsyncClient, more: None, target: str) -> None:
+    async def test_a_digest_is_the_etag_without_a_version_column(
+        self, client: httpx.AsyncClient, more: None, target: str
+    ) -> None:
         """Where the version is NULL, or there is no such column."""
         assert re.fullmatch(r'"[0-9a-f]{32}"', await etag(client, target))
 
-    async def test_a_column_that_cannot_be_one_is_warned_of(
+    async def test_a_column_that_cannot_be_a_version_is_announced(
         self, client: httpx.AsyncClient, more: None, events: list[Event]
     ) -> None:
         await etag(client, "/stamped?id=eq.1")
         warned = [event for event in events if isinstance(event, CatalogWarning) and "version column" in event.warning]
         assert [event.table for event in warned] == ["public.mistaken"]
 
-    async def test_a_condition_on_it(self, client: httpx.AsyncClient, more: None) -> None:
+    async def test_a_condition_on_a_version_column(self, client: httpx.AsyncClient, more: None) -> None:
         headers = {"Fencing-Token": "5", "If-Match": '"7"'}
         first = await client.patch("/documents?id=eq.1", json={"version": 8}, headers=headers)
         assert (first.status_code, first.headers["etag"]) == (204, '"8"')
@@ -164,16 +168,16 @@ class TestVersionColumns:
 
 
 class TestWriting:
-    async def test_the_version_that_was_read(self, client: httpx.AsyncClient) -> None:
+    async def test_a_write_of_the_version_that_was_read(self, client: httpx.AsyncClient) -> None:
         answer = await patch(client, {"If-Match": await etag(client)})
         assert answer.status_code == 204
         assert answer.headers["etag"] == await etag(client)
 
     @pytest.mark.parametrize("form", ['"x", {0}', "*"])
-    async def test_one_of_several_or_any(self, client: httpx.AsyncClient, form: str) -> None:
+    async def test_a_write_of_one_of_several_versions_or_any(self, client: httpx.AsyncClient, form: str) -> None:
         assert (await patch(client, {"If-Match": form.format(await etag(client))})).status_code == 204
 
-    async def test_a_lost_update(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_a_write_of_an_older_version_is_refused(self, client: httpx.AsyncClient, tables: Database) -> None:
         """Two writers of one holder have read the same row. The second to write learns that the first one has."""
         read = await etag(client)
         assert (await patch(client, {"If-Match": read})).status_code == 204
@@ -242,7 +246,7 @@ class TestWriting:
         assert wrong.status_code in (400, 422)
         assert wrong.json()["code"] in ("PGRST115", "resource-mismatch")
 
-    async def test_representation_of_one_row_brings_its_tag(self, client: httpx.AsyncClient) -> None:
+    async def test_a_written_row_that_is_returned_has_its_etag(self, client: httpx.AsyncClient) -> None:
         for token in (5, 5, 6):  # raised, held, raised
             answer = await patch(client, {}, token, Prefer="return=representation")
             assert (answer.status_code, answer.headers["etag"]) == (200, await etag(client))
@@ -292,7 +296,7 @@ class TestWriting:
     @pytest.mark.parametrize(
         ("target", "change"), [("/odd%20%22name?id=eq.1", {'odd "name': "y"}), ("/parted?id=eq.1", {"v": 2})]
     )
-    async def test_any_table_will_do(
+    async def test_conditions_work_on_every_kind_of_table(
         self, client: httpx.AsyncClient, more: None, target: str, change: dict[str, object]
     ) -> None:
         read = await etag(client, target)
@@ -328,7 +332,7 @@ class TestRaces:
         now = await etag(client)
         assert {answer.headers["etag"] for answer in answers} == {now}
 
-    async def test_of_many_that_create_one_does(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_of_many_conditional_creations_one_wins(self, client: httpx.AsyncClient, tables: Database) -> None:
         headers = {"Fencing-Token": "5", "If-None-Match": "*"}
         answers = await asyncio.gather(*(
             client.put("/accounts?id=eq.70", json={"id": 70, "owner": str(n)}, headers=headers) for n in range(12)
@@ -349,7 +353,7 @@ class TestRaces:
         answered(await ours, 412, "row-changed")
         assert await rows(tables, "SELECT note FROM accounts WHERE id = 1") == [("stranger",)]
 
-    async def test_a_row_that_appears_after_the_look(
+    async def test_a_row_created_after_the_check_refuses_the_write(
         self, client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
     ) -> None:
         """Somebody beside the gateway inserts it and commits while our insert waits for that."""

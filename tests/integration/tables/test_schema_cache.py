@@ -1,4 +1,4 @@
-"""The catalog is read when it is needed: late, again after a change, and again after the database was away."""
+"""The schema cache reads the catalog when it is first needed, after a change, and after an outage of the database."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ async def change(tables: Database, ddl: str) -> None:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("token", [5, 6], ids=["fast path", "transaction"])
-async def test_changes_are_followed(write: Send, tables: Database, token: int) -> None:
+async def test_a_write_follows_a_changed_table(write: Send, tables: Database, token: int) -> None:
     answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=5), 204)
     await change(tables, "ALTER TABLE accounts ADD COLUMN colour text")
     answered(await write("PATCH", "/accounts?id=eq.1", {"colour": "red"}, token=token), 204)
@@ -42,7 +42,7 @@ async def test_changes_are_followed(write: Send, tables: Database, token: int) -
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_key_of_another_type_is_followed(write: Send, tables: Database) -> None:
+async def test_a_write_follows_a_key_of_another_type(write: Send, tables: Database) -> None:
     answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=5), 204)
     await change(tables, "DROP VIEW rich; ALTER TABLE accounts ALTER id TYPE text")
     response = await write("PATCH", "/accounts?id=eq.1", {"note": "y"}, token=5)
@@ -62,7 +62,7 @@ async def test_a_burst_of_bad_requests_reads_the_catalog_once(
     answered(await write("POST", "/nowhere", {"id": 1}, token=5), 201)
 
 
-async def test_odd_names(write: Send, tables: Database) -> None:
+async def test_tables_and_columns_may_have_odd_names(write: Send, tables: Database) -> None:
     await change(
         tables,
         """CREATE TABLE "od""d, 'name" ("k ""1" text PRIMARY KEY, "v'2" int);
@@ -75,7 +75,7 @@ async def test_odd_names(write: Send, tables: Database) -> None:
         assert response.headers["fencing-resource"] == "public.od%22d%2C%20'name/a%2Fb%2C%20c%25"
 
 
-async def test_wide_tables(write: Send, tables: Database) -> None:
+async def test_tables_may_have_many_columns(write: Send, tables: Database) -> None:
     """PostgreSQL's functions take a hundred arguments; rows have more columns."""
     columns = [f"c{number}" for number in range(200)]
     await change(tables, f"CREATE TABLE wide (id int PRIMARY KEY, {', '.join(f'{name} int' for name in columns)})")
@@ -86,7 +86,7 @@ async def test_wide_tables(write: Send, tables: Database) -> None:
     assert (response.status_code, response.json()) == (201, [values])
 
 
-async def test_partitioned_tables(write: Send, tables: Database) -> None:
+async def test_partitioned_tables_are_served(write: Send, tables: Database) -> None:
     await change(
         tables,
         """CREATE TABLE parted (id int, region int, v int, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
@@ -99,7 +99,7 @@ async def test_partitioned_tables(write: Send, tables: Database) -> None:
         assert response.headers["fencing-resource"] == "public.parted/1/1"
 
 
-async def test_the_database_may_be_down_at_first_and_in_between() -> None:
+async def test_the_database_may_be_down_at_the_start_and_later() -> None:
     """503 while it is away, nothing lost, and no restart needed."""
     with TemporaryDirectory(prefix="pg") as directory:
         data = Path(directory) / "data"

@@ -18,7 +18,7 @@ from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.observe.events import Event, StepReached
 from gateway.tables.pipeline import TablePlane
-from gateway.tables.schema_cache import KnownTables
+from gateway.tables.schema_cache import SchemaCache
 from tests.integration.tables.asking import Send, answered, row, rows
 from tests.waiting import PATIENCE, number_waiting
 
@@ -222,11 +222,11 @@ async def operator(tables: Database, dsn: str) -> AsyncIterator["asyncpg.Connect
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway goes by the catalog as it read it first, whatever it is told."""
 
-    async def nothing(_: KnownTables) -> None:
+    async def nothing(_: SchemaCache) -> None:
         return
 
-    monkeypatch.setattr(KnownTables, "renew", nothing)
-    monkeypatch.setattr(KnownTables, "reload", nothing)
+    monkeypatch.setattr(SchemaCache, "renew", nothing)
+    monkeypatch.setattr(SchemaCache, "reload", nothing)
 
 
 async def dump(database: Database) -> Dump:
@@ -255,7 +255,7 @@ async def second(change: Change, write: Send, token: int) -> httpx.Response:
 
 @every_change
 @pytest.mark.usefixtures("blind")
-async def test_nothing_is_written_with_what_was_known(write: Send, tables: Database, change: Change) -> None:
+async def test_no_write_uses_an_outdated_table(write: Send, tables: Database, change: Change) -> None:
     await first(change, write)
     await tables.run(lambda transaction: transaction.execute(change.ddl))
     before = await dump(tables)
@@ -267,7 +267,7 @@ async def test_nothing_is_written_with_what_was_known(write: Send, tables: Datab
 
 @pytest.mark.parametrize("change", [one for one in CHANGES if one.locks], ids=lambda change: change.name)
 @pytest.mark.usefixtures("blind")
-async def test_nothing_is_written_with_what_was_known_when_the_write_was_sent(
+async def test_no_write_uses_a_table_that_changes_after_it_was_sent(
     write: Send, tables: Database, operator: "asyncpg.Connection[asyncpg.Record]", change: Change
 ) -> None:
     await first(change, write)
@@ -282,7 +282,7 @@ async def test_nothing_is_written_with_what_was_known_when_the_write_was_sent(
 
 
 @every_change
-async def test_a_change_is_found_out_by_the_write_itself(write: Send, tables: Database, change: Change) -> None:
+async def test_a_write_itself_finds_the_change(write: Send, tables: Database, change: Change) -> None:
     await first(change, write)
     await tables.run(lambda transaction: transaction.execute(change.ddl))
     before = await dump(tables)
@@ -294,7 +294,7 @@ async def test_a_change_is_found_out_by_the_write_itself(write: Send, tables: Da
         assert await dump(tables) == before
 
 
-async def test_the_next_holder_finds_it_out_as_well(write: Send, tables: Database) -> None:
+async def test_the_write_of_a_new_holder_finds_the_change(write: Send, tables: Database) -> None:
     change = next(change for change in CHANGES if change.name == "another column of the template's name")
     await first(change, write)
     await tables.run(lambda transaction: transaction.execute(change.ddl))
@@ -303,7 +303,7 @@ async def test_the_next_holder_finds_it_out_as_well(write: Send, tables: Databas
     assert response.headers["fencing-resource"] == change.resource
 
 
-async def test_a_zombie_fires_no_trigger_that_is_news(write: Send, tables: Database) -> None:
+async def test_a_stale_write_fires_no_new_trigger(write: Send, tables: Database) -> None:
     """A statement that finds its fence overtaken writes no row, but would fire triggers all the same."""
     change = next(change for change in CHANGES if change.name == "a trigger for each statement")
     await first(change, write)
@@ -313,7 +313,7 @@ async def test_a_zombie_fires_no_trigger_that_is_news(write: Send, tables: Datab
     assert await rows(tables, "SELECT * FROM log") == []
 
 
-async def test_what_does_not_matter_costs_nothing(write: Send, tables: Database, events: list[Event]) -> None:
+async def test_an_irrelevant_change_keeps_the_fast_path(write: Send, tables: Database, events: list[Event]) -> None:
     """Housekeeping is no change of a table: its writes keep to the fast path."""
     change = Change("", "", 204, body=NOTE)
     await first(change, write)
@@ -324,7 +324,7 @@ async def test_what_does_not_matter_costs_nothing(write: Send, tables: Database,
         assert StepReached("tables.commit.after") not in events, ddl
 
 
-async def test_all_that_are_under_way_find_out_together(write: Send, tables: Database) -> None:
+async def test_concurrent_writes_all_find_the_change(write: Send, tables: Database) -> None:
     """Writes that share a batch: each of them ends as it would have by itself."""
     await first(Change("", "", 204, body=NOTE), write)
     await tables.run(lambda transaction: transaction.execute("ALTER TABLE accounts ADD COLUMN colour text"))
@@ -333,7 +333,7 @@ async def test_all_that_are_under_way_find_out_together(write: Send, tables: Dat
 
 
 @pytest.mark.parametrize("altered", ["accounts", "users"])
-async def test_a_list_of_writes_finds_out_whichever_table_has_changed(
+async def test_a_list_of_writes_finds_a_change_of_any_of_its_tables(
     plane: TablePlane, tables: Database, altered: str
 ) -> None:
     writes = [
@@ -355,7 +355,9 @@ async def listed(plane: TablePlane, scope: Any, receive: Any, send_: Any) -> Non
 
 
 @pytest.mark.usefixtures("blind")
-async def test_reads_of_something_else(write: Send, client: httpx.AsyncClient, tables: Database) -> None:
+async def test_a_read_of_a_table_replaced_by_a_view_writes_nothing(
+    write: Send, client: httpx.AsyncClient, tables: Database
+) -> None:
     """A view in the place of a table may call what writes: that is no read any more."""
     target = "/accounts?id=eq.1&select=id"
     for _ in range(2):
@@ -374,7 +376,7 @@ async def test_reads_of_something_else(write: Send, client: httpx.AsyncClient, t
     assert await dump(tables) == before
 
 
-async def test_reads_follow(client: httpx.AsyncClient, tables: Database) -> None:
+async def test_reads_find_the_change(client: httpx.AsyncClient, tables: Database) -> None:
     target = "/accounts?id=eq.1"
     for _ in range(2):
         assert (await client.get(target)).json()[0]["owner"] == "ann"

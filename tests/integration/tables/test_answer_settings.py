@@ -1,4 +1,4 @@
-"""What an operator decides about answers: pages of other origins, verbosity, the description, code in the database."""
+"""The configuration decides about answers: other origins, verbosity, the description, code in the database."""
 
 from functools import partial
 
@@ -40,7 +40,7 @@ class TestPages:
     def exposure(self) -> Exposure:
         return Exposure(rules=RULES, origins=(APP,))
 
-    async def test_a_browser_asks_before_it_writes(self, tables: Database, events: list[Event]) -> None:
+    async def test_a_preflight_request_is_answered(self, tables: Database, events: list[Event]) -> None:
         def nobody(_: object) -> Principal:
             raise Unauthenticated("no key")
 
@@ -60,7 +60,7 @@ class TestPages:
             answered(answer, 401, "unauthenticated")
             assert "access-control-allow-origin" not in answer.headers
 
-    async def test_a_page_sees_what_it_needs(self, client: httpx.AsyncClient, write: Send) -> None:
+    async def test_a_page_may_read_the_headers_it_needs(self, client: httpx.AsyncClient, write: Send) -> None:
         for _ in range(2):
             answer = await client.patch(
                 "/users?id=eq.1", json={"name": "x"}, headers={"fencing-token": "5", "origin": APP}
@@ -81,7 +81,7 @@ class TestReserve:
     def exposure(self) -> Exposure:
         return Exposure(rules=RULES, verbose_errors=False, openapi=False)
 
-    async def test_details_are_kept_back(self, client: httpx.AsyncClient, write: Send) -> None:
+    async def test_errors_leave_out_details(self, client: httpx.AsyncClient, write: Send) -> None:
         answer = await write("POST", "/accounts", {"id": 9, "balance": None}, token=1)
         document = answer.json()
         assert (document["code"], document["details"], document["hint"]) == ("23502", None, None)
@@ -94,7 +94,7 @@ class TestReserve:
         answer = await write("PATCH", "/users?id=eq.1", {"name": "x"})
         assert (answer.json()["code"], answer.json()["hint"] is None) == ("token-required", False)
 
-    async def test_the_root_tells_nothing(self, client: httpx.AsyncClient) -> None:
+    async def test_the_root_is_not_described(self, client: httpx.AsyncClient) -> None:
         answered(await client.get("/"), 404, "PGRST126")
         assert (await client.head("/")).status_code == 404
 
@@ -109,7 +109,7 @@ class TestCode:
         await tables.run(lambda transaction: transaction.execute(CODE))
         return tables
 
-    async def test_a_trigger_has_its_say(self, write: Send, tables: Database) -> None:
+    async def test_a_trigger_may_set_status_and_headers(self, write: Send, tables: Database) -> None:
         for number in (5, 6, 5):
             method, target = ("POST", "/users") if number == 6 else ("PATCH", "/users?id=eq.1")
             answer = await write(method, target, {"id": number} if number == 6 else {"name": "accepted"}, token=1)
@@ -123,7 +123,7 @@ class TestCode:
         answered(await write("PATCH", "/users?id=eq.1", {"name": "broken"}, token=1), 500, "PGRST112")
         assert await rows(tables, "SELECT name FROM users WHERE id = 1") == [("empty",)]
 
-    async def test_one_request_does_not_answer_for_the_next(self, write: Send, client: httpx.AsyncClient) -> None:
+    async def test_settings_of_one_request_do_not_reach_the_next(self, write: Send, client: httpx.AsyncClient) -> None:
         assert "x-row" in (await write("PATCH", "/users?id=eq.1", {"name": "y"}, token=1)).headers
         for _ in range(20):
             answer = await write("PATCH", "/accounts?id=eq.1", {"note": "y"}, token=1)
@@ -132,13 +132,15 @@ class TestCode:
         assert "x-view" not in (await client.get("/users")).headers
 
 
-async def test_code_has_no_say_by_default(write: Send, client: httpx.AsyncClient, tables: Database) -> None:
+async def test_code_sets_nothing_of_an_answer_by_default(
+    write: Send, client: httpx.AsyncClient, tables: Database
+) -> None:
     await tables.run(lambda transaction: transaction.execute(CODE))
     assert "x-row" not in (await write("PATCH", "/users?id=eq.1", {"name": "broken"}, token=1)).headers
     assert "x-view" not in (await client.get("/telling")).headers
 
 
-async def test_who_lacks_a_privilege_is_told_whether_a_key_could_help(
+async def test_a_missing_privilege_is_401_without_a_key_and_403_with_one(
     tables: Database, stranger: asyncpg.Connection, events: list[Event]
 ) -> None:
     denied = "CREATE FUNCTION denied() RETURNS int LANGUAGE plpgsql AS $$BEGIN RAISE insufficient_privilege; END$$"

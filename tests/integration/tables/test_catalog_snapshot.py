@@ -1,4 +1,4 @@
-"""What is read from the database's catalog, as the table plane sees it."""
+"""The snapshot of the database's catalog has what the table plane needs."""
 
 import pytest
 
@@ -52,7 +52,7 @@ async def shop(database: Database) -> dict[str, Table]:
     return {name: table for (_, name), table in snapshot.tables.items()}
 
 
-async def test_all_of_it(shop: dict[str, Table]) -> None:
+async def test_a_snapshot_has_all_of_the_catalog(shop: dict[str, Table]) -> None:
     """One test, because each database costs more than what is looked at in it."""
     orders, items = shop["orders"], shop["items"]
     columns(orders)

@@ -1,4 +1,4 @@
-"""Code in the database may set what it likes: names of resources are made in the settings of the gateway."""
+"""Code in the database may change settings, but resource names are made with those of the gateway."""
 
 import pytest
 
@@ -48,7 +48,7 @@ async def change(tables: Database, sql: str) -> None:
 
 
 @pytest.mark.parametrize("code", CARELESS)
-async def test_what_code_sets_ends_with_its_write(write: Send, tables: Database, code: str) -> None:
+async def test_settings_of_code_end_with_its_write(write: Send, tables: Database, code: str) -> None:
     await change(tables, CARELESS[code])
     pinned = await rows(tables, PINNED)
     target = f"/moments?at=eq.{MOMENT.replace('+', '%2B')}"
@@ -61,7 +61,7 @@ async def test_what_code_sets_ends_with_its_write(write: Send, tables: Database,
         assert answer.headers["fencing-resource"] == NAME
 
 
-async def test_code_that_nobody_knows_of_costs_the_session(write: Send, tables: Database) -> None:
+async def test_unknown_code_that_changes_settings_costs_the_session(write: Send, tables: Database) -> None:
     """A default is no trigger, and may call anything all the same."""
     await change(tables, "ALTER TABLE shipments ALTER state SET DEFAULT 'new' || public.lasting()")
     for _ in range(SHARED_SESSIONS + 1):

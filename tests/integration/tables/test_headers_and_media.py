@@ -1,4 +1,4 @@
-"""Preferences, media types and headers, as a client meets them."""
+"""Preferences, media types and headers of requests and answers."""
 
 import httpx
 import pytest
@@ -66,7 +66,7 @@ async def test_nulls_can_be_left_out(client: httpx.AsyncClient, write: Send) -> 
 
 
 @pytest.mark.parametrize("prefer", ["return=minimal", "return=representation"])
-async def test_a_write_of_not_one_row_is_undone_for_who_wants_one_object(
+async def test_a_write_of_several_rows_is_undone_if_one_object_is_wanted(
     write: Send, tables: Database, prefer: str
 ) -> None:
     one = "application/vnd.pgrst.object+json"
@@ -82,7 +82,9 @@ async def test_a_write_of_not_one_row_is_undone_for_who_wants_one_object(
     )
 
 
-async def test_what_is_not_acceptable_is_not_written(write: Send, client: httpx.AsyncClient, tables: Database) -> None:
+async def test_a_write_with_an_unacceptable_media_type_is_refused(
+    write: Send, client: httpx.AsyncClient, tables: Database
+) -> None:
     answered(await write("PATCH", "/users?id=eq.1", {"name": "x"}, token=5, accept="text/html"), 406, "PGRST107")
     answered(await client.get("/users", headers={"accept": "text/html"}), 406, "PGRST107")
     assert ("x",) not in await rows(tables, "SELECT name FROM users")
@@ -240,13 +242,13 @@ async def test_a_rollback_finds_what_a_commit_would(write: Send, tables: Databas
         ("max-affected=1", None),
     ],
 )
-async def test_what_was_honoured_is_told_in_a_fixed_order(write: Send, prefer: str, applied: str | None) -> None:
+async def test_applied_preferences_are_listed_in_a_fixed_order(write: Send, prefer: str, applied: str | None) -> None:
     answer = await write("POST", "/users", {"id": 5}, token=1, prefer=prefer)
     answered(answer, 201)
     assert answer.headers.get("preference-applied") == applied
 
 
-async def test_what_does_not_apply_is_not_told(write: Send, client: httpx.AsyncClient) -> None:
+async def test_preferences_that_do_not_apply_are_not_listed(write: Send, client: httpx.AsyncClient) -> None:
     everything = "resolution=merge-duplicates,missing=default,return=minimal,count=exact,handling=strict,max-affected=9"
     expected = {
         "PATCH": "missing=default, return=minimal, count=exact, handling=strict, max-affected=9",
@@ -334,7 +336,7 @@ async def test_counts_of_writes(write: Send) -> None:
         assert answer.headers["preference-applied"] == f"count={count}"
 
 
-async def test_the_place_of_an_answer_leaves_the_key_of_the_caller_out(client: httpx.AsyncClient) -> None:
+async def test_content_location_leaves_out_the_api_key(client: httpx.AsyncClient) -> None:
     answer = await client.get("/users?order=id&apikey=secret&id=gt.0")
     assert answer.headers["content-location"] == "/v1/tables/users?id=gt.0&order=id"
     answer = await client.get("/users?apikey=secret")
@@ -358,7 +360,9 @@ async def test_head_has_the_headers_of_get(client: httpx.AsyncClient) -> None:
         ("snapshot", "OPTIONS,GET,HEAD"),
     ],
 )
-async def test_what_an_object_permits(client: httpx.AsyncClient, tables: Database, table: str, allow: str) -> None:
+async def test_options_list_the_methods_of_a_table(
+    client: httpx.AsyncClient, tables: Database, table: str, allow: str
+) -> None:
     await tables.run(
         lambda t: t.execute(
             "CREATE VIEW sums AS SELECT count(*) FROM users; CREATE MATERIALIZED VIEW snapshot AS SELECT * FROM users"

@@ -1,4 +1,4 @@
-"""What a write changes beyond its own rows is found, unless the rows it reaches go by the very same name."""
+"""Side effects of a write are found, unless the rows that it reaches share its resources."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.fencing.resource import Template
-from gateway.tables.catalog.side_effects import warnings
+from gateway.tables.catalog import side_effects
 from gateway.tables.catalog.snapshot import Cascade, Snapshot, Table, Trigger
 from gateway.tables.naming.plan import Rule
 from tests.unit.tables.samples import column, table
@@ -19,9 +19,9 @@ ITEMS = table(column("id"), column("order_id"), column("number"), name="items")
 def texts(*tables: Table, **rules: str) -> Sequence[str]:
     known = {name: Rule(Template.parse(text)) for name, text in rules.items()}
     snapshot = Snapshot({(each.schema, each.name): each for each in tables})
-    found = warnings(snapshot, lambda schema, name: known.get(name, Rule()))
-    assert all(warning.advice for warning in found)
-    return [f"{warning.table}: {warning.text}" for warning in found]
+    found = side_effects.find(snapshot, lambda schema, name: known.get(name, Rule()))
+    assert all(one.advice for one in found)
+    return [f"{one.table}: {one.text}" for one in found]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def texts(*tables: Table, **rules: str) -> Sequence[str]:
         ({"orders": "order/{id}/{number}", "items": "order/{order_id}/{number}"}, True),
     ],
 )
-def test_a_cascade_is_warned_of_unless_both_ends_go_by_one_name(*, rules: dict[str, str], warned: bool) -> None:
+def test_a_cascade_is_a_side_effect_unless_both_tables_share_resources(*, rules: dict[str, str], warned: bool) -> None:
     assert bool(texts(ORDERS, ITEMS, **rules)) is warned
 
 
@@ -49,12 +49,12 @@ def test_a_cascade_is_described() -> None:
     assert "(ON DELETE SET NULL, ON UPDATE CASCADE)" in text
 
 
-def test_rows_without_a_fence_need_none() -> None:
-    """Nobody can write a table that is not exposed, so nobody can hold a lock on its rows."""
+def test_a_cascade_to_a_table_that_is_not_exposed_is_none() -> None:
+    """The gateway writes only exposed tables, so no holder has a lock on rows of others."""
     assert texts(ORDERS) == []
 
 
-def test_what_is_reached_through_tables_in_between_has_no_name_in_common() -> None:
+def test_an_indirect_cascade_shares_no_resource() -> None:
     through = replace(ORDERS, cascades=(replace(CASCADE, direct=False),))
     assert len(texts(through, ITEMS, orders="order/{id}", items="order/{order_id}")) == 1
 
@@ -69,11 +69,11 @@ def test_what_is_reached_through_tables_in_between_has_no_name_in_common() -> No
         (Trigger("t", "before", each_row=True, writes=False), False),
     ],
 )
-def test_triggers_that_may_write_elsewhere(*, trigger: Trigger, warned: bool) -> None:
+def test_a_trigger_that_may_write_other_rows_is_a_side_effect(*, trigger: Trigger, warned: bool) -> None:
     assert bool(texts(replace(ITEMS, triggers=(trigger,)))) is warned
 
 
-def test_rules() -> None:
+def test_a_rule_is_a_side_effect() -> None:
     assert len(texts(replace(ITEMS, rules=("also",), has_rules=True))) == 1
 
 
@@ -86,7 +86,7 @@ def test_rules() -> None:
         ({"orders": "order/{id}", "orders_1": "order/{number}"}, True),
     ],
 )
-def test_children_under_names_of_their_own(*, rules: dict[str, str], warned: bool) -> None:
+def test_an_exposed_child_is_a_side_effect_unless_it_shares_resources(*, rules: dict[str, str], warned: bool) -> None:
     parent = replace(ORDERS, cascades=(), children=(("public", "orders_1"),))
     child = replace(ORDERS, name="orders_1", cascades=())
     assert bool(texts(parent, child, **rules)) is warned

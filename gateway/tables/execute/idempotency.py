@@ -1,0 +1,102 @@
+"""Idempotency keys: replaying an answer that is kept under its key, and clearing old answers away.
+
+A replay writes nothing, but its client relies on the write that it reports. So it does as the write itself would do: it
+raises the fences of that write to the tokens that are shown now, and settles S3 mutations of older holders. A token
+that is older than its fence raises nothing and is not refused: the write it asks for has been done. It still waits
+until no mutation older than itself is under way.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+from gateway.admission import Admission
+from gateway.background import rounds, working
+from gateway.db import idempotency
+from gateway.db.database import Database
+from gateway.db.idempotency import Kept, Key
+from gateway.errors import IdempotencyMismatch, Unavailable
+from gateway.fencing.rules import Equal, Tokens
+from gateway.observe.events import Observe
+from gateway.tables.dialect.request import REPLAYED
+from gateway.tables.dialect.response import Response
+from gateway.tables.execute.fenced_write import ClaimGroup, Claims
+
+SETTLE_ATTEMPTS = 3
+
+SettleClaims = Callable[[Claims, Sequence[str], str], Awaitable[None]]
+"""Settles the mutations of older holders on some of the claimed resources, for a caller. Raises if it cannot."""
+
+
+class IdempotentReplay:
+    """Replays answers. ``shown`` has the tokens of each write of the request, in order; None if it shows none."""
+
+    def __init__(self, database: Database, admission: Admission, settle: SettleClaims) -> None:
+        self._database, self._admission, self._settle = database, admission, settle
+
+    async def kept(self, key: Key, shown: Sequence[Tokens | None], caller: str) -> Response | None:
+        """Replay the answer kept under a key. Return None if there is none yet. Raises what ``replay`` raises."""
+        kept = await idempotency.kept(self._database, key)
+        return None if kept is None else await self.replay(key, kept, shown, caller)
+
+    async def replay(self, key: Key, kept: Kept, shown: Sequence[Tokens | None], caller: str) -> Response:
+        """Raise the fences, then return this answer.
+
+        Raises ``IdempotencyMismatch``, and ``Unavailable`` if the fences cannot be raised.
+        """
+        if kept.fingerprint != key.fingerprint:
+            raise IdempotencyMismatch(f"The Idempotency-Key {key.text!r} came with another request before.")
+        for number, tokens in enumerate(shown):
+            claimed = [resource for resource, by in kept.claimed if by == number]
+            await self._raise_fences(_claims(claimed, tokens), caller)
+        return Response(kept.status, [*kept.headers, REPLAYED], kept.body)
+
+    async def _raise_fences(self, claims: Claims, caller: str) -> None:
+        implausible = await self._admission.admit(claims.shown())
+        claims = claims.without({one.resource for one in implausible})
+        if not claims.groups:
+            return
+        for _ in range(SETTLE_ATTEMPTS):
+            pending = await self._database.run(lambda transaction: claims.raise_fences(transaction, caller))
+            if not pending:
+                return
+            # A newer holder may have come meanwhile. It then settles these mutations itself, and takes its time.
+            await self._settle(claims, pending, caller)
+        raise Unavailable("Writes of an older holder are still being settled on this resource.")
+
+
+def _claims(resources: Sequence[str], tokens: Tokens | None) -> Claims:
+    """Return claims of those of a write's resources that a token is shown for now."""
+    if tokens is None:
+        return Claims((), frozenset())
+    named = tuple(sorted(one for one in resources if tokens.token is not None or one in tokens.pairs))
+    return Claims((ClaimGroup(named, tokens, Equal.ACCEPT),) if named else (), frozenset())
+
+
+CLEANUP_INTERVAL = 60.0
+"""Seconds between two rounds of the cleanup."""
+
+_BATCH = 500
+_MOST_BATCHES = 100
+
+
+def cleanup(
+    database: Database, retention: float, observe: Observe, interval: float = CLEANUP_INTERVAL
+) -> AbstractAsyncContextManager[None]:
+    """Delete old answers in the background. ``retention``: seconds by the database's clock. A failure is an event.
+
+    This only saves space. Several gateways may do it at once, and an answer that is still there is replayed.
+    """
+    work = partial(delete_old, database, retention)
+    return working(rounds("answers under idempotency keys", work, observe, interval))
+
+
+async def delete_old(database: Database, retention: float) -> int:
+    """Delete answers older than ``retention`` in small batches, so that no transaction is long. Return how many."""
+    deleted = 0
+    for _ in range(_MOST_BATCHES):
+        batch = await idempotency.forget(database, retention, _BATCH)
+        deleted += batch
+        if batch < _BATCH:
+            break
+    return deleted

@@ -1,0 +1,36 @@
+"""A reader can follow a request: it executes few files of the gateway."""
+
+import pytest
+import pytest_asyncio
+
+from bench.files import Files, files_per_request
+from tests.databases import Server
+
+LIMITS = {
+    "PATCH, hot": 24,
+    "GET by key": 21,
+    "PATCH by a new holder": 44,
+    "PATCH, stale": 38,
+    "PUT of an object": 59,
+    "PUT of an object by a new holder": 59,
+}
+"""The most files of one request. A limit only ever goes down."""
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def counted(postgres_server: Server) -> Files:
+    return await files_per_request(postgres_server)
+
+
+@pytest.mark.parametrize("request_kind", LIMITS)
+async def test_a_request_executes_few_files(counted: Files, request_kind: str) -> None:
+    files = counted[request_kind]
+    assert len(files) <= LIMITS[request_kind], "\n".join(files)
+
+
+async def test_a_hot_write_executes_neither_planning_nor_a_transaction(counted: Files) -> None:
+    assert "tables/execute/fast_path.py" in counted["PATCH, hot"]
+    assert not {"tables/execute/planning.py", "tables/execute/transaction.py"} & set(counted["PATCH, hot"])
+    assert "tables/execute/transaction.py" in counted["PATCH by a new holder"]
