@@ -1,7 +1,7 @@
-"""A past that agrees with itself, for ``gateway demo --story``: what machines did, and what came of it.
+"""A consistent past for ``gateway demo --story``: the writes of machines, and their outcomes.
 
-A scene says only who wrote when, with which token. What was refused, by which fence, and who had taken over, follows
-from the rules of fencing, the same that the gateway goes by. Nothing here is for anything but the demo.
+A scene only says which machine wrote when, with which token. The rules of the gateway's own fencing decide the
+refusals, the fences and the takeovers. Nothing here serves anything but the demo.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class Under:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Somebody who writes: the name it gives itself, who it proves to be, and its address."""
+    """A writer: its own name, its proven identity, and its address."""
 
     holder: str
     caller: str
@@ -70,7 +70,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Whatever else is on record: ``columns`` are those of the entry. ``meets`` the fence, whatever that is by then."""
+    """Any other recorded event: ``columns`` are those of the entry. ``meets`` is the fence of that time."""
 
     at: datetime
     kind: Kind
@@ -83,7 +83,7 @@ Deed: TypeAlias = Barrier | Write | Other
 
 
 class Chronicle:
-    """Plays deeds in the order of their times. What is left of them: ``entries``, ``fences``, ``traffic``."""
+    """Plays deeds in the order of their times. The results: ``entries``, ``fences``, ``traffic``."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -107,7 +107,7 @@ class Chronicle:
                         self.fences[deed.resource] = Fence(deed.resource, token, None, deed.columns["caller"], deed.at)
 
     def accepted(self, minute: datetime, under: Under, number: int) -> None:
-        """So many writes of others in that minute, that nobody had anything against."""
+        """Count accepted writes of other machines in that minute."""
         self.traffic[Place(minute, under.plane, under.name)].accepted += number
 
     def watched(self, name: str, rule: Rule) -> None:
@@ -176,7 +176,7 @@ class Chronicle:
         )
 
     def _raise(self, kind: Kind, at: datetime, resource: str, token: Token, by: Writer) -> None:
-        """A barrier is on record even if it overtakes nobody; the first write of a resource is not."""
+        """Return whether to record a raise. A barrier is on record always; the first write of a resource is not."""
         before = self.fences.get(resource)
         if before is not None and token < before.token:
             raise ValueError(f"{resource}: nobody raises {before.token} to {token}")

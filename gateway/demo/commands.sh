@@ -3,7 +3,7 @@
 curl -sS -w '\n' -i -X PATCH '@url@/v1/tables/accounts?id=eq.1' \
   -H 'Fencing-Token: @first@' -H 'Content-Type: application/json' -d '{"balance": 110, "note": "first holder"}'
 
-# The lock went to somebody else, who got token @second@, and writes too.
+# The lock went to another writer, which got token @second@, and writes too.
 curl -sS -w '\n' -i -X PATCH '@url@/v1/tables/accounts?id=eq.1' \
   -H 'Fencing-Token: @second@' -H 'Content-Type: application/json' -d '{"balance": 120, "note": "second holder"}'
 
@@ -17,7 +17,7 @@ curl -sS -w '\n' -i -X POST '@url@/v1/fences/public.accounts/1/barrier' \
   -H 'Content-Type: application/json' -d '{"token": "@third@", "holder": "third holder"}'
 curl -sS -w '\n' '@url@/v1/fences/public.accounts/1'
 
-# Who was refused, at what, and who had taken over.
+# The refused writer, the refused write, and the writer that had taken over.
 curl -sS -w '\n' '@url@/v1/rejections?limit=5'
 
 # ── aws: an object ───────────────────────────────────────────────────────────

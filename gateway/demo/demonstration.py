@@ -96,7 +96,7 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
 
 
 def configuration(dsn: str, endpoint: str) -> Config:
-    """What the gateway of the demo is told. Nothing comes from the environment."""
+    """Return the configuration of the demo's gateway. Nothing comes from the environment."""
     keys = {"access_key_id": "demo", "secret_access_key": "demo-secret", "api_key": "demo-key"}
     return Config.model_validate(
         {
@@ -105,8 +105,8 @@ def configuration(dsn: str, endpoint: str) -> Config:
             "auth": {"anonymous": True},
             "server": {"rest_v1": True},
             "callers": [{"name": "demo", "admin": True, **keys}],
-            # One lock covers the row of an account and everything that is reported of it. So it is with a job, its runs
-            # and its results; with a data set, its row in the catalogue and its files; with a producer and its events.
+            # One lock covers the row of an account and everything that is reported of it. The others: a job with its
+            # runs and results, a data set with its files, and a producer with its events.
             "tables": [
                 {"name": "public.runs", "resource": "job/{job}"},
                 {"name": "public.catalogue", "resource": "dataset/{dataset}"},
@@ -124,7 +124,7 @@ def configuration(dsn: str, endpoint: str) -> Config:
 
 
 def commands(url: str, token: int) -> str:
-    """A shell script that shows the gateway at work; ``token`` is the first one no fence has seen yet."""
+    """Return a shell script that uses the gateway; ``token`` is the first one that no fence has seen yet."""
     notes = "" if find_spec("postgrest") else "\n# (needs: pip install postgrest)"
     text = (Path(__file__).parent / "commands.sh").read_text(encoding="utf-8")
     values = {"url": url, "aws": _beside("aws"), "python": shlex.quote(sys.executable), "note": notes}
@@ -134,7 +134,7 @@ def commands(url: str, token: int) -> str:
 
 
 def _beside(command: str) -> str:
-    """The command that is installed with this Python, as a shell takes it; or whatever else has its name."""
+    """Return the command that is installed with this Python, as a shell takes it; else any command of its name."""
     return shlex.quote(shutil.which(command, path=str(Path(sys.executable).parent)) or command)
 
 
@@ -181,7 +181,7 @@ async def _write_incident(config: Config) -> None:
 
 
 def _next_token(config: Config) -> int:
-    """The first token that no fence of what is written to has seen yet: kept tables come with their fences."""
+    """Return the first token that no fence of the sample has seen yet: kept tables come with their fences."""
 
     async def highest() -> int:
         async with _opened(config.postgres.dsn.get_secret_value()) as database:
@@ -204,7 +204,7 @@ async def _opened(dsn: str) -> AsyncIterator[Database]:
 
 @contextmanager
 def _directory(data: Path | None) -> Iterator[Path]:
-    """Where the database lives: ``data``, which is then ours alone, or a directory that is thrown away."""
+    """Return the directory of the database: ``data``, for this process alone, or a temporary one."""
     if data is None:
         with tempfile.TemporaryDirectory(prefix="gateway-demo-") as name:
             yield Path(name)
@@ -221,4 +221,4 @@ def _directory(data: Path | None) -> Iterator[Path]:
 
 
 def _quiet(_event: object) -> None:
-    """The story tells what happens; a log beside it would only be in its way."""
+    """Silence the log: the story tells the events itself."""

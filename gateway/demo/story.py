@@ -1,8 +1,8 @@
 """The story of the paused writer, played with real processes: ``gateway demo --story``.
 
-Two writers deposit money into account 1: each reads the balance, then writes the row and a statement, an S3 object that
-the same lock covers. The first one is stopped between its look at its lease and its write. Nothing here is a recorded
-text: what did not happen as told ends the story with ``Untold``.
+Two writers deposit money into account 1. Each reads the balance, then writes the row and a statement, an S3 object that
+the same lock covers. The first writer is stopped between its look at its lease and its write. Nothing here is a
+recorded text: an event that does not happen as told ends the story with ``Untold``.
 
 The lock service is a stand-in, a table of leases in this process: any service that hands out growing tokens will do.
 """
@@ -57,7 +57,7 @@ class LockService:
     lease: Lease | None = field(default=None)
 
     def acquire(self, holder: str) -> Lease | None:
-        """A lease of ``TTL`` seconds; None while somebody else holds the lock."""
+        """Return a lease of ``TTL`` seconds; None while another holder has the lock."""
         if self.lease is not None and self.lease.left > 0:
             return None
         self.lease = Lease(holder, self.next_token, time.monotonic() + TTL)
@@ -65,7 +65,7 @@ class LockService:
         return self.lease
 
     def renew(self, lease: Lease) -> Lease:
-        """The same lease, for another ``TTL`` seconds: nobody has taken it over yet."""
+        """Return the same lease, for another ``TTL`` seconds: no other holder has taken it over yet."""
         _expect(self.lease is not None and self.lease.token == lease.token, f"{lease.holder} still has the lock")
         self.lease = replace(lease, ends=time.monotonic() + TTL)
         return self.lease

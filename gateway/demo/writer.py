@@ -22,14 +22,14 @@ KEY = "/".join(STATEMENT)
 
 
 def tables(url: str, headers: Mapping[str, str] | None = None) -> httpx.Client:
-    """An HTTP client of the demo's gateway that sends these headers."""
+    """Return an HTTP client of the demo's gateway that sends these headers."""
     return httpx.Client(
         base_url=url, headers={"Authorization": "Bearer demo-key", **(headers or {})}, timeout=30, trust_env=False
     )
 
 
 def objects(url: str, headers: Mapping[str, str] | None = None) -> Any:
-    """An S3 client of the demo's gateway that sends these headers, signed like all others."""
+    """Return an S3 client of the demo's gateway that sends these headers, signed like all others."""
     client: Any = boto3.client(
         "s3",
         endpoint_url=url,

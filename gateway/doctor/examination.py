@@ -1,6 +1,6 @@
-"""Examines an installation: configuration, database, object store, what is pending. Says what follows from each.
+"""Examines an installation: configuration, database, object store, pending work. It states the consequences of each.
 
-It goes through everything it can reach. What it cannot reach is a finding, not an error, and no secret is shown.
+It looks at all that it can reach. An unreachable part is a finding, not an error, and no secret is shown.
 """
 
 import ipaddress
@@ -31,7 +31,7 @@ __all__ = ["Check", "Clock", "Report", "Section", "Status", "examine", "local_ti
 OLDEST_VERSION = 140000
 NOTABLE_SKEW = timedelta(seconds=60)
 HARMFUL_SKEW = timedelta(minutes=5)
-# What 16 random bytes are in hex: nobody guesses that, however often they may try.
+# The length of 16 random bytes in hex: no attacker can guess that.
 LONG_ENOUGH = 32
 _MOST_BUCKETS = 10
 
@@ -39,7 +39,7 @@ Clock: TypeAlias = Callable[[], datetime]
 
 
 def local_time() -> datetime:
-    """This machine's clock: nothing is decided by it, it is only compared."""
+    """Return the time of this machine's clock. Nothing is decided by it; it is only compared."""
     return datetime.now(UTC)  # noqa: TID251 - the doctor is there to find out whether it is right
 
 
@@ -63,7 +63,7 @@ async def examine(config: Config, clock: Clock = local_time) -> Report:
 
 
 def _as_provider(clock: Clock) -> SignedAt:
-    """Without the database this machine's clock does for a probe, which writes nobody's keys but its own."""
+    """Return the database's clock or, without a database, this machine's. A probe writes no keys but its own."""
 
     async def now() -> datetime:
         return clock()
@@ -273,7 +273,7 @@ async def _of_local_clock(database: Database, clock: Clock) -> Sequence[Check]:
 
 
 def _skew(name: str, ahead: timedelta, other: str, advice: str) -> Check:
-    """The database's clock against another one."""
+    """Compare the database's clock with another one."""
     direction = "ahead of" if ahead > timedelta() else "behind"
     detail = f"the database's is {abs(ahead).total_seconds():.0f} s {direction} {other}"
     if abs(ahead) >= HARMFUL_SKEW:
@@ -312,7 +312,7 @@ _KEY_ADVICE = "Correct s3.access_key_id, s3.secret_access_key and s3.region."
 
 
 async def _buckets(config: Config, upstream: Upstream) -> Sequence[str]:
-    """The buckets that rules name; where there are none, those that the store lists."""
+    """Return the buckets that rules name; without any, the buckets that the store lists."""
     named = dict.fromkeys(rule.match.partition("/")[0] for rule in config.objects)
     literal = [name for name in named if not set("*{}") & set(name)]
     if literal:

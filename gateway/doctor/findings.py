@@ -1,4 +1,4 @@
-"""What the doctor finds: checks, in sections, in a report; and how it reads."""
+"""The doctor's findings: checks, in sections, in a report; and their text."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Report:
 
 
 def render(report: Report) -> list[str]:
-    """The report as lines of text."""
+    """Return the report as lines of text."""
     lines: list[str] = []
     for section in report.sections:
         lines += ["", section.title] if lines else [section.title]
@@ -57,17 +57,17 @@ def ok(name: str, detail: str) -> Check:
 
 
 def warning(name: str, detail: str, advice: str) -> Check:
-    """It works, but not as well as it should."""
+    """Return a check that works, but not as well as it should."""
     return Check(name, Status.WARNING, detail, advice)
 
 
 def problem(name: str, detail: str, advice: str) -> Check:
-    """It keeps the gateway from working as promised."""
+    """Return a check that keeps the gateway from working as promised."""
     return Check(name, Status.PROBLEM, detail, advice)
 
 
 async def attempt(name: str, checks: Awaitable[Sequence[Check]], advice: str = "") -> Sequence[Check]:
-    """The checks, or what kept them from being made."""
+    """Return the checks, or the error that prevented them."""
     try:
         return await checks
     except GatewayError as error:
@@ -75,12 +75,12 @@ async def attempt(name: str, checks: Awaitable[Sequence[Check]], advice: str = "
 
 
 def reason(error: GatewayError) -> str:
-    """What went wrong, without anything that must not be shown."""
+    """Return the error's text, without secrets."""
     cause = error.__cause__
     # Only the operating system's own words: what a driver says may contain what it connects with.
     return f"{error.message} ({cause.strerror or cause})" if isinstance(cause, OSError) else error.message
 
 
 def some(names: Sequence[str]) -> str:
-    """The first of many names, and how many more there are."""
+    """Return the first of many names, and the number of the others."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,4 +1,4 @@
-"""What the doctor says of writes under way and of what was left behind."""
+"""The doctor's findings on writes under way, leftovers and side effects of writes."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,7 +21,7 @@ UNKNOWN = problem("intents", "not known without the database", "")
 
 
 async def leftovers(database: Database) -> Sequence[Check]:
-    """What may be under way, and what others have left behind."""
+    """Return the checks of writes that may be under way, and of leftovers of lost gateways."""
     return [
         *await attempt("intents", _of_intents(database)),
         *await attempt("uploads", _of_uploads(database)),
@@ -65,7 +65,7 @@ def _counted(found: Sequence[object]) -> str:
 
 
 async def reaching(config: Config, database: Database) -> Sequence[Check]:
-    """A warning for each cascade, trigger, rule and child that nobody has mapped. Raises ``GatewayError``."""
+    """Return a warning for each cascade, trigger, rule and child without a rule. Raise ``GatewayError``."""
     snapshot = Snapshot.from_rows(await catalog.relations(database, config.postgres.schemas))
     rules, default = table_rules(config)
     found = side_effects.find(snapshot, lambda schema, name: rules.get(f"{schema}.{name}", default))

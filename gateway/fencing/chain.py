@@ -1,7 +1,8 @@
-"""The chain of the record: what is hashed of an entry, and whether a sequence of entries is what was sealed. No I/O.
+"""The chain of the record: the hash of an entry, and the check of a sequence of entries. No I/O.
 
-The hash of an entry is the SHA-256 of the hash before it and of the entry's canonical text, which is also its line in
-the export, less the hash. ``fencing.line_v1`` and ``fencing.next_hash_v1`` of the database do the same, to the byte.
+The hash of an entry is the SHA-256 of the previous hash and of the entry's canonical text. That text is also its line
+in the export, without the hash. The functions ``fencing.line_v1`` and ``fencing.next_hash_v1`` of the database do the
+same, to the byte.
 """
 
 import json
@@ -36,7 +37,7 @@ class Number(str):
 
 
 class Unreadable(ValueError):
-    """What is no entry of the record."""
+    """A text that is no entry of the record."""
 
 
 def parse(line: str | bytes) -> dict[str, Any]:
@@ -53,9 +54,9 @@ def parse(line: str | bytes) -> dict[str, Any]:
 
 
 def canonical(entry: Mapping[str, Any]) -> bytes:
-    """What is hashed of an entry, which is given as ``parse`` has read it. Raises ``Unreadable``.
+    """Return the hashed text of an entry as ``parse`` has read it. Raise ``Unreadable``.
 
-    As PostgreSQL writes it: compact, but for ``details``, which has spaces inside.
+    The text is as PostgreSQL writes it: compact, but with spaces inside ``details``.
     """
     if entry.keys() != _LINE:
         raise Unreadable("its fields are not those of an entry")
@@ -66,12 +67,12 @@ def canonical(entry: Mapping[str, Any]) -> bytes:
 
 
 def next_hash(before: bytes, text: bytes) -> bytes:
-    """The hash of the entry with this canonical text, behind one with that hash."""
+    """Return the hash of the entry with this canonical text, behind an entry with that hash."""
     return sha256(before + text).digest()
 
 
 class Flaw(StrEnum):
-    """What can be wrong with a sequence of entries."""
+    """The flaws that a sequence of entries can have."""
 
     UNREADABLE = "unreadable"
     """The line is no entry."""
@@ -100,12 +101,12 @@ class Finding:
 
 
 class Verifier:
-    """Takes the lines of an export one after the other, and says what has been done to it. In constant memory.
+    """Checks the lines of an export one after the other, in constant memory.
 
-    ``witnesses``: hashes (64 hex digits) by position, noted down outside the database at other times. Nobody can change
-    an entry up to one of them without being found out, nor cut the record off before it. ``after``: behind which
-    position the export is said to begin; 0 for the whole record, None where nothing is said. ``whole``: it is said to
-    be all that there is, so that what is not there before its first entry must be what the record says was dropped.
+    ``witnesses``: hashes (64 hex digits) by position, noted down outside the database at other times. A change of any
+    entry up to one of them is detected, and so is a record cut off before it. ``after``: the position behind which the
+    export claims to begin; 0 for the whole record, None without a claim. ``whole``: the export claims to be complete.
+    Then entries missing before its first one must be those that the record says were dropped.
     """
 
     def __init__(
@@ -125,8 +126,8 @@ class Verifier:
         self.last = 0
         """The highest position there was."""
         self.anchored = False
-        """Whether it is known what the first entry follows on: nothing, a witness, or days of which the record itself
-        says that they were dropped. Where it is not, nobody can tell whether that entry is as it was sealed.
+        """Whether the predecessor of the first entry is known: nothing, a witness, or days that the record says were
+        dropped. Otherwise the first entry cannot be checked.
         """
 
     @property
@@ -135,7 +136,7 @@ class Verifier:
         return self._hash.hex()
 
     def take(self, line: str | bytes) -> list[Finding]:
-        """What is wrong with the next line."""
+        """Return the flaws of the next line."""
         self.lines += 1
         try:
             entry = parse(line)
@@ -166,7 +167,7 @@ class Verifier:
         elif position == self.last + 1:
             yield from self._linked(self._hash, position, claimed, text)
         else:
-            # What this one follows on is not there, so nothing can be said about its hash.
+            # The predecessor of this entry is missing, so its hash cannot be checked.
             yield from self._skipped(self.last + 1, position - 1)
         self.last, self._hash = position, claimed
 
@@ -182,7 +183,7 @@ class Verifier:
             self._beginning = (claimed, text)
 
     def _vouched(self, details: Any) -> Iterator[Finding]:
-        """What a later entry says about days before the first one, which were dropped."""
+        """Note that a later entry reports days before the first one as dropped."""
         match details:
             case {"last": Number() as last, "hash": str() as before} if last == str(self.first - 1) and _HASH.fullmatch(
                 before

@@ -1,4 +1,4 @@
-"""What a writer says about its lock in the headers of a request, read the same way on every plane."""
+"""The headers in which a writer describes its lock, read the same way on every plane."""
 
 import re
 from collections.abc import Iterable
@@ -38,10 +38,10 @@ class FencingHeaders:
 
 
 def read(headers: Iterable[tuple[bytes, bytes]], *, pairs: bool = False) -> FencingHeaders:
-    """Read the fencing headers out of raw ASGI headers. ``pairs``: whether this request may write several resources.
+    """Read the fencing headers from raw ASGI headers. ``pairs``: whether this request may write several resources.
 
-    Raises ``TokenMalformed``, ``ResourceMalformed``, ``SequencerMalformed`` or ``RequestMalformed`` for values that
-    cannot be read or contradict each other, and for a header that stands twice under any of its spellings.
+    Raise ``TokenMalformed``, ``ResourceMalformed``, ``SequencerMalformed`` or ``RequestMalformed`` for unreadable or
+    contradictory values, and for a header that is repeated under any of its spellings.
     """
     found: dict[bytes, str] = {}
     for raw_name, value in headers:
@@ -57,13 +57,12 @@ def read(headers: Iterable[tuple[bytes, bytes]], *, pairs: bool = False) -> Fenc
 
 
 def proven(said: FencingHeaders, sequencers: tuple[Sequencer, ...], *, pairs: bool = False) -> FencingHeaders:
-    """What is said, with what proves it. A sequencer names its resource and its token, so neither needs to be said.
+    """Combine tokens with the sequencers that prove them. A sequencer names its resource and its token.
 
-    One by itself is good for the resource it names, like a token beside Fencing-Resource; several are pairs. Beside a
-    token, one is a proof and no more: a lock may be for resources of other names, whose policies want no proof.
+    A lone sequencer is for the resource it names, like a token beside Fencing-Resource; several are pairs. Beside a
+    token, one is only a proof: a lock may be for resources of other names, whose policies want no proof.
 
-    Raises ``TokenMalformed`` or ``ResourceMalformed`` where they contradict what is said, or where there are several
-    and must not be.
+    Raise ``TokenMalformed`` or ``ResourceMalformed`` if they contradict each other, or if several are not allowed.
     """
     tokens = dict(said.pairs)
     for one in sequencers:

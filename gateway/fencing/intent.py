@@ -1,7 +1,7 @@
-"""Intents: what is written down about an S3 mutation before it is sent, and what the fence store says about it.
+"""Intents: the announcement of an S3 mutation before it is sent, and the fence store's answer to it.
 
-A bucket cannot join a Postgres transaction, so a mutation that may be under way is announced by a row, and whoever
-takes over looks at the rows that are there.
+A bucket cannot join a Postgres transaction. So a row announces a mutation that may be under way, and a successor looks
+at these rows.
 """
 
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ from gateway.fencing.token import Token
 # How absence is written where ETags are forbidden: a key may be forbidden to become absent again.
 ABSENCE = ""
 
-# A store refuses a signature in the headers that is older than a quarter of an hour when it arrives, and one in the
-# query when the lifetime is over that it names itself. The rest is for what arrived just in time and was slow to act.
+# A store refuses a header signature that is older than 15 minutes when it arrives. It refuses a query signature whose
+# own lifetime is over. The rest is for a request that arrived just in time and was processed slowly.
 HEADER_SIGNED = timedelta(minutes=15)
 QUERY_SIGNED = timedelta(minutes=2)
 DEAD_AFTER_HEADER_SIGNED = HEADER_SIGNED + timedelta(minutes=15)
@@ -48,10 +48,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A mutation of one key that is to be announced. ``presented`` is None only where the rule observes.
+    """A mutation of one key to be announced. ``presented`` is None only if the rule observes.
 
-    A write that starts again, because the key had changed under it, announces itself as its next ``attempt``: whoever
-    settled the attempt before must not take away the intent of this one.
+    A write that restarts, because the key had changed, announces itself as its next ``attempt``. A settler of the
+    previous attempt must not delete the intent of this one.
     """
 
     resource: str
@@ -69,8 +69,8 @@ class Announcement:
     dead_after: timedelta = DEAD_AFTER_HEADER_SIGNED
     """So long after it was signed, by the store's clock, it can have no effect any more if it has not had it."""
     mark: UUID | None = None
-    """What stands for the write in the object's metadata, where that is not ``write_id``: the upload's, which every
-    request to complete it shares. Their intents must not be taken for one another."""
+    """The identity of the write in the object's metadata, if it is not ``write_id``. All requests to complete an upload
+    share the upload's. Their intents must not be confused."""
     entombs: bool = False
     """It may leave a tombstone, which listings and the sweeper have to know of beforehand."""
     removes: bool = False
@@ -100,7 +100,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class KnownObject:
-    """What is known of a key: its ETag (None: absent), and whether a tombstone stands there.
+    """The known state of a key: its ETag (None: absent), and whether it has a tombstone.
 
     To callers a tombstone is absence, to the store it is not.
     """
@@ -128,13 +128,12 @@ class Spent:
 class Begun:
     """The answer of the fence store to the announcement of a mutation.
 
-    ``decision`` and ``fence`` are None where no token was presented (observe mode). ``signed_at`` is the database's
-    clock at the announcement, None where the mutation must not be sent: it was refused, or ``pending`` names the
-    intents that must be gone first. ``forbidden``: ETags (``ABSENCE`` for absence) that must not come back on the key.
-    ``key``: what the mutation is conditioned on. ``differs``: that was looked up, and is not what the last write
-    through the gateway has left there; decides nothing. ``spent``: ETags that had better not come back either, the one
-    that has been spent for longest first. ``waits``: those are forbidden too, and a mutation without a condition stays
-    announced.
+    ``decision`` and ``fence`` are None without a presented token (observe mode). ``signed_at`` is the database's clock
+    at the announcement. It is None if the mutation must not be sent: it was refused, or ``pending`` names intents that
+    must be settled first. ``forbidden``: ETags (``ABSENCE`` for absence) that must not come back on the key. ``key``:
+    the condition of the mutation. ``differs``: the state seen at the key is not the one that the last write through the
+    gateway left; it decides nothing. ``spent``: ETags that should not come back either, the longest spent first.
+    ``waits``: those are forbidden, too, and a mutation without a condition stays announced.
     """
 
     decision: Decision | None

@@ -20,11 +20,11 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One wish for a lock. ``resource`` is in canonical form; ``caller`` is who the holder proved to be.
+    """One wish for a lock. ``resource`` is in canonical form; ``caller`` is the proven identity of the holder.
 
-    ``request`` is the client's own id of this wish: whoever names one keeps its place in the queue for a few seconds
-    after ``wait`` is over, and may withdraw it. ``delay``: for so long nobody gets the lock after this lease was lost
-    without having been released (lock-delay), for writers that cannot be fenced.
+    ``request`` is the client's own id of this wish. With one, the client keeps its place in the queue for a few seconds
+    after ``wait`` is over, and may withdraw it. ``delay``: seconds for which the lock stays closed after this lease was
+    lost without a release (lock-delay), for writers that cannot be fenced.
     """
 
     resource: str
@@ -39,10 +39,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One holder's time-limited hold of a lock. ``id`` is a capability: whoever knows it may renew and release.
+    """One holder's time-limited hold of a lock. ``id`` is a capability: its owner may renew and release.
 
-    ``expires_in``: what was left when the database answered. Counted from before the question was sent, it is a
-    deadline that no difference between clocks can falsify.
+    ``expires_in``: the rest of its time when the database answered. Counted from before the request was sent, it is a
+    deadline that does not depend on any difference between clocks.
     """
 
     resource: str
@@ -76,7 +76,7 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A lease as anybody may see it: without its id."""
+    """A lease as any caller may see it: without its id."""
 
     holder: str
     caller: str
@@ -89,7 +89,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """Somebody in the queue of a lock."""
+    """A waiter in the queue of a lock."""
 
     holder: str
     caller: str
@@ -99,9 +99,10 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class LockView:
-    """How a lock stands. ``token`` is the last one issued, None if none ever was; ``queue`` the first of ``waiters``.
+    """The state of a lock. ``token`` is the last one issued, None if there was none; ``queue`` the first of
+    ``waiters``.
 
-    ``delayed_for``: nobody gets the lock for so long, because a lease of it was lost; None where nothing delays it.
+    ``delayed_for``: seconds for which a lost lease keeps the lock closed; None without a delay.
     """
 
     resource: str

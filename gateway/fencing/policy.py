@@ -1,9 +1,9 @@
-"""Token policies: which tokens may raise a fence at all. No I/O.
+"""Token policies: the tokens that may raise a fence at all. No I/O.
 
-A fence takes the highest token it has seen, so a token that nobody was ever given would lock everybody out. What is
-decided here comes before the claim and takes no lock. That is sound where the answer is for ever: fences and the
-counters of issuers only grow, so a token that is plausible against an old fence, or issued already, stays so. Whether a
-lock is still held is not for ever, and is asked with every write.
+A fence keeps the highest token it has seen, so a forged high token would lock out all holders. A policy decides before
+the claim and takes no lock. That is sound for answers that never change: fences and issuers' counters only grow. So a
+token that is plausible against an old fence, or issued already, stays so. A lease may end, so it is checked with every
+write.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class TokenPolicy(StrEnum):
 
 
 class Unreachable(StrEnum):
-    """What holds while the issuer cannot be asked: nothing is written, or the order of tokens alone decides."""
+    """The rule while the issuer is unreachable: no write passes, or the order of tokens alone decides."""
 
     REFUSE = "refuse"
     ORDER = "order"
@@ -50,7 +50,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What holds for one resource. ``lock_delay``: seconds for which its lock stays closed after it was lost."""
+    """The policy of one resource. ``lock_delay``: seconds for which its lock stays closed after it was lost."""
 
     tokens: TokenPolicy = TokenPolicy.ANY
     max_jump: int = MAX_JUMP
@@ -87,7 +87,7 @@ class Policies:
         self._never = not any(policy.asks_every_time for policy in (default, *(policy for _, policy in rules)))
 
     def of(self, resource: str) -> Policy:
-        """The policy of a resource, named in canonical form."""
+        """Return the policy of a resource, named in canonical form."""
         for beginning, pattern, policy in self._rules:
             if resource.startswith(beginning) and covers(pattern, resource):
                 return policy
@@ -110,10 +110,10 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a token when it is decided on.
+    """The facts about a token for the decision.
 
-    ``fence``: of its resource, as it was a moment ago; None: there is none. ``authentic``: whether its sequencer is
-    signed; None: it shows none, or nobody looks at it. ``issued``, ``held``: what the lease service says.
+    ``fence``: of its resource, as it was a moment ago; None if there is none. ``authentic``: whether its sequencer is
+    signed; None without one, or if the policy does not need it. ``issued``, ``held``: the lease service's answers.
     """
 
     fence: Token | None = None
@@ -124,7 +124,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Implausible:
-    """A token that is not taken, and why. ``fence`` is None where there is none, or nobody had to look."""
+    """A token that its policy refuses, and the reason. ``fence`` is None if there is none, or if it was not needed."""
 
     resource: str
     token: Token
@@ -145,7 +145,7 @@ def is_plausible(token: Token, fence: Token | None, max_jump: int) -> bool:
 
 
 def decide(policy: Policy, token: Token, standing: Standing) -> Reason | None:
-    """Why the token is not taken; None: it is. What holds while nobody can be asked is ``by_order``."""
+    """Return why the token is refused, None if it is taken. ``by_order`` is for an unreachable issuer."""
     if _is_settled(policy, token, standing.fence):
         return None
     match policy.tokens:
@@ -161,13 +161,15 @@ def decide(policy: Policy, token: Token, standing: Standing) -> Reason | None:
 
 
 def by_order(policy: Policy) -> Policy:
-    """What is left of a policy while its issuer cannot be asked, if it says so: the order, and the guard of jumps."""
+    """Return the rest of a policy while its issuer is unreachable, if it allows that: the order, and the limit of
+    jumps.
+    """
     return replace(policy, tokens=TokenPolicy.ANY)
 
 
 def _is_settled(policy: Policy, token: Token, fence: Token | None) -> bool:
-    """Whether the fence has the answer. One that is overtaken is refused by it, with who has overtaken it; and one that
-    it carries was admitted when it came, unless a new epoch has put it there.
+    """Return whether the fence has the answer. The fence refuses an overtaken token, and names its successor. A token
+    that it carries was admitted when it came, unless a new epoch has put it there.
     """
     return fence is not None and (token < fence or (token == fence and not policy.asks_about(token)))
 

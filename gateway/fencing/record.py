@@ -28,7 +28,7 @@ def is_own_name(caller: str) -> bool:
 
 
 class Kind(StrEnum):
-    """What an entry of the record is about."""
+    """The subject of an entry of the record."""
 
     REJECTION = "rejection"
     """A write was refused or, where its rule observes, passed and would have been."""
@@ -49,7 +49,7 @@ class Kind(StrEnum):
     BYPASS = "bypass"
     """An object or a guarded row was changed without passing the gateway."""
     ADMINISTRATION = "administration"
-    """Somebody has changed a bucket or its settings, or taken out credentials."""
+    """A caller has changed a bucket or its settings, or taken out credentials."""
     RETENTION = "retention"
     """Days of the record have been dropped since they were older than it is to be kept."""
     ALARM_RAISED = "alarm-raised"
@@ -60,10 +60,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What is kept of a payload, where it is to be kept: its beginning, without the values of redacted columns.
+    """A captured payload: its beginning, without the values of redacted columns.
 
-    ``truncated``: there was more of it. ``redacted``: values were taken out. ``left_out`` says why nothing is kept at
-    all, None where something is.
+    ``truncated``: the body had more. ``redacted``: values were removed. ``left_out`` says why nothing is kept at all,
+    None if something is.
     """
 
     media_type: str
@@ -104,7 +104,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What is to go on record about one resource of a write. ``enforced`` False: the write passes all the same."""
+    """A refusal to be recorded, for one resource of a write. ``enforced`` False: the write passes all the same."""
 
     resource: str
     reason: str
@@ -128,7 +128,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """What is to go on record that is no refusal. The fields are those of an ``Entry``."""
+    """An event to be recorded that is not a refusal. The fields are those of an ``Entry``."""
 
     kind: Kind
     plane: str | None = None

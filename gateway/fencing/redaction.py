@@ -23,7 +23,7 @@ _SECRET = frozenset(
         "x-amz-security-token",
         "x-amz-server-side-encryption-customer-key",
         "x-amz-signature",
-        # A sequencer proves its token for whoever shows it, and so does a session token that contains one.
+        # A sequencer proves its token for any client that shows it, and so does a session token that contains one.
         "fencing-sequencer",
         "x-amz-meta-fencing-sequencer",
     }
@@ -40,10 +40,10 @@ _DEEPEST = 5
 
 
 def redacted(text: str) -> str:
-    """The text, an address or a message with addresses in it, without the values of credentials.
+    """Return the text, an address or a message with addresses, without the values of credentials.
 
-    All else stays as it is, to the letter. Names count in any case, with ``_`` for ``-``, and percent-encoded; so do
-    addresses that stand percent-encoded inside others.
+    The rest stays unchanged, to the letter. Names match in any case, with ``_`` for ``-``, and percent-encoded. So do
+    addresses that are percent-encoded inside others.
     """
     return _redacted(text, _DEEPEST)
 
@@ -57,7 +57,7 @@ def _redacted(text: str, depth: int) -> str:
 
 
 def _without_values(text: str) -> str:
-    """The text without the values of those parameters that stand in it as they are."""
+    """Return the text without the values of the parameters that it contains literally."""
     kept = [""]
     pieces = iter(_PIECES.split(text))
     for piece in pieces:
@@ -75,7 +75,7 @@ def _without_values(text: str) -> str:
 
 
 def _inner(part: str, depth: int) -> str:
-    """The same for what stands percent-encoded in a part of the text."""
+    """Return the same for the percent-encoded contents of a part of the text."""
     decoded = unquote(part)
     if decoded == part:
         return part
@@ -90,7 +90,7 @@ def _name(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text, decoded until there is nothing left to decode."""
+    """Return the text, decoded until nothing is left to decode."""
     for _ in range(_DEEPEST):
         decoded = unquote(text)
         if decoded == text:

@@ -16,7 +16,7 @@ _KINDS: dict[str, tuple[type[FenceRefusal], str]] = {
 
 
 def refusal(rejection: Rejection) -> FenceRefusal:
-    """The error for a refusal that is on record. Its facts: resource, token, fence, raised_by, raised_at, rejection."""
+    """Return the error for a recorded refusal. Its facts: resource, token, fence, raised_by, raised_at, rejection."""
     kind, sentence = _KINDS[rejection.reason]
     fence = rejection.fence
     assert fence is not None
@@ -62,8 +62,8 @@ _NOT_TAKEN: dict[Reason, tuple[str, str]] = {
 
 
 def not_taken(implausible: Implausible, rejection: Rejection) -> TokenImplausible:
-    """The error for a token that its policy does not take, on record. Its facts: resource, token, fence (None where
-    nobody had to look at it), policy, reason, rejection.
+    """Return the error for a recorded token that its policy refuses. Its facts: resource, token, fence (None if it was
+    not needed), policy, reason, rejection.
     """
     sentence, advice = _NOT_TAKEN[implausible.reason]
     fence = str(implausible.fence.token) if implausible.fence else None

@@ -40,7 +40,7 @@ def escape(value: str) -> str:
 
 
 def escape_path(value: str) -> str:
-    """A value that may span segments, such as an object key at the end of a name: its slashes stay slashes."""
+    """Return the text of a value that may span segments, such as an object key: its slashes stay slashes."""
     return "/".join(escape(segment) for segment in value.split("/"))
 
 
@@ -91,8 +91,8 @@ def _spelling(name: str) -> str | None:
 class Template:
     """A resource template such as ``order/{order_id}``: literal text and named fields.
 
-    A segment holds at most one field, because only ``/`` cannot occur inside a filled-in value: two fields side by
-    side would give two rows one name.
+    A segment holds at most one field, because only ``/`` cannot occur inside a value. Two fields side by side would
+    give two rows one name.
     """
 
     text: str
@@ -116,11 +116,11 @@ class Template:
         return cls(text, literals, fields)
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """The resource name for these values. ``ResourceMalformed`` if it grows over the limit."""
+        """Return the resource name for these values. Raise ``ResourceMalformed`` if it exceeds the limit."""
         return self.join([escape(values[field]) for field in self.fields])
 
     def join(self, escaped: list[str]) -> str:
-        """The resource name for values that are escaped already, in the order of ``fields``."""
+        """Return the resource name for values that are escaped already, in the order of ``fields``."""
         name = self.literals[0]
         for value, literal in zip(escaped, self.literals[1:], strict=True):
             name += value + literal

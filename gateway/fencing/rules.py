@@ -15,7 +15,7 @@ from gateway.fencing.token import Token
 
 
 class Mode(StrEnum):
-    """What a rule does with a write it would refuse: refuse it, or let it pass and only record it."""
+    """The effect of a rule on a write it would refuse: refuse it, or let it pass and record it."""
 
     ENFORCE = "enforce"
     OBSERVE = "observe"
@@ -29,7 +29,7 @@ class Equal(StrEnum):
 
 
 class Decision(StrEnum):
-    """What the fence says to a token."""
+    """The answer of the fence to a token."""
 
     RAISED = "raised"
     HELD = "held"
@@ -64,9 +64,9 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """What a writer shows: its token, the name it gives itself, if any, and the id of this one write.
+    """The token that a writer presents, its own name if any, and the id of this one write.
 
-    ``sequencer``: what proves the token, where that is shown. No fence looks at it, and nothing differs by it alone.
+    ``sequencer``: the proof of the token, if it shows one. No fence looks at it, and it alone makes no difference.
     """
 
     token: Token
@@ -77,10 +77,10 @@ class Presented:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a request shows that may write to several resources, and whose it is.
+    """The tokens of a request that may write to several resources, and its holder.
 
-    Either one ``token`` for whatever the request writes, or ``pairs``: a token for each resource it names, and none for
-    any other. ``sequencers`` prove them, by resource.
+    Either one ``token`` for all its writes, or ``pairs``: a token for each resource it names, and none for any other.
+    ``sequencers`` prove them, by resource.
     """
 
     token: Token | None = None
@@ -90,16 +90,16 @@ class Tokens:
     sequencers: Mapping[str, Sequencer] = field(default_factory=dict)
 
     def of(self, resource: str) -> Token:
-        """The token for this resource, which must be one of the pairs if there are any."""
+        """Return the token for this resource, which must be one of the pairs if there are any."""
         return self.pairs[resource] if self.token is None else self.token
 
     def presented(self, resource: str) -> Presented:
-        """What is shown to the fence of this resource."""
+        """Return the token as presented to the fence of this resource."""
         return Presented(self.of(resource), self.holder, self.write_id, self.sequencers.get(resource))
 
 
 def decide(fence: Fence | None, presented: Presented, equal: Equal = Equal.ACCEPT) -> Decision:
-    """The heart of the product in one comparison. ``fence`` is None where no token has been seen yet."""
+    """Compare a token with its fence: the heart of the product. ``fence`` is None if it has seen no token yet."""
     if fence is None or presented.token > fence.token:
         return Decision.RAISED
     if presented.token < fence.token:

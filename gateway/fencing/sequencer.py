@@ -1,8 +1,8 @@
-"""Sequencers: a token together with the resource it is for and the proof that the lease service has issued it.
+"""Sequencers: a token with its resource, and the proof that the lease service has issued it.
 
-``resource:mode:token:signature``. Whoever has it can show it, so it proves that somebody was given the token, and not
-who. The proof is an HMAC under a key the operator configures: every gateway with that key can check it, and none needs
-to ask anybody.
+The form is ``resource:mode:token:signature``. Any client that has a sequencer can show it. So it proves that the token
+was issued, and not to which client. The proof is an HMAC under a key that the operator configures. Every gateway with
+that key can check it without asking another one.
 """
 
 import base64
@@ -64,7 +64,7 @@ class Signer:
         self._keys = [_for_this_purpose(key) for key in keys]
 
     def sign(self, resource: str, mode: str, token: Token) -> str | None:
-        """The sequencer for a token that has been issued, as text; None where there is no key."""
+        """Return the sequencer for an issued token, as text; None without a key."""
         if not self._keys:
             return None
         signed = _signed(resource, Mode(mode), token)
@@ -79,12 +79,12 @@ class Signer:
 
 
 def _signed(resource: str, mode: Mode, token: Token) -> str:
-    """What the signature covers. No two of them have one text: neither a mode nor a token has a colon in it."""
+    """Return the signed text. It is unique, because neither a mode nor a token contains a colon."""
     return f"{resource}:{mode}:{token}"
 
 
 def _for_this_purpose(key: str) -> bytes:
-    """A key for sequencers alone, so that no proof made with it otherwise can stand in for a signature."""
+    """Return a key for sequencers alone, so that no other proof made with the key can serve as a signature."""
     return hmac.digest(key.encode(), b"fencing-gateway sequencers v1", hashlib.sha256)
 
 

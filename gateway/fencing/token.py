@@ -37,7 +37,7 @@ class Token:
         return self.value == 0
 
     def __str__(self) -> str:
-        """The canonical wire form: epoch 0 is not written."""
+        """Return the canonical wire form: epoch 0 is not written."""
         return f"{self.epoch}.{self.value}" if self.epoch else str(self.value)
 
 

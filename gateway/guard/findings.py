@@ -1,4 +1,4 @@
-"""What there is to say about guards: which tables have one, and whether it still fits their rules."""
+"""Findings about guards: which tables have one, and whether it still fits their rules."""
 
 from collections.abc import Iterable
 
@@ -53,7 +53,7 @@ def _examined(config: Config, snapshot: Snapshot, found: Installed, gateway: Rol
 
 
 def _misfits(table: Table, rule: Rule, found: Installed) -> Iterable[str]:
-    """What tells the guard from the one that would be installed now."""
+    """Yield the differences between the guard and the one that would be installed now."""
     _, equal, role, template, *_ = found.arguments
     try:
         fitting = Guard(naming(table, rule), rule.mode, rule.equal, role, WATCH in found.arguments[5:])

@@ -1,7 +1,7 @@
-"""The guard of a table: works it out, installs it, takes it off.
+"""The guard of a table: plans it, installs it, removes it.
 
 A guard is a set of triggers. A session that writes the table without the gateway must hold a fencing token for each row
-it touches, or is refused (or, where the guard only observes, put on record). docs/guard.md is its manual.
+it touches. Otherwise the guard refuses the write or, if it only observes, records it. Its manual is docs/guard.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,10 +34,10 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the operator asks for. ``role`` is the gateway's role, None for the one of postgres.dsn.
+    """The operator's request. ``role`` is the gateway's role, None for the one of postgres.dsn.
 
-    ``dsn`` is who installs, None for the gateway itself; ``grants`` are roles to be let claim tokens. ``watch``: keep a
-    stamp for each row, to find changes that the guard has not seen.
+    ``dsn`` is the installing session, None for the gateway's; ``grants`` are roles that may claim tokens. ``watch``:
+    keep a stamp for each row, to find changes that the guard has not seen.
     """
 
     table: str
@@ -58,7 +58,7 @@ class Prepared:
 
     @property
     def summary(self) -> str:
-        """What is installed, in one line."""
+        """Return what is installed, in one line."""
         mode, _, role, template, table, *_ = self.guard.arguments
         does = "is put on record" if mode == Mode.OBSERVE else "is refused"
         guards = "; its rows are watched" if self.guard.watches else ""
@@ -99,10 +99,10 @@ async def install(config: Config, wanted: Wanted) -> Prepared:
 
 
 async def take_stamps(config: Config, table: str, dsn: str | None = None) -> int:
-    """Take the stamps of a watched table anew, as its rows are now; how many tables that were, partitions counted.
+    """Take the stamps of a watched table anew from its rows of now; return the number of tables, partitions included.
 
-    What has changed without the guard until then is not found any more. Raises ``ConfigurationError`` where the table
-    is not watched.
+    A change that bypassed the guard until then is not found any more. Raise ``ConfigurationError`` if the table is not
+    watched.
     """
     database = _database(config, dsn)
     try:
@@ -195,7 +195,7 @@ async def _table(database: Database, schema_name: str, name: str) -> tuple[Table
         )
     if not relation.able:
         raise ConfigurationError(
-            "The triggers run with the rights of whoever installs them, and this role may not use the fences.",
+            "The triggers run with the rights of the role that installs them, and this role may not use the fences.",
             advice="Name a role with --dsn that owns the schema fencing and the table.",
         )
     return table, relation
@@ -213,7 +213,7 @@ def _check_watchable(wanted: Wanted, relation: Relation) -> None:
 
 
 async def _gateway_role(config: Config, database: Database, named: str | None, relation: Relation) -> Role:
-    """The role whose sessions are let through: that of postgres.dsn, unless it is named."""
+    """Return the role whose sessions pass: the one of postgres.dsn, unless another one is named."""
     if named is not None:
         return await _role(database, named)
     own = _database(config, None)
@@ -240,8 +240,8 @@ async def _role(database: Database, name: str) -> Role:
 def _notes(guard: Guard, relation: Relation, role: Role, granted: Sequence[str]) -> Iterable[str]:
     if role.superuser or role.name == relation.owner:
         yield (
-            f"Whoever logs in as {role.name} is let through and can drop the guard; "
-            "give the gateway a role of its own, without that right."
+            f"Any session that logs in as {role.name} is let through and can drop the guard. "
+            "Give the gateway a role of its own, without that right."
         )
     yield f"The owner {relation.owner} and superusers are checked too, but can drop the guard or switch it off."
     writers = [name for name in relation.writers if name not in (guard.role, *granted)]
@@ -263,7 +263,7 @@ async def _run(config: Config, dsn: str | None, script: str) -> None:
 
 @contextmanager
 def _by_its_owner() -> Iterator[None]:
-    """What only the owner of the schema and of the table may do."""
+    """Run an operation that needs the owner of the schema and of the table."""
     try:
         yield
     except SqlError as error:

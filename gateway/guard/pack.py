@@ -1,7 +1,7 @@
-"""The guard behind a stock PostgREST or Supabase: a ``db-pre-request`` function that claims what the headers name.
+"""The guard behind a stock PostgREST or Supabase: a ``db-pre-request`` function that claims the headers' tokens.
 
-It runs in the transaction of the request, as a statement of its own before the one that writes, and tells the triggers
-of the guard what is held. Text only, no database.
+It runs in the transaction of the request, as a statement before the one that writes. It tells the guard's triggers
+which tokens are held. Text only, no database.
 """
 
 from collections.abc import Sequence
@@ -103,7 +103,7 @@ REVOKE ALL ON FUNCTION {function}() FROM PUBLIC;
 
 
 def pack(roles: Sequence[str]) -> str:
-    """The script. ``roles`` are those that requests run as, such as ``authenticated``; none: grants are comments."""
+    """Return the script. ``roles``, such as ``authenticated``, get grants; without any, they are comments."""
     lines = [line for role in roles for line in _grants(quote(role))]
     lines = lines or [f"-- {line}" for line in _grants("authenticated")]
     return _PACK.format(function=FUNCTION, grants="\n".join(lines))

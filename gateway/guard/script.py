@@ -1,8 +1,8 @@
 """The SQL of a guard: the triggers of one table, the function that names its rows, the grants. Text only, no database.
 
-The trigger function runs with its owner's rights, on values of types that other people may have made. So it takes their
-texts (``format``: a type's own output function, never a cast, which the owner of a type can define) and goes on with
-types of PostgreSQL's own.
+The trigger function runs with its owner's rights, on values of types that other people may have defined. So it takes
+their texts and continues with types of PostgreSQL's own. A text comes from ``format``, which uses a type's own output
+function, never a cast, because the owner of a type can define casts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -80,12 +80,12 @@ END
 
 
 def naming_function(function: str) -> str:
-    """The name of the function that names rows, beside a trigger function of this name."""
+    """Return the name of the function that names rows, beside a trigger function of this name."""
     return function.replace("guard_", "named_", 1)
 
 
 def on_truncate(relation: str, *, wanted: bool) -> str:
-    """The trigger that forgets the stamps of a table, quoted, that was truncated; or that there is none any more."""
+    """Return the trigger that forgets the stamps of a truncated table, quoted, or the removal of that trigger."""
     if not wanted:
         return f"DROP TRIGGER IF EXISTS {TRUNCATED} ON {relation};"
     return (
@@ -139,8 +139,8 @@ END
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What the triggers of one table enforce. ``role``: the gateway's, whose sessions are let through. ``watches``: it
-    keeps a stamp for each row; then the table has a primary key.
+    """The rule that the triggers of one table enforce. ``role``: the gateway's, whose sessions pass. ``watches``: the
+    guard keeps a stamp for each row; then the table has a primary key.
     """
 
     named: Naming
@@ -207,10 +207,10 @@ class Guard:
 
 
 def install(guard: Guard, relations: Sequence[str], outdated: Sequence[str]) -> str:
-    """The statements that put the guard on its table, or in the place of an older one.
+    """Return the statements that put the guard on its table, or in the place of an older one.
 
-    ``relations``: the table and its partitions at every level, quoted; the table itself is the first. ``outdated``:
-    names of functions in the schema fencing that nothing uses afterwards.
+    ``relations``: the table and its partitions at every level, quoted, the table first. ``outdated``: names of
+    functions in the schema fencing that are unused afterwards.
     """
     body, function = guard.body, f"fencing.{guard.function}"
     return "\n".join([
@@ -226,13 +226,13 @@ def install(guard: Guard, relations: Sequence[str], outdated: Sequence[str]) -> 
         # AFTER: whatever other triggers have made of the row is what is checked. Partitions get it by themselves.
         _trigger(guard, ROW, "AFTER INSERT OR UPDATE OR DELETE", relations[0], function),
         *_dropped(outdated),
-        # What of it goes missing from now on goes on record.
+        # From now on, a missing part of the guard goes on record.
         _registered(guard, relations[0]),
     ])  # fmt: skip
 
 
 def remove(relations: Sequence[str], functions: Sequence[str]) -> str:
-    """The statements that take a guard off. ``relations`` as for ``install``; ``functions`` are of schema fencing."""
+    """Return the statements that remove a guard. ``relations`` as for ``install``; ``functions`` are the guard's."""
     return "\n".join([
         f"DROP TRIGGER IF EXISTS {ROW} ON {relations[0]};",
         *(f"DROP TRIGGER IF EXISTS {name} ON {one};" for one in relations for name in (STATEMENT, TRUNCATE)),
@@ -243,7 +243,7 @@ def remove(relations: Sequence[str], functions: Sequence[str]) -> str:
 
 
 def grants(role: str) -> str:
-    """The statements that let a role claim tokens by itself. It needs no right on any table of the schema fencing."""
+    """Return the statements that let a role claim tokens. It needs no right on any table of the schema fencing."""
     return (
         f"GRANT USAGE ON SCHEMA fencing TO {quote(role)};\n"
         f"GRANT EXECUTE ON FUNCTION fencing.hold(text, text, text, boolean) TO {quote(role)};"
@@ -251,7 +251,7 @@ def grants(role: str) -> str:
 
 
 def _naming(guard: Guard) -> Iterator[str]:
-    """The function that names rows no trigger has seen."""
+    """Return the function that names rows which no trigger has seen."""
     body, function = guard.naming_body, f"fencing.{guard.naming}(anyelement)"
     yield f"CREATE OR REPLACE FUNCTION {function} RETURNS text LANGUAGE plpgsql STABLE {_SETTINGS}"
     yield f"AS $named_{_digest(body)}${body}$named_{_digest(body)}$;"

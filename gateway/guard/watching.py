@@ -22,7 +22,7 @@ INTERVAL = 1.0
 _GUARDS_EVERY = 10
 _PAUSE = 10.0  # seconds, after something went wrong
 BLOCKS, STAMPS = 64, 4_000
-"""What is compared in one stretch: of rows half a megabyte."""
+"""The size of one comparison, in blocks of rows: half a megabyte."""
 _LARGE = 4096
 _MOST_STEPS = 100_000
 
@@ -37,7 +37,7 @@ class Watching:
         self._blocks = BLOCKS
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Look in the background. What goes wrong is an event."""
+        """Look in the background. An error is an event."""
         return working(self._keep_looking())
 
     async def _keep_looking(self) -> None:
@@ -94,7 +94,7 @@ class Watching:
         raise Unavailable(f"{relation} changes faster than it can be compared.")
 
     async def _step(self) -> None:
-        """A stretch of the table that has waited longest. Where writers are in its way, the next one is shorter."""
+        """Compare a stretch of the table that has waited longest. If writers interfere, the next stretch is shorter."""
         try:
             step = await guards.guard_watch_step(self._database, INTERVAL, self._blocks, STAMPS)
         except Unavailable:

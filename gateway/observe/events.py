@@ -1,4 +1,4 @@
-"""What can happen in the gateway, as frozen data. Call sites say what happened; sinks decide what to make of it."""
+"""The events of the gateway, as frozen data. Call sites state an event; sinks decide what to make of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ Way = Literal["recipe", "statement", "transaction", "store"]
 """How a write was carried out: as one of a form seen before, as one statement, in a transaction, by the store."""
 Answer = Literal["granted", "kept", "refused", "renewed", "lost", "released", "withdrawn", "broken"]
 
-# What happens with each request, or all the time, is a named tuple: as frozen as a frozen dataclass, and made in a
-# third of the time. The log knows by that what it leaves out.
+# An event of each request, or a frequent one, is a named tuple. It is as frozen as a dataclass, and made in a third of
+# the time. By that, the log also knows which events it leaves out.
 
 
 class RequestAnswered(NamedTuple):
-    """A request is over. ``status`` is 0 where nobody was left to answer; ``code`` that of the error it ended in.
+    """A request is over. ``status`` is 0 if its client was gone; ``code`` is that of its error.
 
-    ``area`` is the plane, or what else was asked: ``leases``, ``page``, ``streams``. ``seconds`` from the head of the
-    request to the end of the answer, ``sent`` in bytes. ``caller`` is None where nobody was proven, ``client`` the
-    network address, ``client_request_id`` what the client called the request itself.
+    ``area`` is the plane, or ``leases``, ``page`` or ``streams``. ``seconds`` count from the head of the request to the
+    end of the answer; ``sent`` is in bytes. ``caller`` is None if no caller was proven, ``client`` is the network
+    address, and ``client_request_id`` is the client's own id of the request.
     """
 
     request_id: str
@@ -98,7 +98,7 @@ class ServiceAnswered(NamedTuple):
 
 
 class LeaseAnswered(NamedTuple):
-    """What was answered about a lease. ``granted`` is a new one, ``kept`` one that its holder had already."""
+    """The answer about a lease. ``granted`` is a new one, ``kept`` one that its holder had already."""
 
     answer: Answer
     leases: int = 1
@@ -144,7 +144,7 @@ class OutcomeLost:
 
 @dataclass(frozen=True, slots=True)
 class TombstoneSwept:
-    """What stood for a deleted object has been removed: nothing can be waiting for the key's absence any more."""
+    """A tombstone was removed: no request can be waiting for the key's absence any more."""
 
     resource: str
     bucket: str
@@ -188,7 +188,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class BucketAdministered:
-    """Somebody has changed a bucket or its settings; ``status`` is what the store said."""
+    """A caller has changed a bucket or its settings; ``status`` is the store's answer."""
 
     caller: str
     operation: str
@@ -241,7 +241,7 @@ class RecordSealed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeadNoted:
-    """Where the record ends: the position and the hash (hex) of its last entry, as a witness outside the database."""
+    """The end of the record: the position and the hash (hex) of its last entry, as a witness outside the database."""
 
     position: int
     hash: str
@@ -341,11 +341,11 @@ Observe: TypeAlias = Callable[[Event], None]
 
 
 def ignore(_: Event) -> None:
-    """The sink of those who are not watched."""
+    """Ignore an event: the sink of unobserved parts."""
 
 
 class Sinks:
-    """One sink that tells many. Whoever has ``handlers``, by the kind of event, is told of these kinds alone."""
+    """One sink that passes events to many. A sink with ``handlers``, by the kind of event, gets only these kinds."""
 
     __slots__ = ("_told", "sinks")
 
@@ -353,7 +353,7 @@ class Sinks:
         self.sinks: tuple[Observe, ...] = ()
         for sink in sinks:
             self.sinks += sink.sinks if isinstance(sink, Sinks) else (sink,)
-        # Who is told of what is found out once: what happens with each write must not be shown to everybody.
+        # The sinks of each kind are found once: not every sink may see the events of each write.
         self._told: dict[type, tuple[Observe, ...]] = {}
 
     def __call__(self, event: Event) -> None:

@@ -1,6 +1,6 @@
-"""How things stand at a gateway at one moment: what is read, and not counted. Pure; ``vitals`` reads it.
+"""Gauges: the state of a gateway at one moment, which is read and not counted.
 
-What is in the database is the same at each gateway: take the maximum over all of them, not the sum.
+Values from the database are the same at each gateway: take the maximum over all of them, not the sum.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ MOST_COUNTED = 10_000
 
 
 class Standing:
-    """What is read of one gateway."""
+    """The values read from one gateway."""
 
     def __init__(self, version: str, python: str, rules: Iterable[tuple[str, str, str]] = ()) -> None:
         """``rules``: plane, name and mode of each that is configured."""

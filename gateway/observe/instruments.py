@@ -1,7 +1,7 @@
-"""Counters, gauges and histograms as plain objects: counted where things happen, read when somebody asks. Pure.
+"""Counters, gauges and histograms as plain objects: counted at their events, read by a scrape. Pure.
 
-prometheus_client has its own, which look labels up and take a lock each time. A write is counted several times, and all
-of this runs in one event loop; so here a count is an entry of a dict. What comes out is the same.
+prometheus_client has its own, which look up labels and take a lock each time. A write is counted several times, and all
+of this runs in one event loop. So a count is an entry of a dict here. The output is the same.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,7 @@ OTHER = "other"
 
 @dataclass(slots=True)
 class Counter:
-    """What only grows. ``known``: labels that are there from the beginning, so that their first event is a change."""
+    """A value that only grows. ``known`` labels exist from the beginning, so that their first event is a change."""
 
     name: str
     text: str
@@ -41,7 +41,7 @@ class Counter:
 
 @dataclass(slots=True)
 class Gauge:
-    """What goes up and down. Empty where it is not known at the moment."""
+    """A value that goes up and down. Empty while it is unknown."""
 
     name: str
     text: str
@@ -49,7 +49,7 @@ class Gauge:
     values: Mapping[Labels, float] = field(default_factory=dict)
 
     def set(self, value: float | None) -> None:
-        """The one value of a gauge without labels."""
+        """Return the one value of a gauge without labels."""
         self.values = {} if value is None else {(): value}
 
 
@@ -76,7 +76,7 @@ class Histogram:
         self.values = {labels: self._empty() for labels in (self.known if self.labels else ((),))}
 
     def at(self, labels: Labels) -> Distribution:
-        """The counts for these labels, to be kept for ``add`` by whoever has many to add."""
+        """Return the counts for these labels, for callers of ``add`` that have many to add."""
         counts = self.values.get(labels)
         if counts is None:
             counts = self.values[labels] = self._empty()
@@ -101,7 +101,7 @@ class Names:
         self._room = most
 
     def of(self, name: str | None) -> str:
-        """The name itself, or ``OTHER``."""
+        """Return the name itself, or ``OTHER``."""
         if name is None:
             return OTHER
         found = self._known.get(name)

@@ -70,7 +70,7 @@ PROCESSORS = (
     _without_credentials,
     structlog.processors.JSONRenderer(),
 )
-"""What makes a line of an event."""
+"""Renders an event as a line."""
 
 _logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors=PROCESSORS)
 
@@ -98,7 +98,7 @@ class _Refusals:
 
 _refusals = _Refusals()
 
-# What happens with each request, or all the time, is a named tuple.
+# Frequent events, and those of each request, are named tuples.
 _QUIET = (tuple, StepReached)
 
 

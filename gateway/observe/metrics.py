@@ -1,6 +1,6 @@
-"""What is measured of a gateway: every metric with what it means, and which events count towards it. Pure.
+"""The metrics of a gateway: each with its meaning, and the events that count towards it.
 
-No label ever has a value that a caller could choose. What names a resource, a caller or a holder is in the record.
+No label has a value that a caller could choose. Resources, callers and holders are named in the record only.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -60,7 +60,7 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 
 def codes() -> set[str]:
-    """The codes of all errors that are the gateway's own."""
+    """Return the codes of all errors of the gateway itself."""
 
     def below(kind: type[errors.GatewayError]) -> Iterable[type[errors.GatewayError]]:
         for one in kind.__subclasses__():
@@ -71,12 +71,12 @@ def codes() -> set[str]:
 
 
 class Measures:
-    """The metrics of one gateway. A sink: call it with what happens. What stands still is set by whoever looks."""
+    """The metrics of one gateway. It is a sink: call it with events. A scrape sets the gauges."""
 
     def __init__(
         self, rules: Iterable[tuple[str, str]] = (), webhooks: Iterable[str] = (), alarms: Iterable[str] = ()
     ) -> None:
-        """What is configured: the plane and the name of each of the ``rules``, the names of the others."""
+        """Announce the configured names: plane and name of each of the ``rules``, and the names of the others."""
         self._rules = {"tables": Names(most=MOST_RULES), "objects": Names(most=MOST_RULES), "api": Names()}
         named = [(plane, self._rules[plane].of(rule)) for plane, rule in rules]
         self._codes, self._reasons = Names(codes()), Names(codes())
@@ -102,7 +102,7 @@ class Measures:
         )
         self.requests = Histogram(
             "gateway_request_duration_seconds",
-            "Requests, from their head to the end of their answer; gone: nobody was left to answer.",
+            "Requests, from their head to the end of their answer; gone: the client was gone.",
             ("plane", "status"),
             [(area, status) for area in AREAS for status in STATUSES],
         )
@@ -114,7 +114,7 @@ class Measures:
         )
         self.stages = Histogram(
             "gateway_stage_duration_seconds",
-            "What of a request takes its time.",
+            "Stages of requests.",
             ("plane", "stage"),
             [(area, stage) for area, stages in STAGES.items() for stage in stages],
         )
@@ -140,13 +140,11 @@ class Measures:
             "gateway_intents_settled_total", "Object writes of older holders that were made unable to take effect."
         )
         self.lost = Counter(
-            "gateway_outcomes_lost_total", "Object writes whose outcome was unknown until somebody settled them."
+            "gateway_outcomes_lost_total", "Object writes whose outcome was unknown until another write settled them."
         )
         self.tombstones_swept = Counter("gateway_tombstones_swept_total", "Tombstones that were cleared away.")
         self.uploads_swept = Counter("gateway_uploads_swept_total", "Uploads left behind that were given up.")
-        self.sweep_failures = Counter(
-            "gateway_sweep_failures_total", "What could not be cleared away or kept up in the background, each time."
-        )
+        self.sweep_failures = Counter("gateway_sweep_failures_total", "Failures of background work, each time.")
         self.administered = Counter("gateway_buckets_administered_total", "Changes of buckets and their settings.")
         self.catalog_warnings = Counter(
             "gateway_catalog_warnings_total", "Warnings of what weakens what the fence of a table can see."
@@ -165,7 +163,7 @@ class Measures:
         self.sealing = Histogram("gateway_record_seal_duration_seconds", "Rounds of sealing that found entries.")
         self.leases = Counter(
             "gateway_lease_answers_total",
-            "What was answered about leases.",
+            "Answers about leases.",
             ("answer",),
             [(answer,) for answer in get_args(Answer)],
         )
@@ -278,7 +276,7 @@ class Exposition:
         GCCollector(registry=self._registry)
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """What a scrape gets, and its media type: OpenMetrics or Prometheus' text, by the header ``Accept``."""
+        """Return the body of a scrape and its media type: OpenMetrics or Prometheus' text, by the header ``Accept``."""
         # Not as prometheus_client chooses, which repeats to the sender whatever version it names.
         kinds = {one.partition(";")[0].strip().lower() for one in accept.split(",")}
         if _OPENMETRICS in kinds:

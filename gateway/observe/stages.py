@@ -1,7 +1,7 @@
-"""Stages: whatever of a request may take its time, as one event where it begins and one where it is over.
+"""Stages: any part of a request that may take time, as one event at its begin and one at its end.
 
-An operator can act on each of them: a slow ``begin`` is the database, a slow ``put`` the store, a slow ``turn`` another
-write of the same holder.
+An operator can act on each of them. A slow ``begin`` is the database, a slow ``put`` the store. A slow ``turn`` is
+another write of the same holder.
 """
 
 from collections.abc import Mapping
@@ -95,7 +95,7 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request; None outside of any."""
 
 ORIGIN: ContextVar[object | None] = ContextVar("origin", default=None)
-"""Where in a trace this is; None where there is no trace. Only ``gateway.observe.tracing`` looks into it."""
+"""The position in a trace; None without a trace. Only ``gateway.observe.tracing`` looks into it."""
 
 SENT_ALONG: ContextVar[Headers] = ContextVar("sent_along", default=())
 """Headers that go along with requests to other services, so that they can carry the trace on. They are not signed: what
@@ -103,4 +103,4 @@ stands on the way may change them.
 """
 
 TRACE_IDS: dict[str, str] = {}
-"""The trace of each request under way, by the id of the request; nothing where nobody traces."""
+"""The trace of each request under way, by the id of the request; empty without tracing."""

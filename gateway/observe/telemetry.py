@@ -1,4 +1,4 @@
-"""What is seen of one gateway, put together as the configuration wants it: its log, its metrics, its traces."""
+"""The observability of one gateway, as configured: its log, its metrics, its traces."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Telemetry:
-    """``observe`` is told everything; ``standing`` is filled by whoever reads how things stand, before ``metrics``."""
+    """Sinks of one gateway. ``observe`` gets all events; ``standing`` is filled before ``metrics`` are read."""
 
     def __init__(self, config: Config, observe: Observe) -> None:
         """``observe``: who else is told. Raises ``ConfigurationError`` where traces are wanted and cannot be had."""

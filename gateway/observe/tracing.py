@@ -1,8 +1,8 @@
-"""Traces: a span for each request, and for what of it takes its time. The one door to opentelemetry.
+"""Traces: a span for each request, and for each of its stages. The one door to opentelemetry.
 
-A sink, like the log: spans come of the events that call sites announce. What happens for no request makes no span.
-Where a caller brings a trace along (W3C ``traceparent``), the request is a part of that, and so is what the store and
-the issuer are asked for it. All is sent from a thread of its own: a collector that is slow, or away, costs spans.
+It is a sink, like the log: spans derive from the events that call sites announce. An event without a request makes no
+span. A request is part of the trace that its caller sends (W3C ``traceparent``). So are the gateway's requests to the
+store and the issuer. A thread of its own sends all spans: a slow or unreachable collector costs only spans.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class Tracing:
 
         ``observe`` is told what has become of them, from another thread.
         """
-        # What the library has to say would be lines of another form; what is sent and what is lost is counted.
+        # The library's own messages would be lines of another form. Counters show the sent and the lost spans.
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
         logging.getLogger("opentelemetry").propagate = False
         resource = Resource.create({"service.name": service, "service.version": version})
@@ -110,7 +110,7 @@ class Tracing:
 
         def hand_over() -> None:
             self._provider.shutdown()
-            with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+            with suppress(RuntimeError):  # no task waits any more, and the loop is closed
                 loop.call_soon_threadsafe(done.set)
 
         threading.Thread(target=hand_over, name="traces", daemon=True).start()
@@ -172,7 +172,7 @@ class Tracing:
         span = self._requests.pop(event.request_id, None)
         if span is None:
             return
-        # What an error has left open ends with its request.
+        # A stage that an error has left open ends with its request.
         opened = _OPEN.get()
         while opened is not None and opened.outer is not None:
             self._leave(opened.name, event.code)
@@ -220,7 +220,7 @@ class Tracing:
         outer = _OPEN.get()
         if outer is None:
             return None
-        span = outer.span  # where a trace is not sent nobody needs more of it than its id
+        span = outer.span  # an unsampled trace needs no more than its id
         if span.is_recording():
             span = self._tracer.start_span(name, set_span_in_context(span), kind, attributes)
         _move_to(_Open(name, span, outer))
@@ -246,7 +246,7 @@ class Tracing:
             SENT_ALONG.set(tuple(carrier.items()))
 
     def _set_out(self, writes: bool, origins: Iterable[object]) -> None:  # noqa: FBT001 - as the event has it
-        """The span of a trip is in the trace of the first of its members, and linked with all."""
+        """Start the span of a batch in the trace of its first member, and link it with all."""
         members = [origin for origin in origins if isinstance(origin, Span) and origin.is_recording()]
         if not members:
             return
@@ -282,7 +282,7 @@ class _Told(SpanExporter):
 
 
 def _move_to(opened: _Open | None) -> None:
-    """This span is under way from here on; None: none is."""
+    """Make this span the current one; None: none is."""
     _OPEN.set(opened)
     ORIGIN.set(None if opened is None else opened.span)
     SENT_ALONG.set(())
