@@ -4,7 +4,7 @@ from gateway.db import administration, bypasses, tombstones
 from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
 from gateway.objects.background.sweeper import Sweeper
-from gateway.objects.call import Call
+from gateway.objects.exchange import Call
 from gateway.objects.list_objects import Listings
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.s3.answers import NotSent, Rejected

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from gateway.db import tombstones, uploads
 from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
-from gateway.objects.call import Call
+from gateway.objects.exchange import Call
 from gateway.objects.protocol.effects import SIZE
 from gateway.objects.reads import is_tombstone, refuse_what_is_about_us
 from gateway.objects.run.runner import path_of

@@ -19,8 +19,8 @@ from gateway.http.head import Head
 from gateway.objects.background.bypass_scan import Patrol
 from gateway.objects.background.sweeper import Sweeper
 from gateway.objects.bucket_administration import Administration
-from gateway.objects.call import Call
 from gateway.objects.credential_scope import ReadScope
+from gateway.objects.exchange import Call
 from gateway.objects.list_objects import Listings
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator

@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import StoreError
-from gateway.objects.call import Call
+from gateway.objects.exchange import Call
 from gateway.objects.responses import Answer
 from gateway.objects.s3.answers import Rejected, of_write
 from gateway.objects.s3.operations import Operation

@@ -40,7 +40,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class FormUpload:
     """What a form asks for. ``status`` is that of the answer, unless there is an address to ``redirect`` to."""
 
     request: S3Request
@@ -49,7 +49,7 @@ class Form:
     redirect: str | None
 
 
-def named(fields: Iterable[tuple[str, str]], filename: str, bucket: str) -> dict[str, str]:
+def named_fields(fields: Iterable[tuple[str, str]], filename: str, bucket: str) -> dict[str, str]:
     """The fields by lower-case name, each once, with the name of the file filled in, and the bucket of the address.
 
     Raises ``StoreError`` 400 for a field that stands twice, or names another bucket.
@@ -65,8 +65,8 @@ def named(fields: Iterable[tuple[str, str]], filename: str, bucket: str) -> dict
     return found
 
 
-def read(fields: Mapping[str, str]) -> Form:
-    """What a form asks for whose policy is verified. ``fields`` are as ``named`` gives them.
+def read_form(fields: Mapping[str, str]) -> FormUpload:
+    """What a form asks for whose policy is verified. ``fields`` are as ``named_fields`` gives them.
 
     Raises ``StoreError``, and the errors of ``gateway.fencing.headers.read``.
     """
@@ -77,13 +77,13 @@ def read(fields: Mapping[str, str]) -> Form:
         raise StoreError("UserKeyMustBeSpecified", 400, "The field key must name an object, without a NUL character.")
     addressing.check(bucket, key)
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
-    writer = token_locations.read(Operation.POST_OBJECT, raw, session=fields.get("x-amz-security-token"))
+    writer = token_locations.read_fencing(Operation.POST_OBJECT, raw, session=fields.get("x-amz-security-token"))
     condition = conditions.read(Operation.POST_OBJECT, fields)
     request = S3Request(
         Operation.POST_OBJECT, bucket, key, quote(key, safe="/"), (), _headers(fields), writer, condition
     )
     status = fields.get("success_action_status", "")
-    return Form(
+    return FormUpload(
         request,
         checksums.declared({name: value.strip() for name, value in fields.items() if _is_check(name)}),
         int(status) if status in ("200", "201") else 204,
@@ -91,7 +91,7 @@ def read(fields: Mapping[str, str]) -> Form:
     )
 
 
-def address(form: Form, etag: str) -> str | None:
+def redirect_address(form: FormUpload, etag: str) -> str | None:
     """Where the form sends its browser once the object is there; None where it names no address that could be one.
 
     ``etag`` is without quotes. S3, too, answers with a status instead of redirecting to nowhere.

@@ -8,8 +8,8 @@ from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.fencing.record import Captured
 from gateway.http.body import Arrivals, ClientGone
 from gateway.objects.body.checksums import Declared, Proof, Verification
-from gateway.objects.body.decoder import VerifiedBody, whole
-from gateway.objects.body.form_parser import MAX_FIELD_BYTES, FormParser, is_form, malformed
+from gateway.objects.body.chunked import VerifiedBody, whole
+from gateway.objects.body.form import MAX_FIELD_BYTES, FormParser, is_form, malformed
 from gateway.objects.body.intake import BEGINNING_PATIENCE, Beginning
 from gateway.record.capture import NOTHING, Capture
 

@@ -9,7 +9,7 @@ from gateway.errors import GatewayError
 from gateway.fencing.record import Captured
 from gateway.http.body import Arrivals, ClientGone
 from gateway.objects.body.checksums import Proof
-from gateway.objects.body.decoder import Inspection, VerifiedBody, whole
+from gateway.objects.body.chunked import Inspection, VerifiedBody, whole
 from gateway.record.capture import NOTHING, Capture
 
 BEGINNING_PATIENCE = 1.0

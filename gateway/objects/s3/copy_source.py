@@ -9,14 +9,14 @@ from gateway.errors import StoreError
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.operations import Operation, not_implemented
 
-HEADER = "x-amz-copy-source"
+COPY_SOURCE = "x-amz-copy-source"
 
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
-_CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
+_COPY_CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
 _OWNER = "x-amz-source-expected-bucket-owner"
 
-CONSUMED = frozenset(
-    {HEADER, f"{HEADER}-range", *(f"{HEADER}-{name}" for name in _CONDITIONS), _OWNER}
+COPY_HEADERS = frozenset(
+    {COPY_SOURCE, f"{COPY_SOURCE}-range", *(f"{COPY_SOURCE}-{name}" for name in _COPY_CONDITIONS), _OWNER}
     | {"x-amz-metadata-directive", "x-amz-tagging-directive"}
 )
 """The headers of a copy that are read here, and not sent on."""
@@ -51,25 +51,27 @@ class CopySource:
         return "" if self.version_id is None else f"versionId={quote(self.version_id, safe='')}"
 
 
-def read(operation: Operation, headers: Mapping[str, str]) -> CopySource:
+def read_copy_source(operation: Operation, headers: Mapping[str, str]) -> CopySource:
     """The source of a copy, given its headers by lower-case name. Raises ``StoreError``, 400 or 501."""
-    if HEADER not in headers:
-        raise _invalid(f"A copy names its source in {HEADER}.")
-    bucket, key, version_id = _object(headers[HEADER])
+    if COPY_SOURCE not in headers:
+        raise _invalid_source(f"A copy names its source in {COPY_SOURCE}.")
+    bucket, key, version_id = _source_object(headers[COPY_SOURCE])
     conditions = [
-        (name, _condition(name, headers[f"{HEADER}-{name}"])) for name in _CONDITIONS if f"{HEADER}-{name}" in headers
+        (name, _condition(name, headers[f"{COPY_SOURCE}-{name}"]))
+        for name in _COPY_CONDITIONS
+        if f"{COPY_SOURCE}-{name}" in headers
     ]
     if _OWNER in headers:
         conditions.append(("x-amz-expected-bucket-owner", headers[_OWNER]))
-    if f"{HEADER}-range" in headers and operation is not Operation.UPLOAD_PART_COPY:
-        raise not_implemented(f"{operation} with the header {HEADER}-range")
+    if f"{COPY_SOURCE}-range" in headers and operation is not Operation.UPLOAD_PART_COPY:
+        raise not_implemented(f"{operation} with the header {COPY_SOURCE}-range")
     return CopySource(
         bucket,
         key,
         quote(key, safe="/"),
         version_id,
         tuple(conditions),
-        _span(headers.get(f"{HEADER}-range")),
+        _span(headers.get(f"{COPY_SOURCE}-range")),
         _replaces(operation, headers, "x-amz-metadata-directive"),
         _replaces(operation, headers, "x-amz-tagging-directive"),
     )
@@ -80,7 +82,7 @@ def _replaces(operation: Operation, headers: Mapping[str, str], directive: str) 
     if value is not None and operation is not Operation.COPY_OBJECT:
         raise not_implemented(f"{operation} with the header {directive}")
     if value not in (None, "COPY", "REPLACE"):
-        raise _invalid(f"The header {directive} must be COPY or REPLACE.")
+        raise _invalid_source(f"The header {directive} must be COPY or REPLACE.")
     return value == "REPLACE"
 
 
@@ -90,30 +92,30 @@ def _condition(name: str, value: str) -> str:
     return f'"{value}"' if bare else value
 
 
-def _object(source: str) -> tuple[str, str, str | None]:
+def _source_object(source: str) -> tuple[str, str, str | None]:
     """Bucket, key and version. The whole path is decoded before it is split: some clients encode its slash too."""
     path, question, query = source.partition("?")
     if "+" in path:
         # AWS reads a space here and others a plus sign: guessing would copy an object nobody named.
-        raise _invalid(f"A plus sign in {HEADER} is ambiguous: write %2B for a plus sign, %20 for a space.")
+        raise _invalid_source(f"A plus sign in {COPY_SOURCE} is ambiguous: write %2B for a plus sign, %20 for a space.")
     name, _, version = query.partition("=")
     if question and (name != "versionId" or not version):
-        raise _invalid(f"After the question mark of {HEADER} there is only versionId=; one in a key is %3F.")
-    decoded, version_id = _text(path).removeprefix("/"), _text(version) if question else None
+        raise _invalid_source(f"After the question mark of {COPY_SOURCE} there is only versionId=; one in a key is %3F.")
+    decoded, version_id = _decoded_source(path).removeprefix("/"), _decoded_source(version) if question else None
     if decoded.startswith("arn:"):
         raise not_implemented("Copying from an access point")
     bucket, _, key = decoded.partition("/")
     if not key:
-        raise _invalid(f"{HEADER} must be a bucket, a slash and a key.")
+        raise _invalid_source(f"{COPY_SOURCE} must be a bucket, a slash and a key.")
     addressing.check(bucket, key)
     return bucket, key, version_id
 
 
-def _text(encoded: str) -> str:
+def _decoded_source(encoded: str) -> str:
     try:
         return addressing.text(encoded.encode())
     except StoreError as error:
-        raise _invalid(f"{HEADER} must be percent-encoded UTF-8 without NUL.") from error
+        raise _invalid_source(f"{COPY_SOURCE} must be percent-encoded UTF-8 without NUL.") from error
 
 
 def _span(value: str | None) -> tuple[int, int] | None:
@@ -121,9 +123,9 @@ def _span(value: str | None) -> tuple[int, int] | None:
         return None
     match = _RANGE.fullmatch(value)
     if match is None or int(match[1]) > int(match[2]):
-        raise _invalid(f"{HEADER}-range must read bytes=first-last.")
+        raise _invalid_source(f"{COPY_SOURCE}-range must read bytes=first-last.")
     return int(match[1]), int(match[2])
 
 
-def _invalid(message: str) -> StoreError:
+def _invalid_source(message: str) -> StoreError:
     return StoreError("InvalidArgument", 400, message)

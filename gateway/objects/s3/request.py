@@ -110,7 +110,7 @@ def classify(
             raise StoreError("InvalidRequest", 400, f"{name[:64]!a} stands in the query and among the headers.")
         named[name] = value
     level = Level.OBJECT if key else Level.BUCKET if bucket else Level.SERVICE
-    copies = any(name.replace("_", "-").startswith(copy_source.HEADER) for name in named)
+    copies = any(name.replace("_", "-").startswith(copy_source.COPY_SOURCE) for name in named)
     operation = recognise(method, level, {name for name, _ in query.parameters}, copies=copies)
     _check_values(operation, dict(query.parameters))
     session = named.get("x-amz-security-token") if query.session is None else query.session
@@ -122,9 +122,9 @@ def classify(
         quote(key, safe="/"),
         query.parameters,
         forwarded_headers.forwarded(operation, named),
-        token_locations.read(operation, carried, query.fencing, session),
+        token_locations.read_fencing(operation, carried, query.fencing, session),
         None if operation.kind is Kind.READ else conditions.read(operation, named),
-        copy_source.read(operation, named) if operation.copies else None,
+        copy_source.read_copy_source(operation, named) if operation.copies else None,
         query.headers,
     )
     if request.amends and request.condition is not None:
@@ -148,9 +148,9 @@ def _parameters(query_string: bytes) -> Pairs:
 def _sorted(parameters: Pairs, headers: Mapping[str, str]) -> _Query:
     """What each parameter is for. Only the query of a presigned request, which is signed, may say what headers say."""
     given = dict(parameters)
-    writer = tuple(pair for pair in parameters if pair[0] in token_locations.QUERY)
+    writer = tuple(pair for pair in parameters if pair[0] in token_locations.FENCING_PARAMETERS)
     rest = tuple(
-        pair for pair in parameters if pair[0] not in token_locations.QUERY | {"x-id"}
+        pair for pair in parameters if pair[0] not in token_locations.FENCING_PARAMETERS | {"x-id"}
     )  # x-id: the operation again
     if "X-Amz-Algorithm" not in given or "authorization" in headers:
         token_locations.refuse_unsigned(writer)

@@ -8,7 +8,7 @@ from gateway.fencing import headers as fencing
 from gateway.fencing.headers import FencingHeaders
 from gateway.objects.s3.operations import Operation
 
-QUERY = frozenset({"fencing-token", "fencing-holder", "fencing-resource", "fencing-sequencer"})
+FENCING_PARAMETERS = frozenset({"fencing-token", "fencing-holder", "fencing-resource", "fencing-sequencer"})
 """The names in the query of a presigned request."""
 
 FENCED_CREDENTIALS = "fc1."
@@ -29,7 +29,7 @@ _SESSION = {
 }
 
 
-def read(
+def read_fencing(
     operation: Operation,
     headers: Iterable[tuple[bytes, bytes]],
     query: Iterable[tuple[str, str]] = (),
@@ -38,7 +38,7 @@ def read(
     """What a request says about its writer: the first that has a token, of headers, metadata, query, session token.
 
     ``headers`` are raw, and include those that came in the query of a presigned request, or the fields of a form;
-    ``query`` are parameters whose names are in ``QUERY``. All of them are read: one that cannot be is an error even
+    ``query`` are parameters whose names are in ``FENCING_PARAMETERS``. All of them are read: one that cannot be is an error even
     where another comes first. Raises the errors of ``gateway.fencing.headers.read``, and ``StoreError`` 400 for a
     session token that says something else.
     """

@@ -5,7 +5,7 @@ but its end can stop them once they are on their way.
 """
 
 from gateway.errors import StoreError, Unavailable
-from gateway.objects.call import Call
+from gateway.objects.exchange import Call
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.run.runner import Amendment, Payload

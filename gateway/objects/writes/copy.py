@@ -11,8 +11,8 @@ from gateway.db.database import Database
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import Memory
 from gateway.objects.body.checksums import Digests
-from gateway.objects.body.decoder import VerifiedBody
-from gateway.objects.call import Call
+from gateway.objects.body.chunked import VerifiedBody
+from gateway.objects.exchange import Call
 from gateway.objects.reads import is_tombstone, refuse_what_is_about_us
 from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import documents, forwarded_headers

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 from gateway.errors import GatewayError, StoreError
 from gateway.http.body import offload
-from gateway.objects.call import Call
+from gateway.objects.exchange import Call
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Deleted
 from gateway.objects.responses import left_by

@@ -32,7 +32,7 @@ from gateway.fencing.intent import (
 from gateway.fencing.policy import Implausible
 from gateway.fencing.record import Attempt, Captured, Refusal
 from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
-from gateway.objects.call import Call
+from gateway.objects.exchange import Call
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import (

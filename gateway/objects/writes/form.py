@@ -13,9 +13,9 @@ from gateway.errors import StoreError, TokenRequired
 from gateway.http.body import Bodies
 from gateway.http.head import Head
 from gateway.objects.body import form_fields
-from gateway.objects.body.form_fields import Form
+from gateway.objects.body.form_fields import FormUpload
 from gateway.objects.body.form_intake import FormIntake, is_form_upload
-from gateway.objects.call import Call
+from gateway.objects.exchange import Call
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.responses import Answer
 from gateway.objects.s3 import addressing, documents
@@ -67,10 +67,10 @@ class Forms:
         _check_headers(head.headers)
         intake = FormIntake(body, head.headers, self._max_body, self._capture)
         fields, filename = await intake.fields()
-        named = form_fields.named(fields, filename, bucket)
+        named = form_fields.named_fields(fields, filename, bucket)
         policy = post_policy.verify(named, self._secret_of, self._clock())
         scope["state"]["caller"] = policy.principal.name
-        form = form_fields.read(named)
+        form = form_fields.read_form(named)
         media_type = dict(form.request.headers).get("content-type", "")
         intake.expect(form.declared, policy.min_length, policy.max_length, media_type)
         signature = VerifiedSignature(policy.principal, PayloadMode.UNSIGNED)
@@ -96,10 +96,10 @@ class Forms:
             raise TokenRequired(error.message, advice=advice, facts=error.facts) from error
 
 
-async def _tell(call: Call, form: Form, write: Write, stored: Stored) -> None:
+async def _tell(call: Call, form: FormUpload, write: Write, stored: Stored) -> None:
     applied, resource, fence = stored.applied, write.target.resource, stored.fence
     etag = applied.etag or ""
-    address = form_fields.address(form, etag)
+    address = form_fields.redirect_address(form, etag)
     if address is not None:
         await call.answer.redirected(address, resource, fence)
         return

@@ -6,7 +6,7 @@ from gateway.db.uploads import Place, Upload
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.rules import Fence
 from gateway.http.body import Memory, offload
-from gateway.objects.call import Call
+from gateway.objects.exchange import Call
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.run.runner import Payload, path_of

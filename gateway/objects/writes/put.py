@@ -9,10 +9,10 @@ from gateway.db.database import Database
 from gateway.db.uploads import Place, Upload
 from gateway.errors import GatewayError, OutcomeUnknown, SqlError, StoreError, Unavailable
 from gateway.http.body import Memory
-from gateway.objects.body.decoder import VerifiedBody
+from gateway.objects.body.chunked import VerifiedBody
 from gateway.objects.body.form_intake import FormIntake
 from gateway.objects.body.intake import Intake
-from gateway.objects.call import Call
+from gateway.objects.exchange import Call
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Candidate, Deleted, Stored
 from gateway.objects.run import bump

@@ -233,7 +233,7 @@ def test_fenced_credentials_are_not_read_here() -> None:
 @pytest.mark.parametrize("operation", list(Operation), ids=str)
 def test_metadata_speak_where_an_object_is_made_with_them(operation: Operation) -> None:
     makes = {Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD, Operation.POST_OBJECT}
-    fencing = token_locations.read(operation, [(b"x-amz-meta-fencing-token", b"7")])
+    fencing = token_locations.read_fencing(operation, [(b"x-amz-meta-fencing-token", b"7")])
     assert fencing == (FencingHeaders(Token(0, 7)) if operation in makes else FencingHeaders())
 
 
@@ -254,4 +254,4 @@ def test_metadata_are_refused_where_there_are_none(method: str, query: bytes, he
 def test_every_kind_of_write_reads_the_header() -> None:
     for operation in Operation:
         if operation.kind in (Kind.WRITE, Kind.STAGING):
-            assert token_locations.read(operation, [(b"Fencing-Token", b"7")]) == FencingHeaders(Token(0, 7))
+            assert token_locations.read_fencing(operation, [(b"Fencing-Token", b"7")]) == FencingHeaders(Token(0, 7))

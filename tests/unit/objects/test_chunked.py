@@ -11,7 +11,7 @@ from gateway.auth import canonical
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, RequestHead, verify
 from gateway.errors import StoreError
-from gateway.objects.body.decoder import MAX_LINE, Decoder
+from gateway.objects.body.chunked import MAX_LINE, Decoder
 
 CRC = "x-amz-checksum-crc32"
 

@@ -7,13 +7,13 @@ import pytest
 from gateway.errors import GatewayError, StoreError
 from gateway.fencing.token import Token
 from gateway.objects.body import form_fields
-from gateway.objects.body.form_fields import Form
+from gateway.objects.body.form_fields import FormUpload
 from gateway.objects.s3.operations import Operation
 
 
-def read(filename: str = "", /, **fields: str) -> Form:
+def read(filename: str = "", /, **fields: str) -> FormUpload:
     given = {"key": "k", **{name.replace("_", "-"): value for name, value in fields.items()}}
-    return form_fields.read(form_fields.named(given.items(), filename, "bucket"))
+    return form_fields.read_form(form_fields.named_fields(given.items(), filename, "bucket"))
 
 
 def refusal(**fields: str) -> tuple[int, str]:
@@ -83,8 +83,8 @@ def test_the_writer(fields: dict[str, str]) -> None:
 )  # fmt: skip
 def test_the_answer_it_wants(fields: dict[str, str], expected: Any) -> None:
     given = [("key", "k ä"), *fields.items()]
-    form = form_fields.read(form_fields.named(given, "", "bucket"))
-    assert (form.status, form_fields.address(form, "e")) == expected
+    form = form_fields.read_form(form_fields.named_fields(given, "", "bucket"))
+    assert (form.status, form_fields.redirect_address(form, "e")) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,5 +119,5 @@ def test_what_is_refused(fields: dict[str, str], expected: tuple[int, str]) -> N
 )
 def test_fields_that_do_not_fit_together(fields: list[tuple[str, str]]) -> None:
     with pytest.raises(StoreError) as caught:
-        form_fields.read(form_fields.named(fields, "", "bucket"))
+        form_fields.read_form(form_fields.named_fields(fields, "", "bucket"))
     assert caught.value.s3_code == "InvalidArgument"

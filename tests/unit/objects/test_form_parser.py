@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import StoreError
-from gateway.objects.body.form_parser import MAX_FIELD_BYTES, MAX_FIELDS, FormParser, is_form
+from gateway.objects.body.form import MAX_FIELD_BYTES, MAX_FIELDS, FormParser, is_form
 
 BOUNDARY = "a-boundary"
 TYPE = f"multipart/form-data; boundary={BOUNDARY}"

@@ -10,7 +10,7 @@ from gateway.errors import GatewayError
 from gateway.fencing.record import Attempt, Captured
 from gateway.http.body import Body
 from gateway.http.head import Head
-from gateway.objects.body.decoder import VerifiedBody
+from gateway.objects.body.chunked import VerifiedBody
 from gateway.objects.body.intake import Intake, media_type_of
 from gateway.objects.responses import Answer
 from gateway.objects.s3.documents import MAX_DOCUMENT
