@@ -9,7 +9,7 @@ from gateway.objects.list_objects import Listings
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.s3.answers import NotSent, Rejected
 from gateway.objects.s3.operations import Operation
-from gateway.objects.store.exchange import Reply
+from gateway.objects.store.client import Reply
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.fenced_write import after_the_effect, refusal_of_store
 from gateway.observe.events import BucketAdministered, Observe

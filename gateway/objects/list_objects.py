@@ -20,8 +20,7 @@ from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.listing_pages import COMMON_PREFIXES, Entry, Page
 from gateway.objects.s3.operations import Operation
-from gateway.objects.store.client import Response, TextHeaders
-from gateway.objects.store.exchange import path, query_of
+from gateway.objects.store.client import Response, TextHeaders, path, query_of
 from gateway.objects.store.operations import Upstream
 
 Item = TypeVar("Item")

@@ -19,15 +19,13 @@ from gateway.http.head import Head
 from gateway.objects.background.bypass_scan import Patrol
 from gateway.objects.background.sweeper import Sweeper
 from gateway.objects.bucket_administration import Administration
-from gateway.objects.credential_scope import ReadScope
-from gateway.objects.exchange import Call
+from gateway.objects.exchange import Answer, Call
 from gateway.objects.list_objects import Listings
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Barred, NotDone, Refused
-from gateway.objects.reads import Reads
+from gateway.objects.reads import Reads, ReadScope
 from gateway.objects.resource_rules import Resources
-from gateway.objects.responses import Answer
 from gateway.objects.run.runner import Runner
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.addressing import bucket_of_host

@@ -19,7 +19,7 @@ from gateway.objects.run.bypass_check import etag_of, evidence
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.answers import Found, Unknown, unquoted
 from gateway.objects.s3.listing_pages import Entry
-from gateway.objects.store.exchange import query_of
+from gateway.objects.store.client import query_of
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, Observe, SweepFailed
 

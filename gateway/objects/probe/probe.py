@@ -12,19 +12,12 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.objects.probe import judgement
+from gateway.objects.probe.judgement import Contender, Etags, Seen
 from gateway.objects.probe.scratch_keys import PREFIX, Scratch, Upload, Written, conclusive
 from gateway.objects.s3 import bucket_profile
 from gateway.objects.s3.answers import Applied, Found, NotApplied, Rejected, WriteAnswer
-from gateway.objects.s3.bucket_profile import (
-    COMPLETE_CONDITIONS,
-    DELETE_CONDITION,
-    Contender,
-    Etags,
-    Probe,
-    Profile,
-    Seen,
-)
-from gateway.objects.s3.key_spellings import SPELLINGS
+from gateway.objects.s3.bucket_profile import COMPLETE_CONDITIONS, DELETE_CONDITION, SPELLINGS, Probe, Profile
 from gateway.objects.store.operations import Upstream
 
 __all__ = ["PREFIX", "Profiles", "SignedAt", "probe"]
@@ -134,7 +127,7 @@ class _Examination:
             await self._try_completions()
             await self._try_deletes()
             await self._try_spellings()
-        return bucket_profile.conclude(self._seen, self._etags())
+        return judgement.conclude(self._seen, self._etags())
 
     async def _try_puts(self) -> None:
         name = "put"
@@ -147,9 +140,9 @@ class _Examination:
         if second.etag is None:
             return
         state = await self._scratch.head(name)
-        self._seen.append(bucket_profile.of_reading(state, second.etag, second.write_id))
+        self._seen.append(judgement.of_reading(state, second.etag, second.write_id))
         await self._put(Probe.PUT_IF_MATCH, name, _WRONG, "If-Match with another ETag", holds=False)
-        self._seen.append(bucket_profile.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
+        self._seen.append(judgement.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
 
     async def _rewrite(self, name: str, etag: str) -> Written:
         """If-Match with the right ETag, as RFC 9110 has it; some releases of Ceph know it without quotes only."""
@@ -167,7 +160,7 @@ class _Examination:
         """Absence, before anything was there and after it was deleted: versioned buckets differ."""
         name = "absent"
         await self._put(Probe.PUT_IF_MATCH, name, _WRONG, "If-Match without an object", holds=False)
-        self._seen.append(bucket_profile.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), None))
+        self._seen.append(judgement.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), None))
         created = await self._scratch.put(name, _BODY, expected=None)
         if created.etag is not None and await self._scratch.remove(name):
             await self._put(Probe.PUT_IF_MATCH, name, created.etag, "If-Match on a deleted object", holds=False)
@@ -187,7 +180,7 @@ class _Examination:
             return
         self._multipart.append(created.etag)
         state = await self._scratch.head(name)
-        self._seen.append(bucket_profile.of_reading(state, created.etag, created.write_id))
+        self._seen.append(judgement.of_reading(state, created.etag, created.write_id))
         await self._complete(Probe.COMPLETE_IF_NONE_MATCH, name, None, "If-None-Match: * on an object", holds=False)
         standing = created
         if self._good(frozenset({Probe.COMPLETE_IF_NONE_MATCH})):
@@ -195,7 +188,7 @@ class _Examination:
         await self._complete(Probe.COMPLETE_IF_MATCH, name, _WRONG, "If-Match with another ETag", holds=False)
         if self._good(COMPLETE_CONDITIONS):
             state = await self._scratch.head(name)
-            self._seen.append(bucket_profile.of_state(Probe.COMPLETE_IF_MATCH, state, standing.write_id))
+            self._seen.append(judgement.of_state(Probe.COMPLETE_IF_MATCH, state, standing.write_id))
         if self._good(COMPLETE_CONDITIONS):
             await self._race_completions(name)
 
@@ -212,19 +205,15 @@ class _Examination:
             return
         self._plain.append(written.etag)
         answer = await self._scratch.delete(name, expected=_WRONG)
-        self._seen.append(
-            bucket_profile.of_trial(Probe.DELETE_IF_MATCH, "If-Match with another ETag", answer, holds=False)
-        )
+        self._seen.append(judgement.of_trial(Probe.DELETE_IF_MATCH, "If-Match with another ETag", answer, holds=False))
         if not self._good(DELETE_CONDITION):
             return
-        self._seen.append(
-            bucket_profile.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), written.write_id)
-        )
+        self._seen.append(judgement.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), written.write_id))
         for _ in range(_ROUNDS):
             await self._race_deletes(name, await self._etag(name))
         answer = await self._scratch.delete(name, expected=await self._etag(name))
-        self._seen.append(bucket_profile.of_trial(Probe.DELETE_IF_MATCH, "If-Match", answer, holds=True))
-        self._seen.append(bucket_profile.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), None))
+        self._seen.append(judgement.of_trial(Probe.DELETE_IF_MATCH, "If-Match", answer, holds=True))
+        self._seen.append(judgement.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), None))
 
     async def _race_deletes(self, name: str, etag: str) -> None:
         def delete() -> Coroutine[Any, Any, Contender]:
@@ -253,11 +242,9 @@ class _Examination:
         for kind, each in SPELLINGS.items():
             answers = {other: others[other].answer for other in each.others}
             standing = plain[each.plain].answer
-            seen += bucket_profile.of_spelling(
-                kind, each.plain, standing, answers, undisturbed=each.plain in undisturbed
-            )
+            seen += judgement.of_spelling(kind, each.plain, standing, answers, undisturbed=each.plain in undisturbed)
         answered = [each.answer for each in (*plain.values(), *others.values())]
-        return seen, any(bucket_profile.says_nothing(each) for each in answered)
+        return seen, any(judgement.says_nothing(each) for each in answered)
 
     async def _stands(self, name: str, put: Contender) -> bool:
         """Whether what was put at a key is still there."""
@@ -280,7 +267,7 @@ class _Examination:
         return written
 
     def _note(self, kind: Probe, written: Written, condition: str, *, holds: bool) -> None:
-        self._seen.append(bucket_profile.of_trial(kind, condition, written.answer, holds=holds))
+        self._seen.append(judgement.of_trial(kind, condition, written.answer, holds=holds))
         if written.etag is not None:
             self._plain.append(written.etag)
 
@@ -289,10 +276,10 @@ class _Examination:
     ) -> Written | None:
         upload = await self._scratch.start(name, _BODY)
         if isinstance(upload, Rejected):
-            self._seen.append(bucket_profile.of_trial(kind, "A multipart upload", upload, holds=holds))
+            self._seen.append(judgement.of_trial(kind, "A multipart upload", upload, holds=holds))
             return None
         written = await self._scratch.complete(upload, expected=expected)
-        self._seen.append(bucket_profile.of_trial(kind, condition, written.answer, holds=holds))
+        self._seen.append(judgement.of_trial(kind, condition, written.answer, holds=holds))
         return written
 
     async def _race(self, kind: Probe, name: str, before: str | None, entries: Sequence[Entry]) -> None:
@@ -300,9 +287,9 @@ class _Examination:
             tasks = [group.create_task(entry()) for entry in entries]
         contenders = [task.result() for task in tasks]
         for contender in contenders:
-            if not bucket_profile.lost_race(contender.answer):
+            if not judgement.lost_race(contender.answer):
                 conclusive(contender.answer)
-        self._seen.append(bucket_profile.of_race(kind, before, contenders, await self._scratch.head(name)))
+        self._seen.append(judgement.of_race(kind, before, contenders, await self._scratch.head(name)))
 
     def _writers(self, name: str, expected: str | None, count: int = _WRITERS) -> list[Entry]:
         """Writers of different bytes on one condition, those with the large bodies first."""

@@ -8,12 +8,11 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.objects.probe.judgement import Contender
 from gateway.objects.s3 import forwarded_headers, xml
 from gateway.objects.s3.answers import Applied, Found, Missing, NotSent, Rejected, Unknown, Uploaded, WriteAnswer
-from gateway.objects.s3.bucket_profile import Contender
-from gateway.objects.store.exchange import query_of
-from gateway.objects.store.multipart import WITHOUT_ETAG
-from gateway.objects.store.operations import Upstream
+from gateway.objects.store.client import query_of
+from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 
 PREFIX = ".fencing-gateway/probe/"
 

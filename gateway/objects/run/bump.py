@@ -12,8 +12,7 @@ from gateway.objects.protocol.effects import Candidate, Form
 from gateway.objects.protocol.generator import choose
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import NotApplied, NotSent, Rejected, Started, Unknown, Uploaded, WriteAnswer
-from gateway.objects.store.multipart import etag_of_parts
-from gateway.objects.store.operations import Response, TextHeaders, Upstream
+from gateway.objects.store.operations import Response, TextHeaders, Upstream, etag_of_parts
 
 MEBIBYTE = 1024 * 1024
 # Up to here the bytes are taken into memory and may go in either form; from here on in parts, one at a time.

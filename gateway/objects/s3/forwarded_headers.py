@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-from gateway.objects.s3 import copy_source
+from gateway.objects.s3 import addressing
 from gateway.objects.s3.operations import Kind, Operation, not_implemented
 
 METADATA = "x-amz-meta-"
@@ -163,7 +163,7 @@ def _consumed(operation: Operation, name: str) -> bool:
     if name in _BOOKKEEPING or name.startswith("x-amz-sdk-"):
         return True
     if operation.copies:
-        return name in copy_source.COPY_HEADERS or (operation in _WITH_METADATA and is_own(name))
+        return name in addressing.COPY_HEADERS or (operation in _WITH_METADATA and is_own(name))
     has_body = operation.method in ("PUT", "POST")
     return (has_body and name.startswith(_CHECKSUM)) or (operation in _WITH_METADATA and is_own(name))
 

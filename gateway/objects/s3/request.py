@@ -3,14 +3,98 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
-from gateway.errors import StoreError
+from gateway.errors import RequestMalformed, ResourceMalformed, StoreError
+from gateway.fencing import headers as fencing
 from gateway.fencing.headers import FencingHeaders
-from gateway.objects.s3 import addressing, conditions, copy_source, forwarded_headers, token_locations
+from gateway.objects.s3 import addressing, conditions, forwarded_headers
+from gateway.objects.s3.addressing import CopySource
 from gateway.objects.s3.conditions import Condition
-from gateway.objects.s3.copy_source import CopySource
 from gateway.objects.s3.operations import Kind, Level, Operation, not_implemented, recognise
+
+FENCING_PARAMETERS = frozenset({"fencing-token", "fencing-holder", "fencing-resource", "fencing-sequencer"})
+"""The names in the query of a presigned request."""
+
+FENCED_CREDENTIALS = "fc1."
+"""How the session tokens begin that the gateway issues itself: what they say is the authentication's to read."""
+
+_METADATA = {
+    b"x-amz-meta-fencing-token": fencing.TOKEN,
+    b"x-amz-meta-fencing-holder": fencing.HOLDER,
+    b"x-amz-meta-fencing-sequencer": fencing.SEQUENCER,
+}
+_WITH_METADATA = frozenset(
+    {Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD, Operation.POST_OBJECT}
+)
+_SESSION = {
+    "fencing-token": fencing.TOKEN,
+    "fencing-holder": fencing.HOLDER,
+    "fencing-sequencer": fencing.SEQUENCER,
+}
+
+
+def read_fencing(
+    operation: Operation,
+    headers: Iterable[tuple[bytes, bytes]],
+    query: Iterable[tuple[str, str]] = (),
+    session: str | None = None,
+) -> FencingHeaders:
+    """What a request says about its writer: the first that has a token, of headers, metadata, query, session token.
+
+    ``headers`` are raw, and include those that came in the query of a presigned request, or the fields of a form;
+    ``query`` are parameters whose names are in ``FENCING_PARAMETERS``. All of them are read: one that cannot be is an error even
+    where another comes first. Raises the errors of ``gateway.fencing.headers.read``, and ``StoreError`` 400 for a
+    session token that says something else.
+    """
+    received = tuple(headers)
+    own = fencing.read(pair for pair in received if not _is_metadata(pair[0]))
+    metadata = fencing.read(
+        (_METADATA[name.lower()], value)
+        for name, value in received
+        if name.lower() in _METADATA and operation in _WITH_METADATA
+    )
+    signed = fencing.read((name.encode(), value.encode()) for name, value in query)
+    if None not in (own.resource, signed.resource) and own.resource != signed.resource:
+        raise ResourceMalformed("The request names two fencing resources.")
+    sources = (own, metadata, signed, _of_session(session))
+    first = next((one for one in sources if one.token is not None), FencingHeaders())
+    resource = own.resource or signed.resource or first.resource
+    said = FencingHeaders(first.token, resource, own.holder or first.holder)
+    # What proves the token may have come another way than the token itself. It must be about the same.
+    sequencers = next((one.sequencers for one in sources if one.sequencers), ())
+    return fencing.proven(said, sequencers) if sequencers else said
+
+
+def refuse_unsigned(query: Iterable[tuple[str, str]]) -> None:
+    """Raise ``RequestMalformed`` where the query of a request that is not presigned names a writer."""
+    for name, _ in query:
+        raise RequestMalformed(
+            f"The query parameter {name} is for presigned requests only.",
+            advice=f"Send it as the header {name.title()}.",
+        )
+
+
+def _is_metadata(name: bytes) -> bool:
+    return name.lower().replace(b"_", b"-") in _METADATA
+
+
+def _of_session(token: str | None) -> FencingHeaders:
+    """What a session token says. It goes with every operation of every client, and is always signed."""
+    if token is None or token.startswith(FENCED_CREDENTIALS):
+        return FencingHeaders()
+    try:
+        pairs = parse_qsl(token, keep_blank_values=True, strict_parsing=True, max_num_fields=3)
+    except ValueError:
+        pairs = []
+    if not pairs or any(name not in _SESSION for name, _ in pairs):
+        raise StoreError(
+            "InvalidToken",
+            400,
+            "A session token must read fencing-token=N, and maybe &fencing-holder=NAME or &fencing-sequencer=….",
+        )
+    return fencing.read((_SESSION[name], value.encode()) for name, value in pairs)
+
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -110,7 +194,7 @@ def classify(
             raise StoreError("InvalidRequest", 400, f"{name[:64]!a} stands in the query and among the headers.")
         named[name] = value
     level = Level.OBJECT if key else Level.BUCKET if bucket else Level.SERVICE
-    copies = any(name.replace("_", "-").startswith(copy_source.COPY_SOURCE) for name in named)
+    copies = any(name.replace("_", "-").startswith(addressing.COPY_SOURCE) for name in named)
     operation = recognise(method, level, {name for name, _ in query.parameters}, copies=copies)
     _check_values(operation, dict(query.parameters))
     session = named.get("x-amz-security-token") if query.session is None else query.session
@@ -122,9 +206,9 @@ def classify(
         quote(key, safe="/"),
         query.parameters,
         forwarded_headers.forwarded(operation, named),
-        token_locations.read_fencing(operation, carried, query.fencing, session),
+        read_fencing(operation, carried, query.fencing, session),
         None if operation.kind is Kind.READ else conditions.read(operation, named),
-        copy_source.read_copy_source(operation, named) if operation.copies else None,
+        addressing.read_copy_source(operation, named) if operation.copies else None,
         query.headers,
     )
     if request.amends and request.condition is not None:
@@ -148,12 +232,12 @@ def _parameters(query_string: bytes) -> Pairs:
 def _sorted(parameters: Pairs, headers: Mapping[str, str]) -> _Query:
     """What each parameter is for. Only the query of a presigned request, which is signed, may say what headers say."""
     given = dict(parameters)
-    writer = tuple(pair for pair in parameters if pair[0] in token_locations.FENCING_PARAMETERS)
+    writer = tuple(pair for pair in parameters if pair[0] in FENCING_PARAMETERS)
     rest = tuple(
-        pair for pair in parameters if pair[0] not in token_locations.FENCING_PARAMETERS | {"x-id"}
+        pair for pair in parameters if pair[0] not in FENCING_PARAMETERS | {"x-id"}
     )  # x-id: the operation again
     if "X-Amz-Algorithm" not in given or "authorization" in headers:
-        token_locations.refuse_unsigned(writer)
+        refuse_unsigned(writer)
         return _Query(rest, headers=(), fencing=(), session=None)
     session = given.get("X-Amz-Security-Token")
     if session is not None and "x-amz-security-token" in headers:

@@ -12,7 +12,7 @@ from gateway.objects.run.runner import Amendment, Payload
 from gateway.objects.s3 import xml
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store.exchange import query_of
+from gateway.objects.store.client import query_of
 from gateway.objects.store.operations import TextHeaders, Upstream
 from gateway.objects.writes.fenced_write import Write, Writes
 

@@ -11,17 +11,16 @@ from gateway.db.database import Database
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import Memory
 from gateway.objects.body.checksums import Digests
-from gateway.objects.body.chunked import VerifiedBody
+from gateway.objects.body.intake import VerifiedBody
 from gateway.objects.exchange import Call
 from gateway.objects.reads import is_tombstone, refuse_what_is_about_us
 from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import documents, forwarded_headers
+from gateway.objects.s3.addressing import CopySource
 from gateway.objects.s3.answers import Applied, Rejected, Uploaded, unquoted
-from gateway.objects.s3.copy_source import CopySource
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import Response
-from gateway.objects.store.multipart import Part, PartSource
-from gateway.objects.store.operations import TextHeaders, Upstream
+from gateway.objects.store.operations import Part, PartSource, TextHeaders, Upstream
 from gateway.objects.writes.fenced_write import Write, Writes, refusal_of_store
 from gateway.objects.writes.put import Puts
 from gateway.objects.writes.staging import part_size

@@ -6,10 +6,9 @@ from uuid import UUID, uuid4
 
 from gateway.errors import GatewayError, StoreError
 from gateway.http.body import offload
-from gateway.objects.exchange import Call
+from gateway.objects.exchange import Call, left_by
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Deleted
-from gateway.objects.responses import left_by
 from gateway.objects.run.runner import Payload
 from gateway.objects.s3 import conditions, documents
 from gateway.objects.s3.conditions import Condition

@@ -51,7 +51,7 @@ from gateway.objects.protocol.effects import (
 )
 from gateway.objects.resource_rules import Resources, Target
 from gateway.objects.run.runner import NOTHING, Payload, Runner
-from gateway.objects.s3 import forwarded_headers, key_spellings
+from gateway.objects.s3 import bucket_profile, forwarded_headers
 from gateway.objects.s3.answers import Found, HeadAnswer, Rejected
 from gateway.objects.s3.bucket_profile import KEYS, Profile
 from gateway.objects.s3.operations import Operation
@@ -291,7 +291,7 @@ class Writes:
         Raises what ``writable`` raises, and ``StoreError`` InvalidArgument.
         """
         profile = await self.writable(write.bucket)
-        kind = key_spellings.mistakable(write.key, profile.confused)
+        kind = bucket_profile.mistakable(write.key, profile.confused)
         if kind is not None:
             raise StoreError(
                 "InvalidArgument",

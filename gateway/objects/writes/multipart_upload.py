@@ -12,8 +12,7 @@ from gateway.objects.protocol.effects import Stored
 from gateway.objects.run.runner import Payload, path_of
 from gateway.objects.s3 import documents
 from gateway.objects.s3.answers import Applied, Found, NotApplied, NotSent, Rejected, Started, Unknown, Uploaded
-from gateway.objects.store.multipart import Part, PartSource, etag_of_parts
-from gateway.objects.store.operations import Upstream
+from gateway.objects.store.operations import Part, PartSource, Upstream, etag_of_parts
 from gateway.objects.writes.copy import Sources
 from gateway.objects.writes.fenced_write import Beginning, Write, Writes, after_the_effect, refusal_of_store
 from gateway.objects.writes.staging import forward_part

@@ -9,9 +9,8 @@ from gateway.db.database import Database
 from gateway.db.uploads import Place, Upload
 from gateway.errors import GatewayError, OutcomeUnknown, SqlError, StoreError, Unavailable
 from gateway.http.body import Memory
-from gateway.objects.body.chunked import VerifiedBody
-from gateway.objects.body.form_intake import FormIntake
-from gateway.objects.body.intake import Intake
+from gateway.objects.body.form import FormIntake
+from gateway.objects.body.intake import Intake, VerifiedBody
 from gateway.objects.exchange import Call
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Candidate, Deleted, Stored
@@ -20,8 +19,7 @@ from gateway.objects.run.runner import Payload, path_of
 from gateway.objects.s3.answers import Applied, NotApplied, Rejected, Started
 from gateway.objects.s3.bucket_profile import Profile
 from gateway.objects.s3.conditions import Condition
-from gateway.objects.store.multipart import Part, etag_of_parts
-from gateway.objects.store.operations import TextHeaders, Upstream
+from gateway.objects.store.operations import Part, TextHeaders, Upstream, etag_of_parts
 from gateway.objects.writes.fenced_write import Write, Writes, refusal_of_store
 from gateway.objects.writes.staging import Staged, part_size, stage, stage_unsized
 

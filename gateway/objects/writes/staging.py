@@ -17,8 +17,7 @@ from gateway.errors import GatewayError, Unavailable
 from gateway.objects.body.intake import Intake
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Started, Unknown, Uploaded
 from gateway.objects.store.client import BodyStream, TextHeaders
-from gateway.objects.store.multipart import Part, etag_of_parts
-from gateway.objects.store.operations import Upstream
+from gateway.objects.store.operations import Part, Upstream, etag_of_parts
 
 Place: TypeAlias = tuple[str, str]
 """Bucket and raw key."""

@@ -21,8 +21,7 @@ from gateway.errors import GatewayError, Unavailable
 from gateway.http.body import Arrivals, ClientGone, Pace
 from gateway.objects.body.intake import Intake
 from gateway.objects.s3.answers import Applied, Found, Missing, Started, Uploaded
-from gateway.objects.store.multipart import Part
-from gateway.objects.store.operations import Upstream
+from gateway.objects.store.operations import Part, Upstream
 from gateway.objects.writes.staging import Staged, forward_part, stage
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
 from tests.integration.objects.raw import Reply, framed, lines, receive
@@ -353,7 +352,7 @@ async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(front: Fron
 
 
 async def test_a_store_that_says_nothing_about_an_upload(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.objects.store.multipart._LOOKS", (0.0, 0.01))
+    monkeypatch.setattr("gateway.objects.store.operations._LOOKS", (0.0, 0.01))
     upload_id = await opened(front)
     front.double.fail(status=500, operation="ListMultipartUploads", times=None)
     front.double.fail(status=403, operation="ListParts", times=None)

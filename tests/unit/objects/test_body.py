@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import BodyTooLarge, GatewayError
-from gateway.objects.body.chunked import Inspection, VerifiedBody, whole
+from gateway.objects.body.intake import Inspection, VerifiedBody, whole
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -17,7 +17,7 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, RequestHead, VerifiedSignature, verify
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
-from gateway.objects.body.chunked import Inspection, VerifiedBody, whole
+from gateway.objects.body.intake import Inspection, VerifiedBody, whole
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request, classify
 

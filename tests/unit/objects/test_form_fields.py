@@ -6,14 +6,13 @@ import pytest
 
 from gateway.errors import GatewayError, StoreError
 from gateway.fencing.token import Token
-from gateway.objects.body import form_fields
-from gateway.objects.body.form_fields import FormUpload
 from gateway.objects.s3.operations import Operation
+from gateway.objects.writes.form import FormUpload, named_fields, read_form, redirect_address
 
 
 def read(filename: str = "", /, **fields: str) -> FormUpload:
     given = {"key": "k", **{name.replace("_", "-"): value for name, value in fields.items()}}
-    return form_fields.read_form(form_fields.named_fields(given.items(), filename, "bucket"))
+    return read_form(named_fields(given.items(), filename, "bucket"))
 
 
 def refusal(**fields: str) -> tuple[int, str]:
@@ -83,8 +82,8 @@ def test_the_writer(fields: dict[str, str]) -> None:
 )  # fmt: skip
 def test_the_answer_it_wants(fields: dict[str, str], expected: Any) -> None:
     given = [("key", "k ä"), *fields.items()]
-    form = form_fields.read_form(form_fields.named_fields(given, "", "bucket"))
-    assert (form.status, form_fields.redirect_address(form, "e")) == expected
+    form = read_form(named_fields(given, "", "bucket"))
+    assert (form.status, redirect_address(form, "e")) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,5 +118,5 @@ def test_what_is_refused(fields: dict[str, str], expected: tuple[int, str]) -> N
 )
 def test_fields_that_do_not_fit_together(fields: list[tuple[str, str]]) -> None:
     with pytest.raises(StoreError) as caught:
-        form_fields.read_form(form_fields.named_fields(fields, "", "bucket"))
+        read_form(named_fields(fields, "", "bucket"))
     assert caught.value.s3_code == "InvalidArgument"

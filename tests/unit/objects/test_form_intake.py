@@ -13,7 +13,7 @@ from starlette.types import Message
 from gateway.errors import BodyTooLarge, StoreError
 from gateway.http.body import Arrivals, ClientGone, Pace
 from gateway.objects.body.checksums import Algorithm, Declared
-from gateway.objects.body.form_intake import FormIntake, is_form_upload
+from gateway.objects.body.form import FormIntake, is_form_upload
 from gateway.objects.writes.staging import _pieces
 
 HEAD = (

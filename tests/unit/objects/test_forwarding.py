@@ -6,7 +6,7 @@ import botocore.session
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.s3 import copy_source
+from gateway.objects.s3 import addressing
 from gateway.objects.s3.forwarded_headers import forwarded
 from gateway.objects.s3.operations import Kind, Operation
 
@@ -50,7 +50,7 @@ def test_every_header_of_the_model_goes_on_or_is_accounted_for(operation: Operat
         assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
         assert name in caught.value.message
         return
-    of_the_copy = operation.copies and name in copy_source.COPY_HEADERS
+    of_the_copy = operation.copies and name in addressing.COPY_HEADERS
     checksum = name.startswith("x-amz-checksum-") and operation in (
         Operation.PUT_OBJECT,
         Operation.PUT_OBJECT_ANNOTATION,

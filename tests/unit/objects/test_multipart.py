@@ -8,8 +8,7 @@ import pytest
 
 from gateway.errors import Unavailable
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Unknown, Uploaded
-from gateway.objects.store.multipart import Part, PartSource
-from gateway.objects.store.operations import Reply
+from gateway.objects.store.operations import Part, PartSource, Reply
 from tests.unit.objects.wire import AT, ERROR, OK, Received, Store, answer, listening, upstream
 
 PLACE = ("bucket", "a%20b")

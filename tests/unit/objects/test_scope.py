@@ -7,7 +7,7 @@ import pytest
 from gateway.auth.principal import EVERYTHING, Grant
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
-from gateway.objects.credential_scope import ReadScope
+from gateway.objects.reads import ReadScope
 from gateway.objects.resource_rules import Resources, Rule
 from gateway.objects.s3.bucket_profile import KEYS, Probe
 from gateway.objects.s3.operations import Kind, Level, Operation

@@ -5,7 +5,7 @@ from urllib.parse import quote
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.s3.copy_source import CopySource
+from gateway.objects.s3.addressing import CopySource
 from gateway.objects.s3.operations import Kind, Operation
 from gateway.objects.s3.request import S3Request, classify
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.objects.store.multipart import etag_of_parts
+from gateway.objects.store.operations import etag_of_parts
 from gateway.objects.writes.staging import part_size
 
 MEBIBYTE = 1024 * 1024
