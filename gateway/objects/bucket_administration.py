@@ -9,7 +9,7 @@ from gateway.objects.list_objects import Listings
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.s3.answers import NotSent, Rejected
 from gateway.objects.s3.operations import Operation
-from gateway.objects.store.client import Reply
+from gateway.objects.store.client import StoreReply
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.fenced_write import after_the_effect, refusal_of_store
 from gateway.observe.events import BucketAdministered, Observe
@@ -77,7 +77,7 @@ class Administration:
 
     async def send(
         self, method: str, raw_path: str, query: str, headers: list[tuple[str, str]], content: bytes
-    ) -> Reply:
+    ) -> StoreReply:
         """Ask the store, and have its answer whatever it is, unless it is about the gateway."""
         answer, reply = await self._upstream.exchange(
             method, raw_path, query, headers, content, signed_at=await self._database.now()
@@ -92,7 +92,7 @@ class Administration:
                 raise refusal
         return reply
 
-    async def _clear(self, bucket: str, reply: Reply) -> bool:
+    async def _clear(self, bucket: str, reply: StoreReply) -> bool:
         """Whether a bucket that cannot be deleted held nothing but tombstones, and is now without them.
 
         Raises ``StoreError`` BucketNotEmpty where tombstones have to stay for now.

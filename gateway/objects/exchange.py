@@ -20,10 +20,10 @@ from gateway.objects.s3.answers import Applied, Headers
 from gateway.objects.s3.documents import MAX_DOCUMENT
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store.client import Response
+from gateway.objects.store.client import StoreResponse
 from gateway.record.capture import NOTHING, Capture
 
-__all__ = ["Answer", "Response"]
+__all__ = ["Answer", "StoreResponse"]
 
 _HOP_BY_HOP = frozenset(
     {
@@ -107,7 +107,7 @@ class Answer:
         """See Other: where a browser goes after a form upload has taken effect. ``address`` is ASCII."""
         await self._whole(303, [(b"location", address.encode("ascii")), *_fencing(resource, fence)], b"")
 
-    async def stream(self, request: S3Request, response: Response, *, hosted: bool = False) -> None:
+    async def stream(self, request: S3Request, response: StoreResponse, *, hosted: bool = False) -> None:
         """The store's answer to a read, as it comes. A tombstone is absence. Raises ``ClientGone``.
 
         ``hosted``: its bucket stands in the host, so that browsers take it for another origin.
@@ -130,7 +130,7 @@ class Answer:
                         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
             await self._send({"type": "http.response.body", "body": b""})
 
-    async def _absent(self, response: Response, *, of_version: bool) -> None:
+    async def _absent(self, response: StoreResponse, *, of_version: bool) -> None:
         """What S3 says of a deleted key. In a bucket with versions a tombstone is a delete marker, and has an id."""
         error, marks = StoreError("NoSuchKey", 404, "The specified key does not exist."), []
         version_id = response.header("x-amz-version-id")
@@ -178,7 +178,7 @@ def _fencing(resource: str, fence: Fence | None) -> list[tuple[bytes, bytes]]:
     return [*token, (b"fencing-resource", resource.encode())]
 
 
-def _is_pdf(response: Response) -> bool:
+def _is_pdf(response: StoreResponse) -> bool:
     """What browsers show by a program of their own, which has no part in any origin and refuses to work apart.
 
     To the letter: of ``application/pdf;,text/html`` a browser takes the end.
@@ -186,7 +186,7 @@ def _is_pdf(response: Response) -> bool:
     return (response.header("content-type") or "").lower() == "application/pdf"
 
 
-def _is_tombstone(response: Response) -> bool:
+def _is_tombstone(response: StoreResponse) -> bool:
     return response.header(forwarded_headers.TOMBSTONE) == "true"
 
 

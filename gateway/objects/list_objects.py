@@ -20,7 +20,7 @@ from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.listing_pages import COMMON_PREFIXES, Entry, Page
 from gateway.objects.s3.operations import Operation
-from gateway.objects.store.client import Response, TextHeaders, path, query_of
+from gateway.objects.store.client import StoreResponse, TextHeaders, path, query_of
 from gateway.objects.store.operations import Upstream
 
 Item = TypeVar("Item")
@@ -184,10 +184,10 @@ class Listings:
             raise Unavailable(f"The store answered with {response.status} when asked for more of a listing.")
         return await _read(document)
 
-    async def _ask(self, bucket: str, query: str, headers: TextHeaders) -> Response:
+    async def _ask(self, bucket: str, query: str, headers: TextHeaders) -> StoreResponse:
         return await self._upstream.send("GET", f"/{bucket}", query, headers)
 
-    async def _pass(self, call: Call, response: Response) -> None:
+    async def _pass(self, call: Call, response: StoreResponse) -> None:
         await refuse_what_is_about_us(response)
         await call.answer.stream(call.request, response)
 

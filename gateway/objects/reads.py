@@ -14,7 +14,7 @@ from gateway.objects.s3.answers import Rejected, of_write
 from gateway.objects.s3.bucket_profile import KEYS
 from gateway.objects.s3.operations import Kind, Level, Operation
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store.client import Response
+from gateway.objects.store.client import StoreResponse
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.fenced_write import refusal_of_store
 
@@ -73,12 +73,12 @@ def _only_version(query: str) -> str:
     return "&".join(pair for pair in query.split("&") if pair.startswith("versionId="))
 
 
-def is_tombstone(response: Response) -> bool:
+def is_tombstone(response: StoreResponse) -> bool:
     """Whether an answer is about what stands for a deleted object."""
     return response.header("x-amz-meta-fencing-tombstone") == "true"
 
 
-async def refuse_what_is_about_us(response: Response) -> None:
+async def refuse_what_is_about_us(response: StoreResponse) -> None:
     """An answer may be about the gateway: its signature, or the address it asks at. The client must not see that."""
     if response.status in (400, 403) or (300 <= response.status < 400 and response.status != 304):
         async with response:

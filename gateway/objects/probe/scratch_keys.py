@@ -11,6 +11,7 @@ from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.objects.probe.judgement import Contender
 from gateway.objects.s3 import forwarded_headers, xml
 from gateway.objects.s3.answers import Applied, Found, Missing, NotSent, Rejected, Unknown, Uploaded, WriteAnswer
+from gateway.objects.s3.documents import Part
 from gateway.objects.store.client import query_of
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 
@@ -174,7 +175,12 @@ class Scratch:
     async def _complete(self, upload: Upload, expected: str | None) -> WriteAnswer:
         self._written.add(upload.key)
         answer = await self._upstream.complete_multipart(
-            self._bucket, upload.key, upload.upload_id, [upload.part], expected=expected, signed_at=self._signed_at
+            self._bucket,
+            upload.key,
+            upload.upload_id,
+            [Part(1, upload.part)],
+            expected=expected,
+            signed_at=self._signed_at,
         )
         if answer == WITHOUT_ETAG:
             state = await self._upstream.head(self._bucket, upload.key)

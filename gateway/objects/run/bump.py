@@ -12,7 +12,9 @@ from gateway.objects.protocol.effects import Candidate, Form
 from gateway.objects.protocol.generator import choose
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import NotApplied, NotSent, Rejected, Started, Unknown, Uploaded, WriteAnswer
-from gateway.objects.store.operations import Response, TextHeaders, Upstream, etag_of_parts
+from gateway.objects.s3.documents import Part, etag_of_parts
+from gateway.objects.store.client import StoreResponse, TextHeaders, path
+from gateway.objects.store.operations import Upstream
 
 MEBIBYTE = 1024 * 1024
 # Up to here the bytes are taken into memory and may go in either form; from here on in parts, one at a time.
@@ -57,7 +59,7 @@ async def bump(
     excluded = forbidden | {etag}
     for part_size in PART_SIZES:
         try:
-            response = await upstream.get(bucket, raw_key, headers=[("if-match", f'"{etag}"')])
+            response = await upstream.send("GET", path(bucket, raw_key), headers=[("if-match", f'"{etag}"')])
         except Unavailable as error:
             return NotSent(error.message)
         async with response:
@@ -100,7 +102,7 @@ class _Rewriting:
         send = self._upstream.put if form is Form.PLAIN else self._upstream.put_in_parts
         return await send(*self._place, body, self._headers, expected=self._etag, signed_at=self._signed_at)
 
-    async def in_parts(self, response: Response, part_size: int, excluded: Forbidden) -> WriteAnswer | None:
+    async def in_parts(self, response: StoreResponse, part_size: int, excluded: Forbidden) -> WriteAnswer | None:
         """None where parts of this size would give a forbidden ETag; nothing is left behind then."""
         started = await self._upstream.create_multipart(*self._place, self._headers, signed_at=self._signed_at)
         if not isinstance(started, Started):
@@ -118,18 +120,18 @@ class _Rewriting:
             await self._upstream.abort_multipart(*self._place, started.upload_id, signed_at=self._signed_at)
         return answer
 
-    async def _upload(self, upload_id: str, response: Response, part_size: int) -> list[str] | Rejected | NotSent:
-        etags: list[str] = []
+    async def _upload(self, upload_id: str, response: StoreResponse, part_size: int) -> list[Part] | Rejected | NotSent:
+        parts: list[Part] = []
         async for body in _pieces(response, part_size):
-            part = await self._upstream.upload_part(
-                *self._place, upload_id, len(etags) + 1, body, signed_at=self._signed_at
+            stored = await self._upstream.upload_part(
+                *self._place, upload_id, len(parts) + 1, body, signed_at=self._signed_at
             )
-            if not isinstance(part, Uploaded):
-                return NotSent(part.reason) if isinstance(part, Unknown) else part
-            etags.append(part.etag)
-        return etags
+            if not isinstance(stored, Uploaded):
+                return NotSent(stored.reason) if isinstance(stored, Unknown) else stored
+            parts.append(Part(len(parts) + 1, stored.etag))
+        return parts
 
-    async def _complete(self, upload_id: str, parts: list[str], excluded: Forbidden) -> WriteAnswer | None:
+    async def _complete(self, upload_id: str, parts: list[Part], excluded: Forbidden) -> WriteAnswer | None:
         if etag_of_parts(parts) in excluded:
             return None
         return await self._upstream.complete_multipart(
@@ -137,20 +139,20 @@ class _Rewriting:
         )
 
 
-def _kept(response: Response) -> TextHeaders:
+def _kept(response: StoreResponse) -> TextHeaders:
     """What of an object's headers makes it the same object again, the gateway's own metadata included."""
     named = [(name.decode("latin-1").lower(), value.decode("utf-8", "replace")) for name, value in response.headers]
     return [(name, value) for name, value in named if name in _KEPT or name.startswith(forwarded_headers.METADATA)]
 
 
-async def _tags(upstream: Upstream, bucket: str, raw_key: str, response: Response) -> TextHeaders:
+async def _tags(upstream: Upstream, bucket: str, raw_key: str, response: StoreResponse) -> TextHeaders:
     """The tags of an object that is about to be written again, which an answer to GET only counts."""
     if response.header("x-amz-tagging-count") in (None, "0"):
         return ()
     return [("x-amz-tagging", urlencode(await upstream.tagging(bucket, raw_key) or []))]
 
 
-async def _pieces(response: Response, size: int) -> AsyncIterator[bytes]:
+async def _pieces(response: StoreResponse, size: int) -> AsyncIterator[bytes]:
     """The body in pieces of ``size`` bytes, the last one shorter."""
     piece = bytearray()
     async with aclosing(response.chunks()) as chunks:

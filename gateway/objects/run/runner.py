@@ -47,7 +47,9 @@ from gateway.objects.run.bump import NO_FORM_LEFT, bump
 from gateway.objects.run.bypass_check import Witness
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
-from gateway.objects.store.operations import WITHOUT_ETAG, Part, TextHeaders, Upstream
+from gateway.objects.s3.documents import Part
+from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
 from gateway.observe.stages import staged
 

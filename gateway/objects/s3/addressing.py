@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote_to_bytes
 
@@ -141,6 +141,35 @@ class CopySource:
     def query(self) -> str:
         """The query to ask the store with, encoded."""
         return "" if self.version_id is None else f"versionId={quote(self.version_id, safe='')}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartSource:
+    """The object that a part is copied from. ``key`` is not encoded; ``span`` is first and last byte, both included.
+
+    With ``etag`` the store refuses the copy (412) where the source is another object by now.
+    """
+
+    bucket: str
+    key: str
+    etag: str | None = None
+    version_id: str | None = None
+    span: tuple[int, int] | None = None
+
+    @property
+    def headers(self) -> Sequence[tuple[str, str]]:
+        """The headers that name the source to the store.
+
+        Encoded here: a client's own spelling may mean another key to the store than it does to the gateway.
+        """
+        named = quote(f"{self.bucket}/{self.key}", safe="/")
+        version = "" if self.version_id is None else f"?versionId={quote(self.version_id, safe='')}"
+        headers = [(COPY_SOURCE, named + version)]
+        if self.etag is not None:
+            headers.append((f"{COPY_SOURCE}-if-match", f'"{self.etag}"'))
+        if self.span is not None:
+            headers.append((f"{COPY_SOURCE}-range", f"bytes={self.span[0]}-{self.span[1]}"))
+        return headers
 
 
 def read_copy_source(operation: Operation, headers: Mapping[str, str]) -> CopySource:

@@ -12,8 +12,8 @@ from gateway.objects.run.runner import Amendment, Payload
 from gateway.objects.s3 import xml
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store.client import query_of
-from gateway.objects.store.operations import TextHeaders, Upstream
+from gateway.objects.store.client import TextHeaders, query_of
+from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.fenced_write import Write, Writes
 
 MAX_DOCUMENT = 1024 * 1024

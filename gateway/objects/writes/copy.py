@@ -16,11 +16,12 @@ from gateway.objects.exchange import Call
 from gateway.objects.reads import is_tombstone, refuse_what_is_about_us
 from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import documents, forwarded_headers
-from gateway.objects.s3.addressing import CopySource
+from gateway.objects.s3.addressing import CopySource, PartSource
 from gateway.objects.s3.answers import Applied, Rejected, Uploaded, unquoted
+from gateway.objects.s3.documents import Part
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store.client import Response
-from gateway.objects.store.operations import Part, PartSource, TextHeaders, Upstream
+from gateway.objects.store.client import StoreResponse, TextHeaders
+from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.fenced_write import Write, Writes, refusal_of_store
 from gateway.objects.writes.put import Puts
 from gateway.objects.writes.staging import part_size
@@ -110,7 +111,7 @@ class Sources:
         return [("x-amz-tagging", urlencode(tags))] if tags else []
 
 
-def _object(response: Response) -> SourceObject:
+def _object(response: StoreResponse) -> SourceObject:
     headers = {name.decode("latin-1").lower(): value.decode("utf-8", "replace") for name, value in response.headers}
     etag, size = unquoted(headers.get("etag")), headers.get("content-length", "")
     if response.status != 200 or etag is None or not size.isdecimal():

@@ -12,8 +12,8 @@ from gateway.objects.protocol.effects import Deleted
 from gateway.objects.run.runner import Payload
 from gateway.objects.s3 import conditions, documents
 from gateway.objects.s3.conditions import Condition
-from gateway.objects.s3.documents import DeletedObject, Doomed
-from gateway.objects.store.operations import TextHeaders
+from gateway.objects.s3.documents import DeletedObject, ObjectToDelete
+from gateway.objects.store.client import TextHeaders
 from gateway.objects.writes.amend import Amendments
 from gateway.objects.writes.fenced_write import Write, Writes
 
@@ -44,7 +44,7 @@ class Deletes:
         await self._writes.writable(call.request.bucket)  # there may be no such bucket: that is no error of each key
         gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def one(doomed: Doomed, write_id: UUID) -> GatewayError | DeletedObject:
+        async def one(doomed: ObjectToDelete, write_id: UUID) -> GatewayError | DeletedObject:
             async with gate:
                 try:
                     return await self._one(call, doomed, write_id)
@@ -56,7 +56,7 @@ class Deletes:
         listed = zip(wanted.objects, results, strict=True)
         await call.answer.document(documents.deleted(listed, quiet=wanted.quiet))
 
-    async def _one(self, call: Call, doomed: Doomed, write_id: UUID) -> DeletedObject:
+    async def _one(self, call: Call, doomed: ObjectToDelete, write_id: UUID) -> DeletedObject:
         write = await self._writes.write(call, doomed.key, write_id=write_id)
         if doomed.version_id is not None:
             stored = await self._amendments.remove_version(write, doomed.version_id, call.request.headers)
@@ -73,7 +73,7 @@ class Deletes:
         return deleted
 
 
-def write_ids(objects: Sequence[Doomed]) -> list[UUID]:
+def write_ids(objects: Sequence[ObjectToDelete]) -> list[UUID]:
     """One write id for the whole request, so that a token that may write once may delete all its keys.
 
     But an intent is known by its key, its write id and its attempt: a key that is there again has an id of its own.

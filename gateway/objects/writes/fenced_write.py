@@ -55,7 +55,7 @@ from gateway.objects.s3 import bucket_profile, forwarded_headers
 from gateway.objects.s3.answers import Found, HeadAnswer, Rejected
 from gateway.objects.s3.bucket_profile import KEYS, Profile
 from gateway.objects.s3.operations import Operation
-from gateway.objects.store.operations import TextHeaders
+from gateway.objects.store.client import TextHeaders
 from gateway.observe.events import Observe, WriteAccepted
 from gateway.record.audit import Audit
 

@@ -11,8 +11,10 @@ from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.run.runner import Payload, path_of
 from gateway.objects.s3 import documents
+from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import Applied, Found, NotApplied, NotSent, Rejected, Started, Unknown, Uploaded
-from gateway.objects.store.operations import Part, PartSource, Upstream, etag_of_parts
+from gateway.objects.s3.documents import etag_of_parts
+from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.copy import Sources
 from gateway.objects.writes.fenced_write import Beginning, Write, Writes, after_the_effect, refusal_of_store
 from gateway.objects.writes.staging import forward_part
@@ -134,12 +136,11 @@ class Uploads:
         steps = generator.complete(
             write.announcement(),
             upload_id,
-            etag_of_parts(part.etag for part in listed),
+            etag_of_parts(listed),
             call.request.condition,
             conditional=profile.complete_conditions,
         )
-        parts = [Part(part.number, part.etag, part.checksums) for part in listed]
-        stored = await self._writes.run(write, steps, Payload(headers=call.request.headers, parts=parts))
+        stored = await self._writes.run(write, steps, Payload(headers=call.request.headers, parts=listed))
         assert isinstance(stored, Stored)
         with after_the_effect("noted"):
             await uploads.completed(self._database, _place(write, upload_id))

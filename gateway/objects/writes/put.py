@@ -19,7 +19,9 @@ from gateway.objects.run.runner import Payload, path_of
 from gateway.objects.s3.answers import Applied, NotApplied, Rejected, Started
 from gateway.objects.s3.bucket_profile import Profile
 from gateway.objects.s3.conditions import Condition
-from gateway.objects.store.operations import Part, TextHeaders, Upstream, etag_of_parts
+from gateway.objects.s3.documents import Part, etag_of_parts
+from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.fenced_write import Write, Writes, refusal_of_store
 from gateway.objects.writes.staging import Staged, part_size, stage, stage_unsized
 
@@ -134,7 +136,7 @@ class Puts:
         finally:
             if not done:
                 await self._give_up(write, started.upload_id)
-        return Staged(started.upload_id, parts, etag_of_parts(part.etag for part in parts))
+        return Staged(started.upload_id, parts, etag_of_parts(parts))
 
     async def still_staging(self, write: Write, upload_id: str) -> None:
         """Keep the sweeper away from an upload that takes long."""

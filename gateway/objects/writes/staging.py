@@ -16,8 +16,10 @@ from uuid import UUID
 from gateway.errors import GatewayError, Unavailable
 from gateway.objects.body.intake import Intake
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Started, Unknown, Uploaded
-from gateway.objects.store.client import BodyStream, TextHeaders
-from gateway.objects.store.operations import Part, Upstream, etag_of_parts
+from gateway.objects.s3.documents import Part, etag_of_parts
+from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.operations import Upstream
+from gateway.objects.store.upload_stream import BodyStream
 
 Place: TypeAlias = tuple[str, str]
 """Bucket and raw key."""
@@ -229,7 +231,7 @@ class _Staging:
                 reason = "the upload was given up" if isinstance(stored, Rejected) else stored.reason
                 raise Unavailable(f"The store does not take the body: {reason}.")
             parts.append(Part(len(parts) + 1, stored.etag))
-        return Staged(self._upload_id, tuple(parts), etag_of_parts(part.etag for part in parts))
+        return Staged(self._upload_id, tuple(parts), etag_of_parts(parts))
 
     async def abort(self) -> None:
         """Give the upload up, as far as that can be done now; what is left on the register is swept later."""

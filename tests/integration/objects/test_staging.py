@@ -21,7 +21,8 @@ from gateway.errors import GatewayError, Unavailable
 from gateway.http.body import Arrivals, ClientGone, Pace
 from gateway.objects.body.intake import Intake
 from gateway.objects.s3.answers import Applied, Found, Missing, Started, Uploaded
-from gateway.objects.store.operations import Part, Upstream
+from gateway.objects.s3.documents import Part
+from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.staging import Staged, forward_part, stage
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
 from tests.integration.objects.raw import Reply, framed, lines, receive

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import StoreError, TokenStale
 from gateway.objects.s3 import documents
-from gateway.objects.s3.documents import DeletedObject, Deletion, Doomed, ListedPart
+from gateway.objects.s3.documents import DeletedObject, Deletion, ObjectToDelete, Part
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 S3 = f"{{{NAMESPACE}}}"
@@ -128,7 +128,7 @@ def test_elements_within_elements(read: Any, document: str) -> None:
 
 def test_any_encoding_that_is_declared() -> None:
     text = '<?xml version="1.0" encoding="ISO-8859-1"?><Delete><Object><Key>ä</Key></Object></Delete>'
-    assert documents.deletion(text.encode("latin-1")).objects == (Doomed("ä"),)
+    assert documents.deletion(text.encode("latin-1")).objects == (ObjectToDelete("ä"),)
 
 
 class TestDeletion:
@@ -139,8 +139,13 @@ class TestDeletion:
             f'<ETag>"{ETAG}"</ETag><Key>c</Key>',
             "<Key>d</Key><VersionId></VersionId><ETag/>",
         )
-        doomed = (Doomed("a"), Doomed("b", "v"), Doomed("c", None, f'"{ETAG}"'), Doomed("d"))
-        assert read == Deletion(doomed, quiet=False)
+        entries = (
+            ObjectToDelete("a"),
+            ObjectToDelete("b", "v"),
+            ObjectToDelete("c", None, f'"{ETAG}"'),
+            ObjectToDelete("d"),
+        )
+        assert read == Deletion(entries, quiet=False)
 
     @pytest.mark.parametrize(
         ("written", "key"),
@@ -159,7 +164,7 @@ class TestDeletion:
     )
     def test_keys_are_taken_as_they_are(self, written: str, key: str) -> None:
         """White space belongs to a key; deleting ``a`` for `` a `` would delete what nobody named."""
-        assert deletion(f"<Key>{written}</Key>").objects == (Doomed(key),)
+        assert deletion(f"<Key>{written}</Key>").objects == (ObjectToDelete(key),)
 
     def test_the_order_is_kept_and_so_is_what_comes_twice(self) -> None:
         keys = ["b", "a", "b", "c"]
@@ -219,9 +224,9 @@ class TestCompletion:
         checksums = "<ChecksumCRC32>AAAAAA==</ChecksumCRC32><ChecksumSHA256> x </ChecksumSHA256>"
         document = parts(part(1), part(7, f'"{ETAG}"', checksums), part(" 10000 ", f"\n&quot;{ETAG}&quot; "))
         assert documents.completion(document.encode()) == (
-            ListedPart(1, ETAG),
-            ListedPart(7, ETAG, (("ChecksumCRC32", "AAAAAA=="), ("ChecksumSHA256", "x"))),
-            ListedPart(10_000, ETAG),
+            Part(1, ETAG),
+            Part(7, ETAG, (("ChecksumCRC32", "AAAAAA=="), ("ChecksumSHA256", "x"))),
+            Part(10_000, ETAG),
         )
 
     def test_ten_thousand_and_no_more(self) -> None:
@@ -310,8 +315,8 @@ class TestAnswers:
             documents.completed(key, key, key, key),
             documents.posted(key, key, key, key),
             documents.copied(key, key),
-            documents.deleted([(Doomed(key, key), DeletedObject("true", key))], quiet=False),
-            documents.deleted([(Doomed(key), StoreError("Code", 400, key))], quiet=False),
+            documents.deleted([(ObjectToDelete(key, key), DeletedObject("true", key))], quiet=False),
+            documents.deleted([(ObjectToDelete(key), StoreError("Code", 400, key))], quiet=False),
         ]
         for answer in answers:
             assert len(ET.fromstring(answer)) >= 1
@@ -325,11 +330,11 @@ class TestAnswers:
     @pytest.mark.parametrize("key", HOSTILE_KEYS)
     def test_what_became_of_each_object(self, key: str) -> None:
         stale = TokenStale("Token 33 is stale.", facts={"fence": "34", "raised-by": "<bob>", "holder": None})
-        results: list[tuple[Doomed, Any]] = [
-            (Doomed(key), DeletedObject()),
-            (Doomed("b", "v1"), DeletedObject("true", "v2")),
-            (Doomed(key, "v&"), stale),
-            (Doomed("d"), StoreError("PreconditionFailed", 412, "a < b")),
+        results: list[tuple[ObjectToDelete, Any]] = [
+            (ObjectToDelete(key), DeletedObject()),
+            (ObjectToDelete("b", "v1"), DeletedObject("true", "v2")),
+            (ObjectToDelete(key, "v&"), stale),
+            (ObjectToDelete("d"), StoreError("PreconditionFailed", 412, "a < b")),
         ]
         root = ET.fromstring(documents.deleted(results, quiet=False))
         listed = [(each.tag.removeprefix(S3), {c.tag.removeprefix(S3): c.text for c in each}) for each in root]
@@ -351,9 +356,9 @@ class TestAnswers:
         ]
 
     def test_quiet_is_about_successes_only(self) -> None:
-        results: list[tuple[Doomed, Any]] = [
-            (Doomed("a"), DeletedObject()),
-            (Doomed("b"), StoreError("AccessDenied", 403, "no")),
+        results: list[tuple[ObjectToDelete, Any]] = [
+            (ObjectToDelete("a"), DeletedObject()),
+            (ObjectToDelete("b"), StoreError("AccessDenied", 403, "no")),
         ]
         root = ET.fromstring(documents.deleted(results, quiet=True))
         assert [(each.tag, each[0].text) for each in root] == [(f"{S3}Error", "b")]

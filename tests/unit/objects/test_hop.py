@@ -15,7 +15,8 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import RequestHead, verify
 from gateway.config.stores import ObjectStore
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
-from gateway.objects.store.client import BodyStream, Hop
+from gateway.objects.store.client import StoreClient
+from gateway.objects.store.upload_stream import BodyStream
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 OK = b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 0\r\n\r\n'
@@ -35,7 +36,7 @@ class Seen:
 
 
 @asynccontextmanager
-async def hop(serve: Serve, *, timeout: float = 20) -> AsyncIterator[Hop]:
+async def hop(serve: Serve, *, timeout: float = 20) -> AsyncIterator[StoreClient]:
     tasks: set[asyncio.Task[None]] = set()
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,7 +58,7 @@ async def hop(serve: Serve, *, timeout: float = 20) -> AsyncIterator[Hop]:
         timeout=timeout,
     )
     try:
-        async with Hop(config) as opened:
+        async with StoreClient(config) as opened:
             yield opened
     finally:
         server.close()
@@ -250,7 +251,7 @@ async def test_a_store_that_is_not_there_asks_for_nothing() -> None:
         yield b"x"
 
     config = ObjectStore(endpoint="http://127.0.0.1:1", access_key_id="A", secret_access_key=SecretStr("s"))
-    async with Hop(config) as store:
+    async with StoreClient(config) as store:
         with pytest.raises(Unavailable):
             await store.send("PUT", "/bucket/key", body=BodyStream(source(), 1), signed_at=AT)
     assert not asked

@@ -7,8 +7,11 @@ from urllib.parse import parse_qsl
 import pytest
 
 from gateway.errors import Unavailable
+from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Unknown, Uploaded
-from gateway.objects.store.operations import Part, PartSource, Reply
+from gateway.objects.s3.documents import Part
+from gateway.objects.store.client import StoreReply
+from gateway.objects.store.client import query_of as encoded
 from tests.unit.objects.wire import AT, ERROR, OK, Received, Store, answer, listening, upstream
 
 PLACE = ("bucket", "a%20b")
@@ -86,7 +89,8 @@ async def test_an_upload_that_is_not_there_is_told_from_a_condition_that_fails(s
     store.answers = [answer(404, ERROR % b"NoSuchUpload"), answer(412, ERROR % b"PreconditionFailed")]
     async with upstream(store) as up:
         answers = [
-            await up.complete_multipart(*PLACE, "u1", ["p1"], expected="e0", signed_at=AT) for _ in store.answers[:]
+            await up.complete_multipart(*PLACE, "u1", [Part(1, "p1")], expected="e0", signed_at=AT)
+            for _ in store.answers[:]
         ]
     assert answers == [NotApplied(404, "NoSuchUpload"), NotApplied(412, "PreconditionFailed")]
 
@@ -97,7 +101,7 @@ async def test_an_amendment_is_signed_in_the_query_and_carries_no_condition(stor
     async with upstream(store) as up:
         done, reply = await up.amend("PUT", *PLACE, "tagging=", headers, b"<Tagging/>", signed_at=AT, expires=LIFETIME)
     assert isinstance(done, Applied)
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, StoreReply)
     assert (reply.status, reply.body) == (200, b"<a/>")
     assert (b"X-Amz-Version-Id", b"v1") in reply.headers
     (request,) = store.received
@@ -137,7 +141,9 @@ async def test_an_amendment_to_a_store_that_is_not_there() -> None:
 async def test_a_version_is_deleted_whatever_it_is(store: Store, version: str | None) -> None:
     store.answers = [b"HTTP/1.1 204 No Content\r\nx-amz-version-id: v1\r\n\r\n"]
     async with upstream(store) as up:
-        done, _ = await up.delete_unconditionally(*PLACE, version, signed_at=AT, expires=LIFETIME)
+        done, _ = await up.amend(
+            "DELETE", *PLACE, encoded({"versionId": version}), (), b"", signed_at=AT, expires=LIFETIME
+        )
     assert isinstance(done, Applied)
     (request,) = store.received
     assert request.line.startswith(b"DELETE /bucket/a%20b?")

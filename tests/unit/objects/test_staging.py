@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.objects.store.operations import etag_of_parts
+from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.writes.staging import part_size
 
 MEBIBYTE = 1024 * 1024
@@ -37,5 +37,5 @@ def test_a_write_that_is_repeated_is_cut_the_same() -> None:
 
 def test_the_etag_of_parts() -> None:
     md5_of_test = "098f6bcd4621d373cade4e832627b4f6"
-    assert etag_of_parts([md5_of_test]) == "60cd54a928cbbcbb6e7b5595bab46a9e-1"
-    assert etag_of_parts(["not a hash", md5_of_test]) is None
+    assert etag_of_parts([Part(1, md5_of_test)]) == "60cd54a928cbbcbb6e7b5595bab46a9e-1"
+    assert etag_of_parts([Part(1, "not a hash"), Part(2, md5_of_test)]) is None

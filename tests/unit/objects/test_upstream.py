@@ -18,6 +18,7 @@ from gateway.errors import OutcomeUnknown, Unavailable
 from gateway.objects.run.bump import bump
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
+from gateway.objects.s3.documents import Part
 from gateway.objects.store.operations import Upstream
 from tests.unit.objects.wire import AT, ERROR, HANG, OK, RESET, Store, answer, listening, upstream
 
@@ -167,7 +168,7 @@ async def test_redirects_are_not_followed(store: Store) -> None:
         assert isinstance(await put(up), Rejected)
         assert isinstance(await up.head("bucket", "key"), Found)
         store.answers = [answer(301, Location="/other/key"), OK]
-        async with await up.get("bucket", "key") as response:
+        async with await up.send("GET", "/bucket/key") as response:
             assert response.status == 301
     assert len(store.received) == 3
 
@@ -202,9 +203,11 @@ async def test_every_write_is_conditional(
     quoted: bool,  # noqa: FBT001
     header: tuple[bytes, bytes],
 ) -> None:
-    async with upstream(store, quoted=quoted) as up:
+    async with upstream(store) as up:
+        if not quoted:
+            up.drop_quotes("bucket")
         await up.put("bucket", "key", b"hello", expected=expected, signed_at=AT)
-        await up.complete_multipart("bucket", "key", "u1", ["p1"], expected=expected, signed_at=AT)
+        await up.complete_multipart("bucket", "key", "u1", [Part(1, "p1")], expected=expected, signed_at=AT)
         if expected is not None:
             await up.delete("bucket", "key", expected=expected, signed_at=AT)
     assert all(header in request.headers for request in store.received)
@@ -243,7 +246,7 @@ async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
         assert await put(up) == Unknown("The store did not answer: timed out.")
         assert await up.head("bucket", "key") == Unknown("The store did not answer: timed out.")
         with pytest.raises(Unavailable, match="timed out"):
-            await up.get("bucket", "key")
+            await up.send("GET", "/bucket/key")
 
 
 async def test_an_answer_that_stops_half_way_in_time(store: Store) -> None:
@@ -259,7 +262,7 @@ async def test_a_store_that_is_not_there_has_seen_nothing() -> None:
         assert isinstance(await up.put_in_parts("bucket", "key", b"", expected="e", signed_at=AT), NotSent)
         assert isinstance(await up.head("bucket", "key"), Unknown)
         with pytest.raises(Unavailable, match="cannot be reached"):
-            await up.get("bucket", "key")
+            await up.send("GET", "/bucket/key")
 
 
 async def test_a_store_that_does_not_finish_the_tls_handshake_has_seen_nothing(store: Store) -> None:
@@ -331,7 +334,7 @@ async def test_a_read_passes_through_as_it_is(store: Store) -> None:
     body = gzip.compress(b"text")
     store.answers = [answer(206, body, Content_Encoding="gzip", ETag='"e1"', X_Amz_Meta_A="1")]
     wanted = [("range", "bytes=0-9")]
-    async with upstream(store) as up, await up.get("bucket", "key", "versionId=3", wanted) as response:
+    async with upstream(store) as up, await up.send("GET", "/bucket/key", "versionId=3", wanted) as response:
         assert b"".join([chunk async for chunk in response.chunks()]) == body
         assert (response.status, response.header("etag")) == (206, '"e1"')
         assert (b"X-Amz-Meta-A", b"1") in response.headers
@@ -341,7 +344,7 @@ async def test_a_read_passes_through_as_it_is(store: Store) -> None:
 
 async def test_a_read_that_breaks_off_is_not_taken_for_whole(store: Store) -> None:
     store.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\nhalf"]
-    async with upstream(store) as up, await up.get("bucket", "key") as response:
+    async with upstream(store) as up, await up.send("GET", "/bucket/key") as response:
         with pytest.raises(Unavailable, match="broke off"):
             await response.read()
 
@@ -349,7 +352,7 @@ async def test_a_read_that_breaks_off_is_not_taken_for_whole(store: Store) -> No
 async def test_a_read_left_half_way_leaves_nothing_for_the_next(store: Store) -> None:
     store.answers = [answer(200, b"x" * 1_000_000), OK]
     async with upstream(store) as up:
-        async with await up.get("bucket", "key") as response:
+        async with await up.send("GET", "/bucket/key") as response:
             assert len(await response.read(limit=10)) == 10
         assert isinstance(await put(up), Applied)
     assert store.connections == 2
