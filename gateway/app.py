@@ -29,7 +29,7 @@ from gateway.http.connection import Connection
 from gateway.http.head import Head
 from gateway.http.middleware import Middleware, answer_problem
 from gateway.leases.service import LeaseService
-from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper, Swept
 from gateway.objects.pipeline import ObjectPlane, Settings
 from gateway.objects.probe.probe import Profiles
@@ -325,7 +325,7 @@ async def sweep(config: Config, observe: Observe = log) -> Swept:
             runner = Runner(
                 database, upstream, profiles, observe, config.s3.pending_wait, resources, config.s3.duplicates
             )
-            patrol = Patrol(database, upstream, resources, observe)
+            patrol = BypassScan(database, upstream, resources, observe)
             swept = await Sweeper(database, upstream, profiles, runner, observe, patrol).sweep()
             return replace(swept, bypasses=swept.bypasses + rows)
     finally:

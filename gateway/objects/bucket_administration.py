@@ -4,7 +4,7 @@ from gateway.db import administration, bypasses, tombstones
 from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
 from gateway.objects.background.sweeper import Sweeper
-from gateway.objects.exchange import Call
+from gateway.objects.exchange import Exchange
 from gateway.objects.list_objects import Listings
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.s3.answers import NotSent, Rejected
@@ -47,7 +47,7 @@ class Administration:
         self._sweeper = sweeper
         self._observe = observe
 
-    async def administer(self, call: Call) -> None:
+    async def administer(self, call: Exchange) -> None:
         """Pass one request on, if its caller has the right to it."""
         request = call.request
         if not call.principal.admin:

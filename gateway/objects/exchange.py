@@ -13,17 +13,15 @@ from gateway.fencing.record import Attempt, Captured
 from gateway.fencing.rules import Fence
 from gateway.http.body import Body, ClientGone
 from gateway.http.head import Head
-from gateway.objects.body.intake import Intake, VerifiedBody, media_type_of
+from gateway.objects.body.intake import VerifiedBody, WriteBody, media_type_of
 from gateway.objects.protocol.effects import Deleted
 from gateway.objects.s3 import forwarded_headers, xml
-from gateway.objects.s3.answers import Applied, Headers
+from gateway.objects.s3.answers import Applied, RawHeaders
 from gateway.objects.s3.documents import MAX_DOCUMENT
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse
 from gateway.record.capture import NOTHING, Capture
-
-__all__ = ["Answer", "StoreResponse"]
 
 _HOP_BY_HOP = frozenset(
     {
@@ -53,7 +51,7 @@ _RENAMED = {
 }
 
 
-class Answer:
+class ResponseWriter:
     """The answer to one request."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
@@ -90,7 +88,7 @@ class Answer:
         """A delete that has taken effect, or found nothing."""
         await self._whole(204, [*left_by(deleted), *_fencing(resource, deleted.fence)], b"")
 
-    async def passed(self, status: int, headers: Headers, body: bytes, resource: str | None = None) -> None:
+    async def passed(self, status: int, headers: RawHeaders, body: bytes, resource: str | None = None) -> None:
         """What the store said, as it said it, but under the id of this request, also where an error names it."""
         fencing = [] if resource is None else _fencing(resource, None)
         kept = [pair for pair in _own(headers) if pair[0] != b"content-length"]
@@ -163,7 +161,7 @@ def left_by(deleted: Deleted) -> list[tuple[bytes, bytes]]:
     return kept
 
 
-def _own(headers: Headers) -> list[tuple[bytes, bytes]]:
+def _own(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
     kept = []
     for raw_name, value in headers:
         name = raw_name.lower()
@@ -191,7 +189,7 @@ def _is_tombstone(response: StoreResponse) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Exchange:
     """A request that is proven and classified.
 
     ``max_body`` is in bytes, decoded. ``hosted``: its bucket stands in the host, not in the path. ``capture``: what is
@@ -201,7 +199,7 @@ class Call:
     scope: Scope
     head: Head
     body: Body
-    answer: Answer
+    answer: ResponseWriter
     request: S3Request
     signature: VerifiedSignature
     max_body: int
@@ -224,14 +222,14 @@ class Call:
         path = f"/{self.request.raw_key}" if self.hosted else self.request.raw_path
         return f"{self.scope.get('scheme', 'http')}://{host}{path}"
 
-    def intake(self, max_size: int | None = None) -> Intake:
+    def intake(self, max_size: int | None = None) -> WriteBody:
         """The body, not asked for yet. Raises ``BodyTooLarge``, or ``StoreError`` for a head that cannot be right."""
         size = self.max_body if max_size is None else min(max_size, self.max_body)
         headers = [*self.head.headers, *((name.encode(), value.encode()) for name, value in self.request.hoisted)]
-        return Intake(self.body, headers, self.signature, size, self.capture)
+        return WriteBody(self.body, headers, self.signature, size, self.capture)
 
     async def document(self) -> VerifiedBody:
-        """Return a body that is a document of S3's, in memory. Raises what ``Intake.whole`` raises."""
+        """Return a body that is a document of S3's, in memory. Raises what ``WriteBody.whole`` raises."""
         intake = self.intake(MAX_DOCUMENT)
         await self.body.reserve(intake.length)
         return await intake.whole()

@@ -13,12 +13,12 @@ from typing import Protocol, TypeVar
 from gateway.db import tombstones, uploads
 from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
-from gateway.objects.exchange import Call
-from gateway.objects.protocol.effects import SIZE
+from gateway.objects.exchange import Exchange
+from gateway.objects.protocol.effects import TOMBSTONE_SIZE
 from gateway.objects.reads import is_tombstone, refuse_what_is_about_us
 from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import listing_pages, xml
-from gateway.objects.s3.listing_pages import COMMON_PREFIXES, Entry, Page
+from gateway.objects.s3.listing_pages import COMMON_PREFIXES, ListingEntry, ListingPage
 from gateway.objects.s3.operations import Operation
 from gateway.objects.store.client import StoreResponse, TextHeaders, path, query_of
 from gateway.objects.store.operations import Upstream
@@ -40,7 +40,7 @@ class _Veil(Protocol):
     async def any_in(self, bucket: str) -> bool:
         """Whether there may be anything of that kind in the bucket."""
 
-    async def among(self, bucket: str, entries: Sequence[Entry]) -> list[Entry]:
+    async def among(self, bucket: str, entries: Sequence[ListingEntry]) -> list[ListingEntry]:
         """Which of these entries are not to be seen."""
 
     async def below(self, bucket: str, prefixes: Sequence[str]) -> frozenset[str]:
@@ -55,15 +55,15 @@ class Listings:
         self._objects = _Tombstones(database, upstream)
         self._uploads = _OwnUploads(database)
 
-    async def list_objects(self, call: Call) -> None:
+    async def list_objects(self, call: Exchange) -> None:
         """ListObjects and ListObjectsV2, without tombstones."""
         await self._veiled(call, self._objects)
 
-    async def list_uploads(self, call: Call) -> None:
+    async def list_uploads(self, call: Exchange) -> None:
         """ListMultipartUploads, without those that stage a body."""
         await self._veiled(call, self._uploads)
 
-    async def list_versions(self, call: Call) -> None:
+    async def list_versions(self, call: Exchange) -> None:
         """ListObjectVersions. A tombstone is shown as what a delete leaves in a bucket with versions: a delete marker.
 
         It has a version id that can be deleted, and is part of the history. Once it is history nobody keeps a list of
@@ -71,8 +71,10 @@ class Listings:
         """
         request = call.request
 
-        async def shown(first: Page, _: listing_pages.Fetch) -> tuple[list[Entry], Page]:
-            suspects = [entry for entry in first.entries if entry.kind == listing_pages.VERSION and entry.size == SIZE]
+        async def shown(first: ListingPage, _: listing_pages.Fetch) -> tuple[list[ListingEntry], ListingPage]:
+            suspects = [
+                entry for entry in first.entries if entry.kind == listing_pages.VERSION and entry.size == TOMBSTONE_SIZE
+            ]
             buried = await self._objects.verified(request.bucket, suspects, lambda each: each.text("VersionId"))
             nameless = any(entry.text("VersionId") in ("", "null") for entry in buried)
             if nameless and not await self._ever_versioned(request.bucket):
@@ -93,14 +95,14 @@ class Listings:
         """Whether nothing is in the bucket that a client can see. Of older versions this says nothing."""
         return await self._is_hollow(self._objects, bucket, "")
 
-    async def _veiled(self, call: Call, veil: _Veil) -> None:
+    async def _veiled(self, call: Exchange, veil: _Veil) -> None:
         request = call.request
         if not await veil.any_in(request.bucket):
             await self._pass(call, await self._ask(request.bucket, request.query, request.headers))
             return
 
-        async def shown(first: Page, fetch: listing_pages.Fetch) -> tuple[list[Entry], Page]:
-            async def hidden(entries: Sequence[Entry]) -> set[Entry]:
+        async def shown(first: ListingPage, fetch: listing_pages.Fetch) -> tuple[list[ListingEntry], ListingPage]:
+            async def hidden(entries: Sequence[ListingEntry]) -> set[ListingEntry]:
                 return await self._hidden(veil, request.bucket, entries)
 
             return await listing_pages.filled(request.operation, first, fetch, hidden)
@@ -108,7 +110,9 @@ class Listings:
         await self._rewritten(call, shown)
 
     async def _rewritten(
-        self, call: Call, shown: Callable[[Page, listing_pages.Fetch], Awaitable[tuple[list[Entry], Page]]]
+        self,
+        call: Exchange,
+        shown: Callable[[ListingPage, listing_pages.Fetch], Awaitable[tuple[list[ListingEntry], ListingPage]]],
     ) -> None:
         """Answer with what ``shown`` makes of the first page, and of those it fetches after it."""
         request, parameters = call.request, dict(call.request.parameters)
@@ -134,12 +138,12 @@ class Listings:
         bucket: str,
         parameters: Mapping[str, str],
         headers: TextHeaders,
-        shown: Callable[[Page, listing_pages.Fetch], Awaitable[tuple[list[Entry], Page]]],
+        shown: Callable[[ListingPage, listing_pages.Fetch], Awaitable[tuple[list[ListingEntry], ListingPage]]],
         document: bytes | None = None,
     ) -> bytes:
         """The document to answer with. Without a first one, the client gets names as if they were not encoded."""
 
-        async def fetch(following: Mapping[str, str]) -> Page:
+        async def fetch(following: Mapping[str, str]) -> ListingPage:
             return await self._page(bucket, {**parameters, **following}, headers)
 
         first = await fetch({}) if document is None else await _read(document)
@@ -148,14 +152,14 @@ class Listings:
             return document
         return listing_pages.written(operation, first, entries, last, decode=document is None and first.encoded)
 
-    async def _hidden(self, veil: _Veil, bucket: str, entries: Sequence[Entry]) -> set[Entry]:
+    async def _hidden(self, veil: _Veil, bucket: str, entries: Sequence[ListingEntry]) -> set[ListingEntry]:
         """What a listing leaves out of a page: that itself, and prefixes below which there is nothing else."""
         known = [entry for entry in entries if _storable(entry.name)]
         hidden = await veil.among(bucket, [entry for entry in known if entry.kind != COMMON_PREFIXES])
         prefixes = [entry for entry in known if entry.kind == COMMON_PREFIXES]
         suspects = await veil.below(bucket, [entry.name for entry in prefixes]) if prefixes else frozenset()
 
-        async def hollow(entry: Entry) -> bool:
+        async def hollow(entry: ListingEntry) -> bool:
             return await self._is_hollow(veil, bucket, entry.name)
 
         suspected = [entry for entry in prefixes if entry.name in suspects]
@@ -177,7 +181,7 @@ class Listings:
                 return True
         return False
 
-    async def _page(self, bucket: str, parameters: Mapping[str, str], headers: TextHeaders = ()) -> Page:
+    async def _page(self, bucket: str, parameters: Mapping[str, str], headers: TextHeaders = ()) -> ListingPage:
         async with await self._ask(bucket, query_of(parameters), headers) as response:
             document = await response.read(_MAX_PAGE)
         if response.status != 200:
@@ -187,7 +191,7 @@ class Listings:
     async def _ask(self, bucket: str, query: str, headers: TextHeaders) -> StoreResponse:
         return await self._upstream.send("GET", f"/{bucket}", query, headers)
 
-    async def _pass(self, call: Call, response: StoreResponse) -> None:
+    async def _pass(self, call: Exchange, response: StoreResponse) -> None:
         await refuse_what_is_about_us(response)
         await call.answer.stream(call.request, response)
 
@@ -205,8 +209,8 @@ class _Tombstones:
     async def any_in(self, bucket: str) -> bool:
         return await tombstones.any_in(self._database, bucket)
 
-    async def among(self, bucket: str, entries: Sequence[Entry]) -> list[Entry]:
-        sized = [entry for entry in entries if entry.size in (SIZE, None) and _storable(entry.name)]
+    async def among(self, bucket: str, entries: Sequence[ListingEntry]) -> list[ListingEntry]:
+        sized = [entry for entry in entries if entry.size in (TOMBSTONE_SIZE, None) and _storable(entry.name)]
         if not sized:
             return []
         names = await tombstones.among(self._database, bucket, [entry.name for entry in sized])
@@ -216,11 +220,11 @@ class _Tombstones:
         return await tombstones.below(self._database, bucket, prefixes)
 
     async def verified(
-        self, bucket: str, entries: Iterable[Entry], version_of: Callable[[Entry], str] | None = None
-    ) -> list[Entry]:
+        self, bucket: str, entries: Iterable[ListingEntry], version_of: Callable[[ListingEntry], str] | None = None
+    ) -> list[ListingEntry]:
         """Those of them that are tombstones by their metadata. One that is gone by now was one, or is not there."""
 
-        async def is_one(entry: Entry) -> bool:
+        async def is_one(entry: ListingEntry) -> bool:
             query = "" if version_of is None else query_of({"versionId": version_of(entry) or "null"})
             async with await self._upstream.send("HEAD", path(bucket, path_of(entry.name)), query) as response:
                 if response.status == 404:
@@ -244,7 +248,7 @@ class _OwnUploads:
     async def any_in(self, bucket: str) -> bool:
         return await uploads.any_staged(self._database, bucket)
 
-    async def among(self, bucket: str, entries: Sequence[Entry]) -> list[Entry]:
+    async def among(self, bucket: str, entries: Sequence[ListingEntry]) -> list[ListingEntry]:
         ids = await uploads.staged_among(self._database, bucket, [entry.text("UploadId") for entry in entries])
         return [entry for entry in entries if entry.text("UploadId") in ids]
 
@@ -252,7 +256,7 @@ class _OwnUploads:
         return await uploads.staged_below(self._database, bucket, prefixes)
 
 
-async def _read(document: bytes) -> Page:
+async def _read(document: bytes) -> ListingPage:
     """The page. Of a large one, without holding other requests up."""
     large = len(document) >= _LARGE
     page = await asyncio.to_thread(listing_pages.read, document) if large else listing_pages.read(document)

@@ -16,27 +16,27 @@ from gateway.fencing.intent import Duplicates
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.http.body import Bodies, ClientGone
 from gateway.http.head import Head
-from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper
 from gateway.objects.bucket_administration import Administration
-from gateway.objects.exchange import Answer, Call
+from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.list_objects import Listings
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator
-from gateway.objects.protocol.effects import Barred, NotDone, Refused
+from gateway.objects.protocol.effects import Barred, FenceRefused, NotDone
 from gateway.objects.reads import Reads, ReadScope
 from gateway.objects.resource_rules import Resources
 from gateway.objects.run.runner import Runner
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.addressing import bucket_of_host
-from gateway.objects.s3.operations import Kind, Operation
+from gateway.objects.s3.operations import Operation, OperationKind
 from gateway.objects.s3.request import classify
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.amend import Amendments
 from gateway.objects.writes.copy import Copies, Sources
 from gateway.objects.writes.delete import Deletes
-from gateway.objects.writes.fenced_write import Writes, unavailable
-from gateway.objects.writes.form import Forms
+from gateway.objects.writes.fenced_write import FencedWrites, unavailable
+from gateway.objects.writes.form import FormUploads
 from gateway.objects.writes.multipart_upload import Uploads
 from gateway.objects.writes.put import Puts
 from gateway.observe.events import Observe
@@ -88,14 +88,14 @@ class ObjectPlane:
         )
         threshold = settings.threshold
         audit = Audit(database, observe, "objects")
-        writes = Writes(database, profiles, resources, self._runner, audit, admission, observe)
+        writes = FencedWrites(database, profiles, resources, self._runner, audit, admission, observe)
         sources = Sources(upstream)
         puts = Puts(database, upstream, writes, memory, threshold)
         uploads = Uploads(database, upstream, writes, sources, memory, threshold)
         copies = Copies(database, upstream, writes, puts, sources, memory, threshold)
         amendments = Amendments(upstream, writes)
         deletes = Deletes(writes, amendments)
-        self._forms = Forms(
+        self._forms = FormUploads(
             writes,
             puts,
             secret_of,
@@ -107,11 +107,11 @@ class ObjectPlane:
         )
         self._reads = Reads(upstream)
         self._scope = ReadScope(resources, profiles)
-        patrol = Patrol(database, upstream, resources, observe)
+        patrol = BypassScan(database, upstream, resources, observe)
         self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe, patrol)
         listings = Listings(database, upstream)
         self._administration = Administration(database, upstream, profiles, listings, self.sweeper, observe)
-        self._handlers: Mapping[Operation, Callable[[Call], Awaitable[None]]] = {
+        self._handlers: Mapping[Operation, Callable[[Exchange], Awaitable[None]]] = {
             Operation.PUT_OBJECT: puts.put,
             Operation.POST_OBJECT: self._forms.refuse,
             Operation.COPY_OBJECT: copies.copy,
@@ -130,7 +130,7 @@ class ObjectPlane:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = Answer(scope, send)
+        answer = ResponseWriter(scope, send)
         try:
             sent = Head.of(scope)
             head = RequestHead(sent.method, sent.raw_path, sent.query_string, sent.headers)
@@ -149,7 +149,7 @@ class ObjectPlane:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-    async def _serve(self, head: RequestHead, scope: Scope, receive: Receive, answer: Answer) -> None:
+    async def _serve(self, head: RequestHead, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
         """A request that is signed in its head."""
         signature = sigv4.verify(head, self._secret_of, self._clock())
         scope["state"]["caller"] = signature.principal.name
@@ -157,7 +157,7 @@ class ObjectPlane:
         await self._scope.check(request, signature.principal.grant)
         settings, hosted = self._settings, bucket_of_host(head.headers, self._settings.domains) is not None
         body = self._bodies.of(scope, receive)
-        call = Call(
+        call = Exchange(
             scope, Head.of(scope), body, answer, request, signature, settings.max_body, hosted, settings.capture
         )
         try:
@@ -171,15 +171,15 @@ class ObjectPlane:
         Returns what the fence says; nothing is recorded here. Raises ``Unavailable`` while something is unsettled.
         """
         outcome = await self._runner.run(generator.barrier(resource, presented, caller))
-        if isinstance(outcome, Barred | Refused):
+        if isinstance(outcome, Barred | FenceRefused):
             return outcome.decision, outcome.fence
         assert isinstance(outcome, NotDone)
         raise unavailable(outcome, f"The barrier does not stand yet: {outcome.reason}.")
 
-    def _handler(self, operation: Operation) -> Callable[[Call], Awaitable[None]]:
+    def _handler(self, operation: Operation) -> Callable[[Exchange], Awaitable[None]]:
         """Whoever is in charge. Only what is known to change nothing may pass without one of its own."""
-        if operation.kind is Kind.READ and operation not in self._handlers:
+        if operation.kind is OperationKind.READ and operation not in self._handlers:
             return self._reads.read
-        if operation.kind is Kind.ADMINISTRATION:
+        if operation.kind is OperationKind.ADMINISTRATION:
             return self._administration.administer
         return self._handlers[operation]

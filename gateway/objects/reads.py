@@ -6,13 +6,13 @@ from gateway.auth.principal import Grant
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import StoreError
 from gateway.fencing.resource import covers, includes, overlap
-from gateway.objects.exchange import Answer, Call
+from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.resource_rules import Resources
 from gateway.objects.s3 import bucket_profile
 from gateway.objects.s3.answers import Rejected, of_write
 from gateway.objects.s3.bucket_profile import KEYS
-from gateway.objects.s3.operations import Kind, Level, Operation
+from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse
 from gateway.objects.store.operations import Upstream
@@ -40,7 +40,7 @@ class Reads:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
-    async def read(self, call: Call) -> None:
+    async def read(self, call: Exchange) -> None:
         """Pass one read through."""
         request = call.request
         if request.operation in _BESIDE:
@@ -50,7 +50,7 @@ class Reads:
         await refuse_what_is_about_us(response)
         await call.answer.stream(request, response, hosted=call.hosted)
 
-    async def preflight(self, head: RequestHead, bucket: str, key: str, answer: Answer) -> None:
+    async def preflight(self, head: RequestHead, bucket: str, key: str, answer: ResponseWriter) -> None:
         """What a browser asks ahead of a page's request: whether the bucket's CORS rules allow that. Never signed."""
         asked = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in head.headers]
         headers = [pair for pair in asked if pair[0] in _PREFLIGHT]
@@ -113,7 +113,7 @@ class ReadScope:
         if request.source is not None:
             await self._check_key(grant, request.source.bucket, request.source.key)
         operation = request.operation
-        if operation.kind is not Kind.READ:
+        if operation.kind is not OperationKind.READ:
             return
         if operation.level is Level.OBJECT:
             await self._check_key(grant, request.bucket, request.key)

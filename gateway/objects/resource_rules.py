@@ -19,7 +19,7 @@ _ANY, _REST = "\0", "\1"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ObjectTarget:
     """What a write to one key is fenced by. ``rule``: the pattern of the rule that says so."""
 
     resource: str
@@ -29,7 +29,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class KeyRule:
     """Keys that match a pattern, and how they map to resources. ``mode`` and ``equal`` None: the general setting."""
 
     pattern: re.Pattern[str]
@@ -140,12 +140,14 @@ def _pattern(match: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
 class Resources:
     """All object rules, in their order: the first that matches decides. ``mode`` and ``equal`` hold in general."""
 
-    def __init__(self, rules: Iterable[Rule] = (), *, mode: Mode = Mode.ENFORCE, equal: Equal = Equal.ACCEPT) -> None:
+    def __init__(
+        self, rules: Iterable[KeyRule] = (), *, mode: Mode = Mode.ENFORCE, equal: Equal = Equal.ACCEPT
+    ) -> None:
         self._rules = tuple(rules)
         self._default = Template.parse(DEFAULT_TEMPLATE)
         self._mode, self._equal = mode, equal
 
-    def target(self, bucket: str, key: str, named: str | None = None) -> Target:
+    def target(self, bucket: str, key: str, named: str | None = None) -> ObjectTarget:
         """What fences ``key``. ``named`` is what Fencing-Resource says, in canonical form; it can only say the same.
 
         Raises ``ResourceMismatch`` where it says something else, ``ResourceMalformed`` where the name gets too long.
@@ -170,9 +172,9 @@ class Resources:
                     return
         yield _below(self._default, bucket, prefix, {})
 
-    def _derived(self, bucket: str, key: str) -> Target:
+    def _derived(self, bucket: str, key: str) -> ObjectTarget:
         for rule in self._rules:
             resource = rule.resource(bucket, key)
             if resource is not None:
-                return Target(resource, rule.mode or self._mode, rule.equal or self._equal, rule.match)
-        return Target(_name(self._default, bucket, key, {}), self._mode, self._equal)
+                return ObjectTarget(resource, rule.mode or self._mode, rule.equal or self._equal, rule.match)
+        return ObjectTarget(_name(self._default, bucket, key, {}), self._mode, self._equal)

@@ -18,7 +18,7 @@ from gateway.objects.resource_rules import Resources
 from gateway.objects.run.bypass_check import etag_of, evidence
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.answers import Found, Unknown, unquoted
-from gateway.objects.s3.listing_pages import Entry
+from gateway.objects.s3.listing_pages import ListingEntry
 from gateway.objects.store.client import query_of
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, Observe, SweepFailed
@@ -38,11 +38,11 @@ _SPACE, _BEFORE_SURROGATES, _AFTER_SURROGATES = 0x20, 0xD7FF, 0xE000
 class _Listed:
     """A page of the store's: its objects by their keys. ``last``: the key it ends with, None where nothing follows."""
 
-    objects: dict[str, Entry]
+    objects: dict[str, ListingEntry]
     last: str | None
 
 
-class Patrol:
+class BypassScan:
     """Goes round all buckets of one store."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Patrol:
 
         return sum(await asyncio.gather(*(examined(row) for row in suspects)))
 
-    async def _examined(self, bucket: str, row: Remembered, entry: Entry | None) -> bool:
+    async def _examined(self, bucket: str, row: Remembered, entry: ListingEntry | None) -> bool:
         """Ask for the key itself, and record what is there if it still is not what is remembered."""
         state = await self._upstream.head(bucket, quote(row.key, safe="/"))
         if isinstance(state, Unknown) or etag_of(state) == row.etag or (isinstance(state, Found) and state.tombstone):
@@ -158,11 +158,11 @@ class Patrol:
             return None
 
 
-def _etag(entry: Entry | None) -> str | None:
+def _etag(entry: ListingEntry | None) -> str | None:
     return None if entry is None else unquoted(entry.text("ETag").strip())
 
 
-def _owner(entry: Entry | None) -> str | None:
+def _owner(entry: ListingEntry | None) -> str | None:
     """Whoever the store says owns the object."""
     if entry is None:
         return None

@@ -22,18 +22,18 @@ from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.intent import Announcement, Duplicates, Intent
 from gateway.fencing.record import SWEEPER
 from gateway.fencing.rules import Mode
-from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator, settling
 from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
-from gateway.objects.run.runner import Amendment, Payload, Runner, path_of
+from gateway.objects.run.runner import Amendment, OperationPayload, Runner, path_of
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.fenced_write import refusal_of_store
 from gateway.observe.events import Observe, SweepFailed, TombstoneSwept, UploadSwept
 
 LEFT_BEHIND = timedelta(minutes=15)
 """An upload of the gateway's own that nobody has touched for so long belongs to nobody any more."""
-FORSAKEN = timedelta(hours=1)
+DEAD_AFTER = timedelta(hours=1)
 """A mutation that was announced so long ago is dead: twice as long as the longest signature and its margin."""
 
 _BATCH = 100
@@ -41,7 +41,7 @@ _MOST_BATCHES = 10
 _CONDITIONS = 5000
 _AT_A_TIME = 8
 _GRACE = 5.0  # seconds
-_UNCONDITIONAL = Payload(amendment=Amendment("DELETE"))
+_UNCONDITIONAL = OperationPayload(amendment=Amendment("DELETE"))
 
 Item = TypeVar("Item")
 
@@ -67,7 +67,7 @@ class Sweeper:
         profiles: Profiles,
         runner: Runner,
         observe: Observe,
-        patrol: Patrol | None = None,
+        patrol: BypassScan | None = None,
     ) -> None:
         self._database = database
         self._upstream = upstream
@@ -145,7 +145,7 @@ class Sweeper:
             grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=SWEEPER, mode=Mode.OBSERVE
         )
         steps = generator.sweep(write, conditional_delete=conditional)
-        outcome = await self._runner.run(steps, Payload() if conditional else _UNCONDITIONAL)
+        outcome = await self._runner.run(steps, OperationPayload() if conditional else _UNCONDITIONAL)
         match outcome:
             case Deleted(applied=None):  # there was none
                 return False
@@ -189,7 +189,7 @@ class Sweeper:
     async def _sweep_intents(self) -> int:
         now = await self._database.now()
         pending = await intents.all_pending(self._database, _BATCH)
-        old = [intent for intent in pending if now - intent.signed_at > FORSAKEN]
+        old = [intent for intent in pending if now - intent.signed_at > DEAD_AFTER]
         return await self._each(old, self._sweep_intent, lambda intent: f"{intent.bucket}/{intent.key}")
 
     async def _sweep_intent(self, intent: Intent) -> bool:

@@ -16,7 +16,7 @@ from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.fencing.record import Captured
 from gateway.http.body import Arrivals, ClientGone
 from gateway.objects.body.checksums import Declared, Proof, Verification
-from gateway.objects.body.intake import BEGINNING_PATIENCE, Beginning, VerifiedBody, whole
+from gateway.objects.body.intake import CAPTURE_TIMEOUT, CaptureBuffer, VerifiedBody, whole
 from gateway.record.capture import NOTHING, Capture
 
 MEDIA_TYPE = "multipart/form-data"
@@ -181,7 +181,7 @@ def _text(raw: bytes, what: str) -> str:
 _MOST_AROUND_THE_FILE = 4 * MAX_FIELD_BYTES
 
 
-class FormIntake:
+class FormBody:
     """One form. ``headers`` are the request's, ``max_size`` is that of the file in bytes.
 
     Ask for the fields first, then say what the file has to be, then take it in. Raises ``BodyTooLarge``, or
@@ -196,7 +196,7 @@ class FormIntake:
         capture: Capture = NOTHING,
     ) -> None:
         received = tuple(headers)
-        self._kept = Beginning(capture, "")
+        self._kept = CaptureBuffer(capture, "")
         self._arrivals = arrivals
         self._parser = FormParser(_one(received, b"content-type") or "")
         self._left = _length(_one(received, b"content-length"))
@@ -252,7 +252,7 @@ class FormIntake:
     async def beginning(self) -> Captured | None:
         """What is kept of a file that nobody wants any more: as much of that as comes in a moment."""
         with suppress(GatewayError, ClientGone, TimeoutError):
-            async with asyncio.timeout(BEGINNING_PATIENCE), aclosing(self.chunks()) as pieces:
+            async with asyncio.timeout(CAPTURE_TIMEOUT), aclosing(self.chunks()) as pieces:
                 while not self._kept.is_full and await anext(pieces, None) is not None:
                     pass
         return self._kept.captured(self._kept.seen + self._left)

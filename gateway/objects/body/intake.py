@@ -99,11 +99,11 @@ def _length(headers: Mapping[str, str], *, framed: bool) -> int:
     return int(value)
 
 
-BEGINNING_PATIENCE = 1.0
+CAPTURE_TIMEOUT = 1.0
 """Seconds for the beginning of a body that is kept of a write which is refused already."""
 
 
-class Beginning:
+class CaptureBuffer:
     """The beginning of a body, as much as is to be kept of it, and no more."""
 
     def __init__(self, capture: Capture, media_type: str) -> None:
@@ -132,7 +132,7 @@ def media_type_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return next((value.decode("latin-1") for name, value in headers if name == b"content-type"), "")
 
 
-class Intake:
+class WriteBody:
     """The body of one request.
 
     ``headers`` are the request's, ``max_size`` is in bytes, decoded. Raises ``BodyTooLarge``, or ``StoreError`` for a
@@ -149,7 +149,7 @@ class Intake:
     ) -> None:
         """``capture``: what is to be kept of the body, should its write be refused."""
         headers = tuple(headers)
-        self._kept = Beginning(capture, media_type_of(headers) if capture.most else "")
+        self._kept = CaptureBuffer(capture, media_type_of(headers) if capture.most else "")
         self._arrivals = arrivals
         self._inspection = Inspection(headers, sha256=signature.sha256, signatures=signature.chunks, max_size=max_size)
         self._proof: Proof | None = None
@@ -206,7 +206,7 @@ class Intake:
     async def beginning(self) -> Captured | None:
         """What is kept of a body that nobody has asked for, and nobody will: as much of that as comes in a moment."""
         with suppress(GatewayError, ClientGone, TimeoutError):
-            async with asyncio.timeout(BEGINNING_PATIENCE), aclosing(self._decoded()) as pieces:
+            async with asyncio.timeout(CAPTURE_TIMEOUT), aclosing(self._decoded()) as pieces:
                 while not self._kept.is_full and (piece := await anext(pieces, None)) is not None:
                     self._kept.add(piece)
         return self._kept.captured(self.length)

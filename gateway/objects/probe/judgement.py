@@ -20,8 +20,8 @@ from gateway.objects.s3.bucket_profile import (
     KEYS,
     PUT_CONDITIONS,
     REQUIRED,
-    Finding,
     Probe,
+    ProbeFinding,
     Profile,
 )
 
@@ -63,7 +63,7 @@ _CONSEQUENCES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """One observation. ``complaint`` is None where the bucket did what it should."""
 
     probe: Probe
@@ -100,42 +100,44 @@ class Etags:
         return set(self.multipart) == {self.multipart_predicted}
 
 
-def of_trial(probe: Probe, condition: str, answer: WriteAnswer, *, holds: bool) -> Seen:
+def of_trial(probe: Probe, condition: str, answer: WriteAnswer, *, holds: bool) -> Observation:
     """Judge one write whose condition, put into words by ``condition``, held or did not hold."""
     match answer:
         case Applied() if not holds:
-            return Seen(probe, f"{condition} was ignored: the write was accepted")
+            return Observation(probe, f"{condition} was ignored: the write was accepted")
         case NotApplied(status, _) if holds:
-            return Seen(probe, f"{condition} was refused with {status} although it holds")
+            return Observation(probe, f"{condition} was refused with {status} although it holds")
         case Rejected(status, code, _):
-            return Seen(probe, f"{condition} is not supported: {status} {code}")
+            return Observation(probe, f"{condition} is not supported: {status} {code}")
         case _:
-            return Seen(probe, None)
+            return Observation(probe, None)
 
 
-def of_race(probe: Probe, before: str | None, contenders: Sequence[Contender], after: HeadAnswer) -> Seen:
+def of_race(probe: Probe, before: str | None, contenders: Sequence[Contender], after: HeadAnswer) -> Observation:
     """Judge concurrent writes that were all conditioned on the ETag ``before`` (None: absence).
 
     At most one may win, and what stands there afterwards must be its. Deletes count as one: the second changes nothing.
     """
     winners = {contender.write_id for contender in contenders if isinstance(contender.answer, Applied)}
     if len(winners) > 1:
-        return Seen(probe, f"{len(winners)} of {len(contenders)} concurrent writes with one condition were accepted")
+        return Observation(
+            probe, f"{len(winners)} of {len(contenders)} concurrent writes with one condition were accepted"
+        )
     lost = {each.write_id for each in contenders if lost_race(each.answer)}
     standing = after.write_id if isinstance(after, Found) else None
     unchanged = before == (after.etag if isinstance(after, Found) else None)
     if winners and standing not in winners:
-        return Seen(probe, "another write than the one that was accepted took effect")
+        return Observation(probe, "another write than the one that was accepted took effect")
     if not winners and not unchanged and standing not in lost:
-        return Seen(probe, "a write that was refused took effect")
-    return Seen(probe, None)
+        return Observation(probe, "a write that was refused took effect")
+    return Observation(probe, None)
 
 
-def of_state(probe: Probe, state: HeadAnswer, write_id: str | None) -> Seen:
+def of_state(probe: Probe, state: HeadAnswer, write_id: str | None) -> Observation:
     """Judge what stands at a key after refused writes: still that of the last accepted one (None: nothing)."""
     standing = state.write_id if isinstance(state, Found) else None
     undisturbed = isinstance(state, Missing) if write_id is None else standing == write_id
-    return Seen(probe, None if undisturbed else "a write that was refused took effect")
+    return Observation(probe, None if undisturbed else "a write that was refused took effect")
 
 
 def says_nothing(answer: WriteAnswer) -> bool:
@@ -145,7 +147,7 @@ def says_nothing(answer: WriteAnswer) -> bool:
 
 def of_spelling(
     probe: Probe, plain: str, standing: WriteAnswer, others: Mapping[str, WriteAnswer], *, undisturbed: bool
-) -> Iterable[Seen]:
+) -> Iterable[Observation]:
     """Judge writes of the key ``plain`` and then of ``others``, each on the condition that there is no object.
 
     Kept apart, all of them take effect, and what stands at the plain key afterwards is ``undisturbed``. The keys are
@@ -153,17 +155,17 @@ def of_spelling(
     """
     shown = ascii(plain.format(""))
     if not isinstance(standing, Applied):
-        yield Seen(probe, f"cannot be tried: {shown} is answered with {_said(standing)}")
+        yield Observation(probe, f"cannot be tried: {shown} is answered with {_said(standing)}")
         return
     for template, answer in others.items():
         key = ascii(template.format(""))
         match answer:
             case Applied():
-                yield Seen(probe, None if undisturbed else f"a write of {key} was one of {shown}")
+                yield Observation(probe, None if undisturbed else f"a write of {key} was one of {shown}")
             case NotApplied(status, _) if status != 404:
-                yield Seen(probe, f"{key} is taken for {shown}")
+                yield Observation(probe, f"{key} is taken for {shown}")
             case _:
-                yield Seen(probe, f"cannot be told: {key} is answered with {_said(answer)}")
+                yield Observation(probe, f"cannot be told: {key} is answered with {_said(answer)}")
 
 
 def _said(answer: WriteAnswer) -> str:
@@ -176,16 +178,16 @@ def _said(answer: WriteAnswer) -> str:
             return "success"
 
 
-def of_reading(state: HeadAnswer, etag: str | None, write_id: str) -> Seen:
+def of_reading(state: HeadAnswer, etag: str | None, write_id: str) -> Observation:
     """Judge what HEAD says right after an accepted write."""
     if not isinstance(state, Found):
-        return Seen(Probe.READ_BACK, "an object that was just written is not there")
+        return Observation(Probe.READ_BACK, "an object that was just written is not there")
     if state.etag != etag:
-        return Seen(Probe.READ_BACK, "HEAD shows another ETag than the write was answered with")
-    return Seen(Probe.READ_BACK, None if state.write_id == write_id else "the metadata of a write is not kept")
+        return Observation(Probe.READ_BACK, "HEAD shows another ETag than the write was answered with")
+    return Observation(Probe.READ_BACK, None if state.write_id == write_id else "the metadata of a write is not kept")
 
 
-def conclude(seen: Iterable[Seen], etags: Etags) -> Profile:
+def conclude(seen: Iterable[Observation], etags: Etags) -> Profile:
     """The profile that follows from everything that was seen. What was never seen to work does not count as working."""
     observations = [*seen, *_of_etags(etags)]
     findings = tuple(_finding(probe, [each for each in observations if each.probe is probe], etags) for probe in Probe)
@@ -205,24 +207,26 @@ def conclude(seen: Iterable[Seen], etags: Etags) -> Profile:
     )
 
 
-def _of_etags(etags: Etags) -> Iterable[Seen]:
+def _of_etags(etags: Etags) -> Iterable[Observation]:
     if etags.plain:
         wrong = (
             None if etags.unique or etags.plain_right else "the same bytes have the same ETag, which is not their MD5"
         )
-        yield Seen(Probe.ETAG_OF_PUT, wrong)
+        yield Observation(Probe.ETAG_OF_PUT, wrong)
     if etags.multipart:
         right = etags.unique or (etags.multipart_right and not set(etags.multipart) & set(etags.plain))
-        yield Seen(Probe.ETAG_OF_MULTIPART, None if right else "an upload in one part has an ETag that cannot be told")
+        yield Observation(
+            Probe.ETAG_OF_MULTIPART, None if right else "an upload in one part has an ETag that cannot be told"
+        )
 
 
-def _finding(probe: Probe, seen: Collection[Seen], etags: Etags) -> Finding:
+def _finding(probe: Probe, seen: Collection[Observation], etags: Etags) -> ProbeFinding:
     complaint = next((each.complaint for each in seen if each.complaint is not None), None)
     if not seen:
         complaint = "not tried, because a probe before it failed"
     if complaint is not None:
-        return Finding(probe, passed=False, detail=complaint, consequence=_CONSEQUENCES[probe])
-    return Finding(probe, passed=True, detail=_praise(probe, etags))
+        return ProbeFinding(probe, passed=False, detail=complaint, consequence=_CONSEQUENCES[probe])
+    return ProbeFinding(probe, passed=True, detail=_praise(probe, etags))
 
 
 def _praise(probe: Probe, etags: Etags) -> str:

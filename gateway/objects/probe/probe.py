@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.objects.probe import judgement
-from gateway.objects.probe.judgement import Contender, Etags, Seen
-from gateway.objects.probe.scratch_keys import PREFIX, Scratch, Upload, Written, conclusive
+from gateway.objects.probe.judgement import Contender, Etags, Observation
+from gateway.objects.probe.scratch_keys import PREFIX, ScratchKeys, ScratchUpload, ScratchWrite, conclusive
 from gateway.objects.s3 import bucket_profile
 from gateway.objects.s3.answers import Applied, Found, NotApplied, Rejected, WriteAnswer
 from gateway.objects.s3.bucket_profile import COMPLETE_CONDITIONS, DELETE_CONDITION, SPELLINGS, Probe, Profile
@@ -38,7 +38,7 @@ _LARGE = 256 * 1024
 _BODY = b"the same bytes, several times\n"
 _WRONG = "00000000000000000000000000000000"
 
-Entry: TypeAlias = Callable[[], Coroutine[Any, Any, Contender]]
+Racer: TypeAlias = Callable[[], Coroutine[Any, Any, Contender]]
 
 
 async def probe(upstream: Upstream, bucket: str, signed_at: SignedAt) -> Profile:
@@ -47,7 +47,7 @@ async def probe(upstream: Upstream, bucket: str, signed_at: SignedAt) -> Profile
     Raises ``StoreError`` where the store does not let the gateway write there (NoSuchBucket, AccessDenied), and
     ``Unavailable`` where it does not answer clearly: then nothing is known, and it must be tried again.
     """
-    scratch = Scratch(upstream, bucket, await signed_at())
+    scratch = ScratchKeys(upstream, bucket, await signed_at())
     try:
         async with asyncio.timeout(_TIME_LIMIT):
             return await _Examination(scratch).run()
@@ -111,9 +111,9 @@ class Profiles:
 class _Examination:
     """One probe under way: what was seen so far."""
 
-    def __init__(self, scratch: Scratch) -> None:
+    def __init__(self, scratch: ScratchKeys) -> None:
         self._scratch = scratch
-        self._seen: list[Seen] = []
+        self._seen: list[Observation] = []
         self._plain: list[str] = []
         self._multipart: list[str] = []
 
@@ -144,7 +144,7 @@ class _Examination:
         await self._put(Probe.PUT_IF_MATCH, name, _WRONG, "If-Match with another ETag", holds=False)
         self._seen.append(judgement.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
 
-    async def _rewrite(self, name: str, etag: str) -> Written:
+    async def _rewrite(self, name: str, etag: str) -> ScratchWrite:
         """If-Match with the right ETag, as RFC 9110 has it; some releases of Ceph know it without quotes only."""
         written = await self._scratch.put(name, _BODY, expected=etag)
         quoted = not isinstance(written.answer, NotApplied)
@@ -152,7 +152,7 @@ class _Examination:
             self._scratch.drop_quotes()
             written = await self._scratch.put(name, _BODY, expected=etag)
         refused = None if quoted else "If-Match in quotation marks is refused with 412 although it holds"
-        self._seen.append(Seen(Probe.QUOTED_CONDITIONS, refused))
+        self._seen.append(Observation(Probe.QUOTED_CONDITIONS, refused))
         self._note(Probe.PUT_IF_MATCH, written, "If-Match", holds=True)
         return written
 
@@ -195,7 +195,7 @@ class _Examination:
     async def _race_completions(self, name: str) -> None:
         etag = await self._etag(name)
         uploads = [await self._scratch.start(name, _unique()) for _ in range(_UPLOADS)]
-        entries = [_completion(self._scratch, each, etag) for each in uploads if isinstance(each, Upload)]
+        entries = [_completion(self._scratch, each, etag) for each in uploads if isinstance(each, ScratchUpload)]
         await self._race(Probe.COMPLETE_RACE, name, etag, [*entries, *self._writers(name, etag, _UPLOADS)])
 
     async def _try_deletes(self) -> None:
@@ -229,7 +229,7 @@ class _Examination:
         first, open_ended = await self._spelled("first")
         self._seen += (await self._spelled("second"))[0] if open_ended else first
 
-    async def _spelled(self, folder: str) -> tuple[list[Seen], bool]:
+    async def _spelled(self, folder: str) -> tuple[list[Observation], bool]:
         """Keys in each spelling; whether something was answered that says nothing about them.
 
         Raises ``Unavailable`` where the store does not take writes at present.
@@ -238,7 +238,7 @@ class _Examination:
         plain = await self._occupied((each.plain for each in SPELLINGS.values()), folder)
         others = await self._occupied((other for each in SPELLINGS.values() for other in each.others), folder)
         undisturbed = {key for key in plain if await self._stands(key.format(f"{folder}/"), plain[key])}
-        seen: list[Seen] = []
+        seen: list[Observation] = []
         for kind, each in SPELLINGS.items():
             answers = {other: others[other].answer for other in each.others}
             standing = plain[each.plain].answer
@@ -260,20 +260,20 @@ class _Examination:
 
     async def _put(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True
-    ) -> Written:
+    ) -> ScratchWrite:
         """A PutObject of the same bytes as ever."""
         written = await self._scratch.put(name, _BODY, expected=expected)
         self._note(kind, written, condition, holds=holds)
         return written
 
-    def _note(self, kind: Probe, written: Written, condition: str, *, holds: bool) -> None:
+    def _note(self, kind: Probe, written: ScratchWrite, condition: str, *, holds: bool) -> None:
         self._seen.append(judgement.of_trial(kind, condition, written.answer, holds=holds))
         if written.etag is not None:
             self._plain.append(written.etag)
 
     async def _complete(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True
-    ) -> Written | None:
+    ) -> ScratchWrite | None:
         upload = await self._scratch.start(name, _BODY)
         if isinstance(upload, Rejected):
             self._seen.append(judgement.of_trial(kind, "A multipart upload", upload, holds=holds))
@@ -282,7 +282,7 @@ class _Examination:
         self._seen.append(judgement.of_trial(kind, condition, written.answer, holds=holds))
         return written
 
-    async def _race(self, kind: Probe, name: str, before: str | None, entries: Sequence[Entry]) -> None:
+    async def _race(self, kind: Probe, name: str, before: str | None, entries: Sequence[Racer]) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(entry()) for entry in entries]
         contenders = [task.result() for task in tasks]
@@ -291,7 +291,7 @@ class _Examination:
                 conclusive(contender.answer)
         self._seen.append(judgement.of_race(kind, before, contenders, await self._scratch.head(name)))
 
-    def _writers(self, name: str, expected: str | None, count: int = _WRITERS) -> list[Entry]:
+    def _writers(self, name: str, expected: str | None, count: int = _WRITERS) -> list[Racer]:
         """Writers of different bytes on one condition, those with the large bodies first."""
         bodies = [_unique().ljust(_LARGE if 2 * number < count else 0) for number in range(count)]
         return [_putting(self._scratch, name, body, expected) for body in bodies]
@@ -325,9 +325,9 @@ def _unique() -> bytes:
     return f"{uuid4()}\n".encode()
 
 
-def _putting(scratch: Scratch, name: str, body: bytes, expected: str | None) -> Entry:
+def _putting(scratch: ScratchKeys, name: str, body: bytes, expected: str | None) -> Racer:
     return lambda: scratch.contend(name, body, expected=expected)
 
 
-def _completion(scratch: Scratch, upload: Upload, expected: str) -> Entry:
+def _completion(scratch: ScratchKeys, upload: ScratchUpload, expected: str) -> Racer:
     return lambda: scratch.contend_upload(upload, expected=expected)

@@ -18,7 +18,7 @@ from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 PREFIX = ".fencing-gateway/probe/"
 
 # Some stores take one write a second for each key, and say so: R2 does.
-_PATIENCE = 3
+_ATTEMPTS = 3
 _PAUSE = 1.1
 _CLEARING = 10.0
 _MAX_LISTING = 4 * 1024 * 1024
@@ -26,7 +26,7 @@ _READ_ADVICE = "The gateway needs s3:GetObject and, to be told of absence, s3:Li
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ScratchWrite:
     """A write and the store's answer to it."""
 
     write_id: str
@@ -39,7 +39,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class ScratchUpload:
     """A multipart upload of one part that only has to be completed."""
 
     key: str
@@ -48,7 +48,7 @@ class Upload:
     write_id: str
 
 
-class Scratch:
+class ScratchKeys:
     """One probe's place in a bucket. ``signed_at`` is the database's time; it signs everything the probe writes."""
 
     def __init__(self, upstream: Upstream, bucket: str, signed_at: datetime) -> None:
@@ -63,15 +63,15 @@ class Scratch:
         """Send If-Match to this bucket without quotation marks from now on."""
         self._upstream.drop_quotes(self._bucket)
 
-    async def put(self, name: str, body: bytes, *, expected: str | None) -> Written:
+    async def put(self, name: str, body: bytes, *, expected: str | None) -> ScratchWrite:
         """A conditional PutObject. Raises ``Unavailable`` where the outcome is not known, ``StoreError`` where the
         gateway may not write to the bucket, or there is none.
         """
 
-        async def send() -> Written:
+        async def send() -> ScratchWrite:
             return await self._put(name, body, expected)
 
-        written = await _patiently(send)
+        written = await _with_retries(send)
         if isinstance(written.answer, Rejected) and written.answer.status in (401, 403, 404):
             raise StoreError(written.answer.code, written.answer.status, written.answer.message)
         return written
@@ -88,7 +88,7 @@ class Scratch:
         written = await self._put_at(_raw(template.format(f"{self._prefix}{folder}/")), b"", None)
         return Contender(written.write_id, written.answer)
 
-    async def start(self, name: str, body: bytes) -> Upload | Rejected:
+    async def start(self, name: str, body: bytes) -> ScratchUpload | Rejected:
         """An upload with its part in place. Raises ``Unavailable``."""
         key, write_id = self._key(name), uuid4().hex
         started = await self._upstream.create_multipart(
@@ -104,17 +104,17 @@ class Scratch:
         )
         if isinstance(part, NotSent | Unknown):
             raise _inconclusive(part.reason)
-        return Upload(key, started.upload_id, part.etag, write_id) if isinstance(part, Uploaded) else part
+        return ScratchUpload(key, started.upload_id, part.etag, write_id) if isinstance(part, Uploaded) else part
 
-    async def complete(self, upload: Upload, *, expected: str | None) -> Written:
+    async def complete(self, upload: ScratchUpload, *, expected: str | None) -> ScratchWrite:
         """A conditional CompleteMultipartUpload. Raises ``Unavailable``."""
 
-        async def send() -> Written:
-            return Written(upload.write_id, await self._complete(upload, expected))
+        async def send() -> ScratchWrite:
+            return ScratchWrite(upload.write_id, await self._complete(upload, expected))
 
-        return await _patiently(send)
+        return await _with_retries(send)
 
-    async def contend_upload(self, upload: Upload, *, expected: str | None) -> Contender:
+    async def contend_upload(self, upload: ScratchUpload, *, expected: str | None) -> Contender:
         """A conditional CompleteMultipartUpload in a race; its answer may be anything."""
         return Contender(upload.write_id, await self._complete(upload, expected))
 
@@ -161,18 +161,18 @@ class Scratch:
                 for key, version_id in listed:
                     group.create_task(self._remove(_raw(key), query_of({"versionId": version_id})))
 
-    async def _put(self, name: str, body: bytes, expected: str | None) -> Written:
+    async def _put(self, name: str, body: bytes, expected: str | None) -> ScratchWrite:
         return await self._put_at(self._key(name), body, expected)
 
-    async def _put_at(self, key: str, body: bytes, expected: str | None) -> Written:
+    async def _put_at(self, key: str, body: bytes, expected: str | None) -> ScratchWrite:
         write_id = uuid4().hex
         self._written.add(key)
         answer = await self._upstream.put(
             self._bucket, key, body, _metadata(write_id), expected=expected, signed_at=self._signed_at
         )
-        return Written(write_id, answer)
+        return ScratchWrite(write_id, answer)
 
-    async def _complete(self, upload: Upload, expected: str | None) -> WriteAnswer:
+    async def _complete(self, upload: ScratchUpload, expected: str | None) -> WriteAnswer:
         self._written.add(upload.key)
         answer = await self._upstream.complete_multipart(
             self._bucket,
@@ -218,9 +218,9 @@ def conclusive(answer: WriteAnswer) -> WriteAnswer:
     return answer
 
 
-async def _patiently(send: Callable[[], Awaitable[Written]]) -> Written:
+async def _with_retries(send: Callable[[], Awaitable[ScratchWrite]]) -> ScratchWrite:
     """Send again what the store refuses for now because of the writes just before."""
-    for _ in range(_PATIENCE):
+    for _ in range(_ATTEMPTS):
         written = await send()
         conclusive(written.answer)
         if not (isinstance(written.answer, Rejected) and written.answer.status == 429):

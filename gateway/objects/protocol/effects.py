@@ -17,7 +17,7 @@ from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.objects.s3.answers import Applied, HeadAnswer, Rejected, WriteAnswer
 
 
-class Form(StrEnum):
+class UploadForm(StrEnum):
     """How bytes are uploaded. On stores whose ETag is a hash, the same bytes have another ETag in another form."""
 
     PLAIN = "plain"
@@ -28,12 +28,12 @@ class Form(StrEnum):
 class Candidate:
     """A form a body can be uploaded in, and the ETag it would have then."""
 
-    form: Form
+    form: UploadForm
     etag: str
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class Look:
     """Ask the store what is there. Answer: ``HeadAnswer``."""
 
     bucket: str
@@ -59,7 +59,7 @@ class Put:
     """Send the body, on condition that the key still has ``expected``. Answer: ``WriteAnswer``. Durable."""
 
     write: Announcement
-    form: Form
+    form: UploadForm
     expected: str | None
     fence: Fence | None
     signed_at: datetime
@@ -185,7 +185,7 @@ class RaiseFence:
 
 
 Effect: TypeAlias = (
-    Head
+    Look
     | Begin
     | Put
     | Complete
@@ -200,7 +200,7 @@ Effect: TypeAlias = (
     | AwaitTurn
     | RaiseFence
 )
-Answer: TypeAlias = HeadAnswer | Begun | WriteAnswer | Forbidden | Raised | bool | None
+EffectAnswer: TypeAlias = HeadAnswer | Begun | WriteAnswer | Forbidden | Raised | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class FenceRefused:
     """The fence refuses. Nothing was written, and nothing will be."""
 
     decision: Decision
@@ -280,10 +280,12 @@ class Barred:
     fence: Fence
 
 
-Outcome: TypeAlias = Stored | Deleted | Refused | ConditionFailed | StoreRefused | Uncertain | NotDone | Barred
+WriteOutcome: TypeAlias = (
+    Stored | Deleted | FenceRefused | ConditionFailed | StoreRefused | Uncertain | NotDone | Barred
+)
 
 Result = TypeVar("Result")
-Steps: TypeAlias = Generator[Effect, Answer, Result]
+Steps: TypeAlias = Generator[Effect, EffectAnswer, Result]
 """An operation under way: it yields effects, is sent their answers, and returns what it came to."""
 
 # How often a write starts again because the key had changed under it, and a settler because the store did not answer.
@@ -295,5 +297,5 @@ def tombstone_body(unique: UUID) -> bytes:
     return f"deleted {unique}\n".encode()
 
 
-SIZE = len(tombstone_body(UUID(int=0)))
+TOMBSTONE_SIZE = len(tombstone_body(UUID(int=0)))
 """Bytes that every tombstone has: an object of another size is none."""

@@ -7,7 +7,17 @@ what stops the mutation if it is late: see ``gateway.fencing.intent.Kind``.
 from typing import cast
 
 from gateway.fencing.intent import Forbidden, Intent, Kind
-from gateway.objects.protocol.effects import ATTEMPTS, Abandon, AwaitTurn, Bump, Entomb, Forbid, GiveUp, Head, Steps
+from gateway.objects.protocol.effects import (
+    ATTEMPTS,
+    Abandon,
+    AwaitTurn,
+    Bump,
+    Entomb,
+    Forbid,
+    GiveUp,
+    Look,
+    Steps,
+)
 from gateway.objects.s3.answers import Found, HeadAnswer, Missing, NotSent, Rejected, Unknown, WriteAnswer
 
 
@@ -26,7 +36,7 @@ def _settle_conditional(intent: Intent) -> Steps[bool]:
     """Forbidding comes first and is durable: our own bump may be late as well, and must find its condition broken."""
     forbidden = cast(Forbidden, (yield Forbid(intent)))
     for _ in range(ATTEMPTS):
-        state = cast(HeadAnswer, (yield Head(intent.bucket, intent.key)))
+        state = cast(HeadAnswer, (yield Look(intent.bucket, intent.key)))
         if isinstance(state, Unknown):
             continue
         if _etag(state) != intent.expected:
@@ -56,7 +66,7 @@ def _settle_amendment(intent: Intent) -> Steps[bool]:
 
 def settle_by_the_clock(intent: Intent) -> Steps[bool]:
     """Forget the mutation if the store itself would refuse it by now. Writes nothing; False where it is not time."""
-    state = cast(HeadAnswer, (yield Head(intent.bucket, intent.key)))
+    state = cast(HeadAnswer, (yield Look(intent.bucket, intent.key)))
     if isinstance(state, Unknown) or not _is_dead(intent, state):
         return False
     yield Abandon(intent)

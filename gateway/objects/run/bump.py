@@ -8,7 +8,7 @@ from typing import TypeAlias
 from urllib.parse import urlencode
 
 from gateway.errors import Unavailable
-from gateway.objects.protocol.effects import Candidate, Form
+from gateway.objects.protocol.effects import Candidate, UploadForm
 from gateway.objects.protocol.generator import choose
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import NotApplied, NotSent, Rejected, Started, Unknown, Uploaded, WriteAnswer
@@ -24,7 +24,7 @@ PART_SIZES = (16 * MEBIBYTE, 24 * MEBIBYTE)
 
 NO_FORM_LEFT = NotSent("every form of these bytes has a forbidden ETag")
 
-Forbidden: TypeAlias = frozenset[str]
+ForbiddenEtags: TypeAlias = frozenset[str]
 
 # What S3 answers with a GET and takes with a PUT, and what the bytes mean to their readers.
 _KEPT = frozenset(
@@ -46,11 +46,11 @@ _KEPT = frozenset(
 def candidates(md5: str) -> tuple[Candidate, ...]:
     """The forms of a body in memory with the ETags they have on stores that hash, given its MD5 in hex."""
     of_parts = hashlib.md5(bytes.fromhex(md5), usedforsecurity=False).hexdigest()
-    return Candidate(Form.PLAIN, md5), Candidate(Form.MULTIPART, f"{of_parts}-1")
+    return Candidate(UploadForm.PLAIN, md5), Candidate(UploadForm.MULTIPART, f"{of_parts}-1")
 
 
 async def bump(
-    upstream: Upstream, bucket: str, raw_key: str, etag: str, forbidden: Forbidden, signed_at: datetime
+    upstream: Upstream, bucket: str, raw_key: str, etag: str, forbidden: ForbiddenEtags, signed_at: datetime
 ) -> WriteAnswer:
     """Bump the object if its ETag still is ``etag``; the new one is not in ``forbidden``.
 
@@ -94,15 +94,15 @@ class _Rewriting:
         self._signed_at = signed_at
         self._headers = headers
 
-    async def at_once(self, body: bytes, excluded: Forbidden) -> WriteAnswer:
+    async def at_once(self, body: bytes, excluded: ForbiddenEtags) -> WriteAnswer:
         md5 = hashlib.md5(body, usedforsecurity=False).hexdigest()
         form = choose(candidates(md5), excluded)
         if form is None:
             return NO_FORM_LEFT
-        send = self._upstream.put if form is Form.PLAIN else self._upstream.put_in_parts
+        send = self._upstream.put if form is UploadForm.PLAIN else self._upstream.put_in_parts
         return await send(*self._place, body, self._headers, expected=self._etag, signed_at=self._signed_at)
 
-    async def in_parts(self, response: StoreResponse, part_size: int, excluded: Forbidden) -> WriteAnswer | None:
+    async def in_parts(self, response: StoreResponse, part_size: int, excluded: ForbiddenEtags) -> WriteAnswer | None:
         """None where parts of this size would give a forbidden ETag; nothing is left behind then."""
         started = await self._upstream.create_multipart(*self._place, self._headers, signed_at=self._signed_at)
         if not isinstance(started, Started):
@@ -131,7 +131,7 @@ class _Rewriting:
             parts.append(Part(len(parts) + 1, stored.etag))
         return parts
 
-    async def _complete(self, upload_id: str, parts: list[Part], excluded: Forbidden) -> WriteAnswer | None:
+    async def _complete(self, upload_id: str, parts: list[Part], excluded: ForbiddenEtags) -> WriteAnswer | None:
         if etag_of_parts(parts) in excluded:
             return None
         return await self._upstream.complete_multipart(

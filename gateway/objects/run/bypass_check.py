@@ -12,14 +12,25 @@ from gateway.db.bypasses import Seen
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.intent import Announcement, Begun
-from gateway.objects.protocol.effects import Amend, Answer, Begin, Complete, Delete, Effect, Entomb, Finish, Head, Put
+from gateway.objects.protocol.effects import (
+    Amend,
+    Begin,
+    Complete,
+    Delete,
+    Effect,
+    EffectAnswer,
+    Entomb,
+    Finish,
+    Look,
+    Put,
+)
 from gateway.objects.resource_rules import Resources
 from gateway.objects.s3.answers import Found, HeadAnswer, Missing, Unknown
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, Observe, SweepFailed
 
 
-class Witness:
+class BypassCheck:
     """Watches one operation of the protocol from its side."""
 
     def __init__(self, database: Database, upstream: Upstream, observe: Observe, resources: Resources) -> None:
@@ -32,7 +43,7 @@ class Witness:
         self._sent = False
         self._may_have_removed = False
 
-    async def after(self, effect: Effect, answer: Answer) -> None:
+    async def after(self, effect: Effect, answer: EffectAnswer) -> None:
         """Something has been done. Never raises ``GatewayError``: the write goes on whatever becomes of this."""
         match effect:
             case Begin(write) if isinstance(answer, Begun):
@@ -45,7 +56,7 @@ class Witness:
                 self._may_have_removed = isinstance(answer, Unknown)
             case Put() | Complete() | Entomb():
                 self._sent = True
-            case Head(bucket, key) if self._write and (bucket, key) == (self._write.bucket, self._write.key):
+            case Look(bucket, key) if self._write and (bucket, key) == (self._write.bucket, self._write.key):
                 await self._testify(self._write, answer)
             case _:
                 pass
@@ -54,7 +65,7 @@ class Witness:
         """Whether the ETag is what the write has come to, and not what was seen before it was announced."""
         return self._sent or finish.etag != self._begun.key.etag
 
-    async def _testify(self, write: Announcement, state: Answer) -> None:
+    async def _testify(self, write: Announcement, state: EffectAnswer) -> None:
         if not isinstance(state, HeadAnswer) or isinstance(state, Unknown) or _is_of(write, state):
             return
         if isinstance(state, Missing) and self._may_have_removed:

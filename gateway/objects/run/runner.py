@@ -24,27 +24,27 @@ from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol.effects import (
     Abandon,
     Amend,
-    Answer,
     AwaitTurn,
     Begin,
     Bump,
     Complete,
     Delete,
     Effect,
+    EffectAnswer,
     Entomb,
     Finish,
     Forbid,
-    Form,
     GiveUp,
-    Head,
+    Look,
     Put,
     RaiseFence,
     Steps,
+    UploadForm,
     tombstone_body,
 )
 from gateway.objects.resource_rules import Resources
 from gateway.objects.run.bump import NO_FORM_LEFT, bump
-from gateway.objects.run.bypass_check import Witness
+from gateway.objects.run.bypass_check import BypassCheck
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
 from gateway.objects.s3.documents import Part
@@ -74,7 +74,7 @@ _STEPS: dict[type, str] = {
     RaiseFence: "raise",
 }
 # What makes nothing durable, and may take its time all the same.
-_LOOKS: dict[type, str] = {Head: "head", AwaitTurn: "turn"}
+_LOOKS: dict[type, str] = {Look: "head", AwaitTurn: "turn"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Amendment:
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
+class OperationPayload:
     """What one operation has to send, and the headers it goes to the store with: a verified body, or the parts that an
     upload is completed from, or an amendment.
     """
@@ -99,7 +99,7 @@ class Payload:
     amendment: Amendment | None = None
 
 
-NOTHING = Payload()
+NO_PAYLOAD = OperationPayload()
 
 
 class Runner:
@@ -124,11 +124,11 @@ class Runner:
         self._pending_wait = pending_wait
         self._resources = resources or Resources()
 
-    async def run(self, steps: Steps[Result], payload: Payload = NOTHING) -> Result:
+    async def run(self, steps: Steps[Result], payload: OperationPayload = NO_PAYLOAD) -> Result:
         """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres failed after S3 was asked."""
-        answer: Answer = None
+        answer: EffectAnswer = None
         asked = False
-        witness = Witness(self._database, self._upstream, self._observe, self._resources)
+        witness = BypassCheck(self._database, self._upstream, self._observe, self._resources)
         try:
             while True:
                 try:
@@ -148,7 +148,7 @@ class Runner:
         finally:
             steps.close()
 
-    async def _stepped(self, effect: Effect, payload: Payload, witness: Witness) -> Answer:
+    async def _stepped(self, effect: Effect, payload: OperationPayload, witness: BypassCheck) -> EffectAnswer:
         name = _STEPS.get(type(effect))
         if name is None:
             with staged(self._observe, "objects", _LOOKS[type(effect)]):
@@ -160,10 +160,10 @@ class Runner:
         return answer
 
     async def _perform(  # noqa: C901, PLR0912 - one arm an effect
-        self, effect: Effect, payload: Payload, witness: Witness
-    ) -> Answer:
+        self, effect: Effect, payload: OperationPayload, witness: BypassCheck
+    ) -> EffectAnswer:
         match effect:
-            case Head(bucket, key):
+            case Look(bucket, key):
                 return await self._upstream.head(bucket, path_of(key))
             case Begin(write, looked, outcomes):
                 wanted = None if self.duplicates is Duplicates.WAIT else outcomes
@@ -214,13 +214,13 @@ class Runner:
             case _:
                 assert_never(effect)
 
-    async def _put(self, effect: Put, payload: Payload) -> WriteAnswer:
+    async def _put(self, effect: Put, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
         token = write.presented.token if write.presented else ""
         own = forwarded_headers.own_metadata(write.resource, str(token), str(write.write_id))
         place, headers = (write.bucket, path_of(write.key)), [*payload.headers, *own]
         expected, signed_at = effect.expected, effect.signed_at
-        if effect.form is Form.PLAIN:
+        if effect.form is UploadForm.PLAIN:
             answer = await self._upstream.put(
                 *place, payload.body, headers, expected=expected, signed_at=signed_at, expires=_lifetime(write)
             )
@@ -231,7 +231,7 @@ class Runner:
             )
         return self._unless_lost(write, answer)
 
-    async def _complete(self, effect: Complete, payload: Payload) -> WriteAnswer:
+    async def _complete(self, effect: Complete, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
         _require_header_signature(write)
         answer = await self._upstream.complete_multipart(
@@ -246,7 +246,7 @@ class Runner:
         )
         return self._unless_lost(write, answer)
 
-    async def _amend(self, effect: Amend, payload: Payload) -> WriteAnswer:
+    async def _amend(self, effect: Amend, payload: OperationPayload) -> WriteAnswer:
         write, amendment = effect.write, payload.amendment
         assert amendment is not None, "an amendment has nothing else to send"
         answer, reply = await self._upstream.amend(

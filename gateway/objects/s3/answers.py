@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from gateway.objects.s3 import xml
 
-Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
+RawHeaders: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Applied:
     """
 
     etag: str | None
-    headers: Headers = ()
+    headers: RawHeaders = ()
     status: int = 200
     details: tuple[tuple[str, str], ...] = ()
 
@@ -91,7 +91,7 @@ class Started:
     """A multipart upload has been opened. ``headers`` are the store's."""
 
     upload_id: str
-    headers: Headers = ()
+    headers: RawHeaders = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Uploaded:
     """
 
     etag: str
-    headers: Headers = ()
+    headers: RawHeaders = ()
     document: bytes = b""
 
 
@@ -114,7 +114,7 @@ HeadAnswer: TypeAlias = Found | Missing | Unknown
 _LOST_RACES = frozenset({"", "ConditionalRequestConflict", "OperationAborted"})
 
 
-def of_write(status: int, etag: str | None, body: bytes, headers: Headers = ()) -> WriteAnswer:
+def of_write(status: int, etag: str | None, body: bytes, headers: RawHeaders = ()) -> WriteAnswer:
     """What the store's answer to a write means. ``etag`` is that header's value, ``body`` the whole answer's.
 
     Only an answer that is certain to mean "no effect" is read as such.

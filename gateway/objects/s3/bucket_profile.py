@@ -52,7 +52,7 @@ KEYS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeFinding:
     """One probe and its verdict. ``consequence`` says what follows where it failed; it is empty where it passed."""
 
     name: str
@@ -85,7 +85,7 @@ class Profile:
     """If-Match is understood in quotation marks, as RFC 9110 writes it. Otherwise without only."""
     confused: frozenset[Probe] = frozenset(KEYS)
     """Spellings of keys that were not seen to be kept apart: no key of these is written."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ProbeFinding, ...] = ()
 
     @property
     def writable(self) -> bool:

@@ -21,7 +21,7 @@ class Expect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class WriteCondition:
     """A client's condition. ``etag`` (without quotes) is set for ``Expect.ETAG`` only."""
 
     expect: Expect
@@ -43,7 +43,7 @@ class Condition:
         )
 
 
-def read(operation: Operation, headers: Mapping[str, str]) -> Condition | None:
+def read(operation: Operation, headers: Mapping[str, str]) -> WriteCondition | None:
     """The condition of a write, given its headers by lower-case name. Raises 501 for what S3 does not do either.
 
     Not for reads: there, these headers go to the store.
@@ -56,7 +56,7 @@ def read(operation: Operation, headers: Mapping[str, str]) -> Condition | None:
     if if_none_match is not None:
         if if_none_match != "*" or operation not in _CREATE:
             raise not_implemented(f"{operation} with this form of If-None-Match")
-        return Condition(Expect.ABSENT)
+        return WriteCondition(Expect.ABSENT)
     if if_match is None:
         return None
     if operation not in _CREATE | {Operation.DELETE_OBJECT}:
@@ -66,14 +66,14 @@ def read(operation: Operation, headers: Mapping[str, str]) -> Condition | None:
     return _matching(if_match, f"{operation} with this form of If-Match")
 
 
-def for_entry(etag: str) -> Condition:
+def for_entry(etag: str) -> WriteCondition:
     """The condition of one object in a DeleteObjects request, from its ``<ETag>``: as If-Match of a DeleteObject."""
     return _matching(etag.strip(), f"{Operation.DELETE_OBJECTS} with this form of ETag")
 
 
-def _matching(value: str, what: str) -> Condition:
+def _matching(value: str, what: str) -> WriteCondition:
     if value == "*":
-        return Condition(Expect.EXISTS)
+        return WriteCondition(Expect.EXISTS)
     if value.startswith("W/") or not _ETAG.fullmatch(value):
         raise not_implemented(what)
-    return Condition(Expect.ETAG, value.strip('"'))
+    return WriteCondition(Expect.ETAG, value.strip('"'))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from gateway.objects.s3 import addressing
-from gateway.objects.s3.operations import Kind, Operation, not_implemented
+from gateway.objects.s3.operations import Operation, OperationKind, not_implemented
 
 METADATA = "x-amz-meta-"
 OWN_METADATA = "x-amz-meta-fencing-"
@@ -132,7 +132,7 @@ def forwarded(operation: Operation, headers: Mapping[str, str]) -> tuple[tuple[s
     for name, value in headers.items():
         if name in _ALWAYS or name in _FORWARDED.get(operation, ()) or _is_of_the_object(operation, name):
             kept.append((name, value))
-        elif operation.kind is not Kind.READ and _is_amazon(name) and not _consumed(operation, name):
+        elif operation.kind is not OperationKind.READ and _is_amazon(name) and not _consumed(operation, name):
             raise not_implemented(f"{operation} with the header {name}", _REASONS.get(name, ""))
     # A header without a value says nothing, but metadata may be empty.
     return tuple(pair for pair in map(_without_framing, kept) if pair[1] or pair[0].startswith(METADATA))

@@ -48,7 +48,7 @@ _SAID = re.compile(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class ListingEntry:
     """A key, a version, an upload or a common prefix. ``name`` is the key or prefix, decoded."""
 
     kind: str
@@ -67,11 +67,11 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Page:
+class ListingPage:
     """One page as the store sent it. ``encoded``: its names stand there percent-encoded."""
 
     root: Element
-    entries: tuple[Entry, ...]
+    entries: tuple[ListingEntry, ...]
     encoded: bool
 
     @property
@@ -105,13 +105,13 @@ class Page:
         return _decoded(text) if self.encoded else text
 
 
-Fetch: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Page]]
+Fetch: TypeAlias = Callable[[Mapping[str, str]], Awaitable[ListingPage]]
 """Asks the store for the page that these parameters lead to, which take the place of those of the request."""
-Hidden: TypeAlias = Callable[[Sequence[Entry]], Awaitable[Collection[Entry]]]
+Hidden: TypeAlias = Callable[[Sequence[ListingEntry]], Awaitable[Collection[ListingEntry]]]
 """Which entries must not be shown."""
 
 
-def read(document: bytes) -> Page | None:
+def read(document: bytes) -> ListingPage | None:
     """A page of a listing; None where the document is something else, or no XML."""
     root = xml.parse(document, len(document))
     if root is None:
@@ -126,18 +126,20 @@ def read(document: bytes) -> Page | None:
             name = _name(element)
             if name is None:
                 return None
-            entries.append(Entry(kind, _decoded(name) if encoded else name, element))
-    return Page(root, tuple(entries), encoded)
+            entries.append(ListingEntry(kind, _decoded(name) if encoded else name, element))
+    return ListingPage(root, tuple(entries), encoded)
 
 
-async def filled(operation: Operation, first: Page, fetch: Fetch, hidden: Hidden) -> tuple[list[Entry], Page]:
+async def filled(
+    operation: Operation, first: ListingPage, fetch: Fetch, hidden: Hidden
+) -> tuple[list[ListingEntry], ListingPage]:
     """What there is to show of a page, filled up from those after it; and the last of these, which leads on.
 
     A later page is asked for with just as many entries as are missing. So the store's own marker is always the right
     one to go on from.
     """
     limit = "max-uploads" if operation is Operation.LIST_MULTIPART_UPLOADS else "max-keys"
-    shown: list[Entry] = []
+    shown: list[ListingEntry] = []
     page = first
     for _ in range(MOST_PAGES):
         last, unseen = page, await hidden(page.entries)
@@ -149,14 +151,21 @@ async def filled(operation: Operation, first: Page, fetch: Fetch, hidden: Hidden
     return shown, last
 
 
-def as_delete_marker(entry: Entry) -> Entry:
+def as_delete_marker(entry: ListingEntry) -> ListingEntry:
     """A version as S3 lists what a delete leaves."""
     element = Element(_qualified(entry.element, "DeleteMarker"))
     element.extend(child for child in entry.element if xml.local(child) in _OF_A_DELETE_MARKER)
-    return Entry("DeleteMarker", entry.name, element)
+    return ListingEntry("DeleteMarker", entry.name, element)
 
 
-def written(operation: Operation, first: Page, entries: Sequence[Entry], last: Page, *, decode: bool = False) -> bytes:
+def written(
+    operation: Operation,
+    first: ListingPage,
+    entries: Sequence[ListingEntry],
+    last: ListingPage,
+    *,
+    decode: bool = False,
+) -> bytes:
     """The document of a page that shows ``entries``, asked for like ``first``, to be gone on from after ``last``.
 
     ``decode``: the client has not asked for encoded names, so they are written as S3 writes them then.

@@ -7,7 +7,7 @@ from typing import Self
 from gateway.errors import StoreError
 
 
-class Kind(Enum):
+class OperationKind(Enum):
     """What an operation does, and so what the gateway asks of it."""
 
     READ = "read"
@@ -24,7 +24,12 @@ class Level(StrEnum):
     OBJECT = "/bucket/key"
 
 
-READ, WRITE, STAGING, ADMINISTRATION = Kind.READ, Kind.WRITE, Kind.STAGING, Kind.ADMINISTRATION
+READ, WRITE, STAGING, ADMINISTRATION = (
+    OperationKind.READ,
+    OperationKind.WRITE,
+    OperationKind.STAGING,
+    OperationKind.ADMINISTRATION,
+)
 
 _GET_OBJECT = (
     "partNumber response-cache-control response-content-disposition response-content-encoding "
@@ -39,13 +44,13 @@ class Operation(StrEnum):
     stores differ in which of two they take it for.
     """
 
-    kind: Kind
+    kind: OperationKind
     method: str
     level: Level
     markers: frozenset[str]
     optional: frozenset[str]
 
-    def __new__(cls, name: str, kind: Kind, request: str, optional: str = "") -> Self:
+    def __new__(cls, name: str, kind: OperationKind, request: str, optional: str = "") -> Self:
         """``request`` is ``METHOD path?parameter&parameter``; ``optional`` are names with spaces between."""
         operation = str.__new__(cls, name)
         operation._value_ = name
@@ -274,7 +279,7 @@ class Operation(StrEnum):
     @property
     def writes(self) -> bool:
         """Whether the operation changes an object, and so needs a fencing token."""
-        return self.kind is Kind.WRITE
+        return self.kind is OperationKind.WRITE
 
     @property
     def copies(self) -> bool:

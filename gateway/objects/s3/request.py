@@ -10,8 +10,8 @@ from gateway.fencing import headers as fencing
 from gateway.fencing.headers import FencingHeaders
 from gateway.objects.s3 import addressing, conditions, forwarded_headers
 from gateway.objects.s3.addressing import CopySource
-from gateway.objects.s3.conditions import Condition
-from gateway.objects.s3.operations import Kind, Level, Operation, not_implemented, recognise
+from gateway.objects.s3.conditions import WriteCondition
+from gateway.objects.s3.operations import Level, Operation, OperationKind, not_implemented, recognise
 
 FENCING_PARAMETERS = frozenset({"fencing-token", "fencing-holder", "fencing-resource", "fencing-sequencer"})
 """The names in the query of a presigned request."""
@@ -138,7 +138,7 @@ class S3Request:
     parameters: Pairs
     headers: Pairs
     fencing: FencingHeaders
-    condition: Condition | None
+    condition: WriteCondition | None
     source: CopySource | None = None
     hoisted: Pairs = ()
 
@@ -207,7 +207,7 @@ def classify(
         query.parameters,
         forwarded_headers.forwarded(operation, named),
         read_fencing(operation, carried, query.fencing, session),
-        None if operation.kind is Kind.READ else conditions.read(operation, named),
+        None if operation.kind is OperationKind.READ else conditions.read(operation, named),
         addressing.read_copy_source(operation, named) if operation.copies else None,
         query.headers,
     )

@@ -22,14 +22,14 @@ from yarl import URL
 from gateway.auth import sigv4
 from gateway.config.stores import ObjectStore
 from gateway.errors import GatewayError, OutcomeUnknown, Unavailable
-from gateway.objects.s3.answers import Headers, NotSent, Rejected, Unknown, WriteAnswer, of_write
+from gateway.objects.s3.answers import NotSent, RawHeaders, Rejected, Unknown, WriteAnswer, of_write
 from gateway.objects.store.upload_stream import BodyStream, UploadStream
 from gateway.observe.context import SENT_ALONG
 from gateway.observe.events import Observe, ignore
 from gateway.observe.stages import asking
 
 TextHeaders: TypeAlias = Sequence[tuple[str, str]]
-Body: TypeAlias = bytes | BodyStream
+RequestBody: TypeAlias = bytes | BodyStream
 
 # Stores close idle connections after 5 seconds or more. A request that meets the closing has an unknown outcome, so the
 # gateway closes first.
@@ -58,7 +58,7 @@ class StoreResponse:
         return self._response.status
 
     @property
-    def headers(self) -> Headers:
+    def headers(self) -> RawHeaders:
         """The headers as on the wire: a body is neither decompressed nor decoded."""
         return tuple(self._response.raw_headers)
 
@@ -105,7 +105,7 @@ class StoreReply:
     """A response of the store with its whole body, for passing on."""
 
     status: int
-    headers: Headers
+    headers: RawHeaders
     body: bytes
 
 
@@ -155,7 +155,7 @@ class StoreClient:
         raw_path: str,
         query: str,
         headers: TextHeaders,
-        body: Body,
+        body: RequestBody,
         *,
         signed_at: datetime,
         expires: timedelta | None = None,
@@ -183,7 +183,7 @@ class StoreClient:
         raw_path: str,
         query: str = "",
         headers: TextHeaders = (),
-        body: Body = b"",
+        body: RequestBody = b"",
         *,
         signed_at: datetime | None = None,
         expires: timedelta | None = None,
@@ -217,7 +217,7 @@ class StoreClient:
         raw_path: str,
         query: str,
         headers: TextHeaders,
-        body: Body,
+        body: RequestBody,
         signed_at: datetime,
         expires: timedelta | None,
     ) -> tuple[str, TextHeaders]:
@@ -231,7 +231,7 @@ class StoreClient:
         return query, [*named, *sigv4.sign(head, digest, self._credentials, signed_at)]
 
     async def _sent(
-        self, session: aiohttp.ClientSession, method: str, url: URL, headers: TextHeaders, body: Body
+        self, session: aiohttp.ClientSession, method: str, url: URL, headers: TextHeaders, body: RequestBody
     ) -> StoreResponse:
         if isinstance(body, BodyStream):
             return await self._streamed(session, method, url, headers, body)

@@ -31,7 +31,7 @@ from gateway.objects.s3.answers import (
 )
 from gateway.objects.s3.documents import Part
 from gateway.objects.store.client import (
-    Body,
+    RequestBody,
     StoreClient,
     StoreReply,
     StoreResponse,
@@ -191,7 +191,7 @@ class Upstream(StoreClient):
         raw_key: str,
         upload_id: str,
         number: int,
-        body: Body,
+        body: RequestBody,
         headers: TextHeaders = (),
         *,
         signed_at: datetime,

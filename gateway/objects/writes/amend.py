@@ -5,16 +5,16 @@ but its end can stop them once they are on their way.
 """
 
 from gateway.errors import StoreError, Unavailable
-from gateway.objects.exchange import Call
+from gateway.objects.exchange import Exchange
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Stored
-from gateway.objects.run.runner import Amendment, Payload
+from gateway.objects.run.runner import Amendment, OperationPayload
 from gateway.objects.s3 import xml
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import TextHeaders, query_of
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import Write, Writes
+from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 
 MAX_DOCUMENT = 1024 * 1024
 """Bytes of a document of tags, grants or the like. An annotation is the largest of them."""
@@ -29,12 +29,12 @@ _OF_ANY_READ = frozenset(
 class Amendments:
     """Fenced writes to what goes with an object."""
 
-    def __init__(self, upstream: Upstream, writes: Writes) -> None:
+    def __init__(self, upstream: Upstream, writes: FencedWrites) -> None:
         self._upstream = upstream
         self._writes = writes
         self._understood: set[tuple[str, str]] = set()
 
-    async def amend(self, call: Call) -> None:
+    async def amend(self, call: Exchange) -> None:
         """Do what a request says that names its operation and, perhaps, a version."""
         request = call.request
         write = await self._writes.write(call)
@@ -77,14 +77,14 @@ class Amendments:
             raise Unavailable("Nothing was written: the object store does not say whether it knows the operation.")
         self._understood.add((request.bucket, part))
 
-    async def remove_version(self, write: Write, version_id: str, headers: TextHeaders) -> Stored:
+    async def remove_version(self, write: FencedWrite, version_id: str, headers: TextHeaders) -> Stored:
         """Delete one version of an object, for good."""
         amendment = Amendment("DELETE", query_of({"versionId": version_id}), tuple(headers))
         return await self._run(write, amendment, on_version=True, uncovers=True)
 
-    async def _run(self, write: Write, amendment: Amendment, *, on_version: bool, uncovers: bool) -> Stored:
+    async def _run(self, write: FencedWrite, amendment: Amendment, *, on_version: bool, uncovers: bool) -> Stored:
         profile = await self._writes.fit(write)
         steps = generator.amend(write.announcement(), on_version=on_version, uncovers=uncovers, bumps=profile.can_bump)
-        stored = await self._writes.run(write, steps, Payload(amendment=amendment))
+        stored = await self._writes.run(write, steps, OperationPayload(amendment=amendment))
         assert isinstance(stored, Stored)
         return stored

@@ -12,7 +12,7 @@ from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import Memory
 from gateway.objects.body.checksums import Digests
 from gateway.objects.body.intake import VerifiedBody
-from gateway.objects.exchange import Call
+from gateway.objects.exchange import Exchange
 from gateway.objects.reads import is_tombstone, refuse_what_is_about_us
 from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import documents, forwarded_headers
@@ -22,7 +22,7 @@ from gateway.objects.s3.documents import Part
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse, TextHeaders
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import Write, Writes, refusal_of_store
+from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites, refusal_of_store
 from gateway.objects.writes.put import Puts
 from gateway.objects.writes.staging import part_size
 
@@ -132,7 +132,7 @@ class Copies:
         self,
         database: Database,
         upstream: Upstream,
-        writes: Writes,
+        writes: FencedWrites,
         puts: Puts,
         sources: Sources,
         memory: Memory,
@@ -146,7 +146,7 @@ class Copies:
         self._memory = memory
         self._threshold = threshold
 
-    async def copy(self, call: Call) -> None:
+    async def copy(self, call: Exchange) -> None:
         """CopyObject."""
         request = call.request
         source = request.source
@@ -182,7 +182,9 @@ class Copies:
             *(tags if source.replace_tags else await self._sources.tags(source)),
         ]
 
-    async def _parts(self, write: Write, source: CopySource, found: SourceObject, upload_id: str) -> tuple[Part, ...]:
+    async def _parts(
+        self, write: FencedWrite, source: CopySource, found: SourceObject, upload_id: str
+    ) -> tuple[Part, ...]:
         """All parts of an upload, copied by the store from a source that must not change meanwhile."""
         size = part_size(found.size, write.write_id)
         gate = asyncio.Semaphore(_AT_A_TIME)

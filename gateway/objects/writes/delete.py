@@ -6,16 +6,16 @@ from uuid import UUID, uuid4
 
 from gateway.errors import GatewayError, StoreError
 from gateway.http.body import offload
-from gateway.objects.exchange import Call, left_by
+from gateway.objects.exchange import Exchange, left_by
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Deleted
-from gateway.objects.run.runner import Payload
+from gateway.objects.run.runner import OperationPayload
 from gateway.objects.s3 import conditions, documents
-from gateway.objects.s3.conditions import Condition
+from gateway.objects.s3.conditions import WriteCondition
 from gateway.objects.s3.documents import DeletedObject, ObjectToDelete
 from gateway.objects.store.client import TextHeaders
 from gateway.objects.writes.amend import Amendments
-from gateway.objects.writes.fenced_write import Write, Writes
+from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 
 _AT_A_TIME = 16
 
@@ -23,11 +23,11 @@ _AT_A_TIME = 16
 class Deletes:
     """Deletes of objects, one or many."""
 
-    def __init__(self, writes: Writes, amendments: Amendments) -> None:
+    def __init__(self, writes: FencedWrites, amendments: Amendments) -> None:
         self._writes = writes
         self._amendments = amendments
 
-    async def delete(self, call: Call) -> None:
+    async def delete(self, call: Exchange) -> None:
         """DeleteObject. Of one version it is an amendment: a version has no ETag that a condition could be on."""
         if call.request.parameter("versionId") is not None:
             await self._amendments.amend(call)
@@ -36,7 +36,7 @@ class Deletes:
         deleted = await self._delete(write, call.request.headers, call.request.condition)
         await call.answer.deleted(deleted, write.target.resource)
 
-    async def delete_many(self, call: Call) -> None:
+    async def delete_many(self, call: Exchange) -> None:
         """DeleteObjects: every key is fenced, refused and recorded by itself. The answer says what became of each."""
         _require_digest(call)
         body = await call.document()
@@ -56,7 +56,7 @@ class Deletes:
         listed = zip(wanted.objects, results, strict=True)
         await call.answer.document(documents.deleted(listed, quiet=wanted.quiet))
 
-    async def _one(self, call: Call, doomed: ObjectToDelete, write_id: UUID) -> DeletedObject:
+    async def _one(self, call: Exchange, doomed: ObjectToDelete, write_id: UUID) -> DeletedObject:
         write = await self._writes.write(call, doomed.key, write_id=write_id)
         if doomed.version_id is not None:
             stored = await self._amendments.remove_version(write, doomed.version_id, call.request.headers)
@@ -65,10 +65,10 @@ class Deletes:
         deleted = await self._delete(write, call.request.headers, condition)
         return _said(dict(left_by(deleted)))
 
-    async def _delete(self, write: Write, headers: TextHeaders, condition: Condition | None) -> Deleted:
+    async def _delete(self, write: FencedWrite, headers: TextHeaders, condition: WriteCondition | None) -> Deleted:
         profile = await self._writes.fit(write)
         steps = generator.delete(write.announcement(profile), condition, conditional_delete=profile.conditional_delete)
-        deleted = await self._writes.run(write, steps, Payload(headers=headers))
+        deleted = await self._writes.run(write, steps, OperationPayload(headers=headers))
         assert isinstance(deleted, Deleted)
         return deleted
 
@@ -91,7 +91,7 @@ def _said(headers: dict[bytes, bytes]) -> DeletedObject:
     return DeletedObject(marker, named.get(b"x-amz-version-id") if marker == "true" else None)
 
 
-def _require_digest(call: Call) -> None:
+def _require_digest(call: Exchange) -> None:
     """S3 does not delete a thousand objects by a document that nothing vouches for."""
     names = {name.lower() for name, _ in call.head.headers}
     if b"content-md5" not in names and not any(

@@ -32,25 +32,25 @@ from gateway.fencing.intent import (
 from gateway.fencing.policy import Implausible
 from gateway.fencing.record import Attempt, Captured, Refusal
 from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
-from gateway.objects.exchange import Call
+from gateway.objects.exchange import Exchange
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import (
     Barred,
     ConditionFailed,
     Deleted,
-    Head,
+    FenceRefused,
+    Look,
     NotDone,
     Obstacle,
-    Outcome,
-    Refused,
     Steps,
     Stored,
     StoreRefused,
     Uncertain,
+    WriteOutcome,
 )
-from gateway.objects.resource_rules import Resources, Target
-from gateway.objects.run.runner import NOTHING, Payload, Runner
+from gateway.objects.resource_rules import ObjectTarget, Resources
+from gateway.objects.run.runner import NO_PAYLOAD, OperationPayload, Runner
 from gateway.objects.s3 import bucket_profile, forwarded_headers
 from gateway.objects.s3.answers import Found, HeadAnswer, Rejected
 from gateway.objects.s3.bucket_profile import KEYS, Profile
@@ -89,20 +89,20 @@ _ABOUT_US = frozenset(
     }
 )
 
-LOOK = 1.0
+EVIDENCE_TIMEOUT = 1.0
 """Seconds that a refused writer waits for the store to say whose object stands at its key."""
 
-Beginning: TypeAlias = Callable[[], Awaitable[Captured | None]]
+CaptureStart: TypeAlias = Callable[[], Awaitable[Captured | None]]
 """What is kept of a body that has not been read, when its write is refused."""
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class FencedWrite:
     """A fenced write of one key on its way: what fences it, what its sender presents, how it goes on record."""
 
     bucket: str
     key: str
-    target: Target
+    target: ObjectTarget
     presented: Presented | None
     attempt: Attempt
     write_id: UUID
@@ -110,7 +110,7 @@ class Write:
     """What says in the object's metadata whose write it is; all that belong to one upload have the upload's."""
     implausible: Implausible | None = None
     """Observe mode: why the token that was shown counts as none."""
-    beginning: Beginning | None = None
+    beginning: CaptureStart | None = None
     """For as long as its body has not been read; None where it has none, or none that is worth keeping."""
     evidence: str | None = None
     """The mark of an earlier attempt of the same call in the object's metadata; None if no attempt leaves one."""
@@ -140,12 +140,12 @@ class Write:
         """The metadata that say of which call it is."""
         return () if self.evidence in (None, str(self.mark)) else ((forwarded_headers.INVOCATION, self.evidence),)
 
-    def with_payload(self, size: int, sha256: str | None) -> "Write":
+    def with_payload(self, size: int, sha256: str | None) -> "FencedWrite":
         """The same write, now that its body is known: ``size`` in bytes, SHA-256 in hex."""
         attempt = replace(self.attempt, payload_size=size, payload_sha256=sha256)
         return replace(self, attempt=attempt, beginning=None)
 
-    def keeping(self, captured: Captured | None) -> "Write":
+    def keeping(self, captured: Captured | None) -> "FencedWrite":
         """The same write, with what is kept of its body, should it be refused."""
         return replace(self, attempt=replace(self.attempt, captured=captured))
 
@@ -156,7 +156,7 @@ class Write:
         return replace(self.attempt, captured=await self.beginning())
 
 
-class Writes:
+class FencedWrites:
     """Fenced writes, whatever their form."""
 
     def __init__(
@@ -177,18 +177,18 @@ class Writes:
         self._runner = runner
         self._audit = audit
 
-    def target(self, bucket: str, key: str, named: str | None = None) -> Target:
+    def target(self, bucket: str, key: str, named: str | None = None) -> ObjectTarget:
         """What fences a key. ``named``: what the request says that it is, which can only be the same."""
         return self._resources.target(bucket, key, named)
 
     async def write(
         self,
-        call: Call,
+        call: Exchange,
         key: str | None = None,
         opened: Upload | None = None,
         write_id: UUID | None = None,
-        beginning: Beginning | None = None,
-    ) -> Write:
+        beginning: CaptureStart | None = None,
+    ) -> FencedWrite:
         """The write that a call asks for, of the key in its path or of another one of the same bucket.
 
         ``opened``: the upload it belongs to; what was presented when that was opened holds for what presents nothing.
@@ -210,12 +210,12 @@ class Writes:
         name = request.key if key is None else key
         evidence = _evidence(call, mark)
         return await self._admitted(
-            Write(
+            FencedWrite(
                 request.bucket, name, target, presented, attempt, write_id, mark, beginning=beginning, evidence=evidence
             )
         )
 
-    async def _admitted(self, write: Write) -> Write:
+    async def _admitted(self, write: FencedWrite) -> FencedWrite:
         """The write, if its policy takes its token. In observe mode it goes on as one that shows none, so that nothing
         is raised by it. Raises ``TokenImplausible`` (recorded).
         """
@@ -228,7 +228,7 @@ class Writes:
             raise await self._told(write, await self._audit.implausible(refused, await write.on_record()))
         return replace(write, presented=None, implausible=refused[0])
 
-    async def admit(self, write: Write, fence: Fence | None = None) -> None:
+    async def admit(self, write: FencedWrite, fence: Fence | None = None) -> None:
         """Refuse a token that is stale already, before the body is asked for or anything is staged.
 
         ``fence``: as it has just been read, for callers who have.
@@ -242,11 +242,11 @@ class Writes:
         if not decision.passes:
             raise await self.refused(write, decision, fence)
 
-    async def refused(self, write: Write, decision: Decision, fence: Fence) -> GatewayError:
+    async def refused(self, write: FencedWrite, decision: Decision, fence: Fence) -> GatewayError:
         """Put a refusal on record; the error to answer with."""
         return await self._told(write, await self._audit.refused([(decision, fence)], await write.on_record()))
 
-    async def _told(self, write: Write, error: GatewayError) -> GatewayError:
+    async def _told(self, write: FencedWrite, error: GatewayError) -> GatewayError:
         """The error of a refused write, which says so where an earlier attempt of the same call stands at the key.
 
         This is about the earlier attempt only: the refused one has written nothing. A store that is slow or away is not
@@ -255,7 +255,7 @@ class Writes:
         if write.evidence is None:
             return error
         with suppress(GatewayError, TimeoutError):
-            async with asyncio.timeout(LOOK):
+            async with asyncio.timeout(EVIDENCE_TIMEOUT):
                 there = await self._runner.run(_look(write))
             if isinstance(there, Found) and write.evidence in (there.invocation, there.write_id):
                 error.message += (
@@ -265,7 +265,7 @@ class Writes:
                 error.facts["earlier-attempt"] = "took-effect"
         return error
 
-    async def bar(self, write: Write) -> Fence | None:
+    async def bar(self, write: FencedWrite) -> Fence | None:
         """Before a write is acknowledged that has been done already: raise the fence to its token, so that what its
         sender is told stays true. The fence, None where it is not obeyed.
 
@@ -278,14 +278,14 @@ class Writes:
         match outcome:
             case Barred(_, fence):
                 return fence
-            case Refused(decision, fence):
+            case FenceRefused(decision, fence):
                 raise await self.refused(write, decision, fence)
             case NotDone(reason):
                 raise unavailable(outcome, f"This request has written nothing: {reason}.")
             case _:
                 raise AssertionError(outcome)
 
-    async def fit(self, write: Write) -> Profile:
+    async def fit(self, write: FencedWrite) -> Profile:
         """What the bucket of a write was seen to do. A key that its store may take for another is not written.
 
         Raises what ``writable`` raises, and ``StoreError`` InvalidArgument.
@@ -311,7 +311,9 @@ class Writes:
             raise StoreUnfit(f"The store of bucket {bucket} cannot be fenced: {profile.reason}.")
         return profile
 
-    async def run(self, write: Write, steps: Steps[Outcome], payload: Payload = NOTHING) -> Stored | Deleted:
+    async def run(
+        self, write: FencedWrite, steps: Steps[WriteOutcome], payload: OperationPayload = NO_PAYLOAD
+    ) -> Stored | Deleted:
         """Do a write, and put on record what has to be. Raises the error to answer with if it is not done."""
         if write.target.mode is Mode.ENFORCE and self._admission.asks_again(write.target.resource):
             await self._admitted(write)  # its body may have been long in coming
@@ -320,7 +322,7 @@ class Writes:
             case Stored(_, decision, fence) | Deleted(decision, fence):
                 await self._note(write, decision, fence)
                 return outcome
-            case Refused(decision, fence):
+            case FenceRefused(decision, fence):
                 raise await self.refused(write, decision, fence)
             case ConditionFailed(error):
                 raise await self._told(write, error)
@@ -335,7 +337,7 @@ class Writes:
             case _:
                 raise AssertionError(outcome)
 
-    async def _note(self, write: Write, decision: Decision | None, fence: Fence | None) -> None:
+    async def _note(self, write: FencedWrite, decision: Decision | None, fence: Fence | None) -> None:
         """Observe mode: the write has passed; say on record that it would not have."""
         if decision is not None and decision.passes:
             self._observe(WriteAccepted("objects", write.attempt.rule, "store"))
@@ -345,11 +347,11 @@ class Writes:
                 await self._audit.passed(Refusal(write.target.resource, reason, write.attempt, fence, enforced=False))
 
 
-def _look(write: Write) -> Steps[HeadAnswer]:
-    return cast(HeadAnswer, (yield Head(write.bucket, write.key)))
+def _look(write: FencedWrite) -> Steps[HeadAnswer]:
+    return cast(HeadAnswer, (yield Look(write.bucket, write.key)))
 
 
-def _evidence(call: Call, mark: UUID) -> str | None:
+def _evidence(call: Exchange, mark: UUID) -> str | None:
     """Return what an earlier attempt of the same call has left at the key, if it has written the object there."""
     request = call.request
     match request.operation:
@@ -361,7 +363,7 @@ def _evidence(call: Call, mark: UUID) -> str | None:
             return None
 
 
-def _presented(call: Call, resource: str, opened: Upload | None) -> FencingHeaders:
+def _presented(call: Exchange, resource: str, opened: Upload | None) -> FencingHeaders:
     """The token and holder that count. A grant counts alone: its owner can neither widen nor change it."""
     said, grant = call.request.fencing, call.principal.grant
     if grant is not None:

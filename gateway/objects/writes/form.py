@@ -16,13 +16,13 @@ from gateway.http.body import Bodies
 from gateway.http.head import Head
 from gateway.objects.body import checksums
 from gateway.objects.body.checksums import Declared
-from gateway.objects.body.form import FormIntake, is_form_upload
-from gateway.objects.exchange import Answer, Call
+from gateway.objects.body.form import FormBody, is_form_upload
+from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.s3 import addressing, conditions, documents, forwarded_headers, xml
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request, read_fencing
-from gateway.objects.writes.fenced_write import Write, Writes
+from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.writes.put import Puts
 from gateway.record.capture import NOTHING, Capture
 
@@ -54,7 +54,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
-class FormUpload:
+class FormRequest:
     """What a form asks for. ``status`` is that of the answer, unless there is an address to ``redirect`` to."""
 
     request: S3Request
@@ -79,7 +79,7 @@ def named_fields(fields: Iterable[tuple[str, str]], filename: str, bucket: str) 
     return found
 
 
-def read_form(fields: Mapping[str, str]) -> FormUpload:
+def read_form(fields: Mapping[str, str]) -> FormRequest:
     """What a form asks for whose policy is verified. ``fields`` are as ``named_fields`` gives them.
 
     Raises ``StoreError``, and the errors of ``gateway.fencing.headers.read``.
@@ -97,7 +97,7 @@ def read_form(fields: Mapping[str, str]) -> FormUpload:
         Operation.POST_OBJECT, bucket, key, quote(key, safe="/"), (), _headers(fields), writer, condition
     )
     status = fields.get("success_action_status", "")
-    return FormUpload(
+    return FormRequest(
         request,
         checksums.declared({name: value.strip() for name, value in fields.items() if _is_check(name)}),
         int(status) if status in ("200", "201") else 204,
@@ -105,7 +105,7 @@ def read_form(fields: Mapping[str, str]) -> FormUpload:
     )
 
 
-def redirect_address(form: FormUpload, etag: str) -> str | None:
+def redirect_address(form: FormRequest, etag: str) -> str | None:
     """Where the form sends its browser once the object is there; None where it names no address that could be one.
 
     ``etag`` is without quotes. S3, too, answers with a status instead of redirecting to nowhere.
@@ -165,7 +165,7 @@ def _is_ignored(name: str) -> bool:
 _UNPROVEN = ("x-amz-", "x-fencing-", "fencing-", "if-")
 
 
-class Forms:
+class FormUploads:
     """Form uploads. They prove who sent them by their fields, so they come in by a door of their own.
 
     Nothing but a PostObject comes through it: the operation is not read from the request. ``max_body``: the largest
@@ -174,7 +174,7 @@ class Forms:
 
     def __init__(
         self,
-        writes: Writes,
+        writes: FencedWrites,
         puts: Puts,
         secret_of: SecretOf,
         clock: Callable[[], datetime],
@@ -200,11 +200,11 @@ class Forms:
         bucket, key = addressing.read(head.raw_path, addressing.bucket_of_host(head.headers, self._domains))
         return bucket if bucket and not key else None
 
-    async def post(self, bucket: str, scope: Scope, receive: Receive, answer: Answer) -> None:
+    async def post(self, bucket: str, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
         """PostObject. Raises ``GatewayError``, ``ClientGone``."""
         head, body = Head.of(scope), self._bodies.of(scope, receive)
         _check_headers(head.headers)
-        intake = FormIntake(body, head.headers, self._max_body, self._capture)
+        intake = FormBody(body, head.headers, self._max_body, self._capture)
         fields, filename = await intake.fields()
         named = named_fields(fields, filename, bucket)
         policy = post_policy.verify(named, self._secret_of, self._clock())
@@ -214,11 +214,11 @@ class Forms:
         intake.expect(form.declared, policy.min_length, policy.max_length, media_type)
         signature = VerifiedSignature(policy.principal, PayloadMode.UNSIGNED)
         hosted = addressing.bucket_of_host(head.headers, self._domains) is not None
-        call = Call(scope, head, body, answer, form.request, signature, self._max_body, hosted)
+        call = Exchange(scope, head, body, answer, form.request, signature, self._max_body, hosted)
         write = await self._write(call, intake)
         await _tell(call, form, write, await self._puts.store_form(write, intake, form.request.headers))
 
-    async def refuse(self, call: Call) -> None:
+    async def refuse(self, call: Exchange) -> None:
         """A PostObject that is no form."""
         raise StoreError(
             "PreconditionFailed",
@@ -227,7 +227,7 @@ class Forms:
             facts={"condition": "Bucket POST must be of the enclosure-type multipart/form-data"},
         )
 
-    async def _write(self, call: Call, intake: FormIntake) -> Write:
+    async def _write(self, call: Exchange, intake: FormBody) -> FencedWrite:
         try:
             return await self._writes.write(call, beginning=intake.beginning)
         except TokenRequired as error:
@@ -235,7 +235,7 @@ class Forms:
             raise TokenRequired(error.message, advice=advice, facts=error.facts) from error
 
 
-async def _tell(call: Call, form: FormUpload, write: Write, stored: Stored) -> None:
+async def _tell(call: Exchange, form: FormRequest, write: FencedWrite, stored: Stored) -> None:
     applied, resource, fence = stored.applied, write.target.resource, stored.fence
     etag = applied.etag or ""
     address = redirect_address(form, etag)

@@ -6,17 +6,23 @@ from gateway.db.uploads import Place, Upload
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.rules import Fence
 from gateway.http.body import Memory, offload
-from gateway.objects.exchange import Call
+from gateway.objects.exchange import Exchange
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Stored
-from gateway.objects.run.runner import Payload, path_of
+from gateway.objects.run.runner import OperationPayload, path_of
 from gateway.objects.s3 import documents
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import Applied, Found, NotApplied, NotSent, Rejected, Started, Unknown, Uploaded
 from gateway.objects.s3.documents import etag_of_parts
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.copy import Sources
-from gateway.objects.writes.fenced_write import Beginning, Write, Writes, after_the_effect, refusal_of_store
+from gateway.objects.writes.fenced_write import (
+    CaptureStart,
+    FencedWrite,
+    FencedWrites,
+    after_the_effect,
+    refusal_of_store,
+)
 from gateway.objects.writes.staging import forward_part
 
 
@@ -24,7 +30,13 @@ class Uploads:
     """CreateMultipartUpload, UploadPart, UploadPartCopy, CompleteMultipartUpload, AbortMultipartUpload."""
 
     def __init__(
-        self, database: Database, upstream: Upstream, writes: Writes, sources: Sources, memory: Memory, threshold: int
+        self,
+        database: Database,
+        upstream: Upstream,
+        writes: FencedWrites,
+        sources: Sources,
+        memory: Memory,
+        threshold: int,
     ) -> None:
         """``threshold``: the largest part, in bytes, that is taken into memory if there is a reason to."""
         self._database = database
@@ -34,7 +46,7 @@ class Uploads:
         self._memory = memory
         self._threshold = threshold
 
-    async def create(self, call: Call) -> None:
+    async def create(self, call: Exchange) -> None:
         """Open an upload, and remember what was presented with it: that is valid for its parts and its completion."""
         write = await self._writes.write(call)
         await self._writes.admit(write)
@@ -61,7 +73,7 @@ class Uploads:
         document = documents.initiated(write.bucket, write.key, started.upload_id)
         await call.answer.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
-    async def part(self, call: Call) -> None:
+    async def part(self, call: Exchange) -> None:
         """Pass a part on. Nothing takes effect by it."""
         upload_id, number = _addressed(call)
         write = await self._belonging(call, upload_id, call.beginning)
@@ -82,7 +94,7 @@ class Uploads:
             raise _failure(uploaded)
         await call.answer.stored(Applied(uploaded.etag, uploaded.headers), write.target.resource, None)
 
-    async def part_copy(self, call: Call) -> None:
+    async def part_copy(self, call: Exchange) -> None:
         """Let the store copy a part, if its source is there for callers."""
         upload_id, number = _addressed(call)
         write = await self._belonging(call, upload_id)
@@ -104,7 +116,7 @@ class Uploads:
             Applied(copied.etag, copied.headers), write.target.resource, None, document=copied.document
         )
 
-    async def abort(self, call: Call) -> None:
+    async def abort(self, call: Exchange) -> None:
         """Give an upload up. A stale token is refused: the upload may be its successor's by now."""
         upload_id = call.request.parameter("uploadId") or ""
         write = await self._belonging(call, upload_id)
@@ -120,7 +132,7 @@ class Uploads:
             raise _no_such_upload()
         await call.answer.passed(204, (), b"", write.target.resource)
 
-    async def complete(self, call: Call) -> None:
+    async def complete(self, call: Exchange) -> None:
         """Make the parts the object."""
         upload_id = call.request.parameter("uploadId") or ""
         write, upload = await self._opened(call, upload_id)
@@ -140,30 +152,32 @@ class Uploads:
             call.request.condition,
             conditional=profile.complete_conditions,
         )
-        stored = await self._writes.run(write, steps, Payload(headers=call.request.headers, parts=listed))
+        stored = await self._writes.run(write, steps, OperationPayload(headers=call.request.headers, parts=listed))
         assert isinstance(stored, Stored)
         with after_the_effect("noted"):
             await uploads.completed(self._database, _place(write, upload_id))
         await self._answer(call, write, stored.applied, stored.fence)
 
-    async def _answer(self, call: Call, write: Write, applied: Applied, fence: Fence | None) -> None:
+    async def _answer(self, call: Exchange, write: FencedWrite, applied: Applied, fence: Fence | None) -> None:
         document = documents.completed(call.address, write.bucket, write.key, applied.etag or "", applied.details)
         await call.answer.stored(applied, write.target.resource, fence, document=document)
 
-    async def _completed_before(self, write: Write) -> Applied | None:
+    async def _completed_before(self, write: FencedWrite) -> Applied | None:
         """A client that lost the answer to its completion asks again: the object is its upload's, if it still is."""
         state = await self._upstream.head(write.bucket, path_of(write.key))
         if isinstance(state, Found) and state.write_id == str(write.mark):
             return Applied(state.etag)
         return None
 
-    async def _belonging(self, call: Call, upload_id: str, beginning: Beginning | None = None) -> Write:
+    async def _belonging(self, call: Exchange, upload_id: str, beginning: CaptureStart | None = None) -> FencedWrite:
         write, upload = await self._opened(call, upload_id, beginning)
         if upload.completed:
             raise _no_such_upload()
         return write
 
-    async def _opened(self, call: Call, upload_id: str, beginning: Beginning | None = None) -> tuple[Write, Upload]:
+    async def _opened(
+        self, call: Exchange, upload_id: str, beginning: CaptureStart | None = None
+    ) -> tuple[FencedWrite, Upload]:
         """The write that an upload is for. Only those that were opened through the gateway carry its marks."""
         request = call.request
         target = self._writes.target(request.bucket, request.key, request.fencing.resource)
@@ -177,11 +191,11 @@ class Uploads:
         return write, upload
 
 
-def _place(write: Write, upload_id: str) -> Place:
+def _place(write: FencedWrite, upload_id: str) -> Place:
     return Place(write.target.resource, write.bucket, write.key, upload_id)
 
 
-def _addressed(call: Call) -> tuple[str, int]:
+def _addressed(call: Exchange) -> tuple[str, int]:
     """Upload and part number of a request; ``classify`` has checked both."""
     return call.request.parameter("uploadId") or "", int(call.request.parameter("partNumber") or 0)
 

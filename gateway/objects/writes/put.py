@@ -9,20 +9,20 @@ from gateway.db.database import Database
 from gateway.db.uploads import Place, Upload
 from gateway.errors import GatewayError, OutcomeUnknown, SqlError, StoreError, Unavailable
 from gateway.http.body import Memory
-from gateway.objects.body.form import FormIntake
-from gateway.objects.body.intake import Intake, VerifiedBody
-from gateway.objects.exchange import Call
+from gateway.objects.body.form import FormBody
+from gateway.objects.body.intake import VerifiedBody, WriteBody
+from gateway.objects.exchange import Exchange
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Candidate, Deleted, Stored
 from gateway.objects.run import bump
-from gateway.objects.run.runner import Payload, path_of
+from gateway.objects.run.runner import OperationPayload, path_of
 from gateway.objects.s3.answers import Applied, NotApplied, Rejected, Started
 from gateway.objects.s3.bucket_profile import Profile
-from gateway.objects.s3.conditions import Condition
+from gateway.objects.s3.conditions import WriteCondition
 from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.store.client import TextHeaders
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import Write, Writes, refusal_of_store
+from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites, refusal_of_store
 from gateway.objects.writes.staging import Staged, part_size, stage, stage_unsized
 
 _SMALL_PARTS = 64 * 1024 * 1024
@@ -31,14 +31,16 @@ _SMALL_PARTS = 64 * 1024 * 1024
 class Puts:
     """Writes of whole bodies. ``threshold``: the largest body, in bytes, that is put from memory."""
 
-    def __init__(self, database: Database, upstream: Upstream, writes: Writes, memory: Memory, threshold: int) -> None:
+    def __init__(
+        self, database: Database, upstream: Upstream, writes: FencedWrites, memory: Memory, threshold: int
+    ) -> None:
         self._database = database
         self._upstream = upstream
         self._writes = writes
         self._memory = memory
         self._threshold = threshold
 
-    async def put(self, call: Call) -> None:
+    async def put(self, call: Exchange) -> None:
         """PutObject."""
         write = await self._writes.write(call, beginning=call.beginning)
         intake = call.intake()
@@ -49,7 +51,7 @@ class Puts:
         await call.answer.stored(stored.applied, write.target.resource, stored.fence)
 
     async def store(
-        self, write: Write, intake: Intake, headers: TextHeaders, condition: Condition | None = None
+        self, write: FencedWrite, intake: WriteBody, headers: TextHeaders, condition: WriteCondition | None = None
     ) -> Stored:
         """Take a body in and write it. ``headers`` are those of the object it will be."""
         profile = await self._writes.fit(write)
@@ -59,7 +61,7 @@ class Puts:
             body = await intake.whole()
             return await self.at_once(write.keeping(intake.captured(body.content)), profile, body, headers, condition)
 
-    async def store_form(self, write: Write, intake: FormIntake, headers: TextHeaders) -> Stored:
+    async def store_form(self, write: FencedWrite, intake: FormBody, headers: TextHeaders) -> Stored:
         """Take the file of a form in and write it: only its end tells how long it is. ``headers`` are the object's."""
         profile = await self._writes.fit(write)
         most = intake.most
@@ -87,20 +89,25 @@ class Puts:
 
     async def at_once(
         self,
-        write: Write,
+        write: FencedWrite,
         profile: Profile,
         body: VerifiedBody,
         headers: TextHeaders,
-        condition: Condition | None = None,
+        condition: WriteCondition | None = None,
     ) -> Stored:
         """Write a body that is in memory."""
         write = write.with_payload(body.digests.size, body.digests.sha256)
         steps = generator.put(write.announcement(profile), _forms(profile, body), condition)
-        payload = Payload(body.content, [*headers, *body.digests.headers, *write.marks_of_call()])
+        payload = OperationPayload(body.content, [*headers, *body.digests.headers, *write.marks_of_call()])
         return stored(await self._writes.run(write, steps, payload))
 
     async def _in_parts(
-        self, write: Write, profile: Profile, intake: Intake, headers: TextHeaders, condition: Condition | None
+        self,
+        write: FencedWrite,
+        profile: Profile,
+        intake: WriteBody,
+        headers: TextHeaders,
+        condition: WriteCondition | None,
     ) -> Stored:
         register = _Register(self._database, write)
         staged = await stage(
@@ -118,7 +125,7 @@ class Puts:
         return await self.complete(write, profile, staged, condition)
 
     async def staged_by(
-        self, write: Write, headers: TextHeaders, parts_of: Callable[[str], Awaitable[tuple[Part, ...]]]
+        self, write: FencedWrite, headers: TextHeaders, parts_of: Callable[[str], Awaitable[tuple[Part, ...]]]
     ) -> Staged:
         """Stage an object whose parts come from elsewhere; ``parts_of`` gets the upload's id."""
         register, path = _Register(self._database, write), path_of(write.key)
@@ -138,11 +145,13 @@ class Puts:
                 await self._give_up(write, started.upload_id)
         return Staged(started.upload_id, parts, etag_of_parts(parts))
 
-    async def still_staging(self, write: Write, upload_id: str) -> None:
+    async def still_staging(self, write: FencedWrite, upload_id: str) -> None:
         """Keep the sweeper away from an upload that takes long."""
         await _Register(self._database, write).touched(upload_id)
 
-    async def complete(self, write: Write, profile: Profile, staged: Staged, condition: Condition | None) -> Stored:
+    async def complete(
+        self, write: FencedWrite, profile: Profile, staged: Staged, condition: WriteCondition | None
+    ) -> Stored:
         """Make what was staged the object; whatever else comes of it, nothing stays staged."""
         steps = generator.complete(
             write.announcement(),
@@ -153,7 +162,7 @@ class Puts:
         )
         done = False
         try:
-            result = stored(await self._writes.run(write, steps, Payload(parts=staged.parts)))
+            result = stored(await self._writes.run(write, steps, OperationPayload(parts=staged.parts)))
             done = True
             return result
         except StoreError as error:
@@ -168,7 +177,7 @@ class Puts:
             else:
                 await self._give_up(write, staged.upload_id)
 
-    async def _give_up(self, write: Write, upload_id: str) -> None:
+    async def _give_up(self, write: FencedWrite, upload_id: str) -> None:
         """Abort an upload. It stays on the register, for the sweeper, where the store does not say that it did."""
         with suppress(GatewayError):
             answer = await self._upstream.abort_multipart(
@@ -183,7 +192,7 @@ class _Register:
     """Notes the uploads of one write, so that the sweeper finds those that a lost gateway leaves behind."""
 
     database: Database
-    write: Write
+    write: FencedWrite
 
     async def opened(self, upload_id: str) -> None:
         presented, attempt = self.write.presented, self.write.attempt

@@ -14,14 +14,14 @@ from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from gateway.errors import GatewayError, Unavailable
-from gateway.objects.body.intake import Intake
+from gateway.objects.body.intake import WriteBody
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Started, Unknown, Uploaded
 from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.store.client import TextHeaders
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.upload_stream import BodyStream
 
-Place: TypeAlias = tuple[str, str]
+ObjectPlace: TypeAlias = tuple[str, str]
 """Bucket and raw key."""
 
 _MEBIBYTE = 1024 * 1024
@@ -59,8 +59,8 @@ class Staged:
 
 async def stage(
     upstream: Upstream,
-    place: Place,
-    intake: Intake,
+    place: ObjectPlace,
+    intake: WriteBody,
     headers: TextHeaders,
     now: Callable[[], Awaitable[datetime]],
     *,
@@ -71,7 +71,7 @@ async def stage(
 
     ``headers`` are those of the object it will be; ``now`` is the database's clock. Checksums of the whole body are
     verified here and cannot be sent on: S3 wants those of parts. Where it fails, the upload is aborted first; then
-    ``Rejected`` if the store refuses, else ``Unavailable``, or what ``Intake.chunks`` raises. Nothing is written then.
+    ``Rejected`` if the store refuses, else ``Unavailable``, or what ``WriteBody.chunks`` raises. Nothing is written then.
     """
     size = part_size(intake.length, write_id)
     chunks = intake.chunks()
@@ -82,7 +82,7 @@ async def stage(
 
 async def stage_unsized(
     upstream: Upstream,
-    place: Place,
+    place: ObjectPlace,
     chunks: AsyncGenerator[bytes, None],
     size: int,
     headers: TextHeaders,
@@ -103,7 +103,7 @@ async def forward_part(
     raw_key: str,
     upload_id: str,
     number: int,
-    intake: Intake,
+    intake: WriteBody,
     headers: TextHeaders,
     *,
     signed_at: datetime,
@@ -112,7 +112,7 @@ async def forward_part(
     """Store a part of a client's own upload as it arrives; the part never becomes whole if it is not proven.
 
     A checksum in the client's head goes along. One in its trailer would be known too late, so such a part is taken into
-    memory first, up to ``memory_threshold`` bytes; a larger one goes without. Raises what ``Intake.chunks`` raises.
+    memory first, up to ``memory_threshold`` bytes; a larger one goes without. Raises what ``WriteBody.chunks`` raises.
     """
     place = (bucket, raw_key, upload_id, number)
     # Of an empty body there is no last piece that could be held back.
@@ -143,7 +143,7 @@ _Bodies: TypeAlias = AsyncGenerator[bytes | BodyStream, None]
 
 async def _staged(
     upstream: Upstream,
-    place: Place,
+    place: ObjectPlace,
     chunks: AsyncGenerator[bytes, None],
     parts_of: Callable[[AsyncGenerator[bytes, None]], _Bodies],
     headers: TextHeaders,
@@ -201,7 +201,7 @@ class _Staging:
     def __init__(
         self,
         upstream: Upstream,
-        place: Place,
+        place: ObjectPlace,
         upload_id: str,
         now: Callable[[], Awaitable[datetime]],
         register: Register,

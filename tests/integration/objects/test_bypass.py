@@ -21,9 +21,9 @@ from gateway.errors import Unavailable
 from gateway.fencing.intent import Announcement, Intent
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
-from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.protocol import settling
-from gateway.objects.resource_rules import Resources, Rule
+from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, SweepFailed
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
@@ -58,7 +58,7 @@ async def reasons(stage: Stage) -> list[str]:
 
 
 @asynccontextmanager
-async def patrol(stage: Stage, page: int = 1000, *rules: Rule) -> AsyncIterator[tuple[Patrol, Events]]:
+async def patrol(stage: Stage, page: int = 1000, *rules: KeyRule) -> AsyncIterator[tuple[BypassScan, Events]]:
     """A patrol like that of another gateway."""
     store = ObjectStore(
         endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=PATIENCE
@@ -66,12 +66,12 @@ async def patrol(stage: Stage, page: int = 1000, *rules: Rule) -> AsyncIterator[
     events, database = Events(), Database(stage.dsn)
     try:
         async with Upstream(store) as upstream:
-            yield Patrol(database, upstream, Resources(rules), events, page), events
+            yield BypassScan(database, upstream, Resources(rules), events, page), events
     finally:
         await database.close()
 
 
-async def swept(stage: Stage, page: int = 1000, *rules: Rule) -> int:
+async def swept(stage: Stage, page: int = 1000, *rules: KeyRule) -> int:
     """How much one whole round finds."""
     async with patrol(stage, page, *rules) as (one, _):
         return await one.round(10_000)
@@ -455,7 +455,7 @@ class TestNothingElse:
 
     async def test_a_key_that_belongs_to_another_resource_by_now(self, stage: Stage) -> None:
         await call(connect(stage.origin, "1").put_object, Key="k", Body=b"x")
-        rule = Rule.compile("bucket/**", "all")
+        rule = KeyRule.compile("bucket/**", "all")
         stage.double.put("bucket", "k", b"written under the new rule, by another gateway")
         etag = stage.double.objects("bucket")["k"].etag.strip('"')
         await stage.rows("INSERT INTO fencing.object VALUES ('all', 'bucket', 'k', $1, false, true)", etag)

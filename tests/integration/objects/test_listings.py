@@ -11,7 +11,7 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres, s3
-from gateway.objects.protocol.effects import SIZE, tombstone_body
+from gateway.objects.protocol.effects import TOMBSTONE_SIZE, tombstone_body
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double
 from tests.integration.objects import raw
@@ -102,7 +102,7 @@ class TestObjects:
     async def test_a_key_that_may_be_a_tombstone_and_is_none_is_shown(self, mixed: Stage) -> None:
         await entomb(mixed, "rewritten", "as-large", "gone", bucket="stale")
         mixed.double.put("stale", "rewritten", b"x")
-        mixed.double.put("stale", "as-large", b"x" * SIZE)
+        mixed.double.put("stale", "as-large", b"x" * TOMBSTONE_SIZE)
         since = len(mixed.double.requests)
         answer = await call(connect(mixed.origin).list_objects_v2, Bucket="stale")
         assert [one["Key"] for one in answer["Contents"]] == ["as-large", "rewritten"]
@@ -209,7 +209,7 @@ class TestVersions:
                 ("k", b"first", {}),
                 ("k", tombstone_body(uuid4()), marks),
                 ("k", b"second", {}),
-                ("other", b"x" * SIZE, {}),
+                ("other", b"x" * TOMBSTONE_SIZE, {}),
                 ("z +", tombstone_body(uuid4()), marks),
             ]
             ids = [

@@ -213,7 +213,7 @@ class TestOnlyItsOwn:
     async def test_a_store_that_does_not_answer_delays_no_refusal(
         self, shared: Stage, key: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(fenced_write, "LOOK", 0.1)
+        monkeypatch.setattr(fenced_write, "EVIDENCE_TIMEOUT", 0.1)
         await put(shared, key, "5", amz_sdk_invocation_id="call-1")
         await shared.barrier(f"s3/bucket/{key}", "6")
         held = shared.double.hold(operation="HeadObject", key=key)

@@ -19,7 +19,7 @@ from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
 from gateway.config.stores import ObjectStore
 from gateway.errors import GatewayError, Unavailable
 from gateway.http.body import Arrivals, ClientGone, Pace
-from gateway.objects.body.intake import Intake
+from gateway.objects.body.intake import WriteBody
 from gateway.objects.s3.answers import Applied, Found, Missing, Started, Uploaded
 from gateway.objects.s3.documents import Part
 from gateway.objects.store.operations import Upstream
@@ -81,7 +81,7 @@ class Front:
 
     async def _serve(self, scope: Any, receive: Any) -> object:
         signer = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
-        intake = Intake(Arrivals(receive, self.pace), scope["headers"], signer, 1024 * MEBIBYTE)
+        intake = WriteBody(Arrivals(receive, self.pace), scope["headers"], signer, 1024 * MEBIBYTE)
         if scope["path"] == "/part":
             return await forward_part(
                 self.upstream, *PLACE, self.upload_id, 1, intake, (), signed_at=await now(),
@@ -353,7 +353,7 @@ async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(front: Fron
 
 
 async def test_a_store_that_says_nothing_about_an_upload(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.objects.store.operations._LOOKS", (0.0, 0.01))
+    monkeypatch.setattr("gateway.objects.store.operations._PAUSES", (0.0, 0.01))
     upload_id = await opened(front)
     front.double.fail(status=500, operation="ListMultipartUploads", times=None)
     front.double.fail(status=403, operation="ListParts", times=None)

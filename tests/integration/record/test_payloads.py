@@ -196,7 +196,7 @@ class TestObjects:
     async def test_a_slow_zombie_is_not_waited_for(
         self, shared: Stage, store: Database, key: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(intake, "BEGINNING_PATIENCE", 0.2)
+        monkeypatch.setattr(intake, "CAPTURE_TIMEOUT", 0.2)
         parts = urlsplit(shared.origin)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         unsigned = [("content-length", str(10 * MEBIBYTE))]

@@ -5,7 +5,7 @@ import pytest
 from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed, StoreError, TokenMalformed
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.token import Token
-from gateway.objects.s3.operations import Kind, Operation
+from gateway.objects.s3.operations import Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify, read_fencing
 
 Headers = list[tuple[bytes, bytes]]
@@ -252,5 +252,5 @@ def test_metadata_are_refused_where_there_are_none(method: str, query: bytes, he
 
 def test_every_kind_of_write_reads_the_header() -> None:
     for operation in Operation:
-        if operation.kind in (Kind.WRITE, Kind.STAGING):
+        if operation.kind in (OperationKind.WRITE, OperationKind.STAGING):
             assert read_fencing(operation, [(b"Fencing-Token", b"7")]) == FencingHeaders(Token(0, 7))

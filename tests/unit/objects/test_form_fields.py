@@ -7,10 +7,10 @@ import pytest
 from gateway.errors import GatewayError, StoreError
 from gateway.fencing.token import Token
 from gateway.objects.s3.operations import Operation
-from gateway.objects.writes.form import FormUpload, named_fields, read_form, redirect_address
+from gateway.objects.writes.form import FormRequest, named_fields, read_form, redirect_address
 
 
-def read(filename: str = "", /, **fields: str) -> FormUpload:
+def read(filename: str = "", /, **fields: str) -> FormRequest:
     given = {"key": "k", **{name.replace("_", "-"): value for name, value in fields.items()}}
     return read_form(named_fields(given.items(), filename, "bucket"))
 

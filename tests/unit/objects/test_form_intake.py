@@ -13,7 +13,7 @@ from starlette.types import Message
 from gateway.errors import BodyTooLarge, StoreError
 from gateway.http.body import Arrivals, ClientGone, Pace
 from gateway.objects.body.checksums import Algorithm, Declared
-from gateway.objects.body.form import FormIntake, is_form_upload
+from gateway.objects.body.form import FormBody, is_form_upload
 from gateway.objects.writes.staging import _pieces
 
 HEAD = (
@@ -36,9 +36,9 @@ def arriving(body: bytes, places: list[int], *, gone: bool = False) -> Arrivals:
     return Arrivals(receive, Pace())
 
 
-def form(body: bytes, places: list[int], *, gone: bool = False, max_size: int = 10_000) -> FormIntake:
+def form(body: bytes, places: list[int], *, gone: bool = False, max_size: int = 10_000) -> FormBody:
     headers = [(b"content-type", b"multipart/form-data; boundary=b"), (b"content-length", str(len(body)).encode())]
-    return FormIntake(arriving(body, places, gone=gone), headers, max_size)
+    return FormBody(arriving(body, places, gone=gone), headers, max_size)
 
 
 CONTENT = st.lists(st.sampled_from([b"\r\n--", b"b-", b"\r", b"x" * 100]), max_size=20).map(b"".join)
@@ -107,7 +107,7 @@ def test_parts_of_a_body_of_unknown_length(chunks: list[bytes], size: int) -> No
 )
 def test_a_head_that_cannot_be_right(headers: list[tuple[bytes, bytes]], code: str) -> None:
     with pytest.raises(StoreError) as caught:
-        FormIntake(arriving(b"", []), headers, 100)
+        FormBody(arriving(b"", []), headers, 100)
     assert caught.value.s3_code == code
 
 

@@ -18,7 +18,7 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, PayloadMode, VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError
 from gateway.http.body import Arrivals, ClientGone, Pace
-from gateway.objects.body.intake import Intake
+from gateway.objects.body.intake import WriteBody
 
 Headers = list[tuple[bytes, bytes]]
 SIGNER = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
@@ -95,11 +95,11 @@ def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
 
 def intake(
     headers: Headers, receive: Receive, *, pace: Pace | None = None, signature: VerifiedSignature = SIGNER
-) -> Intake:
-    return Intake(Arrivals(receive, pace or Pace()), headers, signature, 10_000)
+) -> WriteBody:
+    return WriteBody(Arrivals(receive, pace or Pace()), headers, signature, 10_000)
 
 
-async def streamed(one: Intake) -> bytes:
+async def streamed(one: WriteBody) -> bytes:
     return b"".join([chunk async for chunk in one.chunks()])
 
 
@@ -150,7 +150,7 @@ def test_a_body_that_is_not_proven_never_comes_out_whole(chunks: list[bytes], pl
     assert body.startswith(out)
 
 
-async def refusal(one: Intake) -> tuple[str, int]:
+async def refusal(one: WriteBody) -> tuple[str, int]:
     with pytest.raises(GatewayError) as caught:
         await streamed(one)
     return caught.value.s3_code, caught.value.status
@@ -235,7 +235,7 @@ async def test_a_client_that_falls_silent_is_cut_off() -> None:
         await asyncio.sleep(30)
         raise AssertionError
 
-    for take in (streamed, Intake.whole):
+    for take in (streamed, WriteBody.whole):
         with pytest.raises(GatewayError) as caught:
             await take(intake(plain(5), silent, pace=Pace(idle=0.05)))
         assert (caught.value.s3_code, caught.value.status) == ("RequestTimeout", 408)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.objects.s3 import listing_pages
-from gateway.objects.s3.listing_pages import CONTENTS, Entry, Page
+from gateway.objects.s3.listing_pages import CONTENTS, ListingEntry, ListingPage
 from gateway.objects.s3.operations import Operation
 
 V1, V2, UPLOADS = Operation.LIST_OBJECTS, Operation.LIST_OBJECTS_V2, Operation.LIST_MULTIPART_UPLOADS
@@ -56,7 +56,7 @@ class Bucket:
     def visible(self, delimiter: str) -> list[tuple[str, bool]]:
         return [each for each in self._entries(delimiter) if not self._is_hidden(each)]
 
-    async def hidden(self, entries: Sequence[Entry]) -> Collection[Entry]:
+    async def hidden(self, entries: Sequence[ListingEntry]) -> Collection[ListingEntry]:
         return [each for each in entries if self._is_hidden((each.name, each.kind == listing_pages.COMMON_PREFIXES))]
 
     def _is_hidden(self, entry: tuple[str, bool]) -> bool:
@@ -98,8 +98,8 @@ def pages(bucket: Bucket, operation: Operation, size: int, delimiter: str) -> li
     raise AssertionError("the listing has no end")
 
 
-def shown(bucket: Bucket, operation: Operation, query: Mapping[str, str]) -> Page:
-    async def fetch(following: Mapping[str, str]) -> Page:
+def shown(bucket: Bucket, operation: Operation, query: Mapping[str, str]) -> ListingPage:
+    async def fetch(following: Mapping[str, str]) -> ListingPage:
         return page_of(bucket.document(operation, {**query, **following}))
 
     async def answer() -> bytes:
@@ -110,7 +110,7 @@ def shown(bucket: Bucket, operation: Operation, query: Mapping[str, str]) -> Pag
     return page_of(asyncio.run(answer()))
 
 
-def page_of(document: bytes) -> Page:
+def page_of(document: bytes) -> ListingPage:
     page = listing_pages.read(document)
     assert page is not None, document
     return page

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.s3.conditions import Condition, Expect
+from gateway.objects.s3.conditions import Expect, WriteCondition
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request, classify
 
@@ -42,7 +42,7 @@ def test_headers_in_the_query_of_a_presigned_request_are_headers() -> None:
         ("x-amz-server-side-encryption", "AES256"),
     )
     assert dict(request.hoisted)["x-amz-checksum-crc32"] == "AAAAAA=="
-    assert request.condition == Condition(Expect.ABSENT)
+    assert request.condition == WriteCondition(Expect.ABSENT)
     assert request.parameters == ()
 
 

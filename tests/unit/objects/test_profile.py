@@ -3,19 +3,19 @@
 import pytest
 
 from gateway.objects.probe import judgement
-from gateway.objects.probe.judgement import Contender, Etags, Seen
+from gateway.objects.probe.judgement import Contender, Etags, Observation
 from gateway.objects.s3.answers import Applied, Found, HeadAnswer, Missing, NotApplied, Rejected, Unknown, WriteAnswer
 from gateway.objects.s3.bucket_profile import Probe, Profile
 
 MD5, OF_PARTS = "md5", "parts-1"
 HASHES = Etags([MD5, MD5], MD5, [OF_PARTS], OF_PARTS)
-EVERYTHING = [Seen(probe, None) for probe in Probe]
+EVERYTHING = [Observation(probe, None) for probe in Probe]
 OK, NO, STALE = Applied("new"), NotApplied(412, "PreconditionFailed"), "old"
 ODD = Unknown("500 UnknownError")
 
 
 def without(*failing: Probe, etags: Etags = HASHES) -> Profile:
-    return judgement.conclude([Seen(probe, "no" if probe in failing else None) for probe in Probe], etags)
+    return judgement.conclude([Observation(probe, "no" if probe in failing else None) for probe in Probe], etags)
 
 
 def test_a_store_that_does_everything_can_do_everything() -> None:

@@ -8,13 +8,13 @@ from gateway.auth.principal import EVERYTHING, Grant
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
 from gateway.objects.reads import ReadScope
-from gateway.objects.resource_rules import Resources, Rule
+from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.objects.s3.bucket_profile import KEYS, Probe
-from gateway.objects.s3.operations import Kind, Level, Operation
+from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify
 
-RULES = Resources([Rule.compile("bkt/jobs/{id}/**", "job/{id}")])
-READS = [operation for operation in Operation if operation.kind is Kind.READ]
+RULES = Resources([KeyRule.compile("bkt/jobs/{id}/**", "job/{id}")])
+READS = [operation for operation in Operation if operation.kind is OperationKind.READ]
 LISTINGS = [operation for operation in READS if "prefix" in operation.optional and operation.level is Level.BUCKET]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.errors import StoreError
 from gateway.objects.s3.addressing import CopySource
-from gateway.objects.s3.operations import Kind, Operation
+from gateway.objects.s3.operations import Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify
 
 Headers = list[tuple[bytes, bytes]]
@@ -222,6 +222,6 @@ def test_nothing_else_has_a_source(method: str, path: bytes) -> None:
 
 def test_kinds_of_copies() -> None:
     assert copy(SOURCE).operation is Operation.COPY_OBJECT
-    assert copy(SOURCE).operation.kind is Kind.WRITE
-    assert part(SOURCE).operation.kind is Kind.STAGING
+    assert copy(SOURCE).operation.kind is OperationKind.WRITE
+    assert part(SOURCE).operation.kind is OperationKind.STAGING
     assert classify("PUT", b"/bucket/k", b"", []).source is None
