@@ -7,11 +7,11 @@ from gateway.objects.background.sweeper import Sweeper
 from gateway.objects.exchange import Exchange
 from gateway.objects.list_objects import Listings
 from gateway.objects.probe.probe import Profiles
-from gateway.objects.s3.answers import NotSent, Rejected
+from gateway.objects.s3.answers import NotSent, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
 from gateway.objects.store.client import StoreReply
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import after_the_effect, refusal_of_store
+from gateway.objects.writes.fenced_write import after_the_effect
 from gateway.observe.events import BucketAdministered, Observe
 
 MAX_DOCUMENT = 1024 * 1024
@@ -47,24 +47,24 @@ class Administration:
         self._sweeper = sweeper
         self._observe = observe
 
-    async def administer(self, call: Exchange) -> None:
+    async def administer(self, exchange: Exchange) -> None:
         """Pass one request on, if its caller has the right to it."""
-        request = call.request
-        if not call.principal.admin:
+        request = exchange.request
+        if not exchange.principal.admin:
             raise StoreError(
                 "AccessDenied",
                 403,
                 f"{request.operation} is administration of a bucket, and this caller may not: an operator can set "
                 "admin = true for it.",
             )
-        body = await call.document() if call.head.method in ("PUT", "POST") else None
-        await administration.record(self._database, call.attempt(), request.operation, bucket=request.bucket)
+        body = await exchange.document() if exchange.head.method in ("PUT", "POST") else None
+        await administration.record(self._database, exchange.attempt(), request.operation, bucket=request.bucket)
         headers = [*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())]
         content = body.content if body else b""
         try:
-            reply = await self.send(call.head.method, request.raw_path, request.query, headers, content)
+            reply = await self.send(exchange.head.method, request.raw_path, request.query, headers, content)
             if request.operation is Operation.DELETE_BUCKET and await self._clear(request.bucket, reply):
-                reply = await self.send(call.head.method, request.raw_path, request.query, headers, content)
+                reply = await self.send(exchange.head.method, request.raw_path, request.query, headers, content)
         finally:
             # The store may have done what it has not answered.
             if request.operation in _CHANGES_THE_PROFILE:
@@ -72,8 +72,8 @@ class Administration:
         if request.operation is Operation.DELETE_BUCKET and reply.status < 300:
             with after_the_effect("noted"):
                 await bypasses.forget_bucket(self._database, request.bucket)
-        self._observe(BucketAdministered(call.principal.name, request.operation, request.bucket, reply.status))
-        await call.answer.passed(reply.status, reply.headers, reply.body)
+        self._observe(BucketAdministered(exchange.principal.name, request.operation, request.bucket, reply.status))
+        await exchange.response.passed(reply.status, reply.headers, reply.body)
 
     async def send(
         self, method: str, raw_path: str, query: str, headers: list[tuple[str, str]], content: bytes
@@ -87,7 +87,7 @@ class Administration:
         if reply is None:
             raise OutcomeUnknown("The object store does not answer. The bucket may have been changed.")
         if isinstance(answer, Rejected):
-            refusal = refusal_of_store(answer)
+            refusal = store_refusal(answer)
             if refusal.status != reply.status:
                 raise refusal
         return reply

@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 from gateway.db import tombstones, uploads
 from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
-from gateway.objects.exchange import Exchange
+from gateway.objects.exchange import Exchange, is_tombstone
 from gateway.objects.protocol.effects import TOMBSTONE_SIZE
-from gateway.objects.reads import is_tombstone, refuse_what_is_about_us
+from gateway.objects.reads import raise_gateway_fault
 from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.listing_pages import COMMON_PREFIXES, ListingEntry, ListingPage
@@ -55,21 +55,21 @@ class Listings:
         self._objects = _Tombstones(database, upstream)
         self._uploads = _OwnUploads(database)
 
-    async def list_objects(self, call: Exchange) -> None:
+    async def list_objects(self, exchange: Exchange) -> None:
         """ListObjects and ListObjectsV2, without tombstones."""
-        await self._veiled(call, self._objects)
+        await self._veiled(exchange, self._objects)
 
-    async def list_uploads(self, call: Exchange) -> None:
+    async def list_uploads(self, exchange: Exchange) -> None:
         """ListMultipartUploads, without those that stage a body."""
-        await self._veiled(call, self._uploads)
+        await self._veiled(exchange, self._uploads)
 
-    async def list_versions(self, call: Exchange) -> None:
+    async def list_versions(self, exchange: Exchange) -> None:
         """ListObjectVersions. A tombstone is shown as what a delete leaves in a bucket with versions: a delete marker.
 
         It has a version id that can be deleted, and is part of the history. Once it is history nobody keeps a list of
         it, so it is told by its size, and then by its metadata. A bucket that never had versions has no delete markers.
         """
-        request = call.request
+        request = exchange.request
 
         async def shown(first: ListingPage, _: listing_pages.Fetch) -> tuple[list[ListingEntry], ListingPage]:
             suspects = [
@@ -83,7 +83,7 @@ class Listings:
                 listing_pages.as_delete_marker(entry) if entry in buried else entry for entry in first.entries
             ], first
 
-        await self._rewritten(call, shown)
+        await self._rewritten(exchange, shown)
 
     async def _ever_versioned(self, bucket: str) -> bool:
         """Whether the bucket has versions, or had. True where the store does not say."""
@@ -95,10 +95,10 @@ class Listings:
         """Whether nothing is in the bucket that a client can see. Of older versions this says nothing."""
         return await self._is_hollow(self._objects, bucket, "")
 
-    async def _veiled(self, call: Exchange, veil: _Veil) -> None:
-        request = call.request
+    async def _veiled(self, exchange: Exchange, veil: _Veil) -> None:
+        request = exchange.request
         if not await veil.any_in(request.bucket):
-            await self._pass(call, await self._ask(request.bucket, request.query, request.headers))
+            await self._pass(exchange, await self._ask(request.bucket, request.query, request.headers))
             return
 
         async def shown(first: ListingPage, fetch: listing_pages.Fetch) -> tuple[list[ListingEntry], ListingPage]:
@@ -107,18 +107,18 @@ class Listings:
 
             return await listing_pages.filled(request.operation, first, fetch, hidden)
 
-        await self._rewritten(call, shown)
+        await self._rewritten(exchange, shown)
 
     async def _rewritten(
         self,
-        call: Exchange,
+        exchange: Exchange,
         shown: Callable[[ListingPage, listing_pages.Fetch], Awaitable[tuple[list[ListingEntry], ListingPage]]],
     ) -> None:
         """Answer with what ``shown`` makes of the first page, and of those it fetches after it."""
-        request, parameters = call.request, dict(call.request.parameters)
+        request, parameters = exchange.request, dict(exchange.request.parameters)
         response = await self._ask(request.bucket, request.query, request.headers)
         if response.status != 200:
-            await self._pass(call, response)
+            await self._pass(exchange, response)
             return
         async with response:
             document = await response.read(_MAX_PAGE)
@@ -130,7 +130,7 @@ class Listings:
                 raise
             parameters["encoding-type"] = "url"
             body = await self._made(request.operation, request.bucket, parameters, request.headers, shown)
-        await call.answer.passed(200, response.headers, body)
+        await exchange.response.passed(200, response.headers, body)
 
     async def _made(
         self,
@@ -191,9 +191,9 @@ class Listings:
     async def _ask(self, bucket: str, query: str, headers: TextHeaders) -> StoreResponse:
         return await self._upstream.send("GET", f"/{bucket}", query, headers)
 
-    async def _pass(self, call: Exchange, response: StoreResponse) -> None:
-        await refuse_what_is_about_us(response)
-        await call.answer.stream(call.request, response)
+    async def _pass(self, exchange: Exchange, response: StoreResponse) -> None:
+        await raise_gateway_fault(response)
+        await exchange.response.stream(exchange.request, response)
 
 
 class _Tombstones:

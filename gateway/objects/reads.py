@@ -1,4 +1,9 @@
-"""Reads pass through, as they came. A tombstone is absence."""
+"""Reads: they pass through to the store. A tombstone is absence.
+
+Fenced credentials read keys whose resources their grant covers, and list nothing else. ``ReadScope`` checks each of
+their requests before the gateway asks the store, and refuses every read that no rule here allows. A caller without a
+grant reads what the gateway's own keys can read.
+"""
 
 from urllib.parse import quote
 
@@ -6,20 +11,19 @@ from gateway.auth.principal import Grant
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import StoreError
 from gateway.fencing.resource import covers, includes, overlap
-from gateway.objects.exchange import Exchange, ResponseWriter
+from gateway.objects.exchange import Exchange, ResponseWriter, is_tombstone
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.resource_rules import Resources
-from gateway.objects.s3 import bucket_profile
-from gateway.objects.s3.answers import Rejected, of_write
+from gateway.objects.s3 import addressing, bucket_profile
+from gateway.objects.s3.answers import Rejected, of_write, store_refusal
 from gateway.objects.s3.bucket_profile import KEYS
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import refusal_of_store
 
-# What goes with an object, and is asked for beside it: of a tombstone there is none.
-_BESIDE = frozenset(
+# Operations that read what belongs to an object beside its bytes. A tombstone has nothing of the kind.
+_BESIDE_BYTES = frozenset(
     {
         Operation.GET_OBJECT_ACL,
         Operation.GET_OBJECT_ANNOTATION,
@@ -35,36 +39,35 @@ _PREFLIGHT = frozenset({"origin", "access-control-request-headers", "access-cont
 
 
 class Reads:
-    """Everything that is asked of the store and changes nothing there, but for listings of objects and uploads."""
+    """All reads but listings of objects and uploads."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
-    async def read(self, call: Exchange) -> None:
+    async def read(self, exchange: Exchange) -> None:
         """Pass one read through."""
-        request = call.request
-        if request.operation in _BESIDE:
+        request = exchange.request
+        if request.operation in _BESIDE_BYTES:
             await self._refuse_tombstone(request)
         method = "HEAD" if request.operation in (Operation.HEAD_BUCKET, Operation.HEAD_OBJECT) else "GET"
         response = await self._upstream.send(method, request.raw_path, request.query, request.headers)
-        await refuse_what_is_about_us(response)
-        await call.answer.stream(request, response, hosted=call.hosted)
+        await raise_gateway_fault(response)
+        await exchange.response.stream(request, response, hosted=exchange.hosted)
 
-    async def preflight(self, head: RequestHead, bucket: str, key: str, answer: ResponseWriter) -> None:
-        """What a browser asks ahead of a page's request: whether the bucket's CORS rules allow that. Never signed."""
-        asked = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in head.headers]
-        headers = [pair for pair in asked if pair[0] in _PREFLIGHT]
+    async def preflight(self, head: RequestHead, host_bucket: str | None, response: ResponseWriter) -> None:
+        """Ask the store whether the bucket's CORS rules allow a page's request. A preflight is never signed."""
+        bucket, key = addressing.read(head.raw_path, host_bucket)
+        given = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in head.headers]
+        headers = [pair for pair in given if pair[0] in _PREFLIGHT]
         path = f"/{bucket}/{quote(key, safe='/')}" if key else f"/{bucket}"
-        response = await self._upstream.send("OPTIONS", path, headers=headers)
-        async with response:
-            body = await response.read()
-        await answer.passed(response.status, response.headers, body)
+        async with await self._upstream.send("OPTIONS", path, headers=headers) as answer:
+            body = await answer.read()
+        await response.passed(answer.status, answer.headers, body)
 
     async def _refuse_tombstone(self, request: S3Request) -> None:
         version = request.parameter("versionId")
         query = "" if version is None else request.query
-        response = await self._upstream.send("HEAD", request.raw_path, _only_version(query))
-        async with response:
+        async with await self._upstream.send("HEAD", request.raw_path, _only_version(query)) as response:
             if is_tombstone(response):
                 raise StoreError("NoSuchKey", 404, "The specified key does not exist.")
 
@@ -73,18 +76,16 @@ def _only_version(query: str) -> str:
     return "&".join(pair for pair in query.split("&") if pair.startswith("versionId="))
 
 
-def is_tombstone(response: StoreResponse) -> bool:
-    """Whether an answer is about what stands for a deleted object."""
-    return response.header("x-amz-meta-fencing-tombstone") == "true"
+async def raise_gateway_fault(response: StoreResponse) -> None:
+    """Raise the error for an answer that may be about the gateway: its signature, or the address of the store.
 
-
-async def refuse_what_is_about_us(response: StoreResponse) -> None:
-    """An answer may be about the gateway: its signature, or the address it asks at. The client must not see that."""
+    The client must not see such an answer as if it were about its own request.
+    """
     if response.status in (400, 403) or (300 <= response.status < 400 and response.status != 304):
         async with response:
             rejected = of_write(response.status, None, await response.read())
         assert isinstance(rejected, Rejected)
-        raise refusal_of_store(rejected)
+        raise store_refusal(rejected)
 
 
 _LISTINGS = frozenset(
@@ -95,8 +96,8 @@ _LISTINGS = frozenset(
         Operation.LIST_OBJECT_VERSIONS,
     }
 )
-# Clients ask for these before they write; they tell no more than that the bucket is there, and where.
-_OF_A_BUCKET = frozenset({Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION})
+# Clients ask for these before they write. They tell no more than that the bucket exists, and its location.
+_ABOUT_A_BUCKET = frozenset({Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION})
 
 
 class ReadScope:
@@ -106,9 +107,9 @@ class ReadScope:
         self._resources = resources
         self._profiles = profiles
 
-    async def check(self, request: S3Request, grant: Grant | None) -> None:
+    async def check(self, request: S3Request, grant: Grant) -> None:
         """Raise ``StoreError`` AccessDenied for a read beyond the grant, or for a copy from beyond it."""
-        if grant is None or grant.reads_everything:
+        if grant.reads_everything:
             return
         if request.source is not None:
             await self._check_key(grant, request.source.bucket, request.source.key)
@@ -119,7 +120,7 @@ class ReadScope:
             await self._check_key(grant, request.bucket, request.key)
         elif operation in _LISTINGS:
             await self._check_listing(grant, request.bucket, request.parameter("prefix") or "")
-        elif operation not in _OF_A_BUCKET or not self._has_a_key_in(grant, request.bucket):
+        elif operation not in _ABOUT_A_BUCKET or not self._has_a_key_in(grant, request.bucket):
             raise _denied(grant, f"{operation} is about more than that")
 
     async def _check_key(self, grant: Grant, bucket: str, key: str) -> None:
@@ -140,7 +141,7 @@ class ReadScope:
             await self._check_spelling(grant, bucket, prefix.removesuffix("/"))
 
     async def _check_spelling(self, grant: Grant, bucket: str, key: str) -> None:
-        """Refuse what the store may take for another key, of which nobody has looked up the resource."""
+        """Refuse a key that the store may take for another one, whose resource is not checked here."""
         if bucket_profile.mistakable(key, KEYS) is None:
             return
         try:

@@ -27,8 +27,8 @@ from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator, settling
 from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
 from gateway.objects.run.runner import Amendment, OperationPayload, Runner, path_of
+from gateway.objects.s3.answers import store_refusal
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import refusal_of_store
 from gateway.observe.events import Observe, SweepFailed, TombstoneSwept, UploadSwept
 
 LEFT_BEHIND = timedelta(minutes=15)
@@ -153,7 +153,7 @@ class Sweeper:
                 self._observe(TombstoneSwept(grave.resource, grave.bucket, grave.key))
                 return True
             case StoreRefused(rejected):
-                raise refusal_of_store(rejected)
+                raise store_refusal(rejected)
             case Uncertain(reason) | NotDone(reason):
                 raise Unavailable(reason)
             case _:

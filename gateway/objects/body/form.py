@@ -249,7 +249,7 @@ class FormBody:
         """What is kept of a file that has been taken in."""
         return self._kept.captured(self.proof.size)
 
-    async def beginning(self) -> Captured | None:
+    async def capture_start(self) -> Captured | None:
         """What is kept of a file that nobody wants any more: as much of that as comes in a moment."""
         with suppress(GatewayError, ClientGone, TimeoutError):
             async with asyncio.timeout(CAPTURE_TIMEOUT), aclosing(self.chunks()) as pieces:

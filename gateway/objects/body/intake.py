@@ -53,7 +53,7 @@ class Inspection:
         self._decoder = Decoder(self.length, trailers=self.declared.trailers, signatures=signatures) if framed else None
         self._verification = Verification(self.declared, sha256, md5=False, sha256=False)
 
-    def ask_for(self, *, md5: bool, sha256: bool) -> None:
+    def request_digests(self, *, md5: bool, sha256: bool) -> None:
         """Which digests the proof is to have beside those that are compared. Before the first byte."""
         self._verification = Verification(self.declared, self._signed_sha256, md5=md5, sha256=sha256)
 
@@ -177,7 +177,7 @@ class WriteBody:
 
     async def whole(self) -> VerifiedBody:
         """Return the whole body, with all its digests. Raises ``StoreError``, ``BodyTooSlow`` or ``ClientGone``."""
-        self._inspection.ask_for(md5=True, sha256=True)
+        self._inspection.request_digests(md5=True, sha256=True)
         async with aclosing(self._decoded()) as pieces:
             content = [piece async for piece in pieces]
         return whole(content, self.proof)
@@ -188,7 +188,7 @@ class WriteBody:
         The last piece is held back until the body is proven, so that a body that is not what was declared never becomes
         a whole one anywhere. An empty body has nothing to hold back. Raises what ``whole`` raises.
         """
-        self._inspection.ask_for(md5=md5, sha256=sha256)
+        self._inspection.request_digests(md5=md5, sha256=sha256)
         held = b""
         async with aclosing(self._decoded()) as pieces:
             async for piece in pieces:
@@ -203,7 +203,7 @@ class WriteBody:
         """What is kept of a body that has been taken in. ``content``: the whole of it, where it is in memory."""
         return self._kept.captured(self.length, content)
 
-    async def beginning(self) -> Captured | None:
+    async def capture_start(self) -> Captured | None:
         """What is kept of a body that nobody has asked for, and nobody will: as much of that as comes in a moment."""
         with suppress(GatewayError, ClientGone, TimeoutError):
             async with asyncio.timeout(CAPTURE_TIMEOUT), aclosing(self._decoded()) as pieces:

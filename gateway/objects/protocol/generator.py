@@ -15,6 +15,7 @@ The rules that carry the promise:
   does not come back to the key where that can be helped. Nor does a write leave the ETag that it is conditioned on.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -246,6 +247,12 @@ def barrier(resource: str, presented: Presented, caller: str) -> Steps[WriteOutc
         if not (yield from settle(intent)):
             return NotDone(UNSETTLED, Obstacle.UNSETTLED)
     return Barred(raised.decision, raised.fence)
+
+
+def candidates(md5: str) -> tuple[Candidate, ...]:
+    """Return the forms of a body with the ETags they have on stores that hash, given its MD5 in hex."""
+    of_parts = hashlib.md5(bytes.fromhex(md5), usedforsecurity=False).hexdigest()
+    return Candidate(UploadForm.PLAIN, md5), Candidate(UploadForm.MULTIPART, f"{of_parts}-1")
 
 
 def choose(candidates: tuple[Candidate, ...], forbidden: frozenset[str]) -> UploadForm | None:

@@ -8,8 +8,8 @@ from typing import TypeAlias
 from urllib.parse import urlencode
 
 from gateway.errors import Unavailable
-from gateway.objects.protocol.effects import Candidate, UploadForm
-from gateway.objects.protocol.generator import choose
+from gateway.objects.protocol.effects import UploadForm
+from gateway.objects.protocol.generator import candidates, choose
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import NotApplied, NotSent, Rejected, Started, Unknown, Uploaded, WriteAnswer
 from gateway.objects.s3.documents import Part, etag_of_parts
@@ -43,12 +43,6 @@ _KEPT = frozenset(
 )
 
 
-def candidates(md5: str) -> tuple[Candidate, ...]:
-    """The forms of a body in memory with the ETags they have on stores that hash, given its MD5 in hex."""
-    of_parts = hashlib.md5(bytes.fromhex(md5), usedforsecurity=False).hexdigest()
-    return Candidate(UploadForm.PLAIN, md5), Candidate(UploadForm.MULTIPART, f"{of_parts}-1")
-
-
 async def bump(
     upstream: Upstream, bucket: str, raw_key: str, etag: str, forbidden: ForbiddenEtags, signed_at: datetime
 ) -> WriteAnswer:
@@ -75,7 +69,7 @@ async def bump(
                 return NotSent(error.message)
             rewriting = _Rewriting(upstream, bucket, raw_key, etag, signed_at, [*_kept(response), *tags])
             if int(length) <= SMALL:
-                return await rewriting.at_once(await response.read(SMALL), excluded)
+                return await rewriting.put_from_memory(await response.read(SMALL), excluded)
             answer = await rewriting.in_parts(response, part_size, excluded)
         if answer is not None:
             return answer
@@ -94,7 +88,7 @@ class _Rewriting:
         self._signed_at = signed_at
         self._headers = headers
 
-    async def at_once(self, body: bytes, excluded: ForbiddenEtags) -> WriteAnswer:
+    async def put_from_memory(self, body: bytes, excluded: ForbiddenEtags) -> WriteAnswer:
         md5 = hashlib.md5(body, usedforsecurity=False).hexdigest()
         form = choose(candidates(md5), excluded)
         if form is None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
+from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.objects.s3 import xml
 
 RawHeaders: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -110,6 +111,28 @@ WriteAnswer: TypeAlias = Applied | NotApplied | Rejected | NotSent | Unknown
 HeadAnswer: TypeAlias = Found | Missing | Unknown
 
 
+# Errors of the store about the gateway's own signature. A client would take them for errors about its own.
+_GATEWAY_AT_FAULT = frozenset(
+    {
+        "AuthorizationHeaderMalformed",
+        "InvalidAccessKeyId",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+    }
+)
+
+
+def store_refusal(rejected: Rejected) -> GatewayError:
+    """Return the error to answer with where the store refuses a request."""
+    if rejected.code in _GATEWAY_AT_FAULT:
+        return Unavailable(
+            f"The object store refuses the gateway: {rejected.code}.",
+            advice="Nothing was written. Ask the operator to run `gateway doctor`.",
+        )
+    return StoreError(rejected.code, rejected.status, rejected.message)
+
+
 # Other conflicts have nothing to do with the write's condition: a key where the store has a directory, say.
 _LOST_RACES = frozenset({"", "ConditionalRequestConflict", "OperationAborted"})
 
@@ -119,7 +142,7 @@ def of_write(status: int, etag: str | None, body: bytes, headers: RawHeaders = (
 
     Only an answer that is certain to mean "no effect" is read as such.
     """
-    error = xml.read_error(body)
+    error = xml.read_error(body) if body else None
     code = error.code if error else ""
     if status in (200, 204):
         # S3 sends the status of a completion ahead and may still fail: the body has the last word.

@@ -43,8 +43,9 @@ def read_fencing(
     """What a request says about its writer: the first that has a token, of headers, metadata, query, session token.
 
     ``headers`` are raw, and include those that came in the query of a presigned request, or the fields of a form;
-    ``query`` are parameters whose names are in ``FENCING_PARAMETERS``. All of them are read: one that cannot be is an error even
-    where another comes first. Raises the errors of ``gateway.fencing.headers.read``, and ``StoreError`` 400 for a
+    ``query`` are parameters whose names are in ``FENCING_PARAMETERS``. All of them are read: an unreadable one is an
+    error even where another one counts. Raises the errors of ``gateway.fencing.headers.read``, and ``StoreError`` 400
+    for a
     session token that says something else.
     """
     received = tuple(headers)
@@ -178,15 +179,15 @@ def classify(
     raw_path: bytes,
     query_string: bytes,
     headers: Iterable[tuple[bytes, bytes]],
-    domains: Iterable[str] = (),
+    host_bucket: str | None = None,
 ) -> S3Request:
     """Read the head of a request. ``raw_path`` is without the query, as on the wire.
 
-    A host ``bucket.domain`` names the bucket for each of ``domains``. Raises ``StoreError``, 400 for what cannot be
-    read and 501 for what is not served, and the errors of ``gateway.fencing.headers.read``.
+    ``host_bucket``: the bucket that the host names, if it names one. Raises ``StoreError``, 400 for a head that cannot
+    be read and 501 for one that the gateway does not serve, and the errors of ``gateway.fencing.headers.read``.
     """
     received = tuple(headers)
-    bucket, key = addressing.read(raw_path, addressing.bucket_of_host(received, domains))
+    bucket, key = addressing.read(raw_path, host_bucket)
     named = _named(received)
     query = _sorted(_parameters(query_string), named)
     for name, value in query.headers:
@@ -199,6 +200,7 @@ def classify(
     _check_values(operation, dict(query.parameters))
     session = named.get("x-amz-security-token") if query.session is None else query.session
     carried = (*received, *((name.encode(), value.encode()) for name, value in query.headers))
+    writes = operation.kind is not OperationKind.READ
     request = S3Request(
         operation,
         bucket,
@@ -207,7 +209,7 @@ def classify(
         query.parameters,
         forwarded_headers.forwarded(operation, named),
         read_fencing(operation, carried, query.fencing, session),
-        None if operation.kind is OperationKind.READ else conditions.read(operation, named),
+        conditions.read(operation, named) if writes and _CONDITIONS & named.keys() else None,
         addressing.read_copy_source(operation, named) if operation.copies else None,
         query.headers,
     )

@@ -12,19 +12,19 @@ from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import Memory
 from gateway.objects.body.checksums import Digests
 from gateway.objects.body.intake import VerifiedBody
-from gateway.objects.exchange import Exchange
-from gateway.objects.reads import is_tombstone, refuse_what_is_about_us
+from gateway.objects.exchange import Exchange, is_tombstone
+from gateway.objects.reads import raise_gateway_fault
 from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import documents, forwarded_headers
 from gateway.objects.s3.addressing import CopySource, PartSource
-from gateway.objects.s3.answers import Applied, Rejected, Uploaded, unquoted
+from gateway.objects.s3.answers import Applied, Rejected, Uploaded, store_refusal, unquoted
 from gateway.objects.s3.documents import Part
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse, TextHeaders
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites, refusal_of_store
+from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.writes.put import Puts
-from gateway.objects.writes.staging import part_size
+from gateway.objects.writes.staging import Staging, part_size
 
 # What describes the bytes to their readers; a copy has it from its source, or all of it from its request.
 _DESCRIPTION = frozenset(
@@ -81,7 +81,7 @@ class Sources:
                 )
             if response.status == 404 or is_tombstone(response):
                 raise await self._missing(source)
-            await refuse_what_is_about_us(response)
+            await raise_gateway_fault(response)
             return _object(response)
 
     async def _missing(self, source: CopySource) -> StoreError:
@@ -98,7 +98,7 @@ class Sources:
         async with response:
             if response.status == 412:
                 raise StoreError("PreconditionFailed", 412, "The source of the copy has changed meanwhile.")
-            await refuse_what_is_about_us(response)
+            await raise_gateway_fault(response)
             content = await response.read(found.size + 1) if response.status == 200 else b""
         if response.status != 200 or len(content) != found.size:
             raise Unavailable("Nothing was written: the source of the copy could not be read.")
@@ -146,30 +146,31 @@ class Copies:
         self._memory = memory
         self._threshold = threshold
 
-    async def copy(self, call: Exchange) -> None:
+    async def copy(self, exchange: Exchange) -> None:
         """CopyObject."""
-        request = call.request
+        request = exchange.request
         source = request.source
         assert source is not None
-        write = await self._writes.write(call)
+        write = await self._writes.prepare(exchange)
         _refuse_in_place(request, source)
-        await self._writes.admit(write)
-        profile = await self._writes.fit(write)
+        await self._writes.refuse_if_stale(write)
+        profile = await self._writes.profile_for(write)
         found = await self._sources.find(source)
         headers = await self._headers(request, source, found)
         if found.size <= self._threshold:
             async with self._memory.reserved(found.size):
                 body = await self._sources.read(source, found)
-                stored = await self._puts.at_once(write, profile, body, headers, request.condition)
+                stored = await self._puts.put_from_memory(write, profile, body, headers, request.condition)
         else:
-            staged = await self._puts.staged_by(
-                write, headers, lambda upload: self._parts(write, source, found, upload)
+            staging = self._puts.staging(write)
+            staged = await staging.stage_parts(
+                [*headers, *write.marks()],
+                lambda upload_id: self._copy_parts(write, source, found, staging, upload_id),
             )
-            write = write.with_payload(found.size, None)
-            stored = await self._puts.complete(write, profile, staged, request.condition)
+            stored = await self._puts.complete(write.with_payload(found.size, None), profile, staged, request.condition)
         document = documents.copied(stored.applied.etag or "", _text(self._upstream.store_time))
         applied = stored.applied if found.version_id is None else _from_version(stored.applied, found.version_id)
-        await call.answer.stored(applied, write.target.resource, stored.fence, document=document)
+        await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
 
     async def _headers(self, request: S3Request, source: CopySource, found: SourceObject) -> TextHeaders:
         """Those of the object the copy will be."""
@@ -182,8 +183,8 @@ class Copies:
             *(tags if source.replace_tags else await self._sources.tags(source)),
         ]
 
-    async def _parts(
-        self, write: FencedWrite, source: CopySource, found: SourceObject, upload_id: str
+    async def _copy_parts(
+        self, write: FencedWrite, source: CopySource, found: SourceObject, staging: Staging, upload_id: str
     ) -> tuple[Part, ...]:
         """All parts of an upload, copied by the store from a source that must not change meanwhile."""
         size = part_size(found.size, write.write_id)
@@ -197,10 +198,10 @@ class Copies:
                     write.bucket, path_of(write.key), upload_id, number, wanted, signed_at=await self._database.now()
                 )
             if isinstance(copied, Uploaded):
-                await self._puts.still_staging(write, upload_id)
+                await staging.touch(upload_id)
                 return Part(number, copied.etag)
             raise (
-                refusal_of_store(copied)
+                store_refusal(copied)
                 if isinstance(copied, Rejected)
                 else Unavailable(f"Nothing was written: {copied.reason}.")
             )

@@ -1,4 +1,7 @@
-"""PostObject: the upload of a browser's form, which is a PutObject that its fields describe and its policy allows."""
+"""PostObject: the upload of a browser's form, which is a PutObject that its fields describe and its policy allows.
+
+The stages, in order: read the fields, verify the policy, prepare the write, take the file in, respond.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -6,13 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import quote, urlencode, urlsplit
 
-from starlette.types import Receive, Scope
+from starlette.types import Scope
 
 from gateway.auth import post_policy
 from gateway.auth.principal import SecretOf
 from gateway.auth.sigv4 import PayloadMode, RequestHead, VerifiedSignature
 from gateway.errors import StoreError, TokenRequired
-from gateway.http.body import Bodies
+from gateway.http.body import Body
 from gateway.http.head import Head
 from gateway.objects.body import checksums
 from gateway.objects.body.checksums import Declared
@@ -29,7 +32,7 @@ from gateway.record.capture import NOTHING, Capture
 _FILENAME = "${filename}"
 _MAX_TAGS = 10
 
-# Said to whoever takes the form, and nothing of the object.
+# Fields for the server that takes the form. They are no part of the object.
 _OWN = frozenset(
     {
         "acl",
@@ -45,17 +48,18 @@ _OWN = frozenset(
         "x-amz-signature",
     }
 )
-# These describe the body of a request, and a form is not the body they mean.
+# These describe the body of a request. A form is not that body.
 _OF_A_BODY = frozenset({"x-amz-content-sha256", "x-amz-decoded-content-length", "x-amz-trailer"})
 _CHECKS = frozenset({"content-md5", "x-amz-sdk-checksum-algorithm"})
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SIGNED_ONLY = ("x-amz-", "x-fencing-", "fencing-", "if-")
 
 
 @dataclass(frozen=True, slots=True)
 class FormRequest:
-    """What a form asks for. ``status`` is that of the answer, unless there is an address to ``redirect`` to."""
+    """The request in a form. ``status`` is that of the answer, unless there is an address to ``redirect`` to."""
 
     request: S3Request
     declared: Declared
@@ -63,10 +67,106 @@ class FormRequest:
     redirect: str | None
 
 
-def named_fields(fields: Iterable[tuple[str, str]], filename: str, bucket: str) -> dict[str, str]:
-    """The fields by lower-case name, each once, with the name of the file filled in, and the bucket of the address.
+class FormUploads:
+    """Form uploads. Their fields prove who sent them, so they skip the stages that read the head of a request.
 
-    Raises ``StoreError`` 400 for a field that stands twice, or names another bucket.
+    Nothing but a PostObject gets in this way: the operation is not read from the request. ``max_body``: the largest
+    file, in bytes. ``clock`` judges the age of policies.
+    """
+
+    def __init__(
+        self,
+        writes: FencedWrites,
+        puts: Puts,
+        secret_of: SecretOf,
+        clock: Callable[[], datetime],
+        max_body: int,
+        capture: Capture = NOTHING,
+    ) -> None:
+        self._writes = writes
+        self._puts = puts
+        self._secret_of = secret_of
+        self._clock = clock
+        self._max_body = max_body
+        self._capture = capture
+
+    def bucket(self, head: RequestHead, host_bucket: str | None) -> str | None:
+        """Return the bucket that a form is posted to; None for every other POST."""
+        if head.query_string or not is_form_upload(head.headers):
+            return None
+        bucket, key = addressing.read(head.raw_path, host_bucket)
+        return bucket if bucket and not key else None
+
+    async def post(
+        self, bucket: str, scope: Scope, head: Head, body: Body, response: ResponseWriter, *, hosted: bool
+    ) -> None:
+        """Serve a PostObject. Raises ``GatewayError``, ``ClientGone``."""
+        _check_headers(head.headers)
+        incoming = FormBody(body, head.headers, self._max_body, self._capture)
+        fields, filename = await incoming.fields()
+        named = named_fields(fields, filename, bucket)
+        policy = post_policy.verify(named, self._secret_of, self._clock())
+        scope["state"]["caller"] = policy.principal.name
+        form = read_form(named)
+        media_type = dict(form.request.headers).get("content-type", "")
+        incoming.expect(form.declared, policy.min_length, policy.max_length, media_type)
+        signature = VerifiedSignature(policy.principal, PayloadMode.UNSIGNED)
+        exchange = Exchange(scope, head, body, response, form.request, signature, self._max_body, hosted)
+        write = await self._prepare(exchange, incoming)
+        stored = await self._puts.put_form(write, incoming, form.request.headers)
+        await _respond(exchange, form, write, stored)
+
+    async def refuse(self, exchange: Exchange) -> None:
+        """Refuse a PostObject that is no form."""
+        raise StoreError(
+            "PreconditionFailed",
+            412,
+            f"{exchange.request.operation} takes a form: Content-Type multipart/form-data, and no query.",
+            facts={"condition": "Bucket POST must be of the enclosure-type multipart/form-data"},
+        )
+
+    async def _prepare(self, exchange: Exchange, incoming: FormBody) -> FencedWrite:
+        try:
+            return await self._writes.prepare(exchange, capture_start=incoming.capture_start)
+        except TokenRequired as error:
+            advice = "Give the form a field x-amz-meta-fencing-token with a condition for it in its policy."
+            raise TokenRequired(error.message, advice=advice, facts=error.facts) from error
+
+
+async def _respond(exchange: Exchange, form: FormRequest, write: FencedWrite, stored: Stored) -> None:
+    applied, resource, fence = stored.applied, write.target.resource, stored.fence
+    etag = applied.etag or ""
+    address = redirect_address(form, etag)
+    if address is not None:
+        await exchange.response.redirected(address, resource, fence)
+        return
+    location = exchange.address
+    headers = (*applied.headers, (b"location", location.encode("latin-1", "replace")))
+    document = documents.posted(location, write.bucket, write.key, etag) if form.status == 201 else b""
+    await exchange.response.stored(replace(applied, headers=headers), resource, fence, document, form.status)
+
+
+def _check_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse headers that mean something: a form signs its fields alone, and anybody could have set the headers."""
+    names = {name.decode("latin-1").lower() for name, _ in headers}
+    if "authorization" in names:
+        raise StoreError(
+            "InvalidArgument", 400, "Only one authorization is allowed: a form is signed in its fields, by its policy."
+        )
+    folded = {name.replace("_", "-") for name in names}
+    if unsigned := sorted(name for name in folded if name.startswith(_SIGNED_ONLY) or name == "content-md5"):
+        raise StoreError(
+            "AccessDenied",
+            403,
+            f"There were headers present in the request which were not signed: {', '.join(unsigned)}. "
+            "Send them as fields of the form, with conditions for them in its policy.",
+        )
+
+
+def named_fields(fields: Iterable[tuple[str, str]], filename: str, bucket: str) -> dict[str, str]:
+    """Return the fields by lower-case name, with the name of the file filled in, and the bucket of the address.
+
+    Raises ``StoreError`` 400 for a field that is there twice, or names another bucket.
     """
     found: dict[str, str] = {}
     for given, value in fields:
@@ -80,7 +180,7 @@ def named_fields(fields: Iterable[tuple[str, str]], filename: str, bucket: str) 
 
 
 def read_form(fields: Mapping[str, str]) -> FormRequest:
-    """What a form asks for whose policy is verified. ``fields`` are as ``named_fields`` gives them.
+    """Return the request in a form whose policy is verified. ``fields`` are as ``named_fields`` returns them.
 
     Raises ``StoreError``, and the errors of ``gateway.fencing.headers.read``.
     """
@@ -106,9 +206,9 @@ def read_form(fields: Mapping[str, str]) -> FormRequest:
 
 
 def redirect_address(form: FormRequest, etag: str) -> str | None:
-    """Where the form sends its browser once the object is there; None where it names no address that could be one.
+    """Return the address to redirect the browser to; None where the form names none, or no valid one.
 
-    ``etag`` is without quotes. S3, too, answers with a status instead of redirecting to nowhere.
+    ``etag`` is without quotes. S3, too, then answers with a status instead of a redirect.
     """
     try:
         parts = urlsplit(form.redirect or "")
@@ -116,34 +216,34 @@ def redirect_address(form: FormRequest, etag: str) -> str | None:
             return None
     except ValueError:
         return None
-    told = {"bucket": form.request.bucket, "key": form.request.key, "etag": f'"{etag}"'}
-    query = "&".join(part for part in (parts.query, urlencode(told, quote_via=quote)) if part)
+    parameters = {"bucket": form.request.bucket, "key": form.request.key, "etag": f'"{etag}"'}
+    query = "&".join(part for part in (parts.query, urlencode(parameters, quote_via=quote)) if part)
     return quote(parts._replace(query=query).geturl(), safe="%/:=&?~#+!$,;'@()*[]")
 
 
 def _headers(fields: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The headers of the object: those a PutObject would have, and what a form calls by another name."""
-    said = {name: value.strip() for name, value in fields.items() if name not in _OWN and not _is_ignored(name)}
-    if described := sorted(_OF_A_BODY & said.keys()):
+    """Return the headers of the object: those of a PutObject, and those that a form calls by another name."""
+    given = {name: value.strip() for name, value in fields.items() if name not in _OWN and not _is_ignored(name)}
+    if described := sorted(_OF_A_BODY & given.keys()):
         raise not_implemented(f"{Operation.POST_OBJECT} with the field {described[0]}")
     for field, header, value in (
         ("acl", "x-amz-acl", fields.get("acl", "").strip()),
         ("tagging", "x-amz-tagging", _tags(fields.get("tagging", ""))),
     ):
-        if field in fields and header in said:
+        if field in fields and header in given:
             raise StoreError("InvalidArgument", 400, f"The form has both a field {field} and a field {header}.")
         if value:
-            said[header] = value
-    headers = forwarded_headers.forwarded(Operation.PUT_OBJECT, said)
+            given[header] = value
+    headers = forwarded_headers.forwarded(Operation.PUT_OBJECT, given)
     for name, value in headers:
-        # In a field anything can stand; in a header, it cannot.
+        # A field may have characters that a header cannot.
         if not _TOKEN.fullmatch(name) or _CONTROL.search(value):
             raise StoreError("InvalidArgument", 400, f"The field {name[:64]!a} cannot be a header of the object.")
     return headers
 
 
 def _tags(document: str) -> str:
-    """The tags of a ``<Tagging>`` document, as the header of a PutObject has them."""
+    """Return the tags of a ``<Tagging>`` document, as the header of a PutObject has them."""
     if not document.strip():
         return ""
     tags = xml.read_tags(document.encode())
@@ -160,106 +260,3 @@ def _is_check(name: str) -> bool:
 
 def _is_ignored(name: str) -> bool:
     return name.startswith("x-ignore-")
-
-
-_UNPROVEN = ("x-amz-", "x-fencing-", "fencing-", "if-")
-
-
-class FormUploads:
-    """Form uploads. They prove who sent them by their fields, so they come in by a door of their own.
-
-    Nothing but a PostObject comes through it: the operation is not read from the request. ``max_body``: the largest
-    file, in bytes; ``clock`` judges the age of policies.
-    """
-
-    def __init__(
-        self,
-        writes: FencedWrites,
-        puts: Puts,
-        secret_of: SecretOf,
-        clock: Callable[[], datetime],
-        *,
-        domains: tuple[str, ...],
-        max_body: int,
-        bodies: Bodies,
-        capture: Capture = NOTHING,
-    ) -> None:
-        self._writes = writes
-        self._puts = puts
-        self._secret_of = secret_of
-        self._clock = clock
-        self._domains = domains
-        self._max_body = max_body
-        self._bodies = bodies
-        self._capture = capture
-
-    def bucket(self, head: RequestHead) -> str | None:
-        """The bucket that a form is posted to; None for every other request."""
-        if head.method != "POST" or head.query_string or not is_form_upload(head.headers):
-            return None
-        bucket, key = addressing.read(head.raw_path, addressing.bucket_of_host(head.headers, self._domains))
-        return bucket if bucket and not key else None
-
-    async def post(self, bucket: str, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
-        """PostObject. Raises ``GatewayError``, ``ClientGone``."""
-        head, body = Head.of(scope), self._bodies.of(scope, receive)
-        _check_headers(head.headers)
-        intake = FormBody(body, head.headers, self._max_body, self._capture)
-        fields, filename = await intake.fields()
-        named = named_fields(fields, filename, bucket)
-        policy = post_policy.verify(named, self._secret_of, self._clock())
-        scope["state"]["caller"] = policy.principal.name
-        form = read_form(named)
-        media_type = dict(form.request.headers).get("content-type", "")
-        intake.expect(form.declared, policy.min_length, policy.max_length, media_type)
-        signature = VerifiedSignature(policy.principal, PayloadMode.UNSIGNED)
-        hosted = addressing.bucket_of_host(head.headers, self._domains) is not None
-        call = Exchange(scope, head, body, answer, form.request, signature, self._max_body, hosted)
-        write = await self._write(call, intake)
-        await _tell(call, form, write, await self._puts.store_form(write, intake, form.request.headers))
-
-    async def refuse(self, call: Exchange) -> None:
-        """A PostObject that is no form."""
-        raise StoreError(
-            "PreconditionFailed",
-            412,
-            f"{call.request.operation} takes a form: Content-Type multipart/form-data, and no query.",
-            facts={"condition": "Bucket POST must be of the enclosure-type multipart/form-data"},
-        )
-
-    async def _write(self, call: Exchange, intake: FormBody) -> FencedWrite:
-        try:
-            return await self._writes.write(call, beginning=intake.beginning)
-        except TokenRequired as error:
-            advice = "Give the form a field x-amz-meta-fencing-token with a condition for it in its policy."
-            raise TokenRequired(error.message, advice=advice, facts=error.facts) from error
-
-
-async def _tell(call: Exchange, form: FormRequest, write: FencedWrite, stored: Stored) -> None:
-    applied, resource, fence = stored.applied, write.target.resource, stored.fence
-    etag = applied.etag or ""
-    address = redirect_address(form, etag)
-    if address is not None:
-        await call.answer.redirected(address, resource, fence)
-        return
-    location = call.address
-    headers = (*applied.headers, (b"location", location.encode("latin-1", "replace")))
-    document = documents.posted(location, write.bucket, write.key, etag) if form.status == 201 else b""
-    await call.answer.stored(replace(applied, headers=headers), resource, fence, document, form.status)
-
-
-def _check_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Of a form only the fields are signed: a header that means something could be anybody's."""
-    names = {name.decode("latin-1").lower() for name, _ in headers}
-    if "authorization" in names:
-        raise StoreError(
-            "InvalidArgument", 400, "Only one authorization is allowed: a form is signed in its fields, by its policy."
-        )
-    folded = {name.replace("_", "-") for name in names}
-    if unproven := sorted(name for name in folded if name.startswith(_UNPROVEN) or name == "content-md5"):
-        raise StoreError(
-            "AccessDenied",
-            403,
-            f"There were headers present in the request which were not signed: {', '.join(unproven)}. "
-            "Send them as fields of the form, with conditions for them in its policy.",
-        )

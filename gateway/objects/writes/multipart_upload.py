@@ -12,17 +12,21 @@ from gateway.objects.protocol.effects import Stored
 from gateway.objects.run.runner import OperationPayload, path_of
 from gateway.objects.s3 import documents
 from gateway.objects.s3.addressing import PartSource
-from gateway.objects.s3.answers import Applied, Found, NotApplied, NotSent, Rejected, Started, Unknown, Uploaded
+from gateway.objects.s3.answers import (
+    Applied,
+    Found,
+    NotApplied,
+    NotSent,
+    Rejected,
+    Started,
+    Unknown,
+    Uploaded,
+    store_refusal,
+)
 from gateway.objects.s3.documents import etag_of_parts
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.copy import Sources
-from gateway.objects.writes.fenced_write import (
-    CaptureStart,
-    FencedWrite,
-    FencedWrites,
-    after_the_effect,
-    refusal_of_store,
-)
+from gateway.objects.writes.fenced_write import CaptureStart, FencedWrite, FencedWrites, after_the_effect
 from gateway.objects.writes.staging import forward_part
 
 
@@ -46,15 +50,15 @@ class Uploads:
         self._memory = memory
         self._threshold = threshold
 
-    async def create(self, call: Exchange) -> None:
+    async def create(self, exchange: Exchange) -> None:
         """Open an upload, and remember what was presented with it: that is valid for its parts and its completion."""
-        write = await self._writes.write(call)
-        await self._writes.admit(write)
-        await self._writes.fit(write)
+        write = await self._writes.prepare(exchange)
+        await self._writes.refuse_if_stale(write)
+        await self._writes.profile_for(write)
         started = await self._upstream.create_multipart(
             write.bucket,
             path_of(write.key),
-            [*call.request.headers, *write.marks()],
+            [*exchange.request.headers, *write.marks()],
             signed_at=await self._database.now(),
         )
         if not isinstance(started, Started):
@@ -71,34 +75,34 @@ class Uploads:
         )
         await uploads.opened(self._database, upload)
         document = documents.initiated(write.bucket, write.key, started.upload_id)
-        await call.answer.stored(Applied(None, started.headers), write.target.resource, None, document=document)
+        await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
-    async def part(self, call: Exchange) -> None:
+    async def part(self, exchange: Exchange) -> None:
         """Pass a part on. Nothing takes effect by it."""
-        upload_id, number = _addressed(call)
-        write = await self._belonging(call, upload_id, call.beginning)
-        intake = call.intake()
-        async with self._memory.reserved(min(intake.length, self._threshold) if intake.trailing else 0):
+        upload_id, number = _addressed(exchange)
+        write = await self._belonging(exchange, upload_id, exchange.capture_start)
+        incoming = exchange.incoming()
+        async with self._memory.reserved(min(incoming.length, self._threshold) if incoming.trailing else 0):
             uploaded = await forward_part(
                 self._upstream,
                 write.bucket,
                 path_of(write.key),
                 upload_id,
                 number,
-                intake,
-                call.request.headers,
+                incoming,
+                exchange.request.headers,
                 signed_at=await self._database.now(),
                 memory_threshold=self._threshold,
             )
         if not isinstance(uploaded, Uploaded):
             raise _failure(uploaded)
-        await call.answer.stored(Applied(uploaded.etag, uploaded.headers), write.target.resource, None)
+        await exchange.response.stored(Applied(uploaded.etag, uploaded.headers), write.target.resource, None)
 
-    async def part_copy(self, call: Exchange) -> None:
+    async def part_copy(self, exchange: Exchange) -> None:
         """Let the store copy a part, if its source is there for callers."""
-        upload_id, number = _addressed(call)
-        write = await self._belonging(call, upload_id)
-        source = call.request.source
+        upload_id, number = _addressed(exchange)
+        write = await self._belonging(exchange, upload_id)
+        source = exchange.request.source
         assert source is not None
         found = await self._sources.find(source)
         copied = await self._upstream.upload_part_copy(
@@ -107,19 +111,19 @@ class Uploads:
             upload_id,
             number,
             PartSource(source.bucket, source.key, found.etag, source.version_id, source.range),
-            call.request.headers,
+            exchange.request.headers,
             signed_at=await self._database.now(),
         )
         if not isinstance(copied, Uploaded):
             raise _failure(copied)
-        await call.answer.stored(
+        await exchange.response.stored(
             Applied(copied.etag, copied.headers), write.target.resource, None, document=copied.document
         )
 
-    async def abort(self, call: Exchange) -> None:
+    async def abort(self, exchange: Exchange) -> None:
         """Give an upload up. A stale token is refused: the upload may be its successor's by now."""
-        upload_id = call.request.parameter("uploadId") or ""
-        write = await self._belonging(call, upload_id)
+        upload_id = exchange.request.parameter("uploadId") or ""
+        write = await self._belonging(exchange, upload_id)
         place = _place(write, upload_id)
         answer = await self._upstream.abort_multipart(
             write.bucket, path_of(write.key), upload_id, signed_at=await self._database.now()
@@ -130,37 +134,37 @@ class Uploads:
             await uploads.closed(self._database, place)
         if isinstance(answer, NotApplied):
             raise _no_such_upload()
-        await call.answer.passed(204, (), b"", write.target.resource)
+        await exchange.response.passed(204, (), b"", write.target.resource)
 
-    async def complete(self, call: Exchange) -> None:
+    async def complete(self, exchange: Exchange) -> None:
         """Make the parts the object."""
-        upload_id = call.request.parameter("uploadId") or ""
-        write, upload = await self._opened(call, upload_id)
-        body = await call.document()
+        upload_id = exchange.request.parameter("uploadId") or ""
+        write, upload = await self._opened(exchange, upload_id)
+        body = await exchange.document()
         listed = await offload(len(body.content), documents.completion, body.content)
-        profile = await self._writes.fit(write)
+        profile = await self._writes.profile_for(write)
         if upload.completed:
             # A new holder is acknowledged by this, too, although it writes nothing.
-            fence = await self._writes.bar(write)
+            fence = await self._writes.raise_fence(write)
             if (done := await self._completed_before(write)) is not None:
-                await self._answer(call, write, done, fence)
+                await self._answer(exchange, write, done, fence)
                 return
         steps = generator.complete(
             write.announcement(),
             upload_id,
             etag_of_parts(listed),
-            call.request.condition,
+            exchange.request.condition,
             conditional=profile.complete_conditions,
         )
-        stored = await self._writes.run(write, steps, OperationPayload(headers=call.request.headers, parts=listed))
+        stored = await self._writes.run(write, steps, OperationPayload(headers=exchange.request.headers, parts=listed))
         assert isinstance(stored, Stored)
         with after_the_effect("noted"):
             await uploads.completed(self._database, _place(write, upload_id))
-        await self._answer(call, write, stored.applied, stored.fence)
+        await self._answer(exchange, write, stored.applied, stored.fence)
 
-    async def _answer(self, call: Exchange, write: FencedWrite, applied: Applied, fence: Fence | None) -> None:
-        document = documents.completed(call.address, write.bucket, write.key, applied.etag or "", applied.details)
-        await call.answer.stored(applied, write.target.resource, fence, document=document)
+    async def _answer(self, exchange: Exchange, write: FencedWrite, applied: Applied, fence: Fence | None) -> None:
+        document = documents.completed(exchange.address, write.bucket, write.key, applied.etag or "", applied.details)
+        await exchange.response.stored(applied, write.target.resource, fence, document=document)
 
     async def _completed_before(self, write: FencedWrite) -> Applied | None:
         """A client that lost the answer to its completion asks again: the object is its upload's, if it still is."""
@@ -169,25 +173,27 @@ class Uploads:
             return Applied(state.etag)
         return None
 
-    async def _belonging(self, call: Exchange, upload_id: str, beginning: CaptureStart | None = None) -> FencedWrite:
-        write, upload = await self._opened(call, upload_id, beginning)
+    async def _belonging(
+        self, exchange: Exchange, upload_id: str, capture_start: CaptureStart | None = None
+    ) -> FencedWrite:
+        write, upload = await self._opened(exchange, upload_id, capture_start)
         if upload.completed:
             raise _no_such_upload()
         return write
 
     async def _opened(
-        self, call: Exchange, upload_id: str, beginning: CaptureStart | None = None
+        self, exchange: Exchange, upload_id: str, capture_start: CaptureStart | None = None
     ) -> tuple[FencedWrite, Upload]:
         """The write that an upload is for. Only those that were opened through the gateway carry its marks."""
-        request = call.request
+        request = exchange.request
         target = self._writes.target(request.bucket, request.key, request.fencing.resource)
         place = Place(target.resource, request.bucket, request.key, upload_id)
         fence, upload = await uploads.peek(self._database, place)
         if upload is None or upload.staged:
             raise _no_such_upload()
-        write = await self._writes.write(call, opened=upload, beginning=beginning)
+        write = await self._writes.prepare(exchange, opened=upload, capture_start=capture_start)
         if fence is not None:
-            await self._writes.admit(write, fence)
+            await self._writes.refuse_if_stale(write, fence)
         return write, upload
 
 
@@ -195,9 +201,9 @@ def _place(write: FencedWrite, upload_id: str) -> Place:
     return Place(write.target.resource, write.bucket, write.key, upload_id)
 
 
-def _addressed(call: Exchange) -> tuple[str, int]:
+def _addressed(exchange: Exchange) -> tuple[str, int]:
     """Upload and part number of a request; ``classify`` has checked both."""
-    return call.request.parameter("uploadId") or "", int(call.request.parameter("partNumber") or 0)
+    return exchange.request.parameter("uploadId") or "", int(exchange.request.parameter("partNumber") or 0)
 
 
 def _no_such_upload() -> StoreError:
@@ -211,5 +217,5 @@ def _no_such_upload() -> StoreError:
 
 def _failure(answer: Rejected | NotSent | Unknown) -> GatewayError:
     if isinstance(answer, Rejected):
-        return refusal_of_store(answer)
+        return store_refusal(answer)
     return Unavailable(f"Nothing was written: {answer.reason}.")

@@ -23,7 +23,7 @@ from gateway.objects.body.intake import WriteBody
 from gateway.objects.s3.answers import Applied, Found, Missing, Started, Uploaded
 from gateway.objects.s3.documents import Part
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.staging import Staged, forward_part, stage
+from gateway.objects.writes.staging import Staged, Staging, forward_part
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
 from tests.integration.objects.raw import Reply, framed, lines, receive
 from tests.integration.serving_app import served
@@ -88,7 +88,7 @@ class Front:
                 memory_threshold=self.memory_threshold,
             )  # fmt: skip
         headers = [("content-type", "text/plain"), ("x-amz-meta-colour", "red")]
-        return await stage(self.upstream, PLACE, intake, headers, now, write_id=WRITE_ID, register=self.notes)
+        return await Staging(self.upstream, PLACE, now, self.notes).stage(intake, headers, WRITE_ID)
 
     async def outcome(self) -> object:
         async with asyncio.timeout(PATIENCE):
