@@ -190,7 +190,7 @@ class Gateway:
                 if self._upstream is None or self._objects is None:
                     yield
                 else:
-                    async with self._upstream, self._objects.sweeper.at_work(self._sweep_interval):
+                    async with self._upstream, self._objects.sweeper.running(self._sweep_interval):
                         yield
         finally:
             await self._database.close()
@@ -325,8 +325,8 @@ async def sweep(config: Config, observe: Observe = log) -> Swept:
             runner = Runner(
                 database, upstream, profiles, observe, config.s3.pending_wait, resources, config.s3.duplicates
             )
-            patrol = BypassScan(database, upstream, resources, observe)
-            swept = await Sweeper(database, upstream, profiles, runner, observe, patrol).sweep()
+            scan = BypassScan(database, upstream, resources, observe)
+            swept = await Sweeper(database, upstream, profiles, runner, observe, scan).sweep()
             return replace(swept, bypasses=swept.bypasses + rows)
     finally:
         await database.close()

@@ -1,4 +1,4 @@
-"""Administration of buckets: for callers who may, and on record before the store is asked."""
+"""Administration of buckets: for callers with the right to it, and on record before the store is asked."""
 
 from gateway.db import administration, bypasses, tombstones
 from gateway.db.database import Database
@@ -16,7 +16,7 @@ from gateway.observe.events import BucketAdministered, Observe
 
 MAX_DOCUMENT = 1024 * 1024
 
-# What a bucket does with conditions may change with these; a deleted bucket may come back as another one.
+# These may change what a bucket does with conditions. A deleted bucket may be created again as another one.
 _CHANGES_THE_PROFILE = frozenset(
     {
         Operation.CREATE_BUCKET,
@@ -66,7 +66,7 @@ class Administration:
             if request.operation is Operation.DELETE_BUCKET and await self._clear(request.bucket, reply):
                 reply = await self.send(exchange.head.method, request.raw_path, request.query, headers, content)
         finally:
-            # The store may have done what it has not answered.
+            # The store may have done it without answering.
             if request.operation in _CHANGES_THE_PROFILE:
                 self._profiles.forget(request.bucket)
         if request.operation is Operation.DELETE_BUCKET and reply.status < 300:
@@ -78,7 +78,7 @@ class Administration:
     async def send(
         self, method: str, raw_path: str, query: str, headers: list[tuple[str, str]], content: bytes
     ) -> StoreReply:
-        """Ask the store, and have its answer whatever it is, unless it is about the gateway."""
+        """Send the request, and return the store's answer, unless it is about the gateway."""
         answer, reply = await self._upstream.exchange(
             method, raw_path, query, headers, content, signed_at=await self._database.now()
         )
@@ -93,7 +93,7 @@ class Administration:
         return reply
 
     async def _clear(self, bucket: str, reply: StoreReply) -> bool:
-        """Whether a bucket that cannot be deleted held nothing but tombstones, and is now without them.
+        """Return whether a bucket that cannot be deleted held nothing but tombstones, and is now without them.
 
         Raises ``StoreError`` BucketNotEmpty where tombstones have to stay for now.
         """
@@ -106,8 +106,7 @@ class Administration:
             raise StoreError(
                 "BucketNotEmpty",
                 409,
-                "The bucket you tried to delete is not empty: what stands for deleted objects has to stay for now, "
-                "because a late request may be waiting for their absence. Delete the bucket later: it takes a day at "
-                "most.",
+                "The bucket you tried to delete is not empty: it has tombstones of deleted objects. They have to stay "
+                "while a late request may be waiting for absence. Delete the bucket later, after a day at most.",
             )
         return True

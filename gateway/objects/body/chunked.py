@@ -1,4 +1,4 @@
-"""The body of a write: framing off, length and checksums proven before it takes effect. No I/O."""
+"""The aws-chunked framing of a body: chunk by chunk, with signatures and a trailer. No I/O."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ _TRAILER_SIGNATURE = "x-amz-trailer-signature"
 
 
 class Signatures(Protocol):
-    """Checks the chain of chunk signatures; each method raises where the presented signature is wrong."""
+    """Checks the chain of chunk signatures. Each method raises where the presented signature is wrong."""
 
     def check_chunk(self, presented: str, sha256: str) -> None: ...
 
@@ -35,8 +35,8 @@ class _State(Enum):
 class Decoder:
     """Decodes one body.
 
-    ``decoded_length`` is what x-amz-decoded-content-length says. ``trailers`` are the names x-amz-trailer declares, in
-    lower case; each must come, and no other. ``signatures`` is given where the chunks are signed.
+    ``decoded_length`` is the value of x-amz-decoded-content-length. ``trailers`` are the names that x-amz-trailer
+    declares, in lower case; each must come, and no other. ``signatures`` is given where the chunks are signed.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Decoder:
         self._trailers: dict[str, str] = {}
 
     def feed(self, data: bytes) -> bytes:
-        """The decoded bytes that ``data`` completes. Raises ``StoreError`` as soon as the framing is wrong.
+        """Return the decoded bytes that ``data`` completes. Raises ``StoreError`` as soon as the framing is wrong.
 
-        Only a line that is not complete yet is kept: the time taken grows with ``data``, however small its chunks are.
+        Only an incomplete line is kept. So the time taken grows with ``data`` alone, however small its chunks are.
         """
         if self._line_begun:
             data, self._line_begun = self._line_begun + data, b""
@@ -79,7 +79,7 @@ class Decoder:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def finish(self) -> dict[str, str]:
-        """Called at the end of the body: its trailers by lower-case name. Raises ``StoreError`` if more had to come."""
+        """Return the trailers by lower-case name, at the end of the body. Raises ``StoreError`` if it ended early."""
         if self._state is not _State.DONE:
             raise _incomplete("The body ended before its last chunk was complete.")
         return self._trailers

@@ -1,6 +1,7 @@
-"""A form upload as it arrives: its fields into memory, its file piece by piece. No I/O.
+"""A form upload as it arrives: its fields into memory, its file piece by piece.
 
-The only user of python-multipart, which finds the boundaries; what a part is and how large it may be is decided here.
+The only user of python-multipart, which finds the boundaries. ``FormParser`` decides, without I/O, what a part is and
+how large it may be. ``FormBody`` reads the form and proves its file.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ FILE = "file"
 
 MAX_FIELDS = 100
 MAX_FIELD_BYTES = 20 * 1024
-"""Of all fields before the file together, their own headers included. It is S3's limit."""
+"""S3's limit for all fields before the file together, with their own headers."""
 _MAX_HEADER_BYTES = 4096
 _MAX_HEADERS = 8
 
@@ -33,15 +34,15 @@ _AS_IT_IS = frozenset({b"7bit", b"8bit", b"binary"})
 
 
 def is_form(content_type: str) -> bool:
-    """Whether a body of this type is a form that can hold a file."""
+    """Return whether a body of this type is a form that can hold a file."""
     return content_type.partition(";")[0].strip().lower() == MEDIA_TYPE
 
 
 class FormParser:
-    """One form. ``content_type`` is the request's. Raises ``StoreError`` 400 for a form that cannot be right.
+    """Parses one form. ``content_type`` is the request's. Raises ``StoreError`` 400 for a form that cannot be right.
 
-    ``fields`` are those before the file, names as they came. What comes after the file has no effect, as with S3.
-    ``filename`` has no folders, and is empty where there is none.
+    ``fields`` are the fields before the file, with names as they came. As with S3, fields after the file have no
+    effect. ``filename`` has no folders, and is empty where there is none.
     """
 
     def __init__(self, content_type: str) -> None:
@@ -76,11 +77,11 @@ class FormParser:
             max_header_count=_MAX_HEADERS,
             max_header_size=_MAX_HEADER_BYTES,
         )
-        # What is wrong with a form, its sender is told. It would fill the log for anybody who likes.
+        # The response says what is wrong with a form. Any caller could fill the log with it.
         self._parser.logger.disabled = True
 
     def feed(self, data: bytes) -> bytes:
-        """Take in what has arrived, and give what of it belongs to the file."""
+        """Take the bytes that have arrived, and return those that belong to the file."""
         try:
             self._parser.write(data)
         except FormParserError as error:
@@ -90,7 +91,7 @@ class FormParser:
         return piece
 
     def finish(self) -> None:
-        """Called at the end of the request. Raises ``StoreError`` where that is not the end of a form with a file."""
+        """Check at the end of the request that the form is complete and has a file. Raises ``StoreError``."""
         if not self.ended:
             raise malformed("it ends before its closing boundary")
         if not self.file_ended:
@@ -149,7 +150,7 @@ class FormParser:
         self.ended = True
 
     def _count(self, size: int) -> None:
-        """What comes after the file is not kept, so it need not be counted."""
+        """Count the bytes before the file. Later fields are not kept, so they do not count."""
         self._size += 0 if self.file_begun else size
         if self._size > MAX_FIELD_BYTES:
             raise StoreError(
@@ -160,7 +161,7 @@ class FormParser:
 
 
 def malformed(reason: str) -> StoreError:
-    """S3's error for a form that cannot be read. ``reason`` is a clause."""
+    """Return S3's error for a form that cannot be read. ``reason`` is a clause."""
     return StoreError(
         "MalformedPOSTRequest", 400, f"The body of your POST request is not well-formed {MEDIA_TYPE}: {reason}."
     )
@@ -177,15 +178,15 @@ def _text(raw: bytes, what: str) -> str:
         raise StoreError("InvalidArgument", 400, f"{what} must be UTF-8.") from None
 
 
-# Of boundaries and the like, beside the fields themselves.
+# Bytes for boundaries and headers, beside the fields themselves.
 _MOST_AROUND_THE_FILE = 4 * MAX_FIELD_BYTES
 
 
 class FormBody:
-    """One form. ``headers`` are the request's, ``max_size`` is that of the file in bytes.
+    """Reads one form. ``headers`` are the request's, ``max_size`` is that of the file in bytes.
 
-    Ask for the fields first, then say what the file has to be, then take it in. Raises ``BodyTooLarge``, or
-    ``StoreError`` for a head that cannot be right, before any of the form is asked for.
+    Ask for the fields first, then call ``expect``, then read the file. Raises ``BodyTooLarge``, or ``StoreError`` for a
+    contradictory head, before any of the form is asked for.
     """
 
     def __init__(
@@ -210,10 +211,10 @@ class FormBody:
             raise BodyTooLarge(f"The form has {self._left} bytes; at most {max_size} are taken of a file.")
 
     async def fields(self) -> tuple[list[tuple[str, str]], str]:
-        """All fields before the file, and the file's name. Raises ``StoreError``, ``ClientGone``."""
+        """Return all fields before the file, and the file's name. Raises ``StoreError``, ``ClientGone``."""
         while self._more and not self._parser.file_begun:
             self._held += await self._next()
-            # Nobody has proven who they are yet.
+            # The sender is not proven yet.
             if self._before_file > _MOST_AROUND_THE_FILE:
                 raise malformed(f"its file does not begin within {_MOST_AROUND_THE_FILE} bytes")
         if not self._parser.file_begun:
@@ -221,7 +222,7 @@ class FormBody:
         return self._parser.fields, self._parser.filename
 
     def expect(self, declared: Declared, shortest: int = 0, longest: int | None = None, media_type: str = "") -> None:
-        """What the file has to be: its checksums, its size in bytes, its type. Before it is taken in."""
+        """Set what the file has to be: its checksums, its size in bytes, its type. Call this before reading it."""
         self._verification = Verification(declared)
         self._kept.media_type = media_type
         self._shortest = shortest
@@ -230,27 +231,29 @@ class FormBody:
 
     @property
     def most(self) -> int:
-        """How many bytes the file can have, once its fields are there. Most often it has all but a boundary of them."""
+        """The most bytes that the file can have, once its fields are there. Most often it has all but a boundary of
+        them.
+        """
         return len(self._held) + self._left
 
     @property
     def proof(self) -> Proof:
-        """What was proven of a file that has been taken in."""
+        """The proof of a file that has been read."""
         assert self._proof is not None, "the file has not been taken in"
         return self._proof
 
     async def whole(self) -> VerifiedBody:
-        """The whole file in memory. Raises what ``chunks`` raises."""
+        """Return the whole file in memory. Raises what ``chunks`` raises."""
         async with aclosing(self.chunks()) as pieces:
             content = [piece async for piece in pieces]
         return whole(content, self.proof)
 
     def captured(self) -> Captured | None:
-        """What is kept of a file that has been taken in."""
+        """Return what the record keeps of a file that has been read."""
         return self._kept.captured(self.proof.size)
 
     async def capture_start(self) -> Captured | None:
-        """What is kept of a file that nobody wants any more: as much of that as comes in a moment."""
+        """Return what the record keeps of a file whose write is refused: as much of it as arrives within a second."""
         with suppress(GatewayError, ClientGone, TimeoutError):
             async with asyncio.timeout(CAPTURE_TIMEOUT), aclosing(self.chunks()) as pieces:
                 while not self._kept.is_full and await anext(pieces, None) is not None:
@@ -258,9 +261,10 @@ class FormBody:
         return self._kept.captured(self._kept.seen + self._left)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The file as it comes. It ends with the whole form: well-formed, of the right size, its checksums true.
+        """Yield the file as it arrives. It ends with the whole form: well-formed, of the right size, its checksums
+        true.
 
-        Raises ``StoreError`` for what it is not, ``ClientGone``.
+        Raises ``StoreError`` for a form that is not, ``ClientGone``.
         """
         size, piece, self._held = 0, self._held, b""
         while True:
@@ -305,7 +309,7 @@ class FormBody:
 
 
 def is_form_upload(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a request with these headers brings a form."""
+    """Return whether a request with these headers brings a form."""
     return any(name.lower() == b"content-type" and is_form(value.decode("latin-1")) for name, value in headers)
 
 

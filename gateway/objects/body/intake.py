@@ -1,4 +1,8 @@
-"""Takes in the body of a write: whole into memory, or piece by piece to be sent on, decoded and proven."""
+"""The body of a write: read whole into memory, or piece by piece to be sent on; decoded and proven.
+
+``http/body.py`` reads the bytes from the client. The proof is complete before anything takes effect: the framing is
+removed, and the length and the checksums are verified.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -19,18 +23,18 @@ _DIGITS = frozenset("0123456789")
 
 @dataclass(frozen=True, slots=True)
 class VerifiedBody:
-    """A body that is what its sender said it would be. ``digests.headers`` may go to the store."""
+    """A body that is what its sender declared. ``digests.headers`` may go to the store."""
 
     content: bytes
     digests: Digests
 
 
 class Inspection:
-    """One body on its way through: what goes in as it came comes out decoded, and is proven at the end.
+    """Decodes one body as it passes, and proves it at the end. No I/O.
 
-    ``headers`` are the request's. ``sha256`` (hex) is the hash its signature covers, ``signatures`` the check of its
-    chunks where they are signed; both come from the verified signature. ``max_size`` is in bytes, decoded. Raises
-    ``BodyTooLarge``, or ``StoreError`` for a head that cannot be right, before any of the body is there.
+    ``headers`` are the request's. ``sha256`` (hex) is the hash that its signature covers, ``signatures`` the check of
+    its chunks where they are signed; both come from the verified signature. ``max_size`` is in bytes, decoded. Raises
+    ``BodyTooLarge``, or ``StoreError`` for a contradictory head, before any of the body is there.
     """
 
     def __init__(
@@ -45,7 +49,7 @@ class Inspection:
         framed = named.get("x-amz-content-sha256", "").startswith("STREAMING-")
         self.declared = checksums.declared(named)
         self.length = _length(named, framed=framed)
-        """What the head says that the decoded body has, in bytes."""
+        """The length of the decoded body that the head declares, in bytes."""
         if self.length > max_size:
             raise BodyTooLarge(f"The body has {self.length} bytes; at most {max_size} are taken.")
         self._left = self.length
@@ -54,11 +58,11 @@ class Inspection:
         self._verification = Verification(self.declared, sha256, md5=False, sha256=False)
 
     def request_digests(self, *, md5: bool, sha256: bool) -> None:
-        """Which digests the proof is to have beside those that are compared. Before the first byte."""
+        """Request digests that the proof is to have beside those that are compared. Call this before the first byte."""
         self._verification = Verification(self.declared, self._signed_sha256, md5=md5, sha256=sha256)
 
     def feed(self, data: bytes) -> bytes:
-        """Take in what has arrived, and give what it decodes to. Raises ``StoreError`` once it cannot be right."""
+        """Take the bytes that have arrived, and return what they decode to. Raises ``StoreError`` for a wrong body."""
         decoded = data if self._decoder is None else self._decoder.feed(data)
         self._left -= len(decoded)
         if self._left < 0:
@@ -67,7 +71,9 @@ class Inspection:
         return decoded
 
     def finish(self) -> Proof:
-        """Called at the end. Raises ``StoreError`` where the body ended early or is not what was declared."""
+        """Return the proof, at the end. Raises ``StoreError`` where the body ended early or is not what was
+        declared.
+        """
         trailers = {} if self._decoder is None else self._decoder.finish()
         if self._left:
             raise StoreError("IncompleteBody", 400, "The body is shorter than its Content-Length says.")
@@ -75,14 +81,14 @@ class Inspection:
 
 
 def whole(content: Iterable[bytes], proof: Proof) -> VerifiedBody:
-    """A body in memory with its proof, which has all digests."""
+    """Return a body in memory with its proof, which has all digests."""
     assert proof.md5 is not None
     assert proof.sha256 is not None
     return VerifiedBody(b"".join(content), Digests(proof.size, proof.md5, proof.sha256, proof.headers))
 
 
 def _length(headers: Mapping[str, str], *, framed: bool) -> int:
-    """The decoded length that the head declares."""
+    """Return the decoded length that the head declares."""
     if not framed:
         if "x-amz-trailer" in headers:
             raise StoreError("InvalidRequest", 400, "Only a body in chunks has a trailer.")
@@ -100,17 +106,17 @@ def _length(headers: Mapping[str, str], *, framed: bool) -> int:
 
 
 CAPTURE_TIMEOUT = 1.0
-"""Seconds for the beginning of a body that is kept of a write which is refused already."""
+"""Seconds to wait for the start of a body, for the record of a write that is refused already."""
 
 
 class CaptureBuffer:
-    """The beginning of a body, as much as is to be kept of it, and no more."""
+    """The start of a body, as much as the record is to keep of it and no more."""
 
     def __init__(self, capture: Capture, media_type: str) -> None:
         self._capture, self.media_type = capture, media_type
         self._bytes = b""
         self.seen = 0
-        """Bytes of the body that have gone by."""
+        """Bytes of the body so far."""
 
     @property
     def is_full(self) -> bool:
@@ -122,13 +128,15 @@ class CaptureBuffer:
             self._bytes += piece[: self._capture.most - len(self._bytes)]
 
     def captured(self, size: int, content: bytes | None = None) -> Captured | None:
-        """Of a body of so many bytes. ``content``: the whole of it, in place of what has been added."""
+        """Return what the record keeps of a body of ``size`` bytes. ``content``: the whole body, where it is in
+        memory.
+        """
         kept = self._bytes if content is None else content
         return self._capture.of_object(kept, self.media_type, more=len(kept) < size)
 
 
 def media_type_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """What the client says that its body is."""
+    """Return the media type that the client gives its body."""
     return next((value.decode("latin-1") for name, value in headers if name == b"content-type"), "")
 
 
@@ -136,7 +144,7 @@ class WriteBody:
     """The body of one request.
 
     ``headers`` are the request's, ``max_size`` is in bytes, decoded. Raises ``BodyTooLarge``, or ``StoreError`` for a
-    head that cannot be right, before any of the body is asked for.
+    contradictory head, before any of the body is asked for.
     """
 
     def __init__(
@@ -147,7 +155,7 @@ class WriteBody:
         max_size: int,
         capture: Capture = NOTHING,
     ) -> None:
-        """``capture``: what is to be kept of the body, should its write be refused."""
+        """``capture``: how much of the body the record keeps, should its write be refused."""
         headers = tuple(headers)
         self._kept = CaptureBuffer(capture, media_type_of(headers) if capture.most else "")
         self._arrivals = arrivals
@@ -156,7 +164,7 @@ class WriteBody:
 
     @property
     def length(self) -> int:
-        """What the head says that the decoded body has, in bytes."""
+        """The length of the decoded body that the head declares, in bytes."""
         return self._inspection.length
 
     @property
@@ -171,7 +179,7 @@ class WriteBody:
 
     @property
     def proof(self) -> Proof:
-        """What was proven of a body that has been taken in."""
+        """The proof of a body that has been read."""
         assert self._proof is not None, "the body has not been taken in"
         return self._proof
 
@@ -183,10 +191,10 @@ class WriteBody:
         return whole(content, self.proof)
 
     async def chunks(self, *, md5: bool = False, sha256: bool = False) -> AsyncGenerator[bytes, None]:
-        """The decoded body as it comes, for sending it on; ask for digests that ``proof`` is to have.
+        """Yield the decoded body as it arrives, for sending it on. ``md5`` and ``sha256`` request digests in ``proof``.
 
-        The last piece is held back until the body is proven, so that a body that is not what was declared never becomes
-        a whole one anywhere. An empty body has nothing to hold back. Raises what ``whole`` raises.
+        The last piece is held back until the body is proven. So a body that is not what was declared never becomes
+        whole anywhere. An empty body has nothing to hold back. Raises what ``whole`` raises.
         """
         self._inspection.request_digests(md5=md5, sha256=sha256)
         held = b""
@@ -200,11 +208,13 @@ class WriteBody:
             yield held
 
     def captured(self, content: bytes | None = None) -> Captured | None:
-        """What is kept of a body that has been taken in. ``content``: the whole of it, where it is in memory."""
+        """Return what the record keeps of a body that has been read. ``content``: the whole body, where it is in
+        memory.
+        """
         return self._kept.captured(self.length, content)
 
     async def capture_start(self) -> Captured | None:
-        """What is kept of a body that nobody has asked for, and nobody will: as much of that as comes in a moment."""
+        """Return what the record keeps of a body that the gateway does not want: as much as arrives within a second."""
         with suppress(GatewayError, ClientGone, TimeoutError):
             async with asyncio.timeout(CAPTURE_TIMEOUT), aclosing(self._decoded()) as pieces:
                 while not self._kept.is_full and (piece := await anext(pieces, None)) is not None:
@@ -212,7 +222,7 @@ class WriteBody:
         return self._kept.captured(self.length)
 
     async def _decoded(self) -> AsyncGenerator[bytes, None]:
-        """Each decoded piece; proven when it ends."""
+        """Yield each decoded piece. The body is proven when this ends."""
         more = True
         while more:
             data, more = await self._arrivals.next()
