@@ -1,4 +1,6 @@
-"""Judge what the probe saw: which conditions a bucket honours, and what follows for fenced writes. No I/O."""
+"""Judge the observations of a probe: the conditions that a bucket honours, and what follows for fenced writes.
+No I/O.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +27,13 @@ from gateway.objects.s3.bucket_profile import (
     Profile,
 )
 
-# How some stores answer a conditional write that lost a race inside them: Ceph says 500 UnknownError. What became of
-# it, the object itself tells.
+# Some stores answer so to a conditional write that lost a race inside them: Ceph says 500 UnknownError. The object
+# itself tells the outcome.
 _LOST_RACE = "500 "
 
 
 def lost_race(answer: WriteAnswer) -> bool:
-    """Whether a write in a race was answered with an error that leaves open what became of it."""
+    """Return whether a write in a race got an error that leaves its outcome open."""
     return isinstance(answer, Unknown) and answer.reason.startswith(_LOST_RACE)
 
 
@@ -116,7 +118,8 @@ def of_trial(probe: Probe, condition: str, answer: WriteAnswer, *, holds: bool) 
 def of_race(probe: Probe, before: str | None, contenders: Sequence[Contender], after: HeadAnswer) -> Observation:
     """Judge concurrent writes that were all conditioned on the ETag ``before`` (None: absence).
 
-    At most one may win, and what stands there afterwards must be its. Deletes count as one: the second changes nothing.
+    At most one may win, and the object that stands there afterwards must be its. Deletes count as one: the second
+    changes nothing.
     """
     winners = {contender.write_id for contender in contenders if isinstance(contender.answer, Applied)}
     if len(winners) > 1:
@@ -134,14 +137,14 @@ def of_race(probe: Probe, before: str | None, contenders: Sequence[Contender], a
 
 
 def of_state(probe: Probe, state: HeadAnswer, write_id: str | None) -> Observation:
-    """Judge what stands at a key after refused writes: still that of the last accepted one (None: nothing)."""
+    """Judge the object at a key after refused writes: still that of the last accepted one (None: no object)."""
     standing = state.write_id if isinstance(state, Found) else None
     undisturbed = isinstance(state, Missing) if write_id is None else standing == write_id
     return Observation(probe, None if undisturbed else "a write that was refused took effect")
 
 
 def says_nothing(answer: WriteAnswer) -> bool:
-    """Whether a write was answered with something that may have to do with the moment alone."""
+    """Return whether the answer to a write may have to do with the moment alone."""
     return isinstance(answer, Unknown | NotSent) or (isinstance(answer, Rejected) and answer.status == 429)
 
 
@@ -150,12 +153,12 @@ def of_spelling(
 ) -> Iterable[Observation]:
     """Judge writes of the key ``plain`` and then of ``others``, each on the condition that there is no object.
 
-    Kept apart, all of them take effect, and what stands at the plain key afterwards is ``undisturbed``. The keys are
-    templates, as of ``spelling.py``.
+    If the store keeps the keys apart, all of them take effect, and the object at the plain key is ``undisturbed``
+    afterwards. The keys are templates, as of ``Spelling``.
     """
     shown = ascii(plain.format(""))
     if not isinstance(standing, Applied):
-        yield Observation(probe, f"cannot be tried: {shown} is answered with {_said(standing)}")
+        yield Observation(probe, f"cannot be tried: {shown} is answered with {_described(standing)}")
         return
     for template, answer in others.items():
         key = ascii(template.format(""))
@@ -165,10 +168,10 @@ def of_spelling(
             case NotApplied(status, _) if status != 404:
                 yield Observation(probe, f"{key} is taken for {shown}")
             case _:
-                yield Observation(probe, f"cannot be told: {key} is answered with {_said(answer)}")
+                yield Observation(probe, f"cannot be told: {key} is answered with {_described(answer)}")
 
 
-def _said(answer: WriteAnswer) -> str:
+def _described(answer: WriteAnswer) -> str:
     match answer:
         case Rejected(status, code, _) | NotApplied(status, code):
             return f"{status} {code}"
@@ -179,7 +182,7 @@ def _said(answer: WriteAnswer) -> str:
 
 
 def of_reading(state: HeadAnswer, etag: str | None, write_id: str) -> Observation:
-    """Judge what HEAD says right after an accepted write."""
+    """Judge the answer to HEAD right after an accepted write."""
     if not isinstance(state, Found):
         return Observation(Probe.READ_BACK, "an object that was just written is not there")
     if state.etag != etag:
@@ -188,7 +191,7 @@ def of_reading(state: HeadAnswer, etag: str | None, write_id: str) -> Observatio
 
 
 def conclude(seen: Iterable[Observation], etags: Etags) -> Profile:
-    """The profile that follows from everything that was seen. What was never seen to work does not count as working."""
+    """Return the profile that follows from all observations. A condition that was never seen to work does not count."""
     observations = [*seen, *_of_etags(etags)]
     findings = tuple(_finding(probe, [each for each in observations if each.probe is probe], etags) for probe in Probe)
     passed = {Probe(finding.name) for finding in findings if finding.passed}
@@ -226,10 +229,10 @@ def _finding(probe: Probe, seen: Collection[Observation], etags: Etags) -> Probe
         complaint = "not tried, because a probe before it failed"
     if complaint is not None:
         return ProbeFinding(probe, passed=False, detail=complaint, consequence=_CONSEQUENCES[probe])
-    return ProbeFinding(probe, passed=True, detail=_praise(probe, etags))
+    return ProbeFinding(probe, passed=True, detail=_passed_detail(probe, etags))
 
 
-def _praise(probe: Probe, etags: Etags) -> str:
+def _passed_detail(probe: Probe, etags: Etags) -> str:
     if probe in (Probe.ETAG_OF_PUT, Probe.ETAG_OF_MULTIPART):
         return "unique for each write: no ETag ever comes back" if etags.unique else "a hash of the bytes, as predicted"
     if probe in (Probe.READ_BACK, Probe.QUOTED_CONDITIONS):

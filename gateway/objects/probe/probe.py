@@ -1,7 +1,8 @@
-"""Finds out what a bucket does with conditions and keys, before the first fenced write to it. Writes to its own keys.
+"""Find out what a bucket does with conditions and keys, before the first fenced write to it. Writes to its own keys.
 
-One by one and concurrently: a store that checks first and writes later honours every condition as long as requests come
-one at a time. A success proves little, so races are run several times; one failure is enough.
+The probe tries conditions one by one and concurrently. A store that checks first and writes later honours every
+condition as long as requests come one at a time. A success proves little, so races are run several times; one failure
+is enough.
 """
 
 import asyncio
@@ -32,8 +33,8 @@ _UPLOADS = 3
 _DELETES = 3
 _TIME_LIMIT = 60.0
 
-# Half of the writers in a race send this much, so that a store that checks before the body arrives is found out: the
-# small ones are through while the large ones, checked long ago, are still coming in.
+# Half of the writers in a race send this much. A store that checks before the body arrives fails then: the small bodies
+# are through while the large ones, checked long ago, are still arriving.
 _LARGE = 256 * 1024
 _BODY = b"the same bytes, several times\n"
 _WRONG = "00000000000000000000000000000000"
@@ -44,8 +45,8 @@ Racer: TypeAlias = Callable[[], Coroutine[Any, Any, Contender]]
 async def probe(upstream: Upstream, bucket: str, signed_at: SignedAt) -> Profile:
     """Try the bucket out, which takes about 150 small requests, and remove everything again.
 
-    Raises ``StoreError`` where the store does not let the gateway write there (NoSuchBucket, AccessDenied), and
-    ``Unavailable`` where it does not answer clearly: then nothing is known, and it must be tried again.
+    Raises ``StoreError`` where the store does not let the gateway write there (NoSuchBucket, AccessDenied). Raises
+    ``Unavailable`` where it does not answer clearly: nothing is known then, and the probe has to be tried again.
     """
     scratch = ScratchKeys(upstream, bucket, await signed_at())
     try:
@@ -61,7 +62,7 @@ class Profiles:
     """The profiles of the buckets written to, each probed once in the life of the process."""
 
     def __init__(self, upstream: Upstream, signed_at: SignedAt, distrust: Collection[str] = ()) -> None:
-        """``distrust``: conditions that are not relied on whatever is seen of them; ``complete``, ``delete``."""
+        """``distrust``: conditions not to rely on, whatever the probe saw of them; ``complete``, ``delete``."""
         self._distrust = distrust
         self._upstream = upstream
         self._signed_at = signed_at
@@ -69,7 +70,8 @@ class Profiles:
         self._under_way: dict[str, asyncio.Future[GatewayError | None]] = {}
 
     async def of(self, bucket: str) -> Profile:
-        """The bucket's profile. Probes it if nobody has, waits if somebody does; what is inconclusive is not kept.
+        """Return the bucket's profile. Probe it first, or wait for a probe under way. An inconclusive result is not
+        kept.
 
         Raises what ``probe`` raises.
         """
@@ -83,7 +85,7 @@ class Profiles:
         return known
 
     def forget(self, bucket: str) -> None:
-        """The bucket may do something else from now on: probe it again before the next write."""
+        """Probe the bucket again before the next write: it may do something else from now on."""
         self._known.pop(bucket, None)
 
     @property
@@ -103,13 +105,13 @@ class Profiles:
             failure = error
             raise
         finally:
-            # None without a profile: whoever probed has gone away, and one of those who wait takes over.
+            # None without a profile: the request that probed was cancelled, and a waiting one takes over.
             del self._under_way[bucket]
             under_way.set_result(failure)
 
 
 class _Examination:
-    """One probe under way: what was seen so far."""
+    """One probe under way, with its observations so far."""
 
     def __init__(self, scratch: ScratchKeys) -> None:
         self._scratch = scratch
@@ -118,7 +120,7 @@ class _Examination:
         self._multipart: list[str] = []
 
     async def run(self) -> Profile:
-        """Everything, but not what cannot pass any more."""
+        """Run all probes, except those that cannot pass any more."""
         await self._try_puts()
         await self._try_absence()
         if self._good(bucket_profile.PUT_CONDITIONS):
@@ -145,7 +147,9 @@ class _Examination:
         self._seen.append(judgement.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
 
     async def _rewrite(self, name: str, etag: str) -> ScratchWrite:
-        """If-Match with the right ETag, as RFC 9110 has it; some releases of Ceph know it without quotes only."""
+        """Write with If-Match and the right ETag, in quotation marks as of RFC 9110. Some releases of Ceph need it
+        without.
+        """
         written = await self._scratch.put(name, _BODY, expected=etag)
         quoted = not isinstance(written.answer, NotApplied)
         if not quoted:
@@ -157,7 +161,7 @@ class _Examination:
         return written
 
     async def _try_absence(self) -> None:
-        """Absence, before anything was there and after it was deleted: versioned buckets differ."""
+        """Try absence before an object was there, and after it was deleted: versioned buckets differ."""
         name = "absent"
         await self._put(Probe.PUT_IF_MATCH, name, _WRONG, "If-Match without an object", holds=False)
         self._seen.append(judgement.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), None))
@@ -225,12 +229,14 @@ class _Examination:
         await self._race(Probe.DELETE_RACE, name, etag, [delete, put] * _DELETES)
 
     async def _try_spellings(self) -> None:
-        """Once more where an answer leaves it open, lest a store that stumbles be taken for one that cannot do it."""
-        first, open_ended = await self._spelled("first")
-        self._seen += (await self._spelled("second"))[0] if open_ended else first
+        """Try spellings, and again where an answer is open: a store with a moment of trouble must not pass for one that
+        confuses keys.
+        """
+        first, open_ended = await self._try_folder("first")
+        self._seen += (await self._try_folder("second"))[0] if open_ended else first
 
-    async def _spelled(self, folder: str) -> tuple[list[Observation], bool]:
-        """Keys in each spelling; whether something was answered that says nothing about them.
+    async def _try_folder(self, folder: str) -> tuple[list[Observation], bool]:
+        """Write keys in each spelling. Return the observations, and whether an answer says nothing about them.
 
         Raises ``Unavailable`` where the store does not take writes at present.
         """
@@ -247,7 +253,7 @@ class _Examination:
         return seen, any(judgement.says_nothing(each) for each in answered)
 
     async def _stands(self, name: str, put: Contender) -> bool:
-        """Whether what was put at a key is still there."""
+        """Return whether the object that was put at a key is still there."""
         if not isinstance(put.answer, Applied):
             return False
         after = await self._scratch.head(name)
@@ -261,7 +267,7 @@ class _Examination:
     async def _put(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True
     ) -> ScratchWrite:
-        """A PutObject of the same bytes as ever."""
+        """Put the usual bytes."""
         written = await self._scratch.put(name, _BODY, expected=expected)
         self._note(kind, written, condition, holds=holds)
         return written
@@ -292,12 +298,12 @@ class _Examination:
         self._seen.append(judgement.of_race(kind, before, contenders, await self._scratch.head(name)))
 
     def _writers(self, name: str, expected: str | None, count: int = _WRITERS) -> list[Racer]:
-        """Writers of different bytes on one condition, those with the large bodies first."""
+        """Return writers of different bytes on one condition, with the large bodies first."""
         bodies = [_unique().ljust(_LARGE if 2 * number < count else 0) for number in range(count)]
         return [_putting(self._scratch, name, body, expected) for body in bodies]
 
     async def _etag(self, name: str) -> str:
-        """The ETag that stands at the key; something is put there if nobody has won."""
+        """Return the ETag that stands at the key. If no contender has won, put an object there."""
         state = await self._scratch.head(name)
         if isinstance(state, Found):
             return state.etag
@@ -305,7 +311,7 @@ class _Examination:
         return written.etag or _WRONG
 
     def _good(self, kinds: frozenset[Probe]) -> bool:
-        """Whether nothing has spoken against these yet."""
+        """Return whether no observation speaks against these probes yet."""
         return not any(each.probe in kinds and each.complaint is not None for each in self._seen)
 
     def _etags(self) -> Etags:
@@ -315,13 +321,13 @@ class _Examination:
 
 
 def _check_admission(answer: WriteAnswer) -> None:
-    """501 is how a store says that it does not know conditions; any other refusal has nothing to do with them."""
+    """Raise the refusal of the first write, unless it is 501: that is how a store says that it knows no conditions."""
     if isinstance(answer, Rejected) and answer.status != 501:
         raise StoreError(answer.code, answer.status, answer.message)
 
 
 def _unique() -> bytes:
-    """Bytes of a contender's own: with another's, it would leave the ETag that the next one's condition is on."""
+    """Return bytes of a contender's own. With the same bytes it would leave the ETag of the next one's condition."""
     return f"{uuid4()}\n".encode()
 
 

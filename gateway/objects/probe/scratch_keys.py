@@ -1,4 +1,6 @@
-"""The keys a probe may write to: its own, under one random prefix or a slash and that, removed again in the end."""
+"""The keys that a probe may write to: its own, below one random prefix, or a slash and that prefix. It removes them at
+the end.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +19,7 @@ from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 
 PREFIX = ".fencing-gateway/probe/"
 
-# Some stores take one write a second for each key, and say so: R2 does.
+# Some stores accept one write a second for each key, and refuse others: R2 does.
 _ATTEMPTS = 3
 _PAUSE = 1.1
 _CLEARING = 10.0
@@ -34,7 +36,7 @@ class ScratchWrite:
 
     @property
     def etag(self) -> str | None:
-        """What the write left; None where it was not accepted."""
+        """The ETag that the write has left; None where it was not accepted."""
         return self.answer.etag if isinstance(self.answer, Applied) else None
 
 
@@ -49,7 +51,7 @@ class ScratchUpload:
 
 
 class ScratchKeys:
-    """One probe's place in a bucket. ``signed_at`` is the database's time; it signs everything the probe writes."""
+    """The keys of one probe in a bucket. ``signed_at`` is the database's time; it signs every write of the probe."""
 
     def __init__(self, upstream: Upstream, bucket: str, signed_at: datetime) -> None:
         self._upstream = upstream
@@ -64,7 +66,7 @@ class ScratchKeys:
         self._upstream.drop_quotes(self._bucket)
 
     async def put(self, name: str, body: bytes, *, expected: str | None) -> ScratchWrite:
-        """A conditional PutObject. Raises ``Unavailable`` where the outcome is not known, ``StoreError`` where the
+        """Send a conditional PutObject. Raises ``Unavailable`` where the outcome is not known, ``StoreError`` where the
         gateway may not write to the bucket, or there is none.
         """
 
@@ -77,19 +79,20 @@ class ScratchKeys:
         return written
 
     async def contend(self, name: str, body: bytes, *, expected: str | None) -> Contender:
-        """A conditional PutObject in a race; its answer may be anything."""
+        """Send a conditional PutObject in a race; its answer may be anything."""
         written = await self._put(name, body, expected)
         return Contender(written.write_id, written.answer)
 
     async def occupy(self, template: str, folder: str) -> Contender:
-        """Put an empty object where there is none, at the key that ``template`` makes of the folder's name in place of
-        ``{}``; the answer may be anything. The key may be outside of ``PREFIX``, if by no more than a slash in front.
+        """Put an empty object where there is none; the answer may be anything.
+
+        ``template`` is the key, with ``{}`` for the folder. The key may be outside of ``PREFIX`` by a slash in front.
         """
         written = await self._put_at(_raw(template.format(f"{self._prefix}{folder}/")), b"", None)
         return Contender(written.write_id, written.answer)
 
     async def start(self, name: str, body: bytes) -> ScratchUpload | Rejected:
-        """An upload with its part in place. Raises ``Unavailable``."""
+        """Open an upload and store its part. Raises ``Unavailable``."""
         key, write_id = self._key(name), uuid4().hex
         started = await self._upstream.create_multipart(
             self._bucket, key, _metadata(write_id), signed_at=self._signed_at
@@ -107,7 +110,7 @@ class ScratchKeys:
         return ScratchUpload(key, started.upload_id, part.etag, write_id) if isinstance(part, Uploaded) else part
 
     async def complete(self, upload: ScratchUpload, *, expected: str | None) -> ScratchWrite:
-        """A conditional CompleteMultipartUpload. Raises ``Unavailable``."""
+        """Send a conditional CompleteMultipartUpload. Raises ``Unavailable``."""
 
         async def send() -> ScratchWrite:
             return ScratchWrite(upload.write_id, await self._complete(upload, expected))
@@ -115,30 +118,32 @@ class ScratchKeys:
         return await _with_retries(send)
 
     async def contend_upload(self, upload: ScratchUpload, *, expected: str | None) -> Contender:
-        """A conditional CompleteMultipartUpload in a race; its answer may be anything."""
+        """Send a conditional CompleteMultipartUpload in a race; its answer may be anything."""
         return Contender(upload.write_id, await self._complete(upload, expected))
 
     async def delete(self, name: str, *, expected: str) -> WriteAnswer:
-        """A conditional DeleteObject. Raises ``Unavailable``."""
+        """Send a conditional DeleteObject. Raises ``Unavailable``."""
         return conclusive(await self._delete(name, expected))
 
     async def contend_delete(self, name: str, *, expected: str) -> Contender:
-        """A conditional DeleteObject in a race; its answer may be anything."""
+        """Send a conditional DeleteObject in a race; its answer may be anything."""
         return Contender(None, await self._delete(name, expected))
 
     async def head(self, name: str) -> Found | Missing:
-        """What stands at the key. Raises ``Unavailable`` where the store does not say."""
+        """Return the object at the key. Raises ``Unavailable`` where the store does not say."""
         state = await self._upstream.head(self._bucket, self._key(name))
         if isinstance(state, Unknown):
             raise _inconclusive(state.reason, _READ_ADVICE)
         return state
 
     async def remove(self, name: str) -> bool:
-        """Delete unconditionally, as nothing but a probe may. False where the store does not do it."""
+        """Delete without a condition, as only a probe may. Return False where the store does not do it."""
         return await self._remove(self._key(name))
 
     async def clear(self) -> None:
-        """Remove whatever the probe has written. What the store does not let go stays under ``PREFIX``, harmless."""
+        """Remove all that the probe has written. A key that the store keeps stays under ``PREFIX``, where it does no
+        harm.
+        """
         try:
             async with asyncio.timeout(_CLEARING), asyncio.TaskGroup() as group:
                 for key, upload_id in self._open:
@@ -152,7 +157,7 @@ class ScratchKeys:
             return
 
     async def _clear_versions(self) -> None:
-        """In a versioned bucket all of it is still there, under a delete marker each."""
+        """Remove the versions: in a versioned bucket all of them are still there, below a delete marker each."""
         for prefix in (self._prefix, f"/{self._prefix}"):
             query = query_of({"versions": "", "prefix": prefix})
             async with await self._upstream.send("GET", f"/{self._bucket}", query) as response:
@@ -207,19 +212,19 @@ class ScratchKeys:
 
 
 def _raw(key: str) -> str:
-    """A key as it stands in a path."""
+    """Return a key as it stands in a path."""
     return quote(key, safe="/")
 
 
 def conclusive(answer: WriteAnswer) -> WriteAnswer:
-    """The answer, if it says what became of the write. Raises ``Unavailable``: a probe in the dark proves nothing."""
+    """Return the answer, if it tells the outcome of the write. Raises ``Unavailable``: such a probe proves nothing."""
     if isinstance(answer, Unknown | NotSent):
         raise _inconclusive(answer.reason)
     return answer
 
 
 async def _with_retries(send: Callable[[], Awaitable[ScratchWrite]]) -> ScratchWrite:
-    """Send again what the store refuses for now because of the writes just before."""
+    """Send a write again if the store refuses it because of the writes just before."""
     for _ in range(_ATTEMPTS):
         written = await send()
         conclusive(written.answer)

@@ -1,4 +1,4 @@
-"""Writing an object's same bytes again in another form, so that its ETag changes and a late request finds it gone."""
+"""Write an object's same bytes again in another form, so that its ETag changes and a late request's condition fails."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -17,16 +17,16 @@ from gateway.objects.store.client import StoreResponse, TextHeaders, path
 from gateway.objects.store.operations import Upstream
 
 MEBIBYTE = 1024 * 1024
-# Up to here the bytes are taken into memory and may go in either form; from here on in parts, one at a time.
+# Up to this size the bytes are read into memory and may go in either form. Larger ones go in parts, one at a time.
 SMALL = 8 * MEBIBYTE
-# Two sizes, because an object that was uploaded in parts of the one has its ETag already.
+# There are two sizes: an object that was uploaded in parts of the one has its ETag already.
 PART_SIZES = (16 * MEBIBYTE, 24 * MEBIBYTE)
 
 NO_FORM_LEFT = NotSent("every form of these bytes has a forbidden ETag")
 
 ForbiddenEtags: TypeAlias = frozenset[str]
 
-# What S3 answers with a GET and takes with a PUT, and what the bytes mean to their readers.
+# The headers that S3 returns with a GET and takes with a PUT.
 _KEPT = frozenset(
     {
         "cache-control",
@@ -48,7 +48,7 @@ async def bump(
 ) -> WriteAnswer:
     """Bump the object if its ETag still is ``etag``; the new one is not in ``forbidden``.
 
-    ``NO_FORM_LEFT`` where each has a forbidden ETag; also ``NotSent`` where the object cannot be read.
+    ``NO_FORM_LEFT`` where each form has a forbidden ETag. ``NotSent`` also where the object cannot be read.
     """
     excluded = forbidden | {etag}
     for part_size in PART_SIZES:
@@ -61,7 +61,7 @@ async def bump(
                 return NotApplied(response.status, "the object has changed, or cannot be read")
             length = response.header("content-length")
             if length is None or not length.isdecimal():
-                # Nobody could tell a whole body from one that broke off, and the object would be what is left of it.
+                # A body that broke off would pass for a whole one, and would become the object.
                 return NotSent("the store does not say how long the object is")
             try:
                 tags = await _tags(upstream, bucket, raw_key, response)
@@ -77,7 +77,7 @@ async def bump(
 
 
 class _Rewriting:
-    """One object on its way back to where it was, on condition that it is still there."""
+    """Writes one object back to its key, on condition that it is still there."""
 
     def __init__(
         self, upstream: Upstream, bucket: str, raw_key: str, etag: str, signed_at: datetime, headers: TextHeaders
@@ -97,7 +97,7 @@ class _Rewriting:
         return await send(*self._place, body, self._headers, expected=self._etag, signed_at=self._signed_at)
 
     async def in_parts(self, response: StoreResponse, part_size: int, excluded: ForbiddenEtags) -> WriteAnswer | None:
-        """None where parts of this size would give a forbidden ETag; nothing is left behind then."""
+        """Write it in parts. None where parts of this size would give a forbidden ETag; nothing is left behind then."""
         started = await self._upstream.create_multipart(*self._place, self._headers, signed_at=self._signed_at)
         if not isinstance(started, Started):
             return NotSent(started.reason) if isinstance(started, Unknown) else started
@@ -134,20 +134,20 @@ class _Rewriting:
 
 
 def _kept(response: StoreResponse) -> TextHeaders:
-    """What of an object's headers makes it the same object again, the gateway's own metadata included."""
+    """Return the headers that make it the same object again, the gateway's own metadata included."""
     named = [(name.decode("latin-1").lower(), value.decode("utf-8", "replace")) for name, value in response.headers]
     return [(name, value) for name, value in named if name in _KEPT or name.startswith(forwarded_headers.METADATA)]
 
 
 async def _tags(upstream: Upstream, bucket: str, raw_key: str, response: StoreResponse) -> TextHeaders:
-    """The tags of an object that is about to be written again, which an answer to GET only counts."""
+    """Return the tags of an object that is about to be written again. An answer to GET has only their number."""
     if response.header("x-amz-tagging-count") in (None, "0"):
         return ()
     return [("x-amz-tagging", urlencode(await upstream.tagging(bucket, raw_key) or []))]
 
 
 async def _pieces(response: StoreResponse, size: int) -> AsyncIterator[bytes]:
-    """The body in pieces of ``size`` bytes, the last one shorter."""
+    """Yield the body in pieces of ``size`` bytes, the last one shorter."""
     piece = bytearray()
     async with aclosing(response.chunks()) as chunks:
         async for chunk in chunks:

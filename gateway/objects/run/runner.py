@@ -1,4 +1,4 @@
-"""Runs the object protocol for real: does what it yields with Postgres and S3, and sends it the answers."""
+"""Run the object protocol with Postgres and S3: carry out each effect that it yields, and send it the answer."""
 
 import asyncio
 from collections.abc import Sequence
@@ -55,8 +55,8 @@ from gateway.observe.stages import staged
 
 Result = TypeVar("Result")
 
-# Seconds between two looks whether another write of the same holder is over. Looking beats being told here: a
-# notification would take a lock that every commit of the database has to pass.
+# Seconds between two checks whether another write of the same holder is over. Polling is cheaper here: a notification
+# would take a lock that every commit of the database has to pass.
 _POLL = 0.02
 
 _STEPS: dict[type, str] = {
@@ -73,7 +73,7 @@ _STEPS: dict[type, str] = {
     Forbid: "forbid",
     RaiseFence: "raise",
 }
-# What makes nothing durable, and may take its time all the same.
+# Effects that make nothing durable, but may take time.
 _LOOKS: dict[type, str] = {Look: "head", AwaitTurn: "turn"}
 
 
@@ -89,8 +89,9 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class OperationPayload:
-    """What one operation has to send, and the headers it goes to the store with: a verified body, or the parts that an
-    upload is completed from, or an amendment.
+    """The body and headers that one operation sends to the store.
+
+    The body is a verified body, the parts that complete an upload, or an amendment.
     """
 
     body: bytes = b""
@@ -128,7 +129,7 @@ class Runner:
         """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres failed after S3 was asked."""
         answer: EffectAnswer = None
         asked = False
-        witness = BypassCheck(self._database, self._upstream, self._observe, self._resources)
+        check = BypassCheck(self._database, self._upstream, self._observe, self._resources)
         try:
             while True:
                 try:
@@ -137,8 +138,8 @@ class Runner:
                     result: Result = end.value
                     return result
                 asked = asked or _is_the_write(effect)
-                answer = await self._stepped(effect, payload, witness)
-                await witness.after(effect, answer)
+                answer = await self._stepped(effect, payload, check)
+                await check.after(effect, answer)
         except (Unavailable, OutcomeUnknown, SqlError) as error:
             if asked:
                 raise OutcomeUnknown("The database failed while the write was under way.") from error
@@ -148,19 +149,19 @@ class Runner:
         finally:
             steps.close()
 
-    async def _stepped(self, effect: Effect, payload: OperationPayload, witness: BypassCheck) -> EffectAnswer:
+    async def _stepped(self, effect: Effect, payload: OperationPayload, check: BypassCheck) -> EffectAnswer:
         name = _STEPS.get(type(effect))
         if name is None:
             with staged(self._observe, "objects", _LOOKS[type(effect)]):
-                return await self._perform(effect, payload, witness)
+                return await self._perform(effect, payload, check)
         with staged(self._observe, "objects", name):
             self._observe(StepReached(f"objects.{name}.before"))
-            answer = await self._perform(effect, payload, witness)
+            answer = await self._perform(effect, payload, check)
             self._observe(StepReached(f"objects.{name}.after"))
         return answer
 
     async def _perform(  # noqa: C901, PLR0912 - one arm an effect
-        self, effect: Effect, payload: OperationPayload, witness: BypassCheck
+        self, effect: Effect, payload: OperationPayload, check: BypassCheck
     ) -> EffectAnswer:
         match effect:
             case Look(bucket, key):
@@ -193,7 +194,7 @@ class Runner:
             case Bump():
                 return await self._bump(effect)
             case Finish(write, etag, tombstone, spent):
-                certain = witness.is_certain(effect)
+                certain = check.is_certain(effect)
                 return await intents.finish(
                     self._database, write, etag, tombstone=tombstone, certain=certain, spent=spent
                 )
@@ -229,7 +230,7 @@ class Runner:
             answer = await self._upstream.put_in_parts(
                 *place, payload.body, headers, expected=expected, signed_at=signed_at
             )
-        return self._unless_lost(write, answer)
+        return self._note_lost(write, answer)
 
     async def _complete(self, effect: Complete, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
@@ -244,7 +245,7 @@ class Runner:
             conditional=write.kind is Kind.CONDITIONAL,
             signed_at=effect.signed_at,
         )
-        return self._unless_lost(write, answer)
+        return self._note_lost(write, answer)
 
     async def _amend(self, effect: Amend, payload: OperationPayload) -> WriteAnswer:
         write, amendment = effect.write, payload.amendment
@@ -261,9 +262,9 @@ class Runner:
         )
         if isinstance(answer, Applied) and reply is not None:
             return Applied(None, reply.headers, reply.status)
-        return self._unless_lost(write, answer)
+        return self._note_lost(write, answer)
 
-    def _unless_lost(self, write: Announcement, answer: WriteAnswer) -> WriteAnswer:
+    def _note_lost(self, write: Announcement, answer: WriteAnswer) -> WriteAnswer:
         if isinstance(answer, Unknown) and answer != WITHOUT_ETAG:
             self._observe(OutcomeLost(write.resource, write.bucket, write.key, str(write.write_id)))
         return answer
@@ -271,7 +272,7 @@ class Runner:
     async def _entomb(self, effect: Entomb) -> WriteAnswer:
         owner = effect.owner
         if isinstance(owner, Intent):
-            # Not the write of the intent, but what is put in its way: under its write-id it would pass for its success.
+            # This tombstone is in the way of the intent's write. Under its write-id it would pass for its success.
             token, write_id = str(owner.token), uuid4()
         else:
             token, write_id = str(owner.presented.token) if owner.presented else "", owner.write_id
@@ -300,7 +301,7 @@ class Runner:
     async def _await_turn(self, intent: Intent) -> bool:
         try:
             async with asyncio.timeout(self._pending_wait):
-                # What is waited for may happen in another process.
+                # The other write may end in another process.
                 while await intents.is_pending(self._database, intent):  # noqa: ASYNC110
                     await asyncio.sleep(_POLL)
         except TimeoutError:
@@ -309,23 +310,25 @@ class Runner:
 
 
 def path_of(key: str) -> str:
-    """The key as it stands in a path, each byte encoded in the one way all stores read alike."""
+    """Return the key as it stands in a path, each byte encoded in the one way that all stores read alike."""
     return quote(key, safe="/")
 
 
 def _lifetime(write: Announcement | Intent) -> timedelta | None:
-    """How long the signature of the mutation is to be good: no longer than its intent says. None: as in the headers."""
+    """Return how long the signature of the mutation is valid: no longer than its intent says. None: signed in
+    headers.
+    """
     return QUERY_SIGNED if write.dead_after == DEAD_AFTER_QUERY_SIGNED else None
 
 
 def _require_header_signature(write: Announcement) -> None:
-    """These requests are signed in their headers, so nobody may believe them dead any earlier."""
+    """Check that the intent does not expect an earlier end than the signature in the headers has."""
     if write.dead_after != DEAD_AFTER_HEADER_SIGNED:
         raise AssertionError("an upload is announced with a signature that it does not get")
 
 
 def _is_the_write(effect: Effect) -> bool:
-    """Whether S3 is asked for the caller's own mutation, and not for one that settles somebody else's."""
+    """Return whether S3 is asked for the caller's own mutation, and not for one that settles another holder's."""
     return isinstance(effect, Put | Complete | Amend | Delete) or (
         isinstance(effect, Entomb) and isinstance(effect.owner, Announcement)
     )

@@ -1,4 +1,7 @@
-"""Which bucket and key a request names: by its path alone, or by its host and its path. Nothing is normalised."""
+"""The bucket and key that a request names, by its path or by its host and path, and the source that a copy names.
+
+Nothing is normalised.
+"""
 
 import ipaddress
 import re
@@ -12,18 +15,18 @@ from gateway.objects.s3.operations import Operation, not_implemented
 MAX_KEY_BYTES = 1024
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-# No bucket has a name that ends like this: AWS makes such names for access points, each of them another name of a
-# bucket and so of every object in it.
+# No bucket has a name that ends like this. AWS makes such names for access points: other names of a bucket, and so of
+# every object in it.
 _ALIASES = ("-s3alias", "--op-s3", "--ol-s3", "--xa-s3", ".mrap")
 _PORT = re.compile(r":[0-9]*\Z")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 def bucket_of_host(headers: Iterable[tuple[bytes, bytes]], domains: Iterable[str]) -> str | None:
-    """The bucket in ``Host: bucket.domain``, None for any other host: the path names the bucket then.
+    """Return the bucket in ``Host: bucket.domain``, None for any other host: the path names the bucket then.
 
-    ``headers`` are raw ASGI headers. Case, port and the dot at the end of a full name do not count; whether what is
-    found can be a bucket's name, ``read`` says. The longest of ``domains`` that fits decides.
+    ``headers`` are raw ASGI headers. Case, port and the dot at the end of a full name do not count. ``read`` checks
+    whether the result can be a bucket's name. The longest of ``domains`` that fits decides.
     """
     hosts = [value.decode("latin-1") for name, value in headers if name.lower() == b"host"]
     if len(hosts) != 1:
@@ -38,9 +41,10 @@ def bucket_of_host(headers: Iterable[tuple[bytes, bytes]], domains: Iterable[str
 
 
 def read(raw_path: bytes, bucket_of_host: str | None = None) -> tuple[str, str]:
-    """Bucket and key; each empty where there is none. ``raw_path`` is without the query, as on the wire.
+    """Return bucket and key; each empty where there is none. ``raw_path`` is without the query, as on the wire.
 
-    ``/b//k`` is the key ``/k``, ``/b/../k`` is the key ``../k``. Raises ``StoreError`` 400 for what names nothing.
+    ``/b//k`` is the key ``/k``, ``/b/../k`` is the key ``../k``. Raises ``StoreError`` 400 for a path that names
+    nothing.
     """
     if not raw_path.startswith(b"/"):
         raise _unreadable("Couldn't parse the specified URI.")
@@ -71,14 +75,14 @@ def check(bucket: str, key: str) -> None:
 
 
 def text(raw: bytes) -> str:
-    """Percent-decoded UTF-8. Raises ``StoreError`` 400 ``InvalidURI``; a plus sign stays one."""
+    """Return percent-decoded UTF-8; a plus sign stays one. Raises ``StoreError`` 400 ``InvalidURI``."""
     if _BROKEN_ESCAPE.search(raw):
         raise _unreadable("Couldn't parse the specified URI.")
     try:
         decoded = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
         raise _unreadable("The URI must be UTF-8, percent-encoded.") from None
-    if "\0" in decoded:  # S3 would take it; the database that keeps the intents cannot
+    if "\0" in decoded:  # S3 takes it, but the database that keeps the intents cannot
         raise _unreadable("A NUL character cannot be part of a key.")
     return decoded
 
@@ -118,9 +122,9 @@ COPY_HEADERS = frozenset(
 class CopySource:
     """The object a copy reads from. ``raw_key`` is percent-encoded like ``S3Request.raw_key``.
 
-    ``conditions`` are headers for the read of the source, If-* under their own names. What a read answers with 304 is
-    412 for a copy. ``range`` is first and last byte, both included; None for the whole object. Metadata and tags come
-    from the source unless they are replaced by those of the request.
+    ``conditions`` are headers for the read of the source, If-* under their own names. If the read gets 304, the copy
+    gets 412. ``range`` is first and last byte, both included; None for the whole object. Metadata and tags come from
+    the source unless those of the request replace them.
     """
 
     bucket: str
@@ -173,7 +177,7 @@ class PartSource:
 
 
 def read_copy_source(operation: Operation, headers: Mapping[str, str]) -> CopySource:
-    """The source of a copy, given its headers by lower-case name. Raises ``StoreError``, 400 or 501."""
+    """Return the source of a copy, given its headers by lower-case name. Raises ``StoreError``, 400 or 501."""
     if COPY_SOURCE not in headers:
         raise _invalid_source(f"A copy names its source in {COPY_SOURCE}.")
     bucket, key, version_id = _source_object(headers[COPY_SOURCE])
@@ -208,16 +212,16 @@ def _replaces(operation: Operation, headers: Mapping[str, str], directive: str) 
 
 
 def _condition(name: str, value: str) -> str:
-    """A condition as every store reads it: S3 takes ETags without their quotation marks too, and clients send such."""
+    """Return a condition as every store reads it. S3 takes ETags without quotation marks too, and clients send such."""
     bare = name in ("if-match", "if-none-match") and value != "*" and '"' not in value
     return f'"{value}"' if bare else value
 
 
 def _source_object(source: str) -> tuple[str, str, str | None]:
-    """Bucket, key and version. The whole path is decoded before it is split: some clients encode its slash too."""
+    """Return bucket, key and version. The whole path is decoded before it is split: some clients encode its slash."""
     path, question, query = source.partition("?")
     if "+" in path:
-        # AWS reads a space here and others a plus sign: guessing would copy an object nobody named.
+        # AWS reads a space here and others a plus sign: guessing could copy another object than the client means.
         raise _invalid_source(f"A plus sign in {COPY_SOURCE} is ambiguous: write %2B for a plus sign, %20 for a space.")
     name, _, version = query.partition("=")
     if question and (name != "versionId" or not version):

@@ -1,4 +1,4 @@
-"""What the object store says about a request, reduced to what the protocol decides on. ETags stand without quotes."""
+"""The object store's answers, reduced to what the protocol decides on. ETags stand without quotes."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,9 +43,9 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell from the answer, if there was one, whether the request took effect, or what is there.
+    """The answer, if there was one, does not tell whether the request took effect, or what is there.
 
-    ``refusal``: the store does not take a key of this name at all, whatever is asked of it.
+    ``refusal``: the store takes no request at all for a key of this name.
     """
 
     reason: str
@@ -54,14 +54,14 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """The store could not be reached, so nothing of the request has left: it can have no effect."""
+    """The store could not be reached, so nothing of the request was sent: it can have no effect."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The object as it is. What the gateway wrote into its metadata is None where somebody else wrote the object.
+    """The object as it is. The gateway's own metadata is None where another writer wrote the object.
 
     ``size`` is in bytes; ``token`` stands as it was written, in its wire form.
     """
@@ -77,7 +77,7 @@ class Found:
     last_modified: datetime | None = None
     """By the store's clock."""
     invocation: str | None = None
-    """The digest of the call that wrote it: see ``invocations``."""
+    """The digest of the call that wrote it: see ``writes/fenced_write.py``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,12 @@ def store_refusal(rejected: Rejected) -> GatewayError:
     return StoreError(rejected.code, rejected.status, rejected.message)
 
 
-# Other conflicts have nothing to do with the write's condition: a key where the store has a directory, say.
+# Other conflicts have nothing to do with the write's condition, such as a key where the store has a directory.
 _LOST_RACES = frozenset({"", "ConditionalRequestConflict", "OperationAborted"})
 
 
 def of_write(status: int, etag: str | None, body: bytes, headers: RawHeaders = ()) -> WriteAnswer:
-    """What the store's answer to a write means. ``etag`` is that header's value, ``body`` the whole answer's.
+    """Interpret the store's answer to a write. ``etag`` is that header's value, ``body`` the whole answer's.
 
     Only an answer that is certain to mean "no effect" is read as such.
     """
@@ -158,6 +158,6 @@ def of_write(status: int, etag: str | None, body: bytes, headers: RawHeaders = (
 
 
 def unquoted(etag: str | None) -> str | None:
-    """An ETag without its quotation marks. None for none, and for a weak one, which S3 does not have."""
+    """Return an ETag without its quotation marks. None for none, and for a weak one, which S3 does not have."""
     bare = (etag or "").removeprefix('"').removesuffix('"')
     return bare if bare and '"' not in bare else None

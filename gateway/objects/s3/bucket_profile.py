@@ -1,7 +1,11 @@
-"""What one bucket was seen to do with conditions, ETags and keys, and what follows for fenced writes to it.
+"""The behaviour of a bucket with conditions, ETags and keys, and what follows for fenced writes to it.
 
 A store that ignores a condition answers exactly like one that honours it, until it loses data. So nothing is taken on
-trust: ``probe.py`` tries, and this module judges what came of it.
+trust: ``probe/probe.py`` tries, and ``probe/judgement.py`` judges the result.
+
+To S3 a key is its bytes. A store that keeps objects as files may find one file under several keys. Then a fenced key
+could be written under another name. The probe tries each kind of spelling. The gateway writes no key of a kind that the
+bucket does not keep apart.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -10,7 +14,7 @@ from enum import StrEnum
 
 
 class Probe(StrEnum):
-    """What is tried on a bucket."""
+    """The things that are tried on a bucket."""
 
     PUT_IF_NONE_MATCH = "put-if-none-match"
     PUT_IF_MATCH = "put-if-match"
@@ -63,12 +67,12 @@ class ProbeFinding:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a bucket does. The judgement of the probes, which are in ``findings``."""
+    """The behaviour of a bucket, as the probes in ``findings`` judge it."""
 
     put_conditions: bool
     """PutObject honours If-None-Match: * and If-Match, one by one and under concurrency."""
     complete_conditions: bool
-    """CompleteMultipartUpload does. Where it does not, the form must not be used for a fenced write."""
+    """CompleteMultipartUpload does. Otherwise a fenced write must not use it with a condition."""
     delete_condition: bool
     """DeleteObject honours If-Match."""
     reads_back: bool
@@ -106,7 +110,7 @@ class Profile:
         return self.delete_condition
 
     def without(self, distrusted: Collection[str]) -> "Profile":
-        """The same, without the conditions an operator does not rely on: ``complete``, ``delete``."""
+        """Return the profile without the conditions that an operator does not rely on: ``complete``, ``delete``."""
         return replace(
             self,
             complete_conditions=self.complete_conditions and "complete" not in distrusted,
@@ -149,7 +153,7 @@ def _names_a_marker(key: str) -> bool:
 
 
 def _has_case(key: str) -> bool:
-    """What has a counterpart in the other case, outside ASCII, no two file systems agree on."""
+    """Return whether a key has characters of two cases. Outside ASCII, no two file systems agree on the counterpart."""
     return not key.isascii() or key != key.lower()
 
 
@@ -173,5 +177,5 @@ SPELLINGS: Mapping[Probe, Spelling] = {
 
 
 def mistakable(key: str, confused: Collection[Probe]) -> Probe | None:
-    """The first of the kinds that a bucket does not keep apart which the key is of; None where it is of none."""
+    """Return the first kind of spelling of the key that its bucket does not keep apart; None where there is none."""
     return next((kind for kind, spelling in SPELLINGS.items() if kind in confused and spelling.includes(key)), None)

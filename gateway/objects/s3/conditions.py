@@ -1,4 +1,6 @@
-"""A client's own If-Match or If-None-Match on a write. Evaluated here and never forwarded: S3 takes one condition."""
+"""A client's own If-Match or If-None-Match on a write. The gateway evaluates it and never forwards it: S3 takes one
+condition.
+"""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +15,7 @@ _CREATE = frozenset({Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.COMP
 
 
 class Expect(StrEnum):
-    """What must hold of the object for the client's write to go on."""
+    """The state of the object on which the client's write depends."""
 
     ABSENT = "absent"
     EXISTS = "exists"
@@ -28,7 +30,7 @@ class WriteCondition:
     etag: str | None = None
 
     def broken(self, current: str | None) -> StoreError | None:
-        """What S3 answers given the object's ETag (None where there is none); None where the condition holds."""
+        """Return S3's error for the object's ETag (None: no object); None where the condition holds."""
         if self.expect is not Expect.ABSENT and current is None:
             return StoreError("NoSuchKey", 404, "The specified key does not exist.")
         holds = {Expect.ABSENT: current is None, Expect.EXISTS: True, Expect.ETAG: current == self.etag}
@@ -44,9 +46,9 @@ class WriteCondition:
 
 
 def read(operation: Operation, headers: Mapping[str, str]) -> WriteCondition | None:
-    """The condition of a write, given its headers by lower-case name. Raises 501 for what S3 does not do either.
+    """Return the condition of a write, given its headers by lower-case name. Raises 501 for one that S3 does not have.
 
-    Not for reads: there, these headers go to the store.
+    On reads these headers go to the store.
     """
     if_match, if_none_match = headers.get("if-match"), headers.get("if-none-match")
     if "if-modified-since" in headers or "if-unmodified-since" in headers:
@@ -67,7 +69,9 @@ def read(operation: Operation, headers: Mapping[str, str]) -> WriteCondition | N
 
 
 def for_entry(etag: str) -> WriteCondition:
-    """The condition of one object in a DeleteObjects request, from its ``<ETag>``: as If-Match of a DeleteObject."""
+    """Return the condition in the ``<ETag>`` of one object of a DeleteObjects: the same as If-Match of a
+    DeleteObject.
+    """
     return _matching(etag.strip(), f"{Operation.DELETE_OBJECTS} with this form of ETag")
 
 

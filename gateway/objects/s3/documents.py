@@ -1,4 +1,4 @@
-"""S3's documents: those that clients send with a request, read strictly, and those that they are answered with."""
+"""S3's documents: the documents that clients send are read strictly, and the answers are written here."""
 
 import hashlib
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class ObjectToDelete:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What a DeleteObjects asks for. ``quiet``: answer only what went wrong."""
+    """The content of a DeleteObjects. ``quiet``: answer only the errors."""
 
     objects: tuple[ObjectToDelete, ...]
     quiet: bool
@@ -116,7 +116,7 @@ def etag_of_parts(parts: Iterable[Part]) -> str | None:
 
 
 def deleted(results: Iterable[tuple[ObjectToDelete, "GatewayError | DeletedObject"]], *, quiet: bool) -> bytes:
-    """The answer to a DeleteObjects: what became of each object."""
+    """Return the answer to a DeleteObjects: the outcome for each object."""
     elements = []
     for entry, result in results:
         if isinstance(result, GatewayError):
@@ -131,7 +131,7 @@ def deleted(results: Iterable[tuple[ObjectToDelete, "GatewayError | DeletedObjec
 
 @dataclass(frozen=True, slots=True)
 class DeletedObject:
-    """What the store said of an object that it deleted."""
+    """The store's answer about an object that it deleted."""
 
     delete_marker: str | None = None
     marker_version_id: str | None = None
@@ -142,24 +142,24 @@ class DeletedObject:
 
 
 def copied(etag: str, modified: str) -> bytes:
-    """The answer to a CopyObject. ``modified`` is a time as S3 writes it."""
+    """Return the answer to a CopyObject. ``modified`` is a time as S3 writes it."""
     return _document("CopyObjectResult", _fields({"LastModified": modified, "ETag": f'"{etag}"'}))
 
 
 def initiated(bucket: str, key: str, upload_id: str) -> bytes:
-    """The answer to a CreateMultipartUpload."""
+    """Return the answer to a CreateMultipartUpload."""
     fields = {"Bucket": bucket, "Key": key, "UploadId": upload_id}
     return _document("InitiateMultipartUploadResult", _fields(fields))
 
 
 def completed(location: str, bucket: str, key: str, etag: str, checksums: Iterable[tuple[str, str]] = ()) -> bytes:
-    """The answer to a CompleteMultipartUpload. ``checksums`` by the names of their elements."""
+    """Return the answer to a CompleteMultipartUpload. ``checksums`` by the names of their elements."""
     fields = {"Location": location, "Bucket": bucket, "Key": key, "ETag": f'"{etag}"', **dict(checksums)}
     return _document("CompleteMultipartUploadResult", _fields(fields))
 
 
 def posted(location: str, bucket: str, key: str, etag: str) -> bytes:
-    """The answer to a form upload that asks for 201."""
+    """Return the answer to a form upload that asks for 201."""
     fields = {"Location": location, "Bucket": bucket, "Key": key, "ETag": f'"{etag}"'}
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<PostResponse>{_fields(fields)}</PostResponse>'.encode()
 

@@ -1,4 +1,9 @@
-"""From an S3 request's head to what it asks for. Fails closed: what is not recognised is refused."""
+"""From an S3 request's head to what it asks for, and to where its fencing token stands. Fails closed: an unrecognised
+request is refused.
+
+Not every client lets its user set a header. So the token may also stand in the metadata, in the query of a presigned
+request, or in the session token.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -40,13 +45,12 @@ def read_fencing(
     query: Iterable[tuple[str, str]] = (),
     session: str | None = None,
 ) -> FencingHeaders:
-    """What a request says about its writer: the first that has a token, of headers, metadata, query, session token.
+    """Return the writer that a request names: the first token of headers, metadata, query, session token.
 
-    ``headers`` are raw, and include those that came in the query of a presigned request, or the fields of a form;
-    ``query`` are parameters whose names are in ``FENCING_PARAMETERS``. All of them are read: an unreadable one is an
-    error even where another one counts. Raises the errors of ``gateway.fencing.headers.read``, and ``StoreError`` 400
-    for a
-    session token that says something else.
+    ``headers`` are raw. They include headers in the query of a presigned request, or the fields of a form. ``query``
+    are parameters with names in ``FENCING_PARAMETERS``. All sources are read: an unreadable one is an error even where
+    another one counts. Raises the errors of ``gateway.fencing.headers.read``, and ``StoreError`` 400 for a session
+    token that says something else.
     """
     received = tuple(headers)
     own = fencing.read(pair for pair in received if not _is_metadata(pair[0]))
@@ -62,7 +66,7 @@ def read_fencing(
     first = next((one for one in sources if one.token is not None), FencingHeaders())
     resource = own.resource or signed.resource or first.resource
     said = FencingHeaders(first.token, resource, own.holder or first.holder)
-    # What proves the token may have come another way than the token itself. It must be about the same.
+    # The proof of the token may come another way than the token itself. It must be about the same token.
     sequencers = next((one.sequencers for one in sources if one.sequencers), ())
     return fencing.proven(said, sequencers) if sequencers else said
 
@@ -81,7 +85,7 @@ def _is_metadata(name: bytes) -> bool:
 
 
 def _of_session(token: str | None) -> FencingHeaders:
-    """What a session token says. It goes with every operation of every client, and is always signed."""
+    """Return the writer in a session token, which clients send with every operation, and sign."""
     if token is None or token.startswith(FENCED_CREDENTIALS):
         return FencingHeaders()
     try:
@@ -126,10 +130,10 @@ _NEED_A_VALUE = frozenset({"annotationName", "id", "list-type", "partNumber", "u
 class S3Request:
     """A request the gateway serves. ``bucket`` and ``key`` are empty where the operation has none.
 
-    ``raw_key`` is the key as it goes to the store: the same bytes, each percent-encoded in the one way all stores read
-    alike (a raw ``+``, say, is a space to some). ``parameters`` are the decoded query, ``headers`` those to send on.
-    ``hoisted`` are the headers (lower-case names) that came in the query of a presigned request; those to send on are
-    among ``headers``. ``source`` is set for a copy only.
+    ``raw_key`` is the key as it goes to the store: the same bytes, percent-encoded in the one way that all stores read
+    alike. Some read a raw ``+`` as a space. ``parameters`` are the decoded query, ``headers`` those to send on.
+    ``hoisted`` are the headers (lower-case names) in the query of a presigned request; those to send on are among
+    ``headers``. ``source`` is set for a copy only.
     """
 
     operation: Operation
@@ -145,7 +149,7 @@ class S3Request:
 
     @property
     def amends(self) -> bool:
-        """Whether the store does this write under no condition: see ``Operation.amends``; or deletes one version."""
+        """Whether S3 has no condition for this write: an operation that amends, or a delete of one version."""
         deletes = self.operation is Operation.DELETE_OBJECT
         return self.operation.amends or (deletes and self.parameter("versionId") is not None)
 
@@ -160,13 +164,13 @@ class S3Request:
         return "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in self.parameters)
 
     def parameter(self, name: str) -> str | None:
-        """The value of a query parameter, None where it is not there."""
+        """Return the value of a query parameter, None where it is not there."""
         return next((value for given, value in self.parameters if given == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """The query, sorted by what its parameters are for. ``headers`` are named in lower case."""
+    """The query, sorted by the purpose of its parameters. ``headers`` are named in lower case."""
 
     parameters: Pairs
     headers: Pairs
@@ -219,7 +223,7 @@ def classify(
 
 
 def _parameters(query_string: bytes) -> Pairs:
-    """The decoded query. A plus sign is a space, as S3 reads it; to send it on, spaces become ``%20``."""
+    """Return the decoded query. A plus sign is a space, as S3 reads it; to send it on, spaces become ``%20``."""
     found: dict[str, str] = {}
     for part in query_string.split(b"&"):
         if not part:
@@ -232,7 +236,7 @@ def _parameters(query_string: bytes) -> Pairs:
 
 
 def _sorted(parameters: Pairs, headers: Mapping[str, str]) -> _Query:
-    """What each parameter is for. Only the query of a presigned request, which is signed, may say what headers say."""
+    """Sort the parameters by purpose. Only the query of a presigned request, which is signed, may carry headers."""
     given = dict(parameters)
     writer = tuple(pair for pair in parameters if pair[0] in FENCING_PARAMETERS)
     rest = tuple(
@@ -260,7 +264,7 @@ def _is_header(name: str) -> bool:
 
 
 def _hoisted(parameters: Pairs) -> Pairs:
-    """Headers out of a query, by lower-case name. Percent-encoded, anything can stand there; in a header, it cannot."""
+    """Return headers out of a query, by lower-case name. A query may have characters that a header cannot."""
     found: dict[str, str] = {}
     for given, value in parameters:
         name = given.lower()
@@ -283,7 +287,7 @@ def _check_values(operation: Operation, parameters: Mapping[str, str]) -> None:
 
 
 def _named(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by lower-case name, each once."""
+    """Return headers by lower-case name. Raises ``StoreError`` for a header that is there twice."""
     found: dict[str, str] = {}
     for raw_name, raw_value in headers:
         name = raw_name.decode("latin-1").lower()

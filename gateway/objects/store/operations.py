@@ -102,7 +102,7 @@ class Upstream(StoreClient):
         answer, _ = await self.exchange(
             "PUT", path(bucket, raw_key), "", conditional, body, signed_at=signed_at, expires=expires
         )
-        # Without an ETag nobody knows the condition of the next write.
+        # Without an ETag the condition of the next write is unknown.
         return WITHOUT_ETAG if isinstance(answer, Applied) and answer.etag is None else answer
 
     async def put_in_parts(
@@ -276,7 +276,7 @@ class Upstream(StoreClient):
         return False
 
     async def _is_gone(self, bucket: str, raw_key: str, upload_id: str) -> bool:
-        """Return whether the store does not list the upload. Where it lists none, whether it knows no parts of it."""
+        """Return whether the store does not list the upload. If it lists no uploads, ask for the parts of this one."""
         listed = await self._lists(bucket, raw_key, upload_id)
         if listed is not None:
             return not listed

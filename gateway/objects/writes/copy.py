@@ -26,7 +26,7 @@ from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.writes.put import Puts
 from gateway.objects.writes.staging import Staging, part_size
 
-# What describes the bytes to their readers; a copy has it from its source, or all of it from its request.
+# Headers that describe the bytes. A copy has them from its source, or all of them from its request.
 _DESCRIPTION = frozenset(
     {
         "cache-control",
@@ -41,7 +41,7 @@ _DESCRIPTION = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SourceObject:
-    """What stands at the source: its ETag without quotes, its size in bytes, its headers by lower-case name."""
+    """The object at the source: its ETag without quotes, its size in bytes, its headers by lower-case name."""
 
     etag: str
     size: int
@@ -52,7 +52,7 @@ class SourceObject:
         return self.headers.get("x-amz-version-id")
 
     def description(self) -> TextHeaders:
-        """The headers and metadata that a copy takes over."""
+        """Return the headers and metadata that a copy takes over."""
         return [
             (name, value)
             for name, value in self.headers.items()
@@ -61,18 +61,20 @@ class SourceObject:
 
 
 def describes(name: str) -> bool:
-    """Whether a header (lower-case name) says something about an object that its source or its request decides."""
+    """Return whether a header (lower-case name) describes an object, so that a copy has it from source or request."""
     return name in _DESCRIPTION or name.startswith(forwarded_headers.METADATA)
 
 
 class Sources:
-    """Reads of what is to be copied."""
+    """Reads the sources of copies."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
     async def find(self, source: CopySource) -> SourceObject:
-        """The source, if it fulfils its conditions. Raises ``StoreError``: NoSuchKey, or 412 where it does not."""
+        """Return the source, if it fulfils its conditions. Raises ``StoreError``: NoSuchKey, or 412 where it
+        does not.
+        """
         response = await self._upstream.send("HEAD", source.raw_path, source.query, source.conditions)
         async with response:
             if response.status in (304, 412):
@@ -85,7 +87,7 @@ class Sources:
             return _object(response)
 
     async def _missing(self, source: CopySource) -> StoreError:
-        """An answer to HEAD does not say what there is none of."""
+        """Tell a missing bucket from a missing key, which an answer to HEAD does not."""
         bucket = await self._upstream.send("HEAD", f"/{source.bucket}")
         async with bucket:
             if bucket.status == 404:
@@ -93,7 +95,7 @@ class Sources:
         return StoreError("NoSuchKey", 404, "The specified key does not exist.")
 
     async def read(self, source: CopySource, found: SourceObject) -> VerifiedBody:
-        """The bytes of a source that has been found, if they still are the same; for small ones."""
+        """Return the bytes of a small source that was found, if they are still the same."""
         response = await self._upstream.send("GET", source.raw_path, source.query, [("if-match", f'"{found.etag}"')])
         async with response:
             if response.status == 412:
@@ -106,7 +108,7 @@ class Sources:
         return VerifiedBody(content, Digests(len(content), md5, hashlib.sha256(content).hexdigest(), ()))
 
     async def tags(self, source: CopySource) -> TextHeaders:
-        """The tags of the source as the header that gives them to its copy."""
+        """Return the tags of the source as the header that gives them to its copy."""
         tags = await self._upstream.tagging(source.bucket, source.raw_key, source.version_id)
         return [("x-amz-tagging", urlencode(tags))] if tags else []
 
@@ -119,7 +121,7 @@ def _object(response: StoreResponse) -> SourceObject:
     return SourceObject(etag, int(size), headers)
 
 
-# What makes a copy of an object onto itself another object, so that it is not a mistake.
+# Headers that make a copy of an object onto itself another object, so that it is not a mistake.
 _CHANGES = ("x-amz-server-side-encryption", "x-amz-storage-class", "x-amz-website-redirect-location")
 _NOT_OF_THE_COPY = frozenset({"x-amz-checksum-algorithm", "x-amz-tagging"})
 _AT_A_TIME = 4
@@ -147,7 +149,7 @@ class Copies:
         self._threshold = threshold
 
     async def copy(self, exchange: Exchange) -> None:
-        """CopyObject."""
+        """Serve a CopyObject."""
         request = exchange.request
         source = request.source
         assert source is not None
@@ -173,7 +175,7 @@ class Copies:
         await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
 
     async def _headers(self, request: S3Request, source: CopySource, found: SourceObject) -> TextHeaders:
-        """Those of the object the copy will be."""
+        """Return the headers of the object that the copy will be."""
         own = [pair for pair in request.headers if not describes(pair[0]) and pair[0] not in _NOT_OF_THE_COPY]
         described = [pair for pair in request.headers if describes(pair[0])]
         tags = [pair for pair in request.headers if pair[0] == "x-amz-tagging"]
@@ -186,11 +188,11 @@ class Copies:
     async def _copy_parts(
         self, write: FencedWrite, source: CopySource, found: SourceObject, staging: Staging, upload_id: str
     ) -> tuple[Part, ...]:
-        """All parts of an upload, copied by the store from a source that must not change meanwhile."""
+        """Let the store copy all parts of an upload, from a source that must not change meanwhile."""
         size = part_size(found.size, write.write_id)
         gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def one(number: int, first: int) -> Part:
+        async def copy_part(number: int, first: int) -> Part:
             span = (first, min(first + size, found.size) - 1)
             wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, span)
             async with gate:
@@ -209,7 +211,7 @@ class Copies:
         starts = range(0, found.size, size)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(number, first)) for number, first in enumerate(starts, 1)]
+                tasks = [group.create_task(copy_part(number, first)) for number, first in enumerate(starts, 1)]
         except* GatewayError as errors:
             raise errors.exceptions[0] from None
         return tuple(task.result() for task in tasks)
@@ -227,7 +229,7 @@ def _refuse_in_place(request: S3Request, source: CopySource) -> None:
 
 
 def _text(moment: datetime | None) -> str:
-    """A time as S3 writes it in a document; the store's own clock says when it was, which it has just told."""
+    """Return a time as S3 writes it in a document. It is the store's own clock, from the answer to the write."""
     return (moment or datetime.fromtimestamp(0, UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 

@@ -231,8 +231,8 @@ class FencedWrites:
             raise StoreError(
                 "InvalidArgument",
                 400,
-                f"The store of bucket {write.bucket} may take the key {write.key[:200]!a} for another one, so it "
-                f"cannot be fenced ({kind}). {KEYS[kind]} Nothing was written: use a key in another spelling.",
+                f"The key {write.key[:200]!a} cannot be fenced: the store of bucket {write.bucket} may take it for "
+                f"another one ({kind}). Nothing was written: use a key in another spelling. {KEYS[kind]}",
             )
         return profile
 

@@ -147,7 +147,7 @@ async def _respond(exchange: Exchange, form: FormRequest, write: FencedWrite, st
 
 
 def _check_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Refuse headers that mean something: a form signs its fields alone, and anybody could have set the headers."""
+    """Refuse headers with a meaning: a form signs its fields alone, so any caller could have set the headers."""
     names = {name.decode("latin-1").lower() for name, _ in headers}
     if "authorization" in names:
         raise StoreError(

@@ -42,7 +42,7 @@ class Uploads:
         memory: Memory,
         threshold: int,
     ) -> None:
-        """``threshold``: the largest part, in bytes, that is taken into memory if there is a reason to."""
+        """``threshold``: the largest part, in bytes, that may be read into memory."""
         self._database = database
         self._upstream = upstream
         self._writes = writes
@@ -51,7 +51,7 @@ class Uploads:
         self._threshold = threshold
 
     async def create(self, exchange: Exchange) -> None:
-        """Open an upload, and remember what was presented with it: that is valid for its parts and its completion."""
+        """Open an upload. The token presented with it is valid for its parts and its completion."""
         write = await self._writes.prepare(exchange)
         await self._writes.refuse_if_stale(write)
         await self._writes.profile_for(write)
@@ -63,22 +63,22 @@ class Uploads:
         )
         if not isinstance(started, Started):
             raise _failure(started)
-        shown = write.presented
+        presented = write.presented
         place = _place(write, started.upload_id)
         upload = Upload(
             place,
             write.write_id,
-            shown.token if shown else None,
+            presented.token if presented else None,
             write.attempt.holder,
             write.attempt.caller,
-            sequencer=shown.sequencer if shown else None,
+            sequencer=presented.sequencer if presented else None,
         )
         await uploads.opened(self._database, upload)
         document = documents.initiated(write.bucket, write.key, started.upload_id)
         await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
     async def part(self, exchange: Exchange) -> None:
-        """Pass a part on. Nothing takes effect by it."""
+        """Pass a part on. It has no effect before the completion."""
         upload_id, number = _addressed(exchange)
         write = await self._belonging(exchange, upload_id, exchange.capture_start)
         incoming = exchange.incoming()
@@ -99,7 +99,7 @@ class Uploads:
         await exchange.response.stored(Applied(uploaded.etag, uploaded.headers), write.target.resource, None)
 
     async def part_copy(self, exchange: Exchange) -> None:
-        """Let the store copy a part, if its source is there for callers."""
+        """Let the store copy a part, if the caller may read its source."""
         upload_id, number = _addressed(exchange)
         write = await self._belonging(exchange, upload_id)
         source = exchange.request.source
@@ -121,7 +121,7 @@ class Uploads:
         )
 
     async def abort(self, exchange: Exchange) -> None:
-        """Give an upload up. A stale token is refused: the upload may be its successor's by now."""
+        """Abort an upload. A stale token is refused: the upload may be its successor's by now."""
         upload_id = exchange.request.parameter("uploadId") or ""
         write = await self._belonging(exchange, upload_id)
         place = _place(write, upload_id)
@@ -144,7 +144,7 @@ class Uploads:
         listed = await offload(len(body.content), documents.completion, body.content)
         profile = await self._writes.profile_for(write)
         if upload.completed:
-            # A new holder is acknowledged by this, too, although it writes nothing.
+            # This acknowledges a new holder too, although it writes nothing.
             fence = await self._writes.raise_fence(write)
             if (done := await self._completed_before(write)) is not None:
                 await self._answer(exchange, write, done, fence)
@@ -167,7 +167,10 @@ class Uploads:
         await exchange.response.stored(applied, write.target.resource, fence, document=document)
 
     async def _completed_before(self, write: FencedWrite) -> Applied | None:
-        """A client that lost the answer to its completion asks again: the object is its upload's, if it still is."""
+        """Return the object, if a completion before this one has written it and it is still there.
+
+        A client that has lost the answer to its completion sends it again.
+        """
         state = await self._upstream.head(write.bucket, path_of(write.key))
         if isinstance(state, Found) and state.write_id == str(write.mark):
             return Applied(state.etag)
@@ -184,7 +187,7 @@ class Uploads:
     async def _opened(
         self, exchange: Exchange, upload_id: str, capture_start: CaptureStart | None = None
     ) -> tuple[FencedWrite, Upload]:
-        """The write that an upload is for. Only those that were opened through the gateway carry its marks."""
+        """Return the write that an upload is for. Only uploads that were opened through the gateway carry its marks."""
         request = exchange.request
         target = self._writes.target(request.bucket, request.key, request.fencing.resource)
         place = Place(target.resource, request.bucket, request.key, upload_id)
@@ -202,7 +205,7 @@ def _place(write: FencedWrite, upload_id: str) -> Place:
 
 
 def _addressed(exchange: Exchange) -> tuple[str, int]:
-    """Upload and part number of a request; ``classify`` has checked both."""
+    """Return upload and part number of a request; ``classify`` has checked both."""
     return exchange.request.parameter("uploadId") or "", int(exchange.request.parameter("partNumber") or 0)
 
 

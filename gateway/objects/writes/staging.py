@@ -28,7 +28,7 @@ Now: TypeAlias = Callable[[], Awaitable[datetime]]
 PartBodies: TypeAlias = AsyncGenerator[bytes | BodyStream, None]
 
 _MEBIBYTE = 1024 * 1024
-_LEAST = 5 * _MEBIBYTE  # what S3 takes for a part that is not the last
+_LEAST = 5 * _MEBIBYTE  # S3's minimum for a part that is not the last
 _USUAL = 8 * _MEBIBYTE
 _STEP = 64 * 1024
 _SIZES = 64
@@ -63,8 +63,8 @@ class Staged:
 class Staging:
     """Stages the body of one object as the parts of a new upload.
 
-    Where staging fails, it aborts the upload first. Then it raises the store's refusal, ``Unavailable``, or an error of
-    the body itself. Nothing is written then.
+    If staging fails, it aborts the upload. Then it raises the store's refusal, ``Unavailable``, or an error of the body
+    itself. Nothing is written then.
     """
 
     def __init__(self, upstream: Upstream, place: ObjectPlace, now: Now, register: Register) -> None:
@@ -116,7 +116,9 @@ class Staging:
             await self._register.touched(upload_id)
 
     async def abort(self, upload_id: str) -> None:
-        """Abort the upload if possible. What the store does not confirm stays on the register, for the sweeper."""
+        """Abort the upload if possible. If the store does not confirm it, the upload stays on the register, for the
+        sweeper.
+        """
         with suppress(GatewayError):
             answer = await self._upstream.abort_multipart(*self._place, upload_id, signed_at=await self._now())
             if isinstance(answer, Applied | NotApplied):

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
 from gateway.config.stores import ObjectStore
-from gateway.errors import GatewayError, Unavailable
+from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import Arrivals, ClientGone, Pace
 from gateway.objects.body.intake import WriteBody
 from gateway.objects.s3.answers import Applied, Found, Missing, Started, Uploaded
@@ -222,7 +222,8 @@ async def test_a_store_that_refuses_a_part(front: Front, nth: int) -> None:
     front.double.fail(status=403, code="AccessDenied", operation="UploadPart", nth=nth)
     await front.put(plain(BODY))
     outcome = await front.outcome()
-    assert getattr(outcome, "code", None) == "AccessDenied"
+    assert isinstance(outcome, StoreError)
+    assert outcome.s3_code == "AccessDenied"
     await assert_nothing_left(front)
 
 
