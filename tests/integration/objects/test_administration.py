@@ -14,8 +14,8 @@ from gateway.objects.probe.probe import PREFIX
 from gateway.observe.events import BucketAdministered
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.integration.objects.clients import call, connect, outcome
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.recording import RecordingDouble
-from tests.integration.objects.stage import Stage, staged
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.objects.stage import Stage
+from tests.integration.objects.object_gateway import Stage
 from tests.running import ACCESS_KEY, SECRET_KEY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,8 +12,8 @@ import pytest_asyncio
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, refused
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import Headers, framed, head, lines, send, sha256
-from tests.integration.objects.stage import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

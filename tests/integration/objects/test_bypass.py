@@ -28,7 +28,7 @@ from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, SweepFailed
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import forgetful, sweeper
 from tests.running import Events
 from tests.waiting import PATIENCE

@@ -11,7 +11,7 @@ import pytest_asyncio
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

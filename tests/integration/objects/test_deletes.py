@@ -12,8 +12,8 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3.objects import DeleteMarker
 from tests.integration.objects import raw
 from tests.integration.objects.clients import body_of, call, connect, outcome
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.recording import RecordingDouble
-from tests.integration.objects.stage import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

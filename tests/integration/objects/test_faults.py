@@ -14,8 +14,8 @@ from gateway.observe.events import IntentSettled, OutcomeLost
 from tests.databases import fresh_database, install
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import body_of, call, connect, outcome, warm_up
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import head, send
-from tests.integration.objects.stage import Stage, staged
 from tests.processes import free_port
 from tests.running import config, running
 from tests.waiting import PATIENCE, end_sessions

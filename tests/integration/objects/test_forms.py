@@ -15,8 +15,8 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import WriteRefused
 from tests.integration.objects import raw
 from tests.integration.objects.clients import call, connect, refused
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import Reply, lines, receive
-from tests.integration.objects.stage import Stage, staged
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

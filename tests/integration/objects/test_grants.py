@@ -16,7 +16,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.token import Token
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.waiting import PATIENCE
 

@@ -5,8 +5,8 @@ import unicodedata
 import pytest
 
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
+from tests.integration.objects.object_gateway import Stage
 from tests.integration.objects.raw import head, send
-from tests.integration.objects.stage import Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -16,7 +16,7 @@ from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double
 from tests.integration.objects import raw
 from tests.integration.objects.clients import call, connect, in_thread, refused
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb, forgetful
 from tests.running import config, running
 

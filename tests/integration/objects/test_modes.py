@@ -11,7 +11,7 @@ from gateway.fencing.rules import Equal, Mode
 from gateway.observe.events import WriteRefused
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

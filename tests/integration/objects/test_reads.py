@@ -9,8 +9,8 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import head, send
-from tests.integration.objects.stage import Stage, staged
 from tests.running import config, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

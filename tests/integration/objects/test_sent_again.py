@@ -16,8 +16,8 @@ from tests.clients.lossy import losing
 from tests.doubles.s3 import S3Double
 from tests.integration.objects import raw
 from tests.integration.objects.clients import body_of, call, connect, in_thread
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import Reply
-from tests.integration.objects.stage import Stage, staged
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

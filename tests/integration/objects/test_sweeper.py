@@ -18,7 +18,7 @@ from gateway.objects.background.sweeper import Swept
 from gateway.observe.events import IntentSettled, SweepFailed, TombstoneSwept, UploadSwept
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb, forgetful, sweeper
 from tests.processes import run
 from tests.waiting import PATIENCE

@@ -15,7 +15,7 @@ from tests.doubles.s3 import Behaviour, S3Double
 from tests.doubles.s3.conditions import UNCONDITIONAL
 from tests.doubles.s3.state import Content, Origin
 from tests.integration.objects.clients import body_of, call, connect, outcome, warm_up
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

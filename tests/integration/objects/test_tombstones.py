@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import BucketAdministered
 from tests.integration.objects.clients import call, connect, outcome, refused
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb, forgetful
 from tests.running import ACCESS_KEY, SECRET_KEY
 

@@ -11,7 +11,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.intent import Duplicates
 from tests.doubles.s3 import Rule, S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import forgetful, sweeper
 from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.waiting import PATIENCE

@@ -15,7 +15,7 @@ from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
 from tests.doubles.s3 import S3Double
 from tests.integration.objects import raw
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 

@@ -7,8 +7,8 @@ import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.integration.objects.clients import call, connect, outcome
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.recording import Asked, RecordingDouble
-from tests.integration.objects.stage import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -19,8 +19,8 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.body import intake
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import framed, head, receive, send
-from tests.integration.objects.stage import Stage, staged
 from tests.integration.objects.test_forms import post, signed
 from tests.waiting import PATIENCE
 
