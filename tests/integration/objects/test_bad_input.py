@@ -252,7 +252,7 @@ async def traces(shared: Stage, key: str) -> list[str]:
     ]
 
 
-async def test_the_same_request_without_the_mistake_is_taken(shared: Stage, key: str) -> None:
+async def test_the_same_request_without_the_mistake_is_accepted(shared: Stage, key: str) -> None:
     """The table above refuses for the reason it gives, and not for one that all its requests have."""
     good = [
         Bad("plain", 200, ""),

@@ -230,7 +230,7 @@ class TestByASweep:
         )  # fmt: skip
         assert await swept(stage) == 0
 
-    async def test_a_tombstone_that_somebody_took_away(self, postgres_server: EmbeddedPostgres) -> None:
+    async def test_a_tombstone_that_was_deleted_at_the_store(self, postgres_server: EmbeddedPostgres) -> None:
         """It stands there because absence must not come back."""
         double = S3Double(buckets=["bucket"])
         double.behave(ignored_conditions=frozenset({"DeleteObject"}))
@@ -246,7 +246,7 @@ class TestByASweep:
 
 
 class TestNothingElse:
-    async def test_what_was_never_written_through_the_gateway(self, stage: Stage) -> None:
+    async def test_a_key_never_written_through_the_gateway(self, stage: Stage) -> None:
         stage.double.put("bucket", "k", b"before the gateway")
         stage.double.put("bucket", "l", b"before the gateway")
         assert await swept(stage) == 0
@@ -321,7 +321,7 @@ class TestNothingElse:
         await put
         assert await swept(stage) == 0
 
-    async def test_a_write_at_each_moment_of_a_patrol(self, stage: Stage) -> None:
+    async def test_a_write_at_each_moment_of_a_scan(self, stage: Stage) -> None:
         """The patrol is held, a write gets to a moment of its life, the patrol goes on, and then the write."""
         writer = connect(stage.origin, "1")
         patrol_at = [("ListObjectsV2", "before"), ("ListObjectsV2", "after"), ("HeadObject", "after")]
@@ -522,7 +522,7 @@ class TestTheGatewaysOwnBump:
                     await one._runner.run(settling.settle(intent))
         assert stage.double.objects("bucket")["k"].etag != row[0], "the bump has landed"
 
-    async def test_a_sweep_blames_nobody(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_sweep_records_no_bypass(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         await self.bumped(stage, monkeypatch)
         assert await swept(stage) == 0
         assert await on_record(stage) == []
@@ -530,7 +530,9 @@ class TestTheGatewaysOwnBump:
         assert await swept(stage) == 0, "nor when the prohibition has been forgotten"
 
     @pytest.mark.parametrize("how", ["a guess", "a condition"])
-    async def test_the_next_write_blames_nobody(self, stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    async def test_the_next_write_records_no_bypass(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
         await self.bumped(stage, monkeypatch)
         writer = connect(stage.origin, "34")
         etag = (await call(writer.head_object, Key="k"))["ETag"]
@@ -538,9 +540,7 @@ class TestTheGatewaysOwnBump:
         assert await outcome(writer.put_object, Key="k", Body=b"next", **conditions) == (200, "")
         assert await on_record(stage) == []
 
-    async def test_what_is_written_afterwards_is_watched_again(
-        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_later_writes_are_checked_again(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         await self.bumped(stage, monkeypatch)
         await swept(stage)
         await call(connect(stage.origin, "34").put_object, Key="k", Body=b"next")
@@ -566,7 +566,7 @@ class TestWhatIsRemembered:
         assert (await intents.begin(database, write)).signed_at is not None
         assert await intents.finish(database, write, etag, tombstone=False, certain=certain)
 
-    async def test_what_was_seen_before_the_announcement(self, database: Database) -> None:
+    async def test_an_etag_seen_before_the_announcement(self, database: Database) -> None:
         await self.finished(database, "seen", certain=False)
         assert await self.remembered(database) == [("seen", False)]
         await self.finished(database, "written", certain=True)
@@ -574,7 +574,7 @@ class TestWhatIsRemembered:
         await self.finished(database, "seen", certain=False)
         assert await self.remembered(database) == [("written", True)]
 
-    async def test_what_somebody_has_begun_to_settle(self, database: Database) -> None:
+    async def test_a_write_that_another_holder_has_begun_to_settle(self, database: Database) -> None:
         """The settler may be about to bump it, and may be gone before it has forgotten the row."""
         await self.finished(database, "e1", certain=True)
         write = self.write()

@@ -121,7 +121,7 @@ class TestObjects:
         mixed.double.fail(500, operation="ListObjectsV2", nth=2, times=1)
         assert (await refused(client.list_objects_v2, MaxKeys=2))[:2] == (503, "ServiceUnavailable")
 
-    async def test_keys_that_no_xml_can_say(self, mixed: Stage) -> None:
+    async def test_keys_with_characters_that_xml_forbids(self, mixed: Stage) -> None:
         """Encoded they are listed; else they stand there as S3 writes them, less the tombstones."""
         for key in ("a\x01+ %", "c\r"):
             mixed.double.put("odd", key, b"x")
@@ -146,7 +146,7 @@ class TestObjects:
 
 
 @pytest.mark.parametrize("operation", LISTS)
-async def test_what_was_deleted_through_the_gateway_is_not_listed(
+async def test_a_key_deleted_through_the_gateway_is_not_listed(
     postgres_server: EmbeddedPostgres, operation: str
 ) -> None:
     async with staged(postgres_server, forgetful()) as stage:

@@ -28,7 +28,7 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
         yield one
 
 
-async def test_what_is_only_observed_passes_and_is_on_record(shared: Stage, key: str) -> None:
+async def test_a_write_in_observe_mode_passes_and_is_on_record(shared: Stage, key: str) -> None:
     key = f"watched/{key}"
     await call(connect(shared.origin, "34", "bob").put_object, Key=key, Body=b"new")
     assert await outcome(connect(shared.origin, "33", "ann").put_object, Key=key, Body=b"old") == (200, "")

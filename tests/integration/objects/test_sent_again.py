@@ -159,7 +159,7 @@ class TestBoto3:
                 await call(other, Key=key, **numbered, **named)
             assert told(caught.value.response["Error"]) == NOT_TOLD
 
-    async def test_readers_are_not_shown_how_it_is_known(self, shared: Stage, key: str) -> None:
+    async def test_the_mark_of_a_call_is_not_shown_to_readers(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "5")
         await call(s3.put_object, Key=key, Body=b"x", Metadata={"colour": "red"})
         found = await call(s3.get_object, Key=key)
@@ -186,7 +186,7 @@ class TestOnlyItsOwn:
         assert shared.body(key) == b"x"
         assert len(await shared.rejections(resource=f"s3/bucket/{key}")) == 4
 
-    async def test_somebody_has_written_since(self, shared: Stage, key: str) -> None:
+    async def test_another_writer_has_written_since(self, shared: Stage, key: str) -> None:
         await put(shared, key, "5", amz_sdk_invocation_id="call-1")
         await put(shared, key, "6", b"newer", amz_sdk_invocation_id="call-2")
         assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))

@@ -190,7 +190,7 @@ async def test_a_staged_body_is_the_object_once_it_is_completed(front: Front, fo
         (trailing(BODY)[:-50] + b"x" * 50, "IncompleteBody"),
     ],
 )
-async def test_a_body_that_is_not_what_it_says(front: Front, data: bytes, code: str) -> None:
+async def test_a_body_that_does_not_match_its_head_is_not_staged(front: Front, data: bytes, code: str) -> None:
     assert await front.put(data)
     outcome = await front.outcome()
     assert isinstance(outcome, GatewayError)
@@ -228,7 +228,7 @@ async def test_a_store_that_refuses_a_part(front: Front, nth: int) -> None:
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-async def test_a_store_that_is_lost_over_a_part(front: Front, nth: int) -> None:
+async def test_a_store_that_fails_during_a_part(front: Front, nth: int) -> None:
     front.double.cut(operation="UploadPart", nth=nth)
     assert (reply := await front.put(plain(BODY)))
     assert reply.status == 503
@@ -236,7 +236,7 @@ async def test_a_store_that_is_lost_over_a_part(front: Front, nth: int) -> None:
     await assert_nothing_left(front)
 
 
-async def test_an_upload_that_is_swept_away_under_it(front: Front) -> None:
+async def test_an_upload_that_is_aborted_while_it_stages(front: Front) -> None:
     held = front.double.hold(operation="UploadPart")
     async with front.connected() as (_, writer):
         writer.write(plain(BODY))
@@ -257,7 +257,7 @@ async def test_a_store_that_does_not_open_an_upload(front: Front) -> None:
     assert front.notes.told == []
 
 
-async def test_a_store_that_takes_nothing_holds_the_client_up(front: Front) -> None:
+async def test_a_slow_store_slows_the_client_down(front: Front) -> None:
     """What has come from the client and is not in the store yet stays small."""
     held = front.double.hold(operation="CreateMultipartUpload")
     async with front.connected() as (_, writer):
@@ -276,9 +276,7 @@ async def test_a_store_that_takes_nothing_holds_the_client_up(front: Front) -> N
     assert isinstance(await front.outcome(), ClientGone)
 
 
-async def test_the_register_hears_that_a_long_body_is_still_coming(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_body_is_touched_on_the_register(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.objects.writes.staging._TOUCH", 0.0)
     await front.put(plain(BODY))
     assert isinstance(await front.outcome(), Staged)
@@ -317,7 +315,7 @@ async def test_a_part_of_a_clients_own_upload(front: Front, form: Any, body: byt
         plain(bytes(3 * MEBIBYTE), "/part", ("x-amz-checksum-crc32", "AAAAAA==")),
     ],
 )
-async def test_a_part_that_is_not_what_it_says(front: Front, data: bytes) -> None:
+async def test_a_part_that_does_not_match_its_head_is_not_stored(front: Front, data: bytes) -> None:
     await opened(front)
     await front.put(data)
     outcome = await front.outcome()
@@ -353,7 +351,9 @@ async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(front: Fron
     assert await front.upstream.abandon_upload(*PLACE, upload_id, signed_at=await now())
 
 
-async def test_a_store_that_says_nothing_about_an_upload(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upload_is_not_abandoned_while_the_store_does_not_answer(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gateway.objects.store.operations._PAUSES", (0.0, 0.01))
     upload_id = await opened(front)
     front.double.fail(status=500, operation="ListMultipartUploads", times=None)

@@ -22,7 +22,7 @@ async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
         yield one
 
 
-async def test_tombstones_that_may_go_are_in_nobodys_way(stage: Stage) -> None:
+async def test_tombstones_that_may_go_do_not_keep_a_bucket(stage: Stage) -> None:
     client = connect(stage.origin, "1")
     for key in ("a", "b/c"):
         await call(client.put_object, Key=key, Body=b"x")

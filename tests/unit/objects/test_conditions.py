@@ -61,7 +61,7 @@ def test_conditions_that_s3_does_not_know_either(method: str, headers: Headers) 
         (WriteCondition(Expect.ETAG, "e"), None, 404),
     ],
 )
-def test_what_a_condition_comes_to(condition: WriteCondition, current: str | None, status: int | None) -> None:
+def test_a_condition_is_evaluated(condition: WriteCondition, current: str | None, status: int | None) -> None:
     broken = condition.broken(current)
     assert (broken and broken.status) == status
 
@@ -74,7 +74,7 @@ CREATES = [
 
 
 @pytest.mark.parametrize(("method", "query", "others"), CREATES)
-def test_whatever_makes_an_object_takes_a_condition(method: str, query: bytes, others: Headers) -> None:
+def test_every_operation_that_makes_an_object_takes_a_condition(method: str, query: bytes, others: Headers) -> None:
     absent = classify(method, b"/bucket/k", query, [*others, (b"if-none-match", b"*")])
     same = classify(method, b"/bucket/k", query, [*others, (b"if-match", b'"e-2"')])
     assert (absent.condition, absent.headers) == (WriteCondition(Expect.ABSENT), ())
@@ -92,7 +92,7 @@ def test_whatever_makes_an_object_takes_a_condition(method: str, query: bytes, o
         [(b"if-unmodified-since", b"Fri, 24 May 2013 00:00:00 GMT")],
     ],
 )
-def test_what_no_put_takes(method: str, query: bytes, others: Headers, headers: Headers) -> None:
+def test_conditions_that_no_put_takes(method: str, query: bytes, others: Headers, headers: Headers) -> None:
     with pytest.raises(StoreError) as caught:
         classify(method, b"/bucket/k", query, [*others, *headers])
     assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)

@@ -176,7 +176,7 @@ def test_directives() -> None:
 
 
 @pytest.mark.parametrize("name", [b"x-amz-metadata-directive", b"x-amz-tagging-directive"])
-def test_directives_that_say_nothing(name: bytes) -> None:
+def test_unknown_directives_are_refused(name: bytes) -> None:
     assert refusal(SOURCE, (name, b"replace"))[:2] == ("InvalidArgument", 400)
     assert refusal(SOURCE, (name, b""))[:2] == ("InvalidArgument", 400)
     assert refusal(SOURCE, (name, b"COPY"), query=b"partNumber=1&uploadId=u")[:2] == ("NotImplemented", 501)

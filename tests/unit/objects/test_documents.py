@@ -70,7 +70,7 @@ HOSTILE: dict[str, Callable[[str], str | bytes]] = {
 
 @both
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_no_such_document(read: Any, document: str, name: str) -> None:
+def test_other_documents_are_refused(read: Any, document: str, name: str) -> None:
     assert read(document.encode())
     assert code(read, HOSTILE[name](document)) == "MalformedXML"
 
@@ -95,7 +95,7 @@ def test_a_document_that_declares_a_type(read: Any, document: str, declared: str
     assert code(read, declared + document) == "MalformedXML"
 
 
-def test_a_billion_laughs_are_not_laughed() -> None:
+def test_entity_expansion_is_refused() -> None:
     laugh = f'<!DOCTYPE d [<!ENTITY a0 "ha">{BILLION}]>'
     assert code(documents.deletion, f"{laugh}<Delete><Object><Key>&a9;</Key></Object></Delete>") == "MalformedXML"
     assert code(documents.completion, laugh + parts(part(1, "&a9;"))) == "MalformedXML"
@@ -115,7 +115,7 @@ def test_a_billion_laughs_are_not_laughed() -> None:
     ],
     ids=["namespace", "another", "prefix", "declaration", "around", "between", "instructions"],
 )
-def test_what_makes_no_difference(read: Any, document: str, change: Any) -> None:
+def test_namespaces_and_white_space_make_no_difference(read: Any, document: str, change: Any) -> None:
     assert read(change(document).encode()) == read(document.encode())
 
 
@@ -200,7 +200,7 @@ class TestDeletion:
             f"<Key>a</Key><ETag>{ETAG}</ETag><ETag>{ETAG}</ETag>",
         ],
     )
-    def test_an_object_that_cannot_be_told(self, written: str) -> None:
+    def test_an_object_without_a_key_is_refused(self, written: str) -> None:
         """Of two keys either may be meant: none is deleted."""
         assert code(documents.deletion, f"<Delete><Object>{written}</Object></Delete>") == "MalformedXML"
 
@@ -209,7 +209,7 @@ class TestDeletion:
         assert code(documents.deletion, f"<Delete><Object><Key>k</Key></Object>{more}</Delete>") == "MalformedXML"
 
     @pytest.mark.parametrize("name", ["LastModifiedTime", "Size"])
-    def test_a_condition_that_nobody_would_look_at(self, name: str) -> None:
+    def test_conditions_that_are_not_evaluated_are_refused(self, name: str) -> None:
         written = f"<Delete><Object><Key>k</Key><{name}>1</{name}></Object></Delete>"
         assert code(documents.deletion, written) == "NotImplemented"
 
@@ -252,7 +252,7 @@ class TestCompletion:
         assert code(documents.completion, parts(part(number))) == "InvalidArgument"
 
     @pytest.mark.parametrize("etag", ["", " ", '""', '"', 'a"b', '""a""', '"a", "b"'])
-    def test_an_etag_that_is_none(self, etag: str) -> None:
+    def test_an_invalid_etag_of_a_part_is_refused(self, etag: str) -> None:
         assert code(documents.completion, parts(part(1, etag))) == "MalformedXML"
 
     @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ class TestCompletion:
             "<PartNumber>1</PartNumber>",
         ],
     )
-    def test_a_part_that_cannot_be_told(self, written: str) -> None:
+    def test_a_part_with_a_repeated_element_is_refused(self, written: str) -> None:
         assert code(documents.completion, parts(written)) == "MalformedXML"
 
     def test_without_a_number(self) -> None:
@@ -328,7 +328,7 @@ class TestAnswers:
         }
 
     @pytest.mark.parametrize("key", HOSTILE_KEYS)
-    def test_what_became_of_each_object(self, key: str) -> None:
+    def test_the_answer_has_the_outcome_of_each_object(self, key: str) -> None:
         stale = TokenStale("Token 33 is stale.", facts={"fence": "34", "raised-by": "<bob>", "holder": None})
         results: list[tuple[ObjectToDelete, Any]] = [
             (ObjectToDelete(key), DeletedObject()),

@@ -73,7 +73,7 @@ def test_an_unknown_header_is_dropped_on_a_read_and_refused_else(operation: Oper
 
 
 @pytest.mark.parametrize("operation", list(Operation), ids=str)
-def test_metadata_go_with_what_makes_an_object_and_the_gateways_own_never(operation: Operation) -> None:
+def test_metadata_of_new_objects_are_forwarded_and_the_gateways_own_never(operation: Operation) -> None:
     makes = operation in (Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD)
     own = {"x-amz-meta-fencing-write-id": "forged", "x-amz-meta-fencing_tombstone": "true"}
     if makes:
@@ -87,7 +87,7 @@ def test_metadata_go_with_what_makes_an_object_and_the_gateways_own_never(operat
 
 
 @pytest.mark.parametrize("operation", list(Operation), ids=str)
-def test_what_is_said_to_the_gateway_never_goes_on(operation: Operation) -> None:
+def test_headers_for_the_gateway_are_not_forwarded(operation: Operation) -> None:
     said = [
         "authorization",
         "fencing-token",

@@ -27,7 +27,7 @@ def test_a_store_that_does_everything_can_do_everything() -> None:
     assert all(finding.passed and not finding.consequence for finding in good.findings)
 
 
-def test_what_was_not_tried_does_not_work() -> None:
+def test_an_untried_ability_counts_as_missing() -> None:
     unseen = judgement.conclude([], Etags([], MD5, [], OF_PARTS))
     assert not any((unseen.writable, unseen.conditional_delete, unseen.can_bump, unseen.unique_etags))
     assert all("not tried" in finding.detail for finding in unseen.findings)
@@ -73,7 +73,7 @@ def test_each_failure_takes_away_its_ability_and_no_other(failing: Probe, lost: 
         (["a"], [OF_PARTS], False, False, True),
     ],
 )
-def test_an_etag_that_may_come_back_must_be_foretold(
+def test_an_etag_that_may_come_back_must_be_predictable(
     *, plain: list[str], multipart: list[str], unique: bool, writable: bool, can_bump: bool
 ) -> None:
     judged = without(etags=Etags(plain, MD5, multipart, OF_PARTS))
@@ -140,7 +140,7 @@ def test_two_deletes_do_not_harm_each_other() -> None:
     ("state", "good"),
     [(Found("e", "w"), True), (Found("f", "w"), False), (Found("e", None), False), (Missing(), False)],
 )
-def test_what_was_written_must_be_read_back_with_its_etag_and_metadata(*, state: HeadAnswer, good: bool) -> None:
+def test_a_write_must_be_read_back_with_its_etag_and_metadata(*, state: HeadAnswer, good: bool) -> None:
     assert (judgement.of_reading(state, "e", "w").complaint is None) is good
 
 

@@ -47,7 +47,7 @@ def test_another_spelling_is_refused_where_its_kind_is_confused_and_only_there(k
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_what_a_kind_is_tried_with_is_of_that_kind(kind: Probe) -> None:
+def test_each_kind_of_spelling_is_tried_with_keys_of_its_kind(kind: Probe) -> None:
     """Where two keys are one, at least one of them is refused."""
     spelling = SPELLINGS[kind]
     for other in spelling.others:

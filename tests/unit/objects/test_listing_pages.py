@@ -147,7 +147,7 @@ def test_any_mix_of_keys_is_listed_page_by_page(
     check(keys, operation, size, delimiter)
 
 
-def test_only_what_is_missing_is_asked_for() -> None:
+def test_later_pages_have_only_the_missing_entries() -> None:
     bucket = Bucket(["1a", "2a", "3x", "4x", "5a", "6x", "7a", "8a"])
     answer = shown(bucket, V2, {"max-keys": "4"})
     assert [entry.name for entry in answer.entries] == ["1a", "2a", "5a", "7a"]
@@ -249,11 +249,11 @@ def test_bytes_that_are_no_utf_8_stay_what_they_are() -> None:
         b"<Error><Code>NoSuchBucket</Code></Error>",
     ],
 )
-def test_what_is_no_listing_is_not_taken_for_one(document: bytes) -> None:
+def test_a_document_that_is_no_listing_is_refused(document: bytes) -> None:
     assert listing_pages.read(document) is None
 
 
-def test_a_delete_marker_has_what_s3_says_of_one() -> None:
+def test_a_delete_marker_has_the_elements_of_s3() -> None:
     document = (
         f'<ListVersionsResult xmlns="{S3}"><Version><Key>k</Key><VersionId>v</VersionId><IsLatest>true</IsLatest>'
         "<LastModified>t</LastModified><ETag>e</ETag><Size>45</Size><StorageClass>STANDARD</StorageClass>"
@@ -285,7 +285,7 @@ ENCODED = "<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
 @pytest.mark.parametrize(
     "said", ["x\x01y", "x&#x1;y", "x&#x01;y", "x&#1;y", "x\x1fy", "\ufffe", "&#xFFFF;", "x&#xD;y", "&amp;#x1;"]
 )
-def test_markers_with_what_no_xml_can_say_lead_on(said: str) -> None:
+def test_markers_with_characters_that_xml_forbids_lead_on(said: str) -> None:
     """Encoding-type=url does not keep Ceph from writing them where it says where to go on."""
     document = f"<ListBucketResult>{ENCODED}<NextContinuationToken>{said}</NextContinuationToken></ListBucketResult>"
     page = listing_pages.read(document.encode())
@@ -298,6 +298,6 @@ def test_markers_with_what_no_xml_can_say_lead_on(said: str) -> None:
 
 
 @pytest.mark.parametrize("mistakable", ["\U000f0001", "&#xF0001;", "&#983041;"])
-def test_no_name_is_made_up_for_what_no_xml_can_say(mistakable: str) -> None:
+def test_no_name_is_invented_for_characters_that_xml_forbids(mistakable: str) -> None:
     document = f"<ListBucketResult>{ENCODED}<StartAfter>\x01{mistakable}</StartAfter></ListBucketResult>"
     assert listing_pages.read(document.encode()) is None

@@ -117,7 +117,7 @@ PUTS: list[tuple[str, list[tuple[type, Any]], type]] = [
 
 
 @pytest.mark.parametrize(("script", "outcome"), [case[1:] for case in PUTS], ids=[case[0] for case in PUTS])
-def test_a_put_comes_to(script: list[tuple[type, Any]], outcome: type) -> None:
+def test_the_outcomes_of_a_put(script: list[tuple[type, Any]], outcome: type) -> None:
     assert isinstance(play(generator.put(WRITE, FORMS), script)[0], outcome)
 
 
@@ -169,7 +169,7 @@ LONG_AFTER = NOW + DEAD_AFTER_HEADER_SIGNED + timedelta(seconds=1)
 NOT_LONG_AFTER = NOW + DEAD_AFTER_HEADER_SIGNED
 
 
-def test_what_cannot_be_bumped_is_settled_once_its_signature_is_dead() -> None:
+def test_an_object_that_cannot_be_bumped_is_settled_once_the_signature_is_dead() -> None:
     """By the store's clock. Until then nothing is settled, however often it is tried."""
     bump = (Bump, NotSent("the store ignores conditions on completed uploads"))
     waits = [(Look, Found("e0", date=NOT_LONG_AFTER)), bump]
@@ -229,7 +229,7 @@ COMPLETIONS: list[tuple[str, list[tuple[type, Any]], type]] = [
 @pytest.mark.parametrize(
     ("script", "outcome"), [case[1:] for case in COMPLETIONS], ids=[case[0] for case in COMPLETIONS]
 )
-def test_a_completion_comes_to(script: list[tuple[type, Any]], outcome: type, conditional: bool) -> None:  # noqa: FBT001
+def test_the_outcomes_of_a_completion(script: list[tuple[type, Any]], outcome: type, conditional: bool) -> None:  # noqa: FBT001
     result, asked = play(generator.complete(WRITE, "u", "parts", conditional=conditional), script)
     assert isinstance(result, outcome)
     kinds = {effect.write.kind for effect in asked if isinstance(effect, Begin | Complete)}
@@ -275,7 +275,7 @@ AMENDMENTS: list[tuple[str, list[tuple[type, Any]], dict[str, bool], type]] = [
 @pytest.mark.parametrize(
     ("script", "how", "outcome"), [case[1:] for case in AMENDMENTS], ids=[case[0] for case in AMENDMENTS]
 )
-def test_an_amendment_comes_to(script: list[tuple[type, Any]], how: dict[str, bool], outcome: type) -> None:
+def test_the_outcomes_of_an_amendment(script: list[tuple[type, Any]], how: dict[str, bool], outcome: type) -> None:
     result, asked = play(generator.amend(WRITE, **how), script)
     assert isinstance(result, outcome)
     assert all(effect.write.kind is Kind.AMENDMENT for effect in asked if isinstance(effect, Begin | Amend))
@@ -300,7 +300,11 @@ SETTLEMENTS: list[tuple[str, Intent, list[tuple[type, Any]], bool]] = [
 @pytest.mark.parametrize(
     ("intent", "script", "settled"), [case[1:] for case in SETTLEMENTS], ids=[case[0] for case in SETTLEMENTS]
 )
-def test_what_has_no_condition_is_settled(intent: Intent, script: list[tuple[type, Any]], settled: bool) -> None:  # noqa: FBT001
+def test_a_mutation_without_a_condition_is_settled(
+    intent: Intent,
+    script: list[tuple[type, Any]],
+    settled: bool,  # noqa: FBT001
+) -> None:
     assert play(generator.settle(intent), script)[0] is settled
 
 
@@ -326,5 +330,5 @@ SWEEPS: list[tuple[str, list[tuple[type, Any]], bool, type]] = [
 @pytest.mark.parametrize(
     ("script", "conditional", "outcome"), [case[1:] for case in SWEEPS], ids=[case[0] for case in SWEEPS]
 )
-def test_a_sweep_comes_to(script: list[tuple[type, Any]], conditional: bool, outcome: type) -> None:  # noqa: FBT001
+def test_the_outcomes_of_a_sweep(script: list[tuple[type, Any]], conditional: bool, outcome: type) -> None:  # noqa: FBT001
     assert isinstance(play(generator.sweep(WRITE, conditional_delete=conditional), script)[0], outcome)

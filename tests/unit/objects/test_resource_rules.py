@@ -126,7 +126,9 @@ RULES = st.lists(
 
 
 @given(RULES, KEYS, KEYS, st.integers(0, 12))
-def test_what_is_below_a_prefix(rules: list[tuple[str, str | None]], key: str, begun: str, length: int) -> None:
+def test_patterns_cover_the_resources_below_a_prefix(
+    rules: list[tuple[str, str | None]], key: str, begun: str, length: int
+) -> None:
     """The resource of each key below a prefix is covered by one of the patterns."""
     resources = Resources([KeyRule.compile(*rule) for rule in rules])
     for prefix in (key[:length], begun):
@@ -150,6 +152,6 @@ def test_what_is_below_a_prefix(rules: list[tuple[str, str | None]], key: str, b
         ("jobs2/", ["s3/bkt/jobs2/**"]),
     ],
 )
-def test_below_a_prefix_there_is_no_more_than_needs_be(prefix: str, patterns: list[str]) -> None:
+def test_the_patterns_below_a_prefix_are_minimal(prefix: str, patterns: list[str]) -> None:
     resources = Resources([KeyRule.compile("bkt/jobs/{id}/**", "job/{id}")])
     assert list(resources.below("bkt", prefix)) == patterns

@@ -15,7 +15,7 @@ GIBIBYTE = 1024 * MEBIBYTE
 
 
 @given(st.integers(1, 5 * GIBIBYTE), st.uuids())
-def test_parts_are_what_s3_takes(length: int, write_id: UUID) -> None:
+def test_part_sizes_are_within_the_limits_of_s3(length: int, write_id: UUID) -> None:
     size = part_size(length, write_id)
     assert size >= min(length, 5 * MEBIBYTE)
     assert size <= 5 * GIBIBYTE

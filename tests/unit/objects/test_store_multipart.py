@@ -121,7 +121,9 @@ async def test_an_amendment_is_signed_in_the_query_and_carries_no_condition(stor
         (b"", Unknown("The store did not answer: ServerDisconnectedError."), None),
     ],
 )
-async def test_what_became_of_an_amendment(store: Store, said: bytes, expected: object, status: int | None) -> None:
+async def test_the_answer_to_an_amendment_is_interpreted(
+    store: Store, said: bytes, expected: object, status: int | None
+) -> None:
     store.answers = [said]
     async with upstream(store) as up:
         done, reply = await up.amend("POST", *PLACE, "restore=", (), b"<r/>", signed_at=AT, expires=LIFETIME)
@@ -130,7 +132,7 @@ async def test_what_became_of_an_amendment(store: Store, said: bytes, expected: 
     assert len(store.received) == 1
 
 
-async def test_an_amendment_to_a_store_that_is_not_there() -> None:
+async def test_an_amendment_to_an_unreachable_store_is_not_sent() -> None:
     async with upstream(Store(port=1)) as up:
         done, reply = await up.amend("PUT", *PLACE, "acl=", (), b"", signed_at=AT, expires=LIFETIME)
     assert isinstance(done, NotSent)
@@ -138,7 +140,7 @@ async def test_an_amendment_to_a_store_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("version", [None, "v&1"])
-async def test_a_version_is_deleted_whatever_it_is(store: Store, version: str | None) -> None:
+async def test_a_version_is_deleted_without_a_condition(store: Store, version: str | None) -> None:
     store.answers = [b"HTTP/1.1 204 No Content\r\nx-amz-version-id: v1\r\n\r\n"]
     async with upstream(store) as up:
         done, _ = await up.amend(
@@ -172,7 +174,7 @@ async def test_the_tags_of_an_object(store: Store, said: bytes, expected: list[t
     assert query_of(store.received[0]) == {"tagging": "", "versionId": "v1"}
 
 
-async def test_tags_that_cannot_be_had_just_now(store: Store) -> None:
+async def test_tags_of_a_failing_store_are_unavailable(store: Store) -> None:
     store.answers = [answer(503), OK]
     async with upstream(store) as up:
         with pytest.raises(Unavailable):

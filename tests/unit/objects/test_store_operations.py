@@ -57,7 +57,7 @@ async def put(up: Upstream, body: bytes = b"hello") -> WriteAnswer:
     return await up.put("bucket", "key", body, expected=None, signed_at=AT)
 
 
-async def test_what_stands_on_the_wire(store: Store) -> None:
+async def test_a_put_on_the_wire(store: Store) -> None:
     headers = [("content-type", "text/plain"), *forwarded_headers.own_metadata("s3/b/k", "42", "w1")]
     async with upstream(store) as up:
         applied = await up.put("bucket", "key", b"hello", headers, expected="e0", signed_at=AT)
@@ -127,7 +127,7 @@ async def test_no_write_is_ever_sent_twice(store: Store, method: str, reused: bo
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_read_gets_over_a_connection_that_was_let_go(store: Store, method: str) -> None:
+async def test_a_read_is_retried_after_the_store_closes_an_idle_connection(store: Store, method: str) -> None:
     async with upstream(store) as up:
         assert isinstance(await put(up), Applied)
         store.answers = [b"", OK]
@@ -138,7 +138,7 @@ async def test_a_read_gets_over_a_connection_that_was_let_go(store: Store, metho
             await up.send(method, "/bucket/key")
 
 
-async def test_left_to_itself_the_client_library_would_send_twice(store: Store) -> None:
+async def test_without_the_middleware_aiohttp_sends_a_write_twice(store: Store) -> None:
     """What the test above would see if the gateway did not see to it."""
     store.answers = [b"", OK]
     url = f"http://127.0.0.1:{store.port}/bucket/key"
@@ -154,7 +154,7 @@ async def test_connections_are_used_again(store: Store) -> None:
     assert (len(store.received), store.connections) == (3, 1)
 
 
-async def test_nothing_is_carried_from_one_answer_to_the_next_request(store: Store) -> None:
+async def test_cookies_are_not_sent_back(store: Store) -> None:
     store.answers = [answer(200, ETag='"e1"', Set_Cookie="a=b; Path=/"), OK]
     async with upstream(store) as up:
         await put(up)
@@ -233,7 +233,7 @@ async def test_every_write_is_conditional(
         ),
     ],
 )
-async def test_what_became_of_a_put(store: Store, said: bytes, expected: WriteAnswer) -> None:
+async def test_the_answer_to_a_put_is_interpreted(store: Store, said: bytes, expected: WriteAnswer) -> None:
     store.answers = [said]
     async with upstream(store) as up:
         assert await put(up) == expected
@@ -255,7 +255,7 @@ async def test_an_answer_that_stops_half_way_in_time(store: Store) -> None:
         assert await put(up) == Unknown("The store's answer broke off: timed out.")
 
 
-async def test_a_store_that_is_not_there_has_seen_nothing() -> None:
+async def test_an_unreachable_store_has_received_nothing() -> None:
     async with upstream(Store(port=1)) as up:
         assert isinstance(await put(up), NotSent)
         assert isinstance(await up.delete("bucket", "key", expected="e", signed_at=AT), NotSent)
@@ -265,13 +265,13 @@ async def test_a_store_that_is_not_there_has_seen_nothing() -> None:
             await up.send("GET", "/bucket/key")
 
 
-async def test_a_store_that_does_not_finish_the_tls_handshake_has_seen_nothing(store: Store) -> None:
+async def test_a_store_that_does_not_finish_the_tls_handshake_has_received_nothing(store: Store) -> None:
     async with upstream(store, scheme="https", timeout=0.4) as up:
         assert isinstance(await put(up), NotSent)
     assert store.received == []
 
 
-async def test_a_store_that_does_not_speak_tls_has_seen_nothing() -> None:
+async def test_a_store_that_does_not_speak_tls_has_received_nothing() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer(400))
         await reader.read()
@@ -283,14 +283,14 @@ async def test_a_store_that_does_not_speak_tls_has_seen_nothing() -> None:
             assert isinstance(await put(up), NotSent)
 
 
-async def test_a_closed_hop_sends_nothing(store: Store) -> None:
+async def test_a_closed_client_sends_nothing(store: Store) -> None:
     async with upstream(store) as up:
         pass
     assert isinstance(await put(up), NotSent)
     assert store.received == []
 
 
-async def test_a_write_cannot_be_signed_with_our_clock(store: Store) -> None:
+async def test_a_write_is_not_signed_with_the_clock_of_the_process(store: Store) -> None:
     async with upstream(store) as up:
         for method in ("PUT", "POST", "DELETE", "PATCH"):
             with pytest.raises(ValueError, match="time of its intent"):
@@ -305,7 +305,7 @@ async def test_a_read_is_signed_with_the_time_of_reading(store: Store) -> None:
     assert abs((datetime.now(UTC) - signed).total_seconds()) < 60
 
 
-async def test_what_a_head_finds(store: Store) -> None:
+async def test_the_answer_to_a_head_is_interpreted(store: Store) -> None:
     date = "Fri, 02 Jan 2026 03:04:05 GMT"
     metadata = dict(forwarded_headers.own_metadata("s3/b/k", "1.2", "w1", tombstone=True))
     store.answers = [
@@ -342,7 +342,7 @@ async def test_a_read_passes_through_as_it_is(store: Store) -> None:
     assert b"accept-encoding" not in dict(store.received[0].headers)
 
 
-async def test_a_read_that_breaks_off_is_not_taken_for_whole(store: Store) -> None:
+async def test_a_read_that_breaks_off_is_an_error(store: Store) -> None:
     store.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\nhalf"]
     async with upstream(store) as up, await up.send("GET", "/bucket/key") as response:
         with pytest.raises(Unavailable, match="broke off"):
@@ -420,7 +420,7 @@ async def test_an_upload_has_no_effect_before_its_completion(
     assert [request.line.split(b" ")[0] for request in store.received] == methods
 
 
-async def test_a_delete(store: Store) -> None:
+async def test_the_answer_to_a_delete_is_interpreted(store: Store) -> None:
     store.answers = [b"HTTP/1.1 204 No Content\r\nx-amz-version-id: 3\r\n\r\n"]
     async with upstream(store) as up:
         answer_to_delete = await up.delete("bucket", "key", expected="e0", signed_at=AT)
