@@ -95,7 +95,7 @@ class Listings:
 
     async def is_empty(self, bucket: str) -> bool:
         """Return whether the bucket has nothing that a client can see. This does not count older versions."""
-        return await self._is_hollow(self._objects, bucket, "")
+        return await self._has_only_hidden(self._objects, bucket, "")
 
     async def _list_visible(self, exchange: Exchange, kind: _Hidden) -> None:
         request = exchange.request
@@ -165,13 +165,13 @@ class Listings:
         prefixes = [entry for entry in known if entry.kind == COMMON_PREFIXES]
         suspects = await kind.below(bucket, [entry.name for entry in prefixes]) if prefixes else frozenset()
 
-        async def hollow(entry: ListingEntry) -> bool:
-            return await self._is_hollow(kind, bucket, entry.name)
+        async def only_hidden(entry: ListingEntry) -> bool:
+            return await self._has_only_hidden(kind, bucket, entry.name)
 
         suspected = [entry for entry in prefixes if entry.name in suspects]
-        return {*hidden, *await _filtered(hollow, suspected, _PREFIXES_AT_A_TIME)}
+        return {*hidden, *await _filtered(only_hidden, suspected, _PREFIXES_AT_A_TIME)}
 
-    async def _is_hollow(self, kind: _Hidden, bucket: str, prefix: str) -> bool:
+    async def _has_only_hidden(self, kind: _Hidden, bucket: str, prefix: str) -> bool:
         """Return whether everything below a prefix is hidden. False where that would take too long to find out."""
         asked = {**kind.parameters, "encoding-type": "url", **({"prefix": prefix} if prefix else {})}
         limit = "max-uploads" if kind.operation is Operation.LIST_MULTIPART_UPLOADS else "max-keys"

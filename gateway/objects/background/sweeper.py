@@ -130,7 +130,7 @@ class Sweeper:
         swept = 0
         for _ in range(_MOST_BATCHES):
             graves = await tombstones.claimed(self._database, _BATCH, store_time, started, bucket, waits=waits)
-            swept += await self._each(graves, sweep, lambda grave: f"{grave.bucket}/{grave.key}")
+            swept += await self._sweep_each(graves, sweep, lambda grave: f"{grave.bucket}/{grave.key}")
             if len(graves) < _BATCH:
                 break
         return swept
@@ -172,7 +172,9 @@ class Sweeper:
     async def _sweep_uploads(self) -> int:
         await uploads.forget_completed(self._database)
         left = await uploads.left_behind(self._database, LEFT_BEHIND.total_seconds(), _BATCH)
-        return await self._each(left, self._sweep_upload, lambda upload: f"{upload.place.bucket}/{upload.place.key}")
+        return await self._sweep_each(
+            left, self._sweep_upload, lambda upload: f"{upload.place.bucket}/{upload.place.key}"
+        )
 
     async def _sweep_upload(self, upload: Upload) -> bool:
         place = upload.place
@@ -190,7 +192,7 @@ class Sweeper:
         now = await self._database.now()
         pending = await intents.all_pending(self._database, _BATCH)
         old = [intent for intent in pending if now - intent.signed_at > DEAD_AFTER]
-        return await self._each(old, self._sweep_intent, lambda intent: f"{intent.bucket}/{intent.key}")
+        return await self._sweep_each(old, self._sweep_intent, lambda intent: f"{intent.bucket}/{intent.key}")
 
     async def _sweep_intent(self, intent: Intent) -> bool:
         return await self._runner.run(settling.settle_by_the_clock(intent))
@@ -219,7 +221,7 @@ class Sweeper:
             self._observe(SweepFailed(what, error.message))
             return 0
 
-    async def _each(
+    async def _sweep_each(
         self, items: Iterable[Item], sweep: Callable[[Item], Awaitable[bool]], name: Callable[[Item], str]
     ) -> int:
         """Sweep each item, and return how many were swept. A failure is an event."""

@@ -131,6 +131,8 @@ class CaptureBuffer:
         """Return what the record keeps of a body of ``size`` bytes. ``content``: the whole body, where it is in
         memory.
         """
+        if not self._capture.most:
+            return None
         kept = self._bytes if content is None else content
         return self._capture.of_object(kept, self.media_type, more=len(kept) < size)
 

@@ -143,7 +143,7 @@ def of_state(probe: Probe, state: HeadAnswer, write_id: str | None) -> Observati
     return Observation(probe, None if undisturbed else "a write that was refused took effect")
 
 
-def says_nothing(answer: WriteAnswer) -> bool:
+def is_inconclusive(answer: WriteAnswer) -> bool:
     """Return whether the answer to a write may have to do with the moment alone."""
     return isinstance(answer, Unknown | NotSent) or (isinstance(answer, Rejected) and answer.status == 429)
 

@@ -123,9 +123,9 @@ class _Examination:
         """Run all probes, except those that cannot pass any more."""
         await self._try_puts()
         await self._try_absence()
-        if self._good(bucket_profile.PUT_CONDITIONS):
+        if self._passing(bucket_profile.PUT_CONDITIONS):
             await self._race_puts()
-        if self._good(bucket_profile.PUT_CONDITIONS):
+        if self._passing(bucket_profile.PUT_CONDITIONS):
             await self._try_completions()
             await self._try_deletes()
             await self._try_spellings()
@@ -187,19 +187,19 @@ class _Examination:
         self._seen.append(judgement.of_reading(state, created.etag, created.write_id))
         await self._complete(Probe.COMPLETE_IF_NONE_MATCH, name, None, "If-None-Match: * on an object", holds=False)
         standing = created
-        if self._good(frozenset({Probe.COMPLETE_IF_NONE_MATCH})):
+        if self._passing(frozenset({Probe.COMPLETE_IF_NONE_MATCH})):
             standing = await self._complete(Probe.COMPLETE_IF_MATCH, name, created.etag, "If-Match") or created
         await self._complete(Probe.COMPLETE_IF_MATCH, name, _WRONG, "If-Match with another ETag", holds=False)
-        if self._good(COMPLETE_CONDITIONS):
+        if self._passing(COMPLETE_CONDITIONS):
             state = await self._scratch.head(name)
             self._seen.append(judgement.of_state(Probe.COMPLETE_IF_MATCH, state, standing.write_id))
-        if self._good(COMPLETE_CONDITIONS):
+        if self._passing(COMPLETE_CONDITIONS):
             await self._race_completions(name)
 
     async def _race_completions(self, name: str) -> None:
         etag = await self._etag(name)
         uploads = [await self._scratch.start(name, _unique()) for _ in range(_UPLOADS)]
-        entries = [_completion(self._scratch, each, etag) for each in uploads if isinstance(each, ScratchUpload)]
+        entries = [_completion_racer(self._scratch, each, etag) for each in uploads if isinstance(each, ScratchUpload)]
         await self._race(Probe.COMPLETE_RACE, name, etag, [*entries, *self._writers(name, etag, _UPLOADS)])
 
     async def _try_deletes(self) -> None:
@@ -210,7 +210,7 @@ class _Examination:
         self._plain.append(written.etag)
         answer = await self._scratch.delete(name, expected=_WRONG)
         self._seen.append(judgement.of_trial(Probe.DELETE_IF_MATCH, "If-Match with another ETag", answer, holds=False))
-        if not self._good(DELETE_CONDITION):
+        if not self._passing(DELETE_CONDITION):
             return
         self._seen.append(judgement.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), written.write_id))
         for _ in range(_ROUNDS):
@@ -243,16 +243,16 @@ class _Examination:
         await self._scratch.put(f"{folder}/control", _BODY, expected=None)
         plain = await self._occupied((each.plain for each in SPELLINGS.values()), folder)
         others = await self._occupied((other for each in SPELLINGS.values() for other in each.others), folder)
-        undisturbed = {key for key in plain if await self._stands(key.format(f"{folder}/"), plain[key])}
+        undisturbed = {key for key in plain if await self._is_still_there(key.format(f"{folder}/"), plain[key])}
         seen: list[Observation] = []
         for kind, each in SPELLINGS.items():
             answers = {other: others[other].answer for other in each.others}
             standing = plain[each.plain].answer
             seen += judgement.of_spelling(kind, each.plain, standing, answers, undisturbed=each.plain in undisturbed)
         answered = [each.answer for each in (*plain.values(), *others.values())]
-        return seen, any(judgement.says_nothing(each) for each in answered)
+        return seen, any(judgement.is_inconclusive(each) for each in answered)
 
-    async def _stands(self, name: str, put: Contender) -> bool:
+    async def _is_still_there(self, name: str, put: Contender) -> bool:
         """Return whether the object that was put at a key is still there."""
         if not isinstance(put.answer, Applied):
             return False
@@ -300,7 +300,7 @@ class _Examination:
     def _writers(self, name: str, expected: str | None, count: int = _WRITERS) -> list[Racer]:
         """Return writers of different bytes on one condition, with the large bodies first."""
         bodies = [_unique().ljust(_LARGE if 2 * number < count else 0) for number in range(count)]
-        return [_putting(self._scratch, name, body, expected) for body in bodies]
+        return [_put_racer(self._scratch, name, body, expected) for body in bodies]
 
     async def _etag(self, name: str) -> str:
         """Return the ETag that stands at the key. If no contender has won, put an object there."""
@@ -310,7 +310,7 @@ class _Examination:
         written = await self._scratch.put(name, _BODY, expected=None)
         return written.etag or _WRONG
 
-    def _good(self, kinds: frozenset[Probe]) -> bool:
+    def _passing(self, kinds: frozenset[Probe]) -> bool:
         """Return whether no observation speaks against these probes yet."""
         return not any(each.probe in kinds and each.complaint is not None for each in self._seen)
 
@@ -331,9 +331,9 @@ def _unique() -> bytes:
     return f"{uuid4()}\n".encode()
 
 
-def _putting(scratch: ScratchKeys, name: str, body: bytes, expected: str | None) -> Racer:
+def _put_racer(scratch: ScratchKeys, name: str, body: bytes, expected: str | None) -> Racer:
     return lambda: scratch.contend(name, body, expected=expected)
 
 
-def _completion(scratch: ScratchKeys, upload: ScratchUpload, expected: str) -> Racer:
+def _completion_racer(scratch: ScratchKeys, upload: ScratchUpload, expected: str) -> Racer:
     return lambda: scratch.contend_upload(upload, expected=expected)

@@ -65,10 +65,10 @@ def read_fencing(
     sources = (own, metadata, signed, _of_session(session))
     first = next((one for one in sources if one.token is not None), FencingHeaders())
     resource = own.resource or signed.resource or first.resource
-    said = FencingHeaders(first.token, resource, own.holder or first.holder)
+    writer = FencingHeaders(first.token, resource, own.holder or first.holder)
     # The proof of the token may come another way than the token itself. It must be about the same token.
     sequencers = next((one.sequencers for one in sources if one.sequencers), ())
-    return fencing.proven(said, sequencers) if sequencers else said
+    return fencing.proven(writer, sequencers) if sequencers else writer
 
 
 def refuse_unsigned(query: Iterable[tuple[str, str]]) -> None:

@@ -80,7 +80,7 @@ class Uploads:
     async def part(self, exchange: Exchange) -> None:
         """Pass a part on. It has no effect before the completion."""
         upload_id, number = _addressed(exchange)
-        write = await self._belonging(exchange, upload_id, exchange.capture_start)
+        write = await self._pending_write(exchange, upload_id, exchange.capture_start)
         incoming = exchange.incoming()
         async with self._memory.reserved(min(incoming.length, self._threshold) if incoming.trailing else 0):
             uploaded = await forward_part(
@@ -101,7 +101,7 @@ class Uploads:
     async def part_copy(self, exchange: Exchange) -> None:
         """Let the store copy a part, if the caller may read its source."""
         upload_id, number = _addressed(exchange)
-        write = await self._belonging(exchange, upload_id)
+        write = await self._pending_write(exchange, upload_id)
         source = exchange.request.source
         assert source is not None
         found = await self._sources.find(source)
@@ -123,7 +123,7 @@ class Uploads:
     async def abort(self, exchange: Exchange) -> None:
         """Abort an upload. A stale token is refused: the upload may be its successor's by now."""
         upload_id = exchange.request.parameter("uploadId") or ""
-        write = await self._belonging(exchange, upload_id)
+        write = await self._pending_write(exchange, upload_id)
         place = _place(write, upload_id)
         answer = await self._upstream.abort_multipart(
             write.bucket, path_of(write.key), upload_id, signed_at=await self._database.now()
@@ -139,7 +139,7 @@ class Uploads:
     async def complete(self, exchange: Exchange) -> None:
         """Make the parts the object."""
         upload_id = exchange.request.parameter("uploadId") or ""
-        write, upload = await self._opened(exchange, upload_id)
+        write, upload = await self._write_of_upload(exchange, upload_id)
         body = await exchange.document()
         listed = await offload(len(body.content), documents.completion, body.content)
         profile = await self._writes.profile_for(write)
@@ -176,15 +176,15 @@ class Uploads:
             return Applied(state.etag)
         return None
 
-    async def _belonging(
+    async def _pending_write(
         self, exchange: Exchange, upload_id: str, capture_start: CaptureStart | None = None
     ) -> FencedWrite:
-        write, upload = await self._opened(exchange, upload_id, capture_start)
+        write, upload = await self._write_of_upload(exchange, upload_id, capture_start)
         if upload.completed:
             raise _no_such_upload()
         return write
 
-    async def _opened(
+    async def _write_of_upload(
         self, exchange: Exchange, upload_id: str, capture_start: CaptureStart | None = None
     ) -> tuple[FencedWrite, Upload]:
         """Return the write that an upload is for. Only uploads that were opened through the gateway carry its marks."""
