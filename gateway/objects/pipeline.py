@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.admission import Admission
 from gateway.auth import sigv4
 from gateway.auth.principal import Principal, SecretOf
-from gateway.auth.sigv4 import RequestHead
+from gateway.auth.sigv4 import RequestHead, VerifiedSignature
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.intent import Duplicates
@@ -114,29 +114,33 @@ class ObjectPlane:
                 pass
 
     async def _serve(self, scope: Scope, receive: Receive, response: ResponseWriter) -> None:
-        sent = Head.of(scope)
-        head = RequestHead(sent.method, sent.raw_path, sent.query_string, sent.headers)
+        """Address the request, and dispatch it: a form, a preflight, or a request that is signed in its head."""
+        head, body = Head.of(scope), self._bodies.of(scope, receive)
+        signed = RequestHead(head.method, head.raw_path, head.query_string, head.headers)
         host_bucket = addressing.bucket_of_host(head.headers, self._settings.domains)
-        body = self._bodies.of(scope, receive)
         try:
-            form_bucket = self._forms.bucket(head, host_bucket) if head.method == "POST" else None
+            form_bucket = self._forms.bucket(signed, host_bucket) if head.method == "POST" else None
             if form_bucket is not None:
-                await self._forms.post(form_bucket, scope, sent, body, response, hosted=host_bucket is not None)
+                await self._forms.post(form_bucket, scope, head, body, response, hosted=host_bucket is not None)
             elif head.method == "OPTIONS":
-                await self._reads.preflight(head, host_bucket, response)
+                await self._reads.preflight(signed, host_bucket, response)
             else:
-                signature = sigv4.verify(head, self._secret_of, self._clock())
-                scope["state"]["caller"] = signature.principal.name
+                signature = self._authenticate(signed, scope)
                 request = classify(head.method, head.raw_path, head.query_string, head.headers, host_bucket)
                 await self._authorise(request, signature.principal)
                 settings, hosted = self._settings, host_bucket is not None
-                await self._handler(request.operation)(
-                    Exchange(
-                        scope, sent, body, response, request, signature, settings.max_body, hosted, settings.capture
-                    )
+                exchange = Exchange(
+                    scope, head, body, response, request, signature, settings.max_body, hosted, settings.capture
                 )
+                await self._handler(request.operation)(exchange)
         finally:
             body.release()
+
+    def _authenticate(self, head: RequestHead, scope: Scope) -> VerifiedSignature:
+        """Verify the signature of the head, and name its caller to the log."""
+        signature = sigv4.verify(head, self._secret_of, self._clock())
+        scope["state"]["caller"] = signature.principal.name
+        return signature
 
     async def _authorise(self, request: S3Request, principal: Principal) -> None:
         """Hold a read by fenced credentials against their grant. Each handler checks the rights of its own writes."""
