@@ -28,7 +28,7 @@ from gateway.http.connection import Connection
 from gateway.http.head import Head
 from gateway.http.middleware import Middleware, answer_problem
 from gateway.leases.service import LeaseService
-from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper, Swept
 from gateway.objects.pipeline import ObjectPlane, Settings
 from gateway.objects.probe.probe import Profiles
@@ -188,7 +188,7 @@ class Gateway:
                 if self._upstream is None or self._objects is None:
                     yield
                 else:
-                    async with self._upstream, self._objects.sweeper.at_work(self._sweep_interval):
+                    async with self._upstream, self._objects.sweeper.running(self._sweep_interval):
                         yield
         finally:
             await self._database.close()
@@ -323,8 +323,8 @@ async def sweep(config: Config, observe: Observe = log) -> Swept:
             runner = Runner(
                 database, upstream, profiles, observe, config.s3.pending_wait, resources, config.s3.duplicates
             )
-            patrol = Patrol(database, upstream, resources, observe)
-            swept = await Sweeper(database, upstream, profiles, runner, observe, patrol).sweep()
+            scan = BypassScan(database, upstream, resources, observe)
+            swept = await Sweeper(database, upstream, profiles, runner, observe, scan).sweep()
             return replace(swept, bypasses=swept.bypasses + rows)
     finally:
         await database.close()

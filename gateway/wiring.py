@@ -14,7 +14,7 @@ from gateway.db.webhooks import Selection
 from gateway.fencing.policy import Policies, Policy, Unreachable
 from gateway.fencing.sequencer import Signer
 from gateway.leases.service import LeaseService
-from gateway.objects.resource_rules import Resources, Rule
+from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.observe.events import Observe
 from gateway.table_rules import table_rules
 from gateway.tables.pipeline import Exposure
@@ -26,7 +26,7 @@ from gateway.webhooks.outbox import Webhook
 
 def resources(config: Config) -> Resources:
     """Which objects go by which resource, and how strictly."""
-    rules = [Rule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in config.objects]
+    rules = [KeyRule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in config.objects]
     return Resources(rules, mode=config.fencing.mode, equal=config.fencing.equal)
 
 

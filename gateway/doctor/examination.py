@@ -23,7 +23,7 @@ from gateway.fencing.rules import Mode
 from gateway.guard import findings as guard_findings
 from gateway.objects.probe.probe import PREFIX, SignedAt, probe
 from gateway.objects.s3 import xml
-from gateway.objects.s3.bucket_profile import REQUIRED, Finding, Profile
+from gateway.objects.s3.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.store.operations import Upstream
 
 __all__ = ["Check", "Clock", "Report", "Section", "Status", "examine", "local_time", "render"]
@@ -339,6 +339,6 @@ def _of_profile(bucket: str, profile: Profile) -> Check:
     return ok(name, f"can be fenced; passed {', '.join(passed)}")
 
 
-def _of_finding(bucket: str, finding: Finding) -> Check:
+def _of_finding(bucket: str, finding: ProbeFinding) -> Check:
     make = problem if finding.name in REQUIRED else warning
     return make(f"bucket {bucket}, {finding.name}", finding.detail, finding.consequence)

@@ -1,22 +1,22 @@
-"""Administration of buckets: for callers who may, and on record before the store is asked."""
+"""Administration of buckets: for callers with the right to it, and on record before the store is asked."""
 
 from gateway.db import bypasses, intents, record
 from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
 from gateway.objects.background.sweeper import Sweeper
-from gateway.objects.call import Call
+from gateway.objects.exchange import Exchange
 from gateway.objects.list_objects import Listings
 from gateway.objects.probe.probe import Profiles
-from gateway.objects.s3.answers import NotSent, Rejected
+from gateway.objects.s3.answers import NotSent, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
-from gateway.objects.store.exchange import Reply
+from gateway.objects.store.client import StoreReply
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import after_the_effect, refusal_of_store
+from gateway.objects.writes.fenced_write import after_the_effect
 from gateway.observe.events import BucketAdministered, Observe
 
 MAX_DOCUMENT = 1024 * 1024
 
-# What a bucket does with conditions may change with these; a deleted bucket may come back as another one.
+# These may change what a bucket does with conditions. A deleted bucket may be created again as another one.
 _CHANGES_THE_PROFILE = frozenset(
     {
         Operation.CREATE_BUCKET,
@@ -47,38 +47,38 @@ class Administration:
         self._sweeper = sweeper
         self._observe = observe
 
-    async def administer(self, call: Call) -> None:
+    async def administer(self, exchange: Exchange) -> None:
         """Pass one request on, if its caller has the right to it."""
-        request = call.request
-        if not call.principal.admin:
+        request = exchange.request
+        if not exchange.principal.admin:
             raise StoreError(
                 "AccessDenied",
                 403,
                 f"{request.operation} is administration of a bucket, and this caller may not: an operator can set "
                 "admin = true for it.",
             )
-        body = await call.document() if call.head.method in ("PUT", "POST") else None
-        await record.record_administration(self._database, call.attempt(), request.operation, bucket=request.bucket)
+        body = await exchange.document() if exchange.head.method in ("PUT", "POST") else None
+        await record.record_administration(self._database, exchange.attempt(), request.operation, bucket=request.bucket)
         headers = [*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())]
         content = body.content if body else b""
         try:
-            reply = await self.send(call.head.method, request.raw_path, request.query, headers, content)
+            reply = await self.send(exchange.head.method, request.raw_path, request.query, headers, content)
             if request.operation is Operation.DELETE_BUCKET and await self._clear(request.bucket, reply):
-                reply = await self.send(call.head.method, request.raw_path, request.query, headers, content)
+                reply = await self.send(exchange.head.method, request.raw_path, request.query, headers, content)
         finally:
-            # The store may have done what it has not answered.
+            # The store may have done it without answering.
             if request.operation in _CHANGES_THE_PROFILE:
                 self._profiles.forget(request.bucket)
         if request.operation is Operation.DELETE_BUCKET and reply.status < 300:
             with after_the_effect("noted"):
                 await bypasses.forget_bucket(self._database, request.bucket)
-        self._observe(BucketAdministered(call.principal.name, request.operation, request.bucket, reply.status))
-        await call.answer.passed(reply.status, reply.headers, reply.body)
+        self._observe(BucketAdministered(exchange.principal.name, request.operation, request.bucket, reply.status))
+        await exchange.response.passed(reply.status, reply.headers, reply.body)
 
     async def send(
         self, method: str, raw_path: str, query: str, headers: list[tuple[str, str]], content: bytes
-    ) -> Reply:
-        """Ask the store, and have its answer whatever it is, unless it is about the gateway."""
+    ) -> StoreReply:
+        """Send the request, and return the store's answer, unless it is about the gateway."""
         answer, reply = await self._upstream.exchange(
             method, raw_path, query, headers, content, signed_at=await self._database.now()
         )
@@ -87,13 +87,13 @@ class Administration:
         if reply is None:
             raise OutcomeUnknown("The object store does not answer. The bucket may have been changed.")
         if isinstance(answer, Rejected):
-            refusal = refusal_of_store(answer)
+            refusal = store_refusal(answer)
             if refusal.status != reply.status:
                 raise refusal
         return reply
 
-    async def _clear(self, bucket: str, reply: Reply) -> bool:
-        """Whether a bucket that cannot be deleted held nothing but tombstones, and is now without them.
+    async def _clear(self, bucket: str, reply: StoreReply) -> bool:
+        """Return whether a bucket that cannot be deleted held nothing but tombstones, and is now without them.
 
         Raises ``StoreError`` BucketNotEmpty where tombstones have to stay for now.
         """
@@ -106,8 +106,7 @@ class Administration:
             raise StoreError(
                 "BucketNotEmpty",
                 409,
-                "The bucket you tried to delete is not empty: what stands for deleted objects has to stay for now, "
-                "because a late request may be waiting for their absence. Delete the bucket later: it takes a day at "
-                "most.",
+                "The bucket you tried to delete is not empty: it has tombstones of deleted objects. They have to stay "
+                "while a late request may be waiting for absence. Delete the bucket later, after a day at most.",
             )
         return True

@@ -1,58 +1,63 @@
-"""The object plane: S3 requests come in here. Proven, classified, and handed to whoever is in charge of them."""
+"""An S3 request, stage by stage: address, authenticate, parse, authorise, dispatch, respond.
+
+Form uploads and preflights leave after the first stage: a form is signed in its fields, a preflight is never signed.
+The last two stages belong to the handler of the operation. A handler of writes goes through the stages of
+``writes/fenced_write.py``; ``protocol/generator.py`` decides what happens in Postgres and in the store.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
 from gateway.admission import Admission
 from gateway.auth import sigv4
-from gateway.auth.principal import SecretOf
-from gateway.auth.sigv4 import RequestHead
+from gateway.auth.principal import Principal, SecretOf
+from gateway.auth.sigv4 import RequestHead, VerifiedSignature
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.intent import Duplicates
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.http.body import Bodies, ClientGone
 from gateway.http.head import Head
-from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper
 from gateway.objects.bucket_administration import Administration
-from gateway.objects.call import Call
-from gateway.objects.credential_scope import ReadScope
+from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.list_objects import Listings
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator
-from gateway.objects.protocol.effects import Barred, NotDone, Refused
-from gateway.objects.reads import Reads
+from gateway.objects.protocol.effects import Barred, FenceRefused, NotDone
+from gateway.objects.reads import Reads, ReadScope
 from gateway.objects.resource_rules import Resources
-from gateway.objects.responses import Answer
 from gateway.objects.run.runner import Runner
 from gateway.objects.s3 import addressing
-from gateway.objects.s3.addressing import bucket_of_host
-from gateway.objects.s3.operations import Kind, Operation
-from gateway.objects.s3.request import classify
+from gateway.objects.s3.operations import Operation, OperationKind
+from gateway.objects.s3.request import S3Request, classify
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.amend import Amendments
 from gateway.objects.writes.copy import Copies, Sources
 from gateway.objects.writes.delete import Deletes
-from gateway.objects.writes.fenced_write import Writes, unavailable
-from gateway.objects.writes.form import Forms
+from gateway.objects.writes.fenced_write import FencedWrites, unavailable
+from gateway.objects.writes.form import FormUploads
 from gateway.objects.writes.multipart_upload import Uploads
 from gateway.objects.writes.put import Puts
 from gateway.observe.events import Observe
 from gateway.record.audit import Audit
 from gateway.record.capture import NOTHING, Capture
 
+Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an operator decides about the object plane.
+    """The operator's settings for the object plane.
 
     ``domains``: hosts under which a bucket may be a label of its own. In bytes: ``max_body`` of one request,
-    ``threshold`` up to which a body is put from memory. ``pending_wait`` in seconds. ``capture``: what is kept of the
-    payloads of refused writes. ``duplicates``: what a write does where a request that is over may arrive again.
+    ``threshold`` up to which a body is put from memory. ``pending_wait`` in seconds. ``capture``: what the record keeps
+    of the payloads of refused writes. ``duplicates``: what a write does where a finished request may arrive again.
     """
 
     domains: tuple[str, ...]
@@ -81,39 +86,94 @@ class ObjectPlane:
         bodies: Bodies,
     ) -> None:
         """``clock`` judges the age of signatures."""
-        self._bodies, memory = bodies, bodies.memory
-        self._secret_of = secret_of
-        self._clock = clock
-        self._settings = settings
+        self._bodies, self._secret_of, self._clock, self._settings = bodies, secret_of, clock, settings
         self._runner = Runner(
             database, upstream, profiles, observe, settings.pending_wait, resources, settings.duplicates
         )
-        threshold = settings.threshold
+        scan = BypassScan(database, upstream, resources, observe)
+        self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe, scan)
+        self._scope = ReadScope(resources, profiles)
+        self._reads = Reads(upstream)
+        self._listings = Listings(database, upstream)
+        self._administration = Administration(database, upstream, profiles, self._listings, self.sweeper, observe)
         audit = Audit(database, observe, "objects")
-        writes = Writes(database, profiles, resources, self._runner, audit, admission, observe)
-        sources = Sources(upstream)
-        puts = Puts(database, upstream, writes, memory, threshold)
+        writes = FencedWrites(database, profiles, resources, self._runner, audit, admission, observe)
+        puts = Puts(database, upstream, writes, bodies.memory, settings.threshold)
+        self._forms = FormUploads(writes, puts, secret_of, clock, settings.max_body, settings.capture)
+        self._handlers = {**self._listing_handlers(), **self._write_handlers(database, upstream, writes, puts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = ResponseWriter(scope, send)
+        try:
+            await self._serve(scope, receive, response)
+        except GatewayError as error:
+            await response.error(error)
+        except ClientGone:
+            # Until the server has noticed the disconnect itself, it takes a missing answer for a fault of the app.
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+    async def _serve(self, scope: Scope, receive: Receive, response: ResponseWriter) -> None:
+        """Address the request, and dispatch it: a form, a preflight, or a request that is signed in its head."""
+        head, body = Head.of(scope), self._bodies.of(scope, receive)
+        signed = RequestHead(head.method, head.raw_path, head.query_string, head.headers)
+        host_bucket = addressing.bucket_of_host(head.headers, self._settings.domains)
+        try:
+            form_bucket = self._forms.bucket(signed, host_bucket) if head.method == "POST" else None
+            if form_bucket is not None:
+                await self._forms.post(form_bucket, scope, head, body, response, hosted=host_bucket is not None)
+            elif head.method == "OPTIONS":
+                await self._reads.preflight(signed, host_bucket, response)
+            else:
+                signature = self._authenticate(signed, scope)
+                request = classify(head.method, head.raw_path, head.query_string, head.headers, host_bucket)
+                await self._authorise(request, signature.principal)
+                settings, hosted = self._settings, host_bucket is not None
+                exchange = Exchange(
+                    scope, head, body, response, request, signature, settings.max_body, hosted, settings.capture
+                )
+                await self._handler(request.operation)(exchange)
+        finally:
+            body.release()
+
+    def _authenticate(self, head: RequestHead, scope: Scope) -> VerifiedSignature:
+        """Verify the signature of the head, and name its caller to the log."""
+        signature = sigv4.verify(head, self._secret_of, self._clock())
+        scope["state"]["caller"] = signature.principal.name
+        return signature
+
+    async def _authorise(self, request: S3Request, principal: Principal) -> None:
+        """Hold a read by fenced credentials against their grant. Each handler checks the rights of its own writes."""
+        if principal.grant is not None:
+            await self._scope.check(request, principal.grant)
+
+    def _handler(self, operation: Operation) -> Handler:
+        """Return the handler of an operation. Only an operation that is known to change nothing may lack one."""
+        if operation.kind is OperationKind.READ:
+            return self._handlers.get(operation, self._reads.read)
+        if operation.kind is OperationKind.ADMINISTRATION:
+            return self._administration.administer
+        return self._handlers[operation]
+
+    def _listing_handlers(self) -> Mapping[Operation, Handler]:
+        """Return the handlers of the reads that do not pass through as they are."""
+        return {
+            Operation.LIST_OBJECTS: self._listings.list_objects,
+            Operation.LIST_OBJECTS_V2: self._listings.list_objects,
+            Operation.LIST_OBJECT_VERSIONS: self._listings.list_versions,
+            Operation.LIST_MULTIPART_UPLOADS: self._listings.list_uploads,
+        }
+
+    def _write_handlers(
+        self, database: Database, upstream: Upstream, writes: FencedWrites, puts: Puts
+    ) -> Mapping[Operation, Handler]:
+        """Return the handlers of fenced writes, and of the uploads that stage them."""
+        sources, memory, threshold = Sources(upstream), self._bodies.memory, self._settings.threshold
         uploads = Uploads(database, upstream, writes, sources, memory, threshold)
         copies = Copies(database, upstream, writes, puts, sources, memory, threshold)
         amendments = Amendments(upstream, writes)
         deletes = Deletes(writes, amendments)
-        self._forms = Forms(
-            writes,
-            puts,
-            secret_of,
-            clock,
-            domains=settings.domains,
-            max_body=settings.max_body,
-            bodies=bodies,
-            capture=settings.capture,
-        )
-        self._reads = Reads(upstream)
-        self._scope = ReadScope(resources, profiles)
-        patrol = Patrol(database, upstream, resources, observe)
-        self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe, patrol)
-        listings = Listings(database, upstream)
-        self._administration = Administration(database, upstream, profiles, listings, self.sweeper, observe)
-        self._handlers: Mapping[Operation, Callable[[Call], Awaitable[None]]] = {
+        return {
             Operation.PUT_OBJECT: puts.put,
             Operation.POST_OBJECT: self._forms.refuse,
             Operation.COPY_OBJECT: copies.copy,
@@ -124,64 +184,16 @@ class ObjectPlane:
             Operation.UPLOAD_PART_COPY: uploads.part_copy,
             Operation.ABORT_MULTIPART_UPLOAD: uploads.abort,
             Operation.COMPLETE_MULTIPART_UPLOAD: uploads.complete,
-            Operation.LIST_OBJECTS: listings.list_objects,
-            Operation.LIST_OBJECTS_V2: listings.list_objects,
-            Operation.LIST_OBJECT_VERSIONS: listings.list_versions,
-            Operation.LIST_MULTIPART_UPLOADS: listings.list_uploads,
             **{operation: amendments.amend for operation in Operation if operation.amends},
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = Answer(scope, send)
-        try:
-            sent = Head.of(scope)
-            head = RequestHead(sent.method, sent.raw_path, sent.query_string, sent.headers)
-            form = self._forms.bucket(head)
-            if form is not None:
-                await self._forms.post(form, scope, receive, answer)
-            elif head.method == "OPTIONS":
-                place = addressing.read(head.raw_path, bucket_of_host(head.headers, self._settings.domains))
-                await self._reads.preflight(head, *place, answer)
-            else:
-                await self._serve(head, scope, receive, answer)
-        except GatewayError as error:
-            await answer.error(error)
-        except ClientGone:
-            # The server takes an answer that is not there for our mistake, until it has heard of that itself.
-            while (await receive())["type"] != "http.disconnect":
-                pass
-
-    async def _serve(self, head: RequestHead, scope: Scope, receive: Receive, answer: Answer) -> None:
-        """A request that is signed in its head."""
-        signature = sigv4.verify(head, self._secret_of, self._clock())
-        scope["state"]["caller"] = signature.principal.name
-        request = classify(head.method, head.raw_path, head.query_string, head.headers, self._settings.domains)
-        await self._scope.check(request, signature.principal.grant)
-        settings, hosted = self._settings, bucket_of_host(head.headers, self._settings.domains) is not None
-        body = self._bodies.of(scope, receive)
-        call = Call(
-            scope, Head.of(scope), body, answer, request, signature, settings.max_body, hosted, settings.capture
-        )
-        try:
-            await self._handler(request.operation)(call)
-        finally:
-            body.release()
-
     async def barrier(self, resource: str, presented: Presented, caller: str) -> tuple[Decision, Fence]:
-        """Raise the fence of a resource and settle what older holders have under way in the store.
+        """Raise the fence of a resource, and settle what older holders have under way in the store.
 
-        Returns what the fence says; nothing is recorded here. Raises ``Unavailable`` while something is unsettled.
+        Return what the fence says; nothing is recorded here. Raises ``Unavailable`` while something is unsettled.
         """
         outcome = await self._runner.run(generator.barrier(resource, presented, caller))
-        if isinstance(outcome, Barred | Refused):
+        if isinstance(outcome, Barred | FenceRefused):
             return outcome.decision, outcome.fence
         assert isinstance(outcome, NotDone)
         raise unavailable(outcome, f"The barrier does not stand yet: {outcome.reason}.")
-
-    def _handler(self, operation: Operation) -> Callable[[Call], Awaitable[None]]:
-        """Whoever is in charge. Only what is known to change nothing may pass without one of its own."""
-        if operation.kind is Kind.READ and operation not in self._handlers:
-            return self._reads.read
-        if operation.kind is Kind.ADMINISTRATION:
-            return self._administration.administer
-        return self._handlers[operation]

@@ -1,20 +1,29 @@
-"""Reads pass through, as they came. A tombstone is absence."""
+"""Reads: they pass through to the store. A tombstone is absence.
+
+Fenced credentials read keys whose resources their grant covers, and list nothing else. ``ReadScope`` checks each of
+their requests before the gateway asks the store, and refuses every read that no rule here allows. A caller without a
+grant reads what the gateway's own keys can read.
+"""
 
 from urllib.parse import quote
 
+from gateway.auth.principal import Grant
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import StoreError
-from gateway.objects.call import Call
-from gateway.objects.responses import Answer
-from gateway.objects.s3.answers import Rejected, of_write
-from gateway.objects.s3.operations import Operation
+from gateway.fencing.resource import covers, includes, overlap
+from gateway.objects.exchange import Exchange, ResponseWriter, is_tombstone
+from gateway.objects.probe.probe import Profiles
+from gateway.objects.resource_rules import Resources
+from gateway.objects.s3 import addressing, bucket_profile
+from gateway.objects.s3.answers import Rejected, of_write, store_refusal
+from gateway.objects.s3.bucket_profile import KEYS
+from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store.client import Response
+from gateway.objects.store.client import StoreResponse
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import refusal_of_store
 
-# What goes with an object, and is asked for beside it: of a tombstone there is none.
-_BESIDE = frozenset(
+# Operations that read what belongs to an object beside its bytes. A tombstone has nothing of the kind.
+_BESIDE_BYTES = frozenset(
     {
         Operation.GET_OBJECT_ACL,
         Operation.GET_OBJECT_ANNOTATION,
@@ -30,36 +39,35 @@ _PREFLIGHT = frozenset({"origin", "access-control-request-headers", "access-cont
 
 
 class Reads:
-    """Everything that is asked of the store and changes nothing there, but for listings of objects and uploads."""
+    """All reads but listings of objects and uploads."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
-    async def read(self, call: Call) -> None:
+    async def read(self, exchange: Exchange) -> None:
         """Pass one read through."""
-        request = call.request
-        if request.operation in _BESIDE:
+        request = exchange.request
+        if request.operation in _BESIDE_BYTES:
             await self._refuse_tombstone(request)
         method = "HEAD" if request.operation in (Operation.HEAD_BUCKET, Operation.HEAD_OBJECT) else "GET"
         response = await self._upstream.send(method, request.raw_path, request.query, request.headers)
-        await refuse_what_is_about_us(response)
-        await call.answer.stream(request, response, hosted=call.hosted)
+        await raise_gateway_fault(response)
+        await exchange.response.stream(request, response, hosted=exchange.hosted)
 
-    async def preflight(self, head: RequestHead, bucket: str, key: str, answer: Answer) -> None:
-        """What a browser asks ahead of a page's request: whether the bucket's CORS rules allow that. Never signed."""
-        asked = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in head.headers]
-        headers = [pair for pair in asked if pair[0] in _PREFLIGHT]
+    async def preflight(self, head: RequestHead, host_bucket: str | None, response: ResponseWriter) -> None:
+        """Ask the store whether the bucket's CORS rules allow a page's request. A preflight is never signed."""
+        bucket, key = addressing.read(head.raw_path, host_bucket)
+        given = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in head.headers]
+        headers = [pair for pair in given if pair[0] in _PREFLIGHT]
         path = f"/{bucket}/{quote(key, safe='/')}" if key else f"/{bucket}"
-        response = await self._upstream.send("OPTIONS", path, headers=headers)
-        async with response:
-            body = await response.read()
-        await answer.passed(response.status, response.headers, body)
+        async with await self._upstream.send("OPTIONS", path, headers=headers) as answer:
+            body = await answer.read()
+        await response.passed(answer.status, answer.headers, body)
 
     async def _refuse_tombstone(self, request: S3Request) -> None:
         version = request.parameter("versionId")
         query = "" if version is None else request.query
-        response = await self._upstream.send("HEAD", request.raw_path, _only_version(query))
-        async with response:
+        async with await self._upstream.send("HEAD", request.raw_path, _only_version(query)) as response:
             if is_tombstone(response):
                 raise StoreError("NoSuchKey", 404, "The specified key does not exist.")
 
@@ -68,15 +76,91 @@ def _only_version(query: str) -> str:
     return "&".join(pair for pair in query.split("&") if pair.startswith("versionId="))
 
 
-def is_tombstone(response: Response) -> bool:
-    """Whether an answer is about what stands for a deleted object."""
-    return response.header("x-amz-meta-fencing-tombstone") == "true"
+async def raise_gateway_fault(response: StoreResponse) -> None:
+    """Raise the error for an answer that may be about the gateway: its signature, or the address of the store.
 
-
-async def refuse_what_is_about_us(response: Response) -> None:
-    """An answer may be about the gateway: its signature, or the address it asks at. The client must not see that."""
+    The client must not see such an answer as if it were about its own request.
+    """
     if response.status in (400, 403) or (300 <= response.status < 400 and response.status != 304):
         async with response:
             rejected = of_write(response.status, None, await response.read())
         assert isinstance(rejected, Rejected)
-        raise refusal_of_store(rejected)
+        raise store_refusal(rejected)
+
+
+_LISTINGS = frozenset(
+    {
+        Operation.LIST_MULTIPART_UPLOADS,
+        Operation.LIST_OBJECTS,
+        Operation.LIST_OBJECTS_V2,
+        Operation.LIST_OBJECT_VERSIONS,
+    }
+)
+# Clients ask for these before they write. They tell no more than that the bucket exists, and its location.
+_ABOUT_A_BUCKET = frozenset({Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION})
+
+
+class ReadScope:
+    """Holds reads by fenced credentials against their grant."""
+
+    def __init__(self, resources: Resources, profiles: Profiles) -> None:
+        self._resources = resources
+        self._profiles = profiles
+
+    async def check(self, request: S3Request, grant: Grant) -> None:
+        """Raise ``StoreError`` AccessDenied for a read beyond the grant, or for a copy from beyond it."""
+        if grant.reads_everything:
+            return
+        if request.source is not None:
+            await self._check_key(grant, request.source.bucket, request.source.key)
+        operation = request.operation
+        if operation.kind is not OperationKind.READ:
+            return
+        if operation.level is Level.OBJECT:
+            await self._check_key(grant, request.bucket, request.key)
+        elif operation in _LISTINGS:
+            await self._check_listing(grant, request.bucket, request.parameter("prefix") or "")
+        elif operation not in _ABOUT_A_BUCKET or not self._has_a_key_in(grant, request.bucket):
+            raise _denied(grant, f"{operation} is about more than that")
+
+    async def _check_key(self, grant: Grant, bucket: str, key: str) -> None:
+        resource = self._resources.target(bucket, key).resource
+        if not any(covers(pattern, resource) for pattern in grant.readable):
+            raise _denied(grant, f"this key belongs to {resource}")
+        await self._check_spelling(grant, bucket, key)
+
+    async def _check_listing(self, grant: Grant, bucket: str, prefix: str) -> None:
+        for pattern in self._resources.below(bucket, prefix):
+            if not any(includes(readable, pattern) for readable in grant.readable):
+                raise _denied(
+                    grant,
+                    f"the prefix {prefix[:200]!a} may show keys of {pattern}. List with a longer prefix that ends in a "
+                    "slash",
+                )
+        if prefix:
+            await self._check_spelling(grant, bucket, prefix.removesuffix("/"))
+
+    async def _check_spelling(self, grant: Grant, bucket: str, key: str) -> None:
+        """Refuse a key that the store may take for another one, whose resource is not checked here."""
+        if bucket_profile.mistakable(key, KEYS) is None:
+            return
+        try:
+            profile = await self._profiles.of(bucket)
+        except StoreError as error:
+            reason = f"whether the store of bucket {bucket} keeps {key[:200]!a} apart from others cannot be tried"
+            raise _denied(grant, reason) from error
+        if bucket_profile.mistakable(key, profile.confused) is not None:
+            raise _denied(grant, f"the store of bucket {bucket} may take {key[:200]!a} for another key")
+
+    def _has_a_key_in(self, grant: Grant, bucket: str) -> bool:
+        below = list(self._resources.below(bucket, ""))
+        return any(overlap(readable, pattern) for readable in grant.readable for pattern in below)
+
+
+def _denied(grant: Grant, reason: str) -> StoreError:
+    return StoreError(
+        "AccessDenied",
+        403,
+        f"These fenced credentials read what {', '.join(grant.readable)} covers, and {reason}. Ask for credentials "
+        'with a wider "read" where their user needs more.',
+    )

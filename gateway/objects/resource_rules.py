@@ -11,16 +11,16 @@ from gateway.fencing.rules import Equal, Mode
 
 DEFAULT_TEMPLATE = "s3/{bucket}/{key}"
 DEFAULT_RULE = "s3"
-"""What stands on record for a rule, where none is about the key. A pattern always has a slash."""
+"""The rule on record of a key that no rule is about. A pattern always has a slash."""
 
 _FIELD = re.compile(r"\{([^{}/]+)\}")
-# Characters that no name has: they stand for an unknown value, and for the unknown end of a key.
+# No name has these characters. They stand for an unknown value, and for the unknown end of a key.
 _ANY, _REST = "\0", "\1"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What a write to one key is fenced by. ``rule``: the pattern of the rule that says so."""
+class ObjectTarget:
+    """The fence of writes to one key. ``rule``: the pattern of the rule that says so."""
 
     resource: str
     mode: Mode
@@ -29,7 +29,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class KeyRule:
     """Keys that match a pattern, and how they map to resources. ``mode`` and ``equal`` None: the general setting."""
 
     pattern: re.Pattern[str]
@@ -43,8 +43,9 @@ class Rule:
     def compile(
         cls, match: str, resource: str | None = None, mode: Mode | None = None, equal: Equal | None = None
     ) -> Self:
-        """Read a rule: ``match`` is over ``bucket/key``, where ``{name}`` is one segment that is not empty, ``*`` any
-        one segment, and a last ``**`` all the rest. Raises ``ConfigurationError``.
+        """Read a rule. ``match`` is over ``bucket/key``. Raises ``ConfigurationError``.
+
+        In it ``{name}`` is one segment that is not empty, ``*`` any one segment, and a last ``**`` all the rest.
         """
         pattern, fields = _pattern(match)
         template = Template.parse(DEFAULT_TEMPLATE if resource is None else resource)
@@ -56,7 +57,10 @@ class Rule:
         return cls(pattern, fields, template, mode, equal, match)
 
     def resource(self, bucket: str, key: str) -> str | None:
-        """The resource of a key, None where the rule is not about it. ``ResourceMalformed`` if its name is too long."""
+        """Return the resource of a key, None where the rule is not about it.
+
+        Raises ``ResourceMalformed`` if its name is too long.
+        """
         match = self.pattern.fullmatch(f"{bucket}/{key}")
         if match is None:
             return None
@@ -65,7 +69,7 @@ class Rule:
     def below(self, bucket: str, prefix: str) -> tuple[str, bool] | None:
         """Return a pattern that covers the resources of the keys below a prefix that the rule is about.
 
-        And whether it is about all keys below the prefix. None where it is about none of them.
+        The second value says whether it is about all keys below the prefix. None where it is about none of them.
         """
         segments, (*whole, begun) = self.match.split("/"), (bucket, *prefix.split("/"))
         open_ended = segments[-1] == "**"
@@ -100,7 +104,9 @@ def _name(template: Template, bucket: str, key: str, values: dict[str, str]) -> 
 
 
 def _below(template: Template, bucket: str, prefix: str, escaped: Mapping[str, str]) -> str:
-    """A pattern for the names of all keys below a prefix. ``escaped`` has the values of the fields, or ``_ANY``."""
+    """Return a pattern for the names of all keys below a prefix. ``escaped`` has the values of the fields, or
+    ``_ANY``.
+    """
     values = {**escaped, "bucket": escape(bucket), "key": escape_path(prefix) + _REST}
     text = template.literals[0]
     for field, literal in zip(template.fields, template.literals[1:], strict=True):
@@ -115,7 +121,7 @@ def _below(template: Template, bucket: str, prefix: str, escaped: Mapping[str, s
 
 
 def _pattern(match: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
-    """A pattern as a regular expression with one group for each of its fields."""
+    """Return a pattern as a regular expression with one group for each of its fields."""
     segments, fields, parts = match.split("/"), [], []
     if len(segments) < 2 or not segments[0] or segments[0] == "**":
         raise ConfigurationError(f"object rule {match!r}: must be a bucket, a slash and a pattern for keys")
@@ -138,17 +144,19 @@ def _pattern(match: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
 
 
 class Resources:
-    """All object rules, in their order: the first that matches decides. ``mode`` and ``equal`` hold in general."""
+    """All object rules, in their order: the first match decides. ``mode`` and ``equal`` hold in general."""
 
-    def __init__(self, rules: Iterable[Rule] = (), *, mode: Mode = Mode.ENFORCE, equal: Equal = Equal.ACCEPT) -> None:
+    def __init__(
+        self, rules: Iterable[KeyRule] = (), *, mode: Mode = Mode.ENFORCE, equal: Equal = Equal.ACCEPT
+    ) -> None:
         self._rules = tuple(rules)
         self._default = Template.parse(DEFAULT_TEMPLATE)
         self._mode, self._equal = mode, equal
 
-    def target(self, bucket: str, key: str, named: str | None = None) -> Target:
-        """What fences ``key``. ``named`` is what Fencing-Resource says, in canonical form; it can only say the same.
+    def target(self, bucket: str, key: str, named: str | None = None) -> ObjectTarget:
+        """Return what fences ``key``. ``named`` is the value of Fencing-Resource, in canonical form.
 
-        Raises ``ResourceMismatch`` where it says something else, ``ResourceMalformed`` where the name gets too long.
+        Raises ``ResourceMismatch`` where it names another resource, ``ResourceMalformed`` where the name gets too long.
         """
         target = self._derived(bucket, key)
         if named not in (None, target.resource):
@@ -170,9 +178,9 @@ class Resources:
                     return
         yield _below(self._default, bucket, prefix, {})
 
-    def _derived(self, bucket: str, key: str) -> Target:
+    def _derived(self, bucket: str, key: str) -> ObjectTarget:
         for rule in self._rules:
             resource = rule.resource(bucket, key)
             if resource is not None:
-                return Target(resource, rule.mode or self._mode, rule.equal or self._equal, rule.match)
-        return Target(_name(self._default, bucket, key, {}), self._mode, self._equal)
+                return ObjectTarget(resource, rule.mode or self._mode, rule.equal or self._equal, rule.match)
+        return ObjectTarget(_name(self._default, bucket, key, {}), self._mode, self._equal)

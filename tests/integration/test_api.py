@@ -17,7 +17,7 @@ from gateway.observe.events import ServiceUnreachable, WriteRefused
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.running import API_KEY, Events, config, running
 from tests.waiting import PATIENCE
 

@@ -20,7 +20,7 @@ from gateway.observe.events import ignore
 from gateway.observe.telemetry import Telemetry
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import connect
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.running import config
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -5,7 +5,7 @@ import httpx
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import staged
+from tests.integration.objects.object_gateway import staged
 from tests.waiting import PATIENCE
 
 

@@ -36,18 +36,18 @@ from gateway.objects.protocol.effects import (
     Delete,
     Deleted,
     Entomb,
+    FenceRefused,
     Finish,
     Forbid,
-    Form,
     GiveUp,
-    Head,
+    Look,
     NotDone,
-    Outcome,
     Put,
     RaiseFence,
-    Refused,
     Stored,
     StoreRefused,
+    UploadForm,
+    WriteOutcome,
 )
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Unknown, WriteAnswer
 from tests.model.memory import Content, Fences, Objects, etag
@@ -149,7 +149,7 @@ class Done:
     operation: Operation
     write_id: UUID
     mark: UUID
-    outcome: Outcome
+    outcome: WriteOutcome
 
 
 Local: TypeAlias = Any
@@ -274,7 +274,7 @@ class Explorer:
 
     def _start(self) -> World:
         contents = tuple(
-            (key, Content(data, Form.PLAIN, "before", tombstone=key in self._scope.tombstones))
+            (key, Content(data, UploadForm.PLAIN, "before", tombstone=key in self._scope.tombstones))
             for key, data in self._scope.objects
         )
         clients = tuple(self._intern(client, ()) for client in range(len(self._scope.clients)))
@@ -396,7 +396,7 @@ class Explorer:
     def _answer(self, effect: Any, shared: Shared) -> tuple[Any, Shared]:
         if isinstance(effect, Done):
             return None, self._acknowledge(shared, effect)
-        if isinstance(effect, Head):
+        if isinstance(effect, Look):
             return self._objects(shared).head(effect.key), shared
         if isinstance(effect, GiveUp):
             assert effect.intent.upload_id is not None
@@ -460,7 +460,7 @@ class Explorer:
         content: Content | None = None
         match effect:
             case Complete(write):
-                content = Content(self._operation(write).data, Form.MULTIPART, str(write.mark))
+                content = Content(self._operation(write).data, UploadForm.MULTIPART, str(write.mark))
             case Put(write, form):
                 operation = self._operation(write)
                 content = Content(operation.data, form, str(write.write_id))
@@ -470,7 +470,7 @@ class Explorer:
                 found = objects.get(key)
                 if found is None or found.etag != tag:
                     return NotSent("the object has changed")
-                forms = tuple(Candidate(form, etag(found.data, form)) for form in Form)
+                forms = tuple(Candidate(form, etag(found.data, form)) for form in UploadForm)
                 other = generator.choose(forms, forbidden | spent | {tag}) or generator.choose(forms, forbidden | {tag})
                 if other is None:
                     return NotSent("no form is left")
@@ -583,7 +583,7 @@ class Explorer:
                     self._hold("P3", mark not in shared.reverted, "a write was acknowledged that a bump had undone")
                     shared = replace(shared, stored=shared.stored | {mark})
                 return replace(shared, acknowledged=max(shared.acknowledged, Token(0, done.operation.token)))
-            case Refused() | ConditionFailed() | StoreRefused() | NotDone():
+            case FenceRefused() | ConditionFailed() | StoreRefused() | NotDone():
                 self._hold("P3", name not in shared.written, "a write was refused that has taken effect")
                 return replace(shared, refused=shared.refused | {name})
         return shared
@@ -644,12 +644,12 @@ def _script(client: int, scope: Scope) -> Script:
         write_id = _write_id(client, index)
         presented = Presented(Token(0, operation.token))
         write = Announcement(RESOURCE, BUCKET, operation.key, write_id, presented, "explorer")
-        outcome: Outcome
+        outcome: WriteOutcome
         if operation.kind == "put":
-            forms = tuple(Candidate(form, etag(operation.data, form)) for form in Form)
+            forms = tuple(Candidate(form, etag(operation.data, form)) for form in UploadForm)
             outcome = yield from generator.put(write, forms)
         elif operation.kind == "complete":
-            of_parts = etag(operation.data, Form.MULTIPART)
+            of_parts = etag(operation.data, UploadForm.MULTIPART)
             mark = _mark(client, index, operation)
             outcome = yield from generator.complete(
                 replace(write, mark=mark), str(mark), of_parts, conditional=scope.conditional_complete
@@ -686,7 +686,7 @@ def _tombstone(owner: Announcement | Intent, *, own_id: bool) -> Content:
     """A tombstone with bytes of its own. One that settles an intent is the settler's write, not the settled one's."""
     settles = own_id and isinstance(owner, Intent)
     name = f"settler of {owner.write_id}" if settles else str(owner.write_id)
-    return Content(f"tombstone by {name}", Form.PLAIN, name, tombstone=True)
+    return Content(f"tombstone by {name}", UploadForm.PLAIN, name, tombstone=True)
 
 
 def _label(effect: Any) -> str:

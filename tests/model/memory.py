@@ -11,7 +11,7 @@ from typing import TypeAlias
 from gateway.fencing.intent import ABSENCE, Announcement, Begun, Forbidden, Intent, KnownObject, Raised, Spent
 from gateway.fencing.rules import Decision, Equal, Fence, Mode, Presented, decide
 from gateway.fencing.token import Token
-from gateway.objects.protocol.effects import Form
+from gateway.objects.protocol.effects import UploadForm
 from gateway.objects.s3.answers import Applied, Found, Missing, NotApplied
 
 # Time decides nothing in the protocol, so it stands still here.
@@ -126,7 +126,7 @@ class Content:
     """An object: its bytes (by name), the form they were uploaded in, and whose write put them there."""
 
     data: str
-    form: Form
+    form: UploadForm
     write_id: str
     tombstone: bool = False
 
@@ -135,7 +135,7 @@ class Content:
         return f"{self.data}/{self.form}"
 
 
-def etag(data: str, form: Form) -> str:
+def etag(data: str, form: UploadForm) -> str:
     """The ETag these bytes have in this form."""
     return Content(data, form, "").etag
 

@@ -21,9 +21,9 @@ from gateway.objects.protocol.effects import (
     Entomb,
     Finish,
     Forbid,
-    Form,
-    Head,
+    Look,
     Steps,
+    UploadForm,
 )
 from gateway.objects.s3.answers import Applied, Found, WriteAnswer
 from tests.model.explorer import BrokenPromise, Explorer, Scope, Weakness, amend, barrier, complete, delete, put, sweep
@@ -177,14 +177,14 @@ def test_waiting_covers_what_is_tolerated_by_default(scope: Scope, promise: str,
 
 def settle_without_bump(intent: Intent) -> Steps[bool]:
     yield Forbid(intent)
-    yield Head(intent.bucket, intent.key)
+    yield Look(intent.bucket, intent.key)
     yield Abandon(intent)
     return True
 
 
 def settle_and_forbid_last(intent: Intent) -> Steps[bool]:
     for _ in range(generator.ATTEMPTS):
-        state = yield Head(intent.bucket, intent.key)
+        state = yield Look(intent.bucket, intent.key)
         if getattr(state, "etag", None) != intent.expected:
             yield Forbid(intent)
             yield Abandon(intent)
@@ -205,7 +205,7 @@ def settle_by_forgetting(intent: Intent) -> Steps[bool]:
 
 
 def recognise_by_write_id_alone(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[Any]:
-    state = yield Head(write.bucket, write.key)
+    state = yield Look(write.bucket, write.key)
     if isinstance(state, Found) and state.write_id == str(write.write_id):
         return (yield from generator._finish(write, begun, Applied(state.etag), tombstone=state.tombstone))
     return None
@@ -289,7 +289,7 @@ def test_the_explorer_sees_what_settling_owes(
     report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
 
 
-def best_though_it_is_there(candidates: tuple[Candidate, ...], begun: Begun) -> Form | None:
+def best_though_it_is_there(candidates: tuple[Candidate, ...], begun: Begun) -> UploadForm | None:
     return generator.choose(candidates, begun.forbidden | {spent.etag for spent in begun.spent})
 
 

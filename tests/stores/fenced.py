@@ -17,8 +17,8 @@ from gateway.config.stores import ObjectStore
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import escape_path
-from gateway.objects.background.bypass_scan import Patrol
-from gateway.objects.resource_rules import Resources, Rule
+from gateway.objects.background.bypass_scan import BypassScan
+from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import SweepFailed
 from tests.databases import fresh_database
@@ -53,8 +53,8 @@ class Fenced:
         events, database = Events(), Database(self.dsn)
         try:
             async with Upstream(self.settings) as upstream:
-                rules = Resources([Rule.compile(f"{self.bucket}/{LONG}**", LONG_NAMED)])
-                found = await Patrol(database, upstream, rules, events, page).round(10_000)
+                rules = Resources([KeyRule.compile(f"{self.bucket}/{LONG}**", LONG_NAMED)])
+                found = await BypassScan(database, upstream, rules, events, page).round(10_000)
         finally:
             await database.close()
         failed = [event.error for event in events if isinstance(event, SweepFailed)]

@@ -40,12 +40,14 @@ TABLE: dict[str, str] = {
     # The object plane.
     "objects.s3": "fencing",
     "objects.protocol": "fencing objects.s3",
-    "objects.body": "fencing auth http record objects.s3",
+    "objects.body": "fencing auth http record",
     "objects.store": "auth config observe objects.s3",
     "objects.probe": "objects.s3 objects.store",
     "objects.run": "fencing db observe objects.protocol objects.s3 objects.store objects.probe objects.resource_rules",
-    "objects.writes": "fencing admission auth http db observe record objects",
-    "objects.background": "fencing db observe objects",
+    "objects.writes": "fencing admission auth http db observe record objects.exchange objects.reads objects.body "
+    "objects.protocol objects.s3 objects.store objects.probe objects.run objects.resource_rules",
+    "objects.background": "fencing db observe objects.protocol objects.s3 objects.store objects.probe objects.run "
+    "objects.resource_rules",
     "objects": "fencing admission auth http db observe record objects",
     # The other parts of a gateway.
     "leases": "fencing background batching db observe",
@@ -69,7 +71,7 @@ TABLE: dict[str, str] = {
 # Outside library -> the modules and folders that may import it.
 LIBRARIES: dict[str, str] = {
     "aiobotocore": "client.s3",
-    "aiohttp": "objects.store",
+    "aiohttp": "objects.store.client",
     "alembic": "db.migrations",
     "anyio": "client",
     "asyncpg": "db demo.demonstration",
@@ -91,16 +93,16 @@ LIBRARIES: dict[str, str] = {
     "psycopg": "client.postgres",
     "pydantic": "api config http.problems http.raw_routes",
     "pydantic_settings": "config",
-    "python_multipart": "objects.body.form_parser",
+    "python_multipart": "objects.body.form",
     "redis": "client.redis",
     "rich": "commands demo",
     "sqlalchemy": "tables.sql",
-    "starlette": "api app http objects observe tables web",
+    "starlette": "api app http objects.exchange objects.pipeline objects.writes.form observe tables web",
     "structlog": "observe.logs",
     "typer": "cli commands",
     "uvicorn": "http.connection serving",
     "werkzeug": "demo.embedded",
-    "yarl": "objects.store",
+    "yarl": "objects.store.client",
 }
 
 # Folders and modules that do no I/O and read no clock and no environment.
@@ -108,7 +110,7 @@ PURE = (
     "errors text fencing timeline http.head http.origins "
     "auth.canonical auth.claims auth.credentials auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
-    "objects.body.checksums objects.body.decoder objects.body.form_fields objects.body.form_parser "
+    "objects.body.checksums objects.body.chunked objects.probe.judgement "
     "observe.events observe.instruments "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
     "client.errors web.words"

@@ -1,7 +1,8 @@
-"""Compares what is remembered of objects with what the store lists, bucket by bucket, and finds what went round us.
+"""Compare the remembered state of objects with the store's listings, bucket by bucket, and find writes that bypassed
+the gateway.
 
-A round is some pages of listings; the next one goes on where it ended, whoever makes it. A key is asked for by itself
-only where the listing says something else than is remembered: that may be a write under way, a listing that is behind,
+A round is some pages of listings. The next round goes on where it ended, in whichever gateway. The scan asks for a key
+itself only where the listing differs from what is remembered. That may be a write under way, a listing that is behind,
 or a store whose listings have other ETags than its objects.
 """
 
@@ -18,8 +19,8 @@ from gateway.objects.resource_rules import Resources
 from gateway.objects.run.bypass_check import etag_of, evidence
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.answers import Found, Unknown, unquoted
-from gateway.objects.s3.listing_pages import Entry
-from gateway.objects.store.exchange import query_of
+from gateway.objects.s3.listing_pages import ListingEntry
+from gateway.objects.store.client import query_of
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, Observe, SweepFailed
 
@@ -36,14 +37,14 @@ _SPACE, _BEFORE_SURROGATES, _AFTER_SURROGATES = 0x20, 0xD7FF, 0xE000
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A page of the store's: its objects by their keys. ``last``: the key it ends with, None where nothing follows."""
+    """A page of the store's listing: its objects by their keys. ``last``: the key it ends with, None at the end."""
 
-    objects: dict[str, Entry]
+    objects: dict[str, ListingEntry]
     last: str | None
 
 
-class Patrol:
-    """Goes round all buckets of one store."""
+class BypassScan:
+    """Scans all buckets of one store."""
 
     def __init__(
         self, database: Database, upstream: Upstream, resources: Resources, observe: Observe, page: int = PAGE
@@ -55,9 +56,9 @@ class Patrol:
         self._page = page
 
     async def round(self, pages: int = MOST_PAGES) -> int:
-        """Compare up to so many pages; how many bypasses that has found. Raises ``GatewayError``.
+        """Compare up to so many pages, and return how many bypasses that has found. Raises ``GatewayError``.
 
-        A bucket that cannot be listed is an event, and keeps nobody from the next.
+        A bucket that cannot be listed is an event. The scan goes on with the next one.
         """
         started, found = await self._database.now(), 0
         await bypasses.find_buckets(self._database)
@@ -66,14 +67,16 @@ class Patrol:
             try:
                 while pages > 0 and beat is not None:
                     pages -= 1
-                    findings, beat = await self._walked(beat)
+                    findings, beat = await self._scan_page(beat)
                     found += findings
             except GatewayError as error:
                 self._observe(SweepFailed(bucket, error.message))
         return found
 
-    async def _walked(self, beat: Beat) -> tuple[int, Beat | None]:
-        """Compare one page of a bucket; how many bypasses, and where to go on, None at the end of the bucket."""
+    async def _scan_page(self, beat: Beat) -> tuple[int, Beat | None]:
+        """Compare one page of a bucket. Return how many bypasses it has, and where to go on; None at the
+        bucket's end.
+        """
         rows = await bypasses.remembered(self._database, beat, self._page)
         listed = await self._listed(beat, rows) if rows else _Listed({}, None)
         ends = [rows[-1].key] if len(rows) == self._page else []
@@ -83,8 +86,8 @@ class Patrol:
         elif listed.last is not None:
             ends.append(listed.last)
         end = min(ends, default=None)
-        walked = [row for row in rows if end is None or row.key <= end]
-        found = 0 if listed is None else await self._compared(beat.bucket, walked, listed)
+        scanned = [row for row in rows if end is None or row.key <= end]
+        found = 0 if listed is None else await self._compared(beat.bucket, scanned, listed)
         await bypasses.go_on(self._database, beat, end or "")
         return found, None if end is None else Beat(beat.bucket, end)
 
@@ -106,14 +109,14 @@ class Patrol:
         suspects = [row for row in rows if row.witnessed and row.key not in fits and row not in outdated]
         gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def examined(row: Remembered) -> bool:
+        async def examine(row: Remembered) -> bool:
             async with gate:
-                return await self._examined(bucket, row, listed.objects.get(row.key))
+                return await self._examine(bucket, row, listed.objects.get(row.key))
 
-        return sum(await asyncio.gather(*(examined(row) for row in suspects)))
+        return sum(await asyncio.gather(*(examine(row) for row in suspects)))
 
-    async def _examined(self, bucket: str, row: Remembered, entry: Entry | None) -> bool:
-        """Ask for the key itself, and record what is there if it still is not what is remembered."""
+    async def _examine(self, bucket: str, row: Remembered, entry: ListingEntry | None) -> bool:
+        """Ask for the key itself, and record what is there if it still differs from what is remembered."""
         state = await self._upstream.head(bucket, quote(row.key, safe="/"))
         if isinstance(state, Unknown) or etag_of(state) == row.etag or (isinstance(state, Found) and state.tombstone):
             return False
@@ -125,7 +128,7 @@ class Patrol:
         return reason is not None
 
     async def _listed(self, beat: Beat, rows: Sequence[Remembered]) -> _Listed | None:
-        """The page of the store that begins with the first of these keys; None where there is no such bucket."""
+        """Return the page of the store that begins with the first of these keys; None where there is no such bucket."""
         after = max(beat.after, _just_before(rows[0].key))
         query = query_of(
             {
@@ -158,12 +161,12 @@ class Patrol:
             return None
 
 
-def _etag(entry: Entry | None) -> str | None:
+def _etag(entry: ListingEntry | None) -> str | None:
     return None if entry is None else unquoted(entry.text("ETag").strip())
 
 
-def _owner(entry: Entry | None) -> str | None:
-    """Whoever the store says owns the object."""
+def _owner(entry: ListingEntry | None) -> str | None:
+    """Return the owner of the object, as the store names it."""
     if entry is None:
         return None
     names = {xml.local(field): field.text for child in entry.element if xml.local(child) == "Owner" for field in child}
@@ -171,7 +174,9 @@ def _owner(entry: Entry | None) -> str | None:
 
 
 def _just_before(key: str) -> str:
-    """What sorts right before a key, so that a listing after it begins with the key: '' if there is nothing."""
+    """Return a key that sorts right before another, so that a listing after it begins with that key: '' if there is
+    none.
+    """
     head, last = key[:-1], ord(key[-1])
     if last <= _SPACE:
         return head

@@ -1,8 +1,8 @@
-"""Clears away what is left behind: tombstones nobody needs any more, uploads of gateways that are gone, old intents.
-And has the patrol make its round (``patrol.py``).
+"""Clear away what is left behind: tombstones that may go, uploads of gateways that are gone, old intents. Then run the
+bypass scan.
 
-Nothing depends on it but room, and listings that need no second look. Each gateway sweeps; that several do at once does
-no harm, because each tombstone is a fenced delete of its own and the rest can be done twice.
+Only room depends on it, and listings that need no second look. Each gateway sweeps. Several may sweep at once: each
+tombstone is a fenced delete of its own, and the rest can be done twice.
 """
 
 import asyncio
@@ -22,33 +22,33 @@ from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.intent import Announcement, Duplicates, Intent
 from gateway.fencing.record import SWEEPER
 from gateway.fencing.rules import Mode
-from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator, settling
 from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
-from gateway.objects.run.runner import Amendment, Payload, Runner, path_of
+from gateway.objects.run.runner import Amendment, OperationPayload, Runner, path_of
+from gateway.objects.s3.answers import store_refusal
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import refusal_of_store
 from gateway.observe.events import Observe, SweepFailed, TombstoneSwept, UploadSwept
 
 LEFT_BEHIND = timedelta(minutes=15)
-"""An upload of the gateway's own that nobody has touched for so long belongs to nobody any more."""
-FORSAKEN = timedelta(hours=1)
-"""A mutation that was announced so long ago is dead: twice as long as the longest signature and its margin."""
+"""An upload of the gateway's own that has not been touched for so long is left behind."""
+DEAD_AFTER = timedelta(hours=1)
+"""A mutation announced so long ago is dead: this is twice the longest signature and its margin."""
 
 _BATCH = 100
 _MOST_BATCHES = 10
 _CONDITIONS = 5000
 _AT_A_TIME = 8
 _GRACE = 5.0  # seconds
-_UNCONDITIONAL = Payload(amendment=Amendment("DELETE"))
+_UNCONDITIONAL = OperationPayload(amendment=Amendment("DELETE"))
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one round has cleared away, and how many bypasses it has found."""
+    """The number of things that one round has cleared away, and of the bypasses it has found."""
 
     tombstones: int = 0
     uploads: int = 0
@@ -58,7 +58,7 @@ class Swept:
 
 
 class Sweeper:
-    """Sweeps all buckets of one store, or one."""
+    """Sweeps all buckets of one store, or one bucket."""
 
     def __init__(
         self,
@@ -67,21 +67,21 @@ class Sweeper:
         profiles: Profiles,
         runner: Runner,
         observe: Observe,
-        patrol: Patrol | None = None,
+        scan: BypassScan | None = None,
     ) -> None:
         self._database = database
         self._upstream = upstream
         self._profiles = profiles
         self._runner = runner
         self._observe = observe
-        self._patrol = patrol
+        self._scan = scan
         self._stopping = asyncio.Event()
 
     @asynccontextmanager
-    async def at_work(self, interval: float) -> AsyncIterator[None]:
-        """Sweep in the background, each ``interval`` seconds; 0: not at all. What goes wrong is an event.
+    async def running(self, interval: float) -> AsyncIterator[None]:
+        """Sweep in the background, each ``interval`` seconds; 0: not at all. A failure is an event.
 
-        What is under way then gets some seconds to end by itself: an intent that is cut off would hold up writers.
+        At the end, work under way gets some seconds to finish: an intent that is cut off would hold up writers.
         """
         if not interval:
             yield
@@ -101,28 +101,28 @@ class Sweeper:
                 async with asyncio.timeout(interval):
                     await self._stopping.wait()
             except TimeoutError:
-                await self._sweep_whatever_happens()
+                await self._sweep_safely()
 
-    async def _sweep_whatever_happens(self) -> None:
+    async def _sweep_safely(self) -> None:
         try:
             await self.sweep()
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+        except Exception as error:  # noqa: BLE001 - a fault of one round must not end the others, nor the gateway
             self._observe(SweepFailed("everything", type(error).__name__))
 
     async def sweep(self) -> Swept:
-        """One round. Does what it can: nothing that goes wrong with one thing keeps it from the next."""
+        """Run one round. A failure of one part does not keep it from the next."""
         return Swept(
             await self._counted("tombstones", self.sweep_tombstones()),
             await self._counted("uploads", self._sweep_uploads()),
             await self._counted("intents", self._sweep_intents()),
             await self._counted("conditions", self._forget_conditions()),
-            0 if self._patrol is None else await self._counted("bypasses", self._patrol.round()),
+            0 if self._scan is None else await self._counted("bypasses", self._scan.round()),
         )
 
     async def sweep_tombstones(self, bucket: str | None = None) -> int:
-        """Remove the tombstones that may go, up to a thousand; how many have. Raises ``GatewayError``.
+        """Remove the tombstones that may go, up to a thousand, and return how many. Raises ``GatewayError``.
 
-        ``bucket``: of that one only, which is to be deleted.
+        ``bucket``: sweep that one only, which is to be deleted.
         """
         waits = self._runner.duplicates is Duplicates.WAIT
         sweep = partial(self._sweep_tombstone, doomed=bucket is not None)
@@ -130,7 +130,7 @@ class Sweeper:
         swept = 0
         for _ in range(_MOST_BATCHES):
             graves = await intents.claimed_tombstones(self._database, _BATCH, store_time, started, bucket, waits=waits)
-            swept += await self._each(graves, sweep, lambda grave: f"{grave.bucket}/{grave.key}")
+            swept += await self._sweep_each(graves, sweep, lambda grave: f"{grave.bucket}/{grave.key}")
             if len(graves) < _BATCH:
                 break
         return swept
@@ -139,28 +139,28 @@ class Sweeper:
         conditional = await self._deletes_conditionally(grave.bucket)
         waits = self._runner.duplicates is Duplicates.WAIT
         if conditional is None or (waits and not conditional and not doomed):
-            return False  # nothing but time stops a delete without a condition, if it arrives again
+            return False  # a delete without a condition may arrive twice, and only time stops it
         # No token: it counts as the fence's own, so every newer holder settles it like any older write.
         write = Announcement(
             grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=SWEEPER, mode=Mode.OBSERVE
         )
         steps = generator.sweep(write, conditional_delete=conditional)
-        outcome = await self._runner.run(steps, Payload() if conditional else _UNCONDITIONAL)
+        outcome = await self._runner.run(steps, OperationPayload() if conditional else _UNCONDITIONAL)
         match outcome:
-            case Deleted(applied=None):  # there was none
+            case Deleted(applied=None):  # there was no tombstone
                 return False
             case Deleted():
                 self._observe(TombstoneSwept(grave.resource, grave.bucket, grave.key))
                 return True
             case StoreRefused(rejected):
-                raise refusal_of_store(rejected)
+                raise store_refusal(rejected)
             case Uncertain(reason) | NotDone(reason):
                 raise Unavailable(reason)
             case _:
                 raise AssertionError(outcome)
 
     async def _deletes_conditionally(self, bucket: str) -> bool | None:
-        """None where nothing can be deleted safely."""
+        """Return whether the bucket's deletes are conditional; None where nothing can be deleted safely."""
         try:
             profile = await self._profiles.of(bucket)
         except StoreError as error:
@@ -172,7 +172,9 @@ class Sweeper:
     async def _sweep_uploads(self) -> int:
         await uploads.forget_completed(self._database)
         left = await uploads.left_behind(self._database, LEFT_BEHIND.total_seconds(), _BATCH)
-        return await self._each(left, self._sweep_upload, lambda upload: f"{upload.place.bucket}/{upload.place.key}")
+        return await self._sweep_each(
+            left, self._sweep_upload, lambda upload: f"{upload.place.bucket}/{upload.place.key}"
+        )
 
     async def _sweep_upload(self, upload: Upload) -> bool:
         place = upload.place
@@ -180,7 +182,7 @@ class Sweeper:
             place.bucket, path_of(place.key), place.upload_id, signed_at=await self._database.now()
         )
         if not gone:
-            await uploads.touched(self._database, place)  # others have their turn before it is tried again
+            await uploads.touched(self._database, place)  # the sweeper tries the other uploads before this one again
             raise Unavailable("The store still has the upload, or does not say.")
         await uploads.closed(self._database, place)
         self._observe(UploadSwept(place.bucket, place.key, place.upload_id))
@@ -189,14 +191,14 @@ class Sweeper:
     async def _sweep_intents(self) -> int:
         now = await self._database.now()
         pending = await intents.all_pending(self._database, _BATCH)
-        old = [intent for intent in pending if now - intent.signed_at > FORSAKEN]
-        return await self._each(old, self._sweep_intent, lambda intent: f"{intent.bucket}/{intent.key}")
+        old = [intent for intent in pending if now - intent.signed_at > DEAD_AFTER]
+        return await self._sweep_each(old, self._sweep_intent, lambda intent: f"{intent.bucket}/{intent.key}")
 
     async def _sweep_intent(self, intent: Intent) -> bool:
         return await self._runner.run(settling.settle_by_the_clock(intent))
 
     async def _forget_conditions(self) -> int:
-        """Forget what requests were conditioned on whose signatures are dead."""
+        """Forget the conditions of requests whose signatures are dead."""
         store_time = self._upstream.store_time
         forgotten = 0
         while store_time is not None and not self._stopping.is_set():
@@ -207,7 +209,7 @@ class Sweeper:
         return forgotten
 
     async def _store_time(self) -> datetime | None:
-        """The store's own clock, for what may be forgotten."""
+        """Return the store's own clock, which decides what may be forgotten."""
         async with await self._upstream.send("GET", "/"):
             pass
         return self._upstream.store_time
@@ -219,10 +221,10 @@ class Sweeper:
             self._observe(SweepFailed(what, error.message))
             return 0
 
-    async def _each(
+    async def _sweep_each(
         self, items: Iterable[Item], sweep: Callable[[Item], Awaitable[bool]], name: Callable[[Item], str]
     ) -> int:
-        """How many of them are swept. One that fails is an event."""
+        """Sweep each item, and return how many were swept. A failure is an event."""
         gate = asyncio.Semaphore(_AT_A_TIME)
 
         async def one(item: Item) -> bool:

@@ -1,4 +1,4 @@
-"""What a client declares its body to hash to, in a header or in the trailer, and whether that is true."""
+"""The hashes that a client declares for its body, in a header or in the trailer, and whether they are true."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ from awscrt import checksums as crt  # type: ignore[import-untyped]  # awscrt sh
 from gateway.errors import StoreError
 
 _PREFIX = "x-amz-checksum-"
-_TOLD = {"x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"}
+_NAMED = {"x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm"}
 
 
 class _Hash(Protocol):
@@ -55,7 +55,7 @@ _FACTORIES: dict[Algorithm, Callable[[], _Hash]] = {
     Algorithm.CRC32: partial(_Crc, crt.crc32, 4),
     Algorithm.CRC32C: partial(_Crc, crt.crc32c, 4),
     Algorithm.CRC64NVME: partial(_Crc, crt.crc64nvme, 8),
-    # As checksums they guard against accidents; the security of the hop does not rest on them.
+    # As checksums they guard against accidents. The security of the connection does not depend on them.
     Algorithm.SHA1: partial(hashlib.sha1, usedforsecurity=False),
     Algorithm.SHA256: hashlib.sha256,
 }
@@ -63,7 +63,7 @@ _FACTORIES: dict[Algorithm, Callable[[], _Hash]] = {
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a request's head says about its body's checksums.
+    """The checksums of the body that a request's head declares.
 
     ``digest`` is None where the value of ``algorithm`` comes in the trailer; ``content_md5`` is that header's.
     """
@@ -80,7 +80,9 @@ class Declared:
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """What the head alone declares, as headers. The store can check it too, before the body is proven here."""
+        """The checksums of the head alone, as headers. The store can check them too, before the gateway has the
+        proof.
+        """
         content_md5 = () if self.content_md5 is None else (("content-md5", _encoded(self.content_md5)),)
         if self.algorithm is None or self.digest is None:
             return content_md5
@@ -89,9 +91,9 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is true of a verified body: its size in bytes, and the checksum headers that may be sent on with it.
+    """The facts of a verified body: its size in bytes, and the checksum headers that may be sent on with it.
 
-    MD5 and SHA-256 are in hex; None where nobody had asked for them.
+    MD5 and SHA-256 are in hex, None where they were not requested.
     """
 
     size: int
@@ -123,13 +125,13 @@ def declared(headers: Mapping[str, str]) -> Declared:
     """
     md5 = headers.get("content-md5")
     content_md5 = None if md5 is None else _decoded("content-md5", md5, 16, "InvalidDigest")
-    in_header = [name for name in headers if name.startswith(_PREFIX) and name not in _TOLD]
+    in_header = [name for name in headers if name.startswith(_PREFIX) and name not in _NAMED]
     in_trailer = [name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",") if name.strip()]
     named = in_header + in_trailer
     if len(named) > 1:
         raise StoreError("InvalidRequest", 400, "Expecting a single x-amz-checksum- header or trailer.")
     algorithm = _algorithm(named[0]) if named else None
-    _check_told(headers, algorithm)
+    _check_named(headers, algorithm)
     if algorithm is None or in_trailer:
         return Declared(algorithm, None, content_md5)
     return Declared(algorithm, _value(algorithm, headers[algorithm.header]), content_md5)
@@ -144,9 +146,9 @@ def _algorithm(name: str) -> Algorithm:
         raise StoreError("NotImplemented", 501, f"The checksum {name[:64]!a} is not implemented.") from None
 
 
-def _check_told(headers: Mapping[str, str], algorithm: Algorithm | None) -> None:
-    """An algorithm that is named without its checksum would leave the client believing in a check nobody makes."""
-    for name in _TOLD & headers.keys():
+def _check_named(headers: Mapping[str, str], algorithm: Algorithm | None) -> None:
+    """Refuse an algorithm that is named without its checksum: the client would rely on a check that is not made."""
+    for name in _NAMED & headers.keys():
         if algorithm is None or headers[name].lower() != algorithm.value:
             raise StoreError(
                 "InvalidRequest", 400, f"{name} is there, but no x-amz-checksum- header or trailer of that algorithm."
@@ -176,8 +178,8 @@ class Verification:
     """Hashes a body as it arrives and compares with what was declared.
 
     ``signed_sha256`` (hex) is the hash of the body that its signature covers, if it covers it. ``md5`` and ``sha256``
-    ask for these digests. Beyond them only what has to be compared is computed: hashing costs processor time.
-    It is done where the bytes arrive: a piece takes 0.1 ms at the most, and handing it to a thread would take as long.
+    request these digests. Hashing costs processor time, so no other digest is computed unless it is to be compared. The
+    work is done on the event loop: a piece takes 0.1 ms at the most, and a thread switch takes as long.
     """
 
     def __init__(

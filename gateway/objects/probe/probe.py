@@ -1,7 +1,8 @@
-"""Finds out what a bucket does with conditions and keys, before the first fenced write to it. Writes to its own keys.
+"""Find out what a bucket does with conditions and keys, before the first fenced write to it. Writes to its own keys.
 
-One by one and concurrently: a store that checks first and writes later honours every condition as long as requests come
-one at a time. A success proves little, so races are run several times; one failure is enough.
+The probe tries conditions one by one and concurrently. A store that checks first and writes later honours every
+condition as long as requests come one at a time. A success proves little, so races are run several times; one failure
+is enough.
 """
 
 import asyncio
@@ -12,19 +13,12 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.objects.probe.scratch_keys import PREFIX, Scratch, Upload, Written, conclusive
+from gateway.objects.probe import judgement
+from gateway.objects.probe.judgement import Contender, Etags, Observation
+from gateway.objects.probe.scratch_keys import PREFIX, ScratchKeys, ScratchUpload, ScratchWrite, conclusive
 from gateway.objects.s3 import bucket_profile
 from gateway.objects.s3.answers import Applied, Found, NotApplied, Rejected, WriteAnswer
-from gateway.objects.s3.bucket_profile import (
-    COMPLETE_CONDITIONS,
-    DELETE_CONDITION,
-    Contender,
-    Etags,
-    Probe,
-    Profile,
-    Seen,
-)
-from gateway.objects.s3.key_spellings import SPELLINGS
+from gateway.objects.s3.bucket_profile import COMPLETE_CONDITIONS, DELETE_CONDITION, SPELLINGS, Probe, Profile
 from gateway.objects.store.operations import Upstream
 
 __all__ = ["PREFIX", "Profiles", "SignedAt", "probe"]
@@ -39,22 +33,22 @@ _UPLOADS = 3
 _DELETES = 3
 _TIME_LIMIT = 60.0
 
-# Half of the writers in a race send this much, so that a store that checks before the body arrives is found out: the
-# small ones are through while the large ones, checked long ago, are still coming in.
+# Half of the writers in a race send this much. A store that checks before the body arrives fails then: the small bodies
+# are through while the large ones, checked long ago, are still arriving.
 _LARGE = 256 * 1024
 _BODY = b"the same bytes, several times\n"
 _WRONG = "00000000000000000000000000000000"
 
-Entry: TypeAlias = Callable[[], Coroutine[Any, Any, Contender]]
+Racer: TypeAlias = Callable[[], Coroutine[Any, Any, Contender]]
 
 
 async def probe(upstream: Upstream, bucket: str, signed_at: SignedAt) -> Profile:
     """Try the bucket out, which takes about 150 small requests, and remove everything again.
 
-    Raises ``StoreError`` where the store does not let the gateway write there (NoSuchBucket, AccessDenied), and
-    ``Unavailable`` where it does not answer clearly: then nothing is known, and it must be tried again.
+    Raises ``StoreError`` where the store does not let the gateway write there (NoSuchBucket, AccessDenied). Raises
+    ``Unavailable`` where it does not answer clearly: nothing is known then, and the probe has to be tried again.
     """
-    scratch = Scratch(upstream, bucket, await signed_at())
+    scratch = ScratchKeys(upstream, bucket, await signed_at())
     try:
         async with asyncio.timeout(_TIME_LIMIT):
             return await _Examination(scratch).run()
@@ -68,7 +62,7 @@ class Profiles:
     """The profiles of the buckets written to, each probed once in the life of the process."""
 
     def __init__(self, upstream: Upstream, signed_at: SignedAt, distrust: Collection[str] = ()) -> None:
-        """``distrust``: conditions that are not relied on whatever is seen of them; ``complete``, ``delete``."""
+        """``distrust``: conditions not to rely on, whatever the probe saw of them; ``complete``, ``delete``."""
         self._distrust = distrust
         self._upstream = upstream
         self._signed_at = signed_at
@@ -76,7 +70,8 @@ class Profiles:
         self._under_way: dict[str, asyncio.Future[GatewayError | None]] = {}
 
     async def of(self, bucket: str) -> Profile:
-        """The bucket's profile. Probes it if nobody has, waits if somebody does; what is inconclusive is not kept.
+        """Return the bucket's profile. Probe it first, or wait for a probe under way. An inconclusive result is not
+        kept.
 
         Raises what ``probe`` raises.
         """
@@ -90,7 +85,7 @@ class Profiles:
         return known
 
     def forget(self, bucket: str) -> None:
-        """The bucket may do something else from now on: probe it again before the next write."""
+        """Probe the bucket again before the next write: it may do something else from now on."""
         self._known.pop(bucket, None)
 
     @property
@@ -110,31 +105,31 @@ class Profiles:
             failure = error
             raise
         finally:
-            # None without a profile: whoever probed has gone away, and one of those who wait takes over.
+            # None without a profile: the request that probed was cancelled, and a waiting one takes over.
             del self._under_way[bucket]
             under_way.set_result(failure)
 
 
 class _Examination:
-    """One probe under way: what was seen so far."""
+    """One probe under way, with its observations so far."""
 
-    def __init__(self, scratch: Scratch) -> None:
+    def __init__(self, scratch: ScratchKeys) -> None:
         self._scratch = scratch
-        self._seen: list[Seen] = []
+        self._seen: list[Observation] = []
         self._plain: list[str] = []
         self._multipart: list[str] = []
 
     async def run(self) -> Profile:
-        """Everything, but not what cannot pass any more."""
+        """Run all probes, except those that cannot pass any more."""
         await self._try_puts()
         await self._try_absence()
-        if self._good(bucket_profile.PUT_CONDITIONS):
+        if self._passing(bucket_profile.PUT_CONDITIONS):
             await self._race_puts()
-        if self._good(bucket_profile.PUT_CONDITIONS):
+        if self._passing(bucket_profile.PUT_CONDITIONS):
             await self._try_completions()
             await self._try_deletes()
             await self._try_spellings()
-        return bucket_profile.conclude(self._seen, self._etags())
+        return judgement.conclude(self._seen, self._etags())
 
     async def _try_puts(self) -> None:
         name = "put"
@@ -147,27 +142,29 @@ class _Examination:
         if second.etag is None:
             return
         state = await self._scratch.head(name)
-        self._seen.append(bucket_profile.of_reading(state, second.etag, second.write_id))
+        self._seen.append(judgement.of_reading(state, second.etag, second.write_id))
         await self._put(Probe.PUT_IF_MATCH, name, _WRONG, "If-Match with another ETag", holds=False)
-        self._seen.append(bucket_profile.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
+        self._seen.append(judgement.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
 
-    async def _rewrite(self, name: str, etag: str) -> Written:
-        """If-Match with the right ETag, as RFC 9110 has it; some releases of Ceph know it without quotes only."""
+    async def _rewrite(self, name: str, etag: str) -> ScratchWrite:
+        """Write with If-Match and the right ETag, in quotation marks as of RFC 9110. Some releases of Ceph need it
+        without.
+        """
         written = await self._scratch.put(name, _BODY, expected=etag)
         quoted = not isinstance(written.answer, NotApplied)
         if not quoted:
             self._scratch.drop_quotes()
             written = await self._scratch.put(name, _BODY, expected=etag)
         refused = None if quoted else "If-Match in quotation marks is refused with 412 although it holds"
-        self._seen.append(Seen(Probe.QUOTED_CONDITIONS, refused))
+        self._seen.append(Observation(Probe.QUOTED_CONDITIONS, refused))
         self._note(Probe.PUT_IF_MATCH, written, "If-Match", holds=True)
         return written
 
     async def _try_absence(self) -> None:
-        """Absence, before anything was there and after it was deleted: versioned buckets differ."""
+        """Try absence before an object was there, and after it was deleted: versioned buckets differ."""
         name = "absent"
         await self._put(Probe.PUT_IF_MATCH, name, _WRONG, "If-Match without an object", holds=False)
-        self._seen.append(bucket_profile.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), None))
+        self._seen.append(judgement.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), None))
         created = await self._scratch.put(name, _BODY, expected=None)
         if created.etag is not None and await self._scratch.remove(name):
             await self._put(Probe.PUT_IF_MATCH, name, created.etag, "If-Match on a deleted object", holds=False)
@@ -187,22 +184,22 @@ class _Examination:
             return
         self._multipart.append(created.etag)
         state = await self._scratch.head(name)
-        self._seen.append(bucket_profile.of_reading(state, created.etag, created.write_id))
+        self._seen.append(judgement.of_reading(state, created.etag, created.write_id))
         await self._complete(Probe.COMPLETE_IF_NONE_MATCH, name, None, "If-None-Match: * on an object", holds=False)
         standing = created
-        if self._good(frozenset({Probe.COMPLETE_IF_NONE_MATCH})):
+        if self._passing(frozenset({Probe.COMPLETE_IF_NONE_MATCH})):
             standing = await self._complete(Probe.COMPLETE_IF_MATCH, name, created.etag, "If-Match") or created
         await self._complete(Probe.COMPLETE_IF_MATCH, name, _WRONG, "If-Match with another ETag", holds=False)
-        if self._good(COMPLETE_CONDITIONS):
+        if self._passing(COMPLETE_CONDITIONS):
             state = await self._scratch.head(name)
-            self._seen.append(bucket_profile.of_state(Probe.COMPLETE_IF_MATCH, state, standing.write_id))
-        if self._good(COMPLETE_CONDITIONS):
+            self._seen.append(judgement.of_state(Probe.COMPLETE_IF_MATCH, state, standing.write_id))
+        if self._passing(COMPLETE_CONDITIONS):
             await self._race_completions(name)
 
     async def _race_completions(self, name: str) -> None:
         etag = await self._etag(name)
         uploads = [await self._scratch.start(name, _unique()) for _ in range(_UPLOADS)]
-        entries = [_completion(self._scratch, each, etag) for each in uploads if isinstance(each, Upload)]
+        entries = [_completion_racer(self._scratch, each, etag) for each in uploads if isinstance(each, ScratchUpload)]
         await self._race(Probe.COMPLETE_RACE, name, etag, [*entries, *self._writers(name, etag, _UPLOADS)])
 
     async def _try_deletes(self) -> None:
@@ -212,19 +209,15 @@ class _Examination:
             return
         self._plain.append(written.etag)
         answer = await self._scratch.delete(name, expected=_WRONG)
-        self._seen.append(
-            bucket_profile.of_trial(Probe.DELETE_IF_MATCH, "If-Match with another ETag", answer, holds=False)
-        )
-        if not self._good(DELETE_CONDITION):
+        self._seen.append(judgement.of_trial(Probe.DELETE_IF_MATCH, "If-Match with another ETag", answer, holds=False))
+        if not self._passing(DELETE_CONDITION):
             return
-        self._seen.append(
-            bucket_profile.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), written.write_id)
-        )
+        self._seen.append(judgement.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), written.write_id))
         for _ in range(_ROUNDS):
             await self._race_deletes(name, await self._etag(name))
         answer = await self._scratch.delete(name, expected=await self._etag(name))
-        self._seen.append(bucket_profile.of_trial(Probe.DELETE_IF_MATCH, "If-Match", answer, holds=True))
-        self._seen.append(bucket_profile.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), None))
+        self._seen.append(judgement.of_trial(Probe.DELETE_IF_MATCH, "If-Match", answer, holds=True))
+        self._seen.append(judgement.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), None))
 
     async def _race_deletes(self, name: str, etag: str) -> None:
         def delete() -> Coroutine[Any, Any, Contender]:
@@ -236,31 +229,31 @@ class _Examination:
         await self._race(Probe.DELETE_RACE, name, etag, [delete, put] * _DELETES)
 
     async def _try_spellings(self) -> None:
-        """Once more where an answer leaves it open, lest a store that stumbles be taken for one that cannot do it."""
-        first, open_ended = await self._spelled("first")
-        self._seen += (await self._spelled("second"))[0] if open_ended else first
+        """Try spellings, and again where an answer is open: a store with a moment of trouble must not pass for one that
+        confuses keys.
+        """
+        first, open_ended = await self._try_folder("first")
+        self._seen += (await self._try_folder("second"))[0] if open_ended else first
 
-    async def _spelled(self, folder: str) -> tuple[list[Seen], bool]:
-        """Keys in each spelling; whether something was answered that says nothing about them.
+    async def _try_folder(self, folder: str) -> tuple[list[Observation], bool]:
+        """Write keys in each spelling. Return the observations, and whether an answer says nothing about them.
 
         Raises ``Unavailable`` where the store does not take writes at present.
         """
         await self._scratch.put(f"{folder}/control", _BODY, expected=None)
         plain = await self._occupied((each.plain for each in SPELLINGS.values()), folder)
         others = await self._occupied((other for each in SPELLINGS.values() for other in each.others), folder)
-        undisturbed = {key for key in plain if await self._stands(key.format(f"{folder}/"), plain[key])}
-        seen: list[Seen] = []
+        undisturbed = {key for key in plain if await self._is_still_there(key.format(f"{folder}/"), plain[key])}
+        seen: list[Observation] = []
         for kind, each in SPELLINGS.items():
             answers = {other: others[other].answer for other in each.others}
             standing = plain[each.plain].answer
-            seen += bucket_profile.of_spelling(
-                kind, each.plain, standing, answers, undisturbed=each.plain in undisturbed
-            )
+            seen += judgement.of_spelling(kind, each.plain, standing, answers, undisturbed=each.plain in undisturbed)
         answered = [each.answer for each in (*plain.values(), *others.values())]
-        return seen, any(bucket_profile.says_nothing(each) for each in answered)
+        return seen, any(judgement.is_inconclusive(each) for each in answered)
 
-    async def _stands(self, name: str, put: Contender) -> bool:
-        """Whether what was put at a key is still there."""
+    async def _is_still_there(self, name: str, put: Contender) -> bool:
+        """Return whether the object that was put at a key is still there."""
         if not isinstance(put.answer, Applied):
             return False
         after = await self._scratch.head(name)
@@ -273,52 +266,52 @@ class _Examination:
 
     async def _put(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True
-    ) -> Written:
-        """A PutObject of the same bytes as ever."""
+    ) -> ScratchWrite:
+        """Put the usual bytes."""
         written = await self._scratch.put(name, _BODY, expected=expected)
         self._note(kind, written, condition, holds=holds)
         return written
 
-    def _note(self, kind: Probe, written: Written, condition: str, *, holds: bool) -> None:
-        self._seen.append(bucket_profile.of_trial(kind, condition, written.answer, holds=holds))
+    def _note(self, kind: Probe, written: ScratchWrite, condition: str, *, holds: bool) -> None:
+        self._seen.append(judgement.of_trial(kind, condition, written.answer, holds=holds))
         if written.etag is not None:
             self._plain.append(written.etag)
 
     async def _complete(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True
-    ) -> Written | None:
+    ) -> ScratchWrite | None:
         upload = await self._scratch.start(name, _BODY)
         if isinstance(upload, Rejected):
-            self._seen.append(bucket_profile.of_trial(kind, "A multipart upload", upload, holds=holds))
+            self._seen.append(judgement.of_trial(kind, "A multipart upload", upload, holds=holds))
             return None
         written = await self._scratch.complete(upload, expected=expected)
-        self._seen.append(bucket_profile.of_trial(kind, condition, written.answer, holds=holds))
+        self._seen.append(judgement.of_trial(kind, condition, written.answer, holds=holds))
         return written
 
-    async def _race(self, kind: Probe, name: str, before: str | None, entries: Sequence[Entry]) -> None:
+    async def _race(self, kind: Probe, name: str, before: str | None, entries: Sequence[Racer]) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(entry()) for entry in entries]
         contenders = [task.result() for task in tasks]
         for contender in contenders:
-            if not bucket_profile.lost_race(contender.answer):
+            if not judgement.lost_race(contender.answer):
                 conclusive(contender.answer)
-        self._seen.append(bucket_profile.of_race(kind, before, contenders, await self._scratch.head(name)))
+        self._seen.append(judgement.of_race(kind, before, contenders, await self._scratch.head(name)))
 
-    def _writers(self, name: str, expected: str | None, count: int = _WRITERS) -> list[Entry]:
-        """Writers of different bytes on one condition, those with the large bodies first."""
+    def _writers(self, name: str, expected: str | None, count: int = _WRITERS) -> list[Racer]:
+        """Return writers of different bytes on one condition, with the large bodies first."""
         bodies = [_unique().ljust(_LARGE if 2 * number < count else 0) for number in range(count)]
-        return [_putting(self._scratch, name, body, expected) for body in bodies]
+        return [_put_racer(self._scratch, name, body, expected) for body in bodies]
 
     async def _etag(self, name: str) -> str:
-        """The ETag that stands at the key; something is put there if nobody has won."""
+        """Return the ETag that stands at the key. If no contender has won, put an object there."""
         state = await self._scratch.head(name)
         if isinstance(state, Found):
             return state.etag
         written = await self._scratch.put(name, _BODY, expected=None)
         return written.etag or _WRONG
 
-    def _good(self, kinds: frozenset[Probe]) -> bool:
-        """Whether nothing has spoken against these yet."""
+    def _passing(self, kinds: frozenset[Probe]) -> bool:
+        """Return whether no observation speaks against these probes yet."""
         return not any(each.probe in kinds and each.complaint is not None for each in self._seen)
 
     def _etags(self) -> Etags:
@@ -328,19 +321,19 @@ class _Examination:
 
 
 def _check_admission(answer: WriteAnswer) -> None:
-    """501 is how a store says that it does not know conditions; any other refusal has nothing to do with them."""
+    """Raise the refusal of the first write, unless it is 501: that is how a store says that it knows no conditions."""
     if isinstance(answer, Rejected) and answer.status != 501:
         raise StoreError(answer.code, answer.status, answer.message)
 
 
 def _unique() -> bytes:
-    """Bytes of a contender's own: with another's, it would leave the ETag that the next one's condition is on."""
+    """Return bytes of a contender's own. With the same bytes it would leave the ETag of the next one's condition."""
     return f"{uuid4()}\n".encode()
 
 
-def _putting(scratch: Scratch, name: str, body: bytes, expected: str | None) -> Entry:
+def _put_racer(scratch: ScratchKeys, name: str, body: bytes, expected: str | None) -> Racer:
     return lambda: scratch.contend(name, body, expected=expected)
 
 
-def _completion(scratch: Scratch, upload: Upload, expected: str) -> Entry:
+def _completion_racer(scratch: ScratchKeys, upload: ScratchUpload, expected: str) -> Racer:
     return lambda: scratch.contend_upload(upload, expected=expected)

@@ -1,4 +1,6 @@
-"""The keys a probe may write to: its own, under one random prefix or a slash and that, removed again in the end."""
+"""The keys that a probe may write to: its own, below one random prefix, or a slash and that prefix. It removes them at
+the end.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,17 +10,17 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.objects.probe.judgement import Contender
 from gateway.objects.s3 import forwarded_headers, xml
 from gateway.objects.s3.answers import Applied, Found, Missing, NotSent, Rejected, Unknown, Uploaded, WriteAnswer
-from gateway.objects.s3.bucket_profile import Contender
-from gateway.objects.store.exchange import query_of
-from gateway.objects.store.multipart import WITHOUT_ETAG
-from gateway.objects.store.operations import Upstream
+from gateway.objects.s3.documents import Part
+from gateway.objects.store.client import query_of
+from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 
 PREFIX = ".fencing-gateway/probe/"
 
-# Some stores take one write a second for each key, and say so: R2 does.
-_PATIENCE = 3
+# Some stores accept one write a second for each key, and refuse others: R2 does.
+_ATTEMPTS = 3
 _PAUSE = 1.1
 _CLEARING = 10.0
 _MAX_LISTING = 4 * 1024 * 1024
@@ -26,7 +28,7 @@ _READ_ADVICE = "The gateway needs s3:GetObject and, to be told of absence, s3:Li
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ScratchWrite:
     """A write and the store's answer to it."""
 
     write_id: str
@@ -34,12 +36,12 @@ class Written:
 
     @property
     def etag(self) -> str | None:
-        """What the write left; None where it was not accepted."""
+        """The ETag that the write has left; None where it was not accepted."""
         return self.answer.etag if isinstance(self.answer, Applied) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class ScratchUpload:
     """A multipart upload of one part that only has to be completed."""
 
     key: str
@@ -48,8 +50,8 @@ class Upload:
     write_id: str
 
 
-class Scratch:
-    """One probe's place in a bucket. ``signed_at`` is the database's time; it signs everything the probe writes."""
+class ScratchKeys:
+    """The keys of one probe in a bucket. ``signed_at`` is the database's time; it signs every write of the probe."""
 
     def __init__(self, upstream: Upstream, bucket: str, signed_at: datetime) -> None:
         self._upstream = upstream
@@ -63,33 +65,34 @@ class Scratch:
         """Send If-Match to this bucket without quotation marks from now on."""
         self._upstream.drop_quotes(self._bucket)
 
-    async def put(self, name: str, body: bytes, *, expected: str | None) -> Written:
-        """A conditional PutObject. Raises ``Unavailable`` where the outcome is not known, ``StoreError`` where the
+    async def put(self, name: str, body: bytes, *, expected: str | None) -> ScratchWrite:
+        """Send a conditional PutObject. Raises ``Unavailable`` where the outcome is not known, ``StoreError`` where the
         gateway may not write to the bucket, or there is none.
         """
 
-        async def send() -> Written:
+        async def send() -> ScratchWrite:
             return await self._put(name, body, expected)
 
-        written = await _patiently(send)
+        written = await _with_retries(send)
         if isinstance(written.answer, Rejected) and written.answer.status in (401, 403, 404):
             raise StoreError(written.answer.code, written.answer.status, written.answer.message)
         return written
 
     async def contend(self, name: str, body: bytes, *, expected: str | None) -> Contender:
-        """A conditional PutObject in a race; its answer may be anything."""
+        """Send a conditional PutObject in a race; its answer may be anything."""
         written = await self._put(name, body, expected)
         return Contender(written.write_id, written.answer)
 
     async def occupy(self, template: str, folder: str) -> Contender:
-        """Put an empty object where there is none, at the key that ``template`` makes of the folder's name in place of
-        ``{}``; the answer may be anything. The key may be outside of ``PREFIX``, if by no more than a slash in front.
+        """Put an empty object where there is none; the answer may be anything.
+
+        ``template`` is the key, with ``{}`` for the folder. The key may be outside of ``PREFIX`` by a slash in front.
         """
         written = await self._put_at(_raw(template.format(f"{self._prefix}{folder}/")), b"", None)
         return Contender(written.write_id, written.answer)
 
-    async def start(self, name: str, body: bytes) -> Upload | Rejected:
-        """An upload with its part in place. Raises ``Unavailable``."""
+    async def start(self, name: str, body: bytes) -> ScratchUpload | Rejected:
+        """Open an upload and store its part. Raises ``Unavailable``."""
         key, write_id = self._key(name), uuid4().hex
         started = await self._upstream.create_multipart(
             self._bucket, key, _metadata(write_id), signed_at=self._signed_at
@@ -104,41 +107,43 @@ class Scratch:
         )
         if isinstance(part, NotSent | Unknown):
             raise _inconclusive(part.reason)
-        return Upload(key, started.upload_id, part.etag, write_id) if isinstance(part, Uploaded) else part
+        return ScratchUpload(key, started.upload_id, part.etag, write_id) if isinstance(part, Uploaded) else part
 
-    async def complete(self, upload: Upload, *, expected: str | None) -> Written:
-        """A conditional CompleteMultipartUpload. Raises ``Unavailable``."""
+    async def complete(self, upload: ScratchUpload, *, expected: str | None) -> ScratchWrite:
+        """Send a conditional CompleteMultipartUpload. Raises ``Unavailable``."""
 
-        async def send() -> Written:
-            return Written(upload.write_id, await self._complete(upload, expected))
+        async def send() -> ScratchWrite:
+            return ScratchWrite(upload.write_id, await self._complete(upload, expected))
 
-        return await _patiently(send)
+        return await _with_retries(send)
 
-    async def contend_upload(self, upload: Upload, *, expected: str | None) -> Contender:
-        """A conditional CompleteMultipartUpload in a race; its answer may be anything."""
+    async def contend_upload(self, upload: ScratchUpload, *, expected: str | None) -> Contender:
+        """Send a conditional CompleteMultipartUpload in a race; its answer may be anything."""
         return Contender(upload.write_id, await self._complete(upload, expected))
 
     async def delete(self, name: str, *, expected: str) -> WriteAnswer:
-        """A conditional DeleteObject. Raises ``Unavailable``."""
+        """Send a conditional DeleteObject. Raises ``Unavailable``."""
         return conclusive(await self._delete(name, expected))
 
     async def contend_delete(self, name: str, *, expected: str) -> Contender:
-        """A conditional DeleteObject in a race; its answer may be anything."""
+        """Send a conditional DeleteObject in a race; its answer may be anything."""
         return Contender(None, await self._delete(name, expected))
 
     async def head(self, name: str) -> Found | Missing:
-        """What stands at the key. Raises ``Unavailable`` where the store does not say."""
+        """Return the object at the key. Raises ``Unavailable`` where the store does not say."""
         state = await self._upstream.head(self._bucket, self._key(name))
         if isinstance(state, Unknown):
             raise _inconclusive(state.reason, _READ_ADVICE)
         return state
 
     async def remove(self, name: str) -> bool:
-        """Delete unconditionally, as nothing but a probe may. False where the store does not do it."""
+        """Delete without a condition, as only a probe may. Return False where the store does not do it."""
         return await self._remove(self._key(name))
 
     async def clear(self) -> None:
-        """Remove whatever the probe has written. What the store does not let go stays under ``PREFIX``, harmless."""
+        """Remove all that the probe has written. A key that the store keeps stays under ``PREFIX``, where it does no
+        harm.
+        """
         try:
             async with asyncio.timeout(_CLEARING), asyncio.TaskGroup() as group:
                 for key, upload_id in self._open:
@@ -152,7 +157,7 @@ class Scratch:
             return
 
     async def _clear_versions(self) -> None:
-        """In a versioned bucket all of it is still there, under a delete marker each."""
+        """Remove the versions: in a versioned bucket all of them are still there, below a delete marker each."""
         for prefix in (self._prefix, f"/{self._prefix}"):
             query = query_of({"versions": "", "prefix": prefix})
             async with await self._upstream.send("GET", f"/{self._bucket}", query) as response:
@@ -161,21 +166,26 @@ class Scratch:
                 for key, version_id in listed:
                     group.create_task(self._remove(_raw(key), query_of({"versionId": version_id})))
 
-    async def _put(self, name: str, body: bytes, expected: str | None) -> Written:
+    async def _put(self, name: str, body: bytes, expected: str | None) -> ScratchWrite:
         return await self._put_at(self._key(name), body, expected)
 
-    async def _put_at(self, key: str, body: bytes, expected: str | None) -> Written:
+    async def _put_at(self, key: str, body: bytes, expected: str | None) -> ScratchWrite:
         write_id = uuid4().hex
         self._written.add(key)
         answer = await self._upstream.put(
             self._bucket, key, body, _metadata(write_id), expected=expected, signed_at=self._signed_at
         )
-        return Written(write_id, answer)
+        return ScratchWrite(write_id, answer)
 
-    async def _complete(self, upload: Upload, expected: str | None) -> WriteAnswer:
+    async def _complete(self, upload: ScratchUpload, expected: str | None) -> WriteAnswer:
         self._written.add(upload.key)
         answer = await self._upstream.complete_multipart(
-            self._bucket, upload.key, upload.upload_id, [upload.part], expected=expected, signed_at=self._signed_at
+            self._bucket,
+            upload.key,
+            upload.upload_id,
+            [Part(1, upload.part)],
+            expected=expected,
+            signed_at=self._signed_at,
         )
         if answer == WITHOUT_ETAG:
             state = await self._upstream.head(self._bucket, upload.key)
@@ -202,20 +212,20 @@ class Scratch:
 
 
 def _raw(key: str) -> str:
-    """A key as it stands in a path."""
+    """Return a key as it stands in a path."""
     return quote(key, safe="/")
 
 
 def conclusive(answer: WriteAnswer) -> WriteAnswer:
-    """The answer, if it says what became of the write. Raises ``Unavailable``: a probe in the dark proves nothing."""
+    """Return the answer, if it tells the outcome of the write. Raises ``Unavailable``: such a probe proves nothing."""
     if isinstance(answer, Unknown | NotSent):
         raise _inconclusive(answer.reason)
     return answer
 
 
-async def _patiently(send: Callable[[], Awaitable[Written]]) -> Written:
-    """Send again what the store refuses for now because of the writes just before."""
-    for _ in range(_PATIENCE):
+async def _with_retries(send: Callable[[], Awaitable[ScratchWrite]]) -> ScratchWrite:
+    """Send a write again if the store refuses it because of the writes just before."""
+    for _ in range(_ATTEMPTS):
         written = await send()
         conclusive(written.answer)
         if not (isinstance(written.answer, Rejected) and written.answer.status == 429):

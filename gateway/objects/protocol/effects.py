@@ -1,7 +1,7 @@
-"""The vocabulary of the object protocol: what it asks to be done, and what it comes to in the end.
+"""The vocabulary of the object protocol: the effects that it yields, and the outcomes that it returns.
 
-``protocol.py`` yields effects and is sent their answers; ``runner.py`` does them with Postgres and S3, and the explorer
-in ``tests/model`` does them in memory, in every order there is.
+``generator.py`` yields effects and is sent their answers. ``run/runner.py`` carries them out with Postgres and S3. The
+explorer in ``tests/model`` carries them out in memory, in every possible order.
 """
 
 from collections.abc import Generator
@@ -17,7 +17,7 @@ from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.objects.s3.answers import Applied, HeadAnswer, Rejected, WriteAnswer
 
 
-class Form(StrEnum):
+class UploadForm(StrEnum):
     """How bytes are uploaded. On stores whose ETag is a hash, the same bytes have another ETag in another form."""
 
     PLAIN = "plain"
@@ -28,13 +28,13 @@ class Form(StrEnum):
 class Candidate:
     """A form a body can be uploaded in, and the ETag it would have then."""
 
-    form: Form
+    form: UploadForm
     etag: str
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """Ask the store what is there. Answer: ``HeadAnswer``."""
+class Look:
+    """Ask the store for the object at the key. Answer: ``HeadAnswer``."""
 
     bucket: str
     key: str
@@ -44,9 +44,9 @@ class Head:
 class Begin:
     """Claim, and write the intent down. Answer: ``Begun``. Durable.
 
-    ``looked`` is what has been seen at the key. None: go by what is remembered of it, else take it to be absent.
+    ``looked`` is the object that was seen at the key. None: go by what is remembered of it, else take it to be absent.
     ``outcomes``: the ETags that the mutation could leave (``ABSENCE`` for absence); the answer says which of them are
-    spent. None: it is to name every spent one of the key.
+    spent. None: the answer names every spent ETag of the key.
     """
 
     write: Announcement
@@ -59,7 +59,7 @@ class Put:
     """Send the body, on condition that the key still has ``expected``. Answer: ``WriteAnswer``. Durable."""
 
     write: Announcement
-    form: Form
+    form: UploadForm
     expected: str | None
     fence: Fence | None
     signed_at: datetime
@@ -80,7 +80,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Amend:
-    """Change what goes with an object, or remove one version of it: without a condition, there is none for that.
+    """Change what belongs to an object, or remove one version of it. S3 has no condition for that.
 
     Answer: ``WriteAnswer``. Durable.
     """
@@ -102,8 +102,8 @@ class Delete:
 class Entomb:
     """Put a tombstone, on condition that the key still has ``expected``. Answer: ``WriteAnswer``. Durable.
 
-    A tombstone's bytes are unique, so that its ETag never comes back. One that settles an intent has a write-id of its
-    own too: it is not the write that was announced.
+    A tombstone's bytes are unique, so that its ETag never comes back. A tombstone that settles an intent has a write-id
+    of its own too: it is not the write that was announced.
     """
 
     owner: Announcement | Intent
@@ -116,7 +116,7 @@ class Bump:
     """Write the same bytes again in a form whose ETag is none of ``forbidden``, on condition that the key still has
     ``etag``. Answer: ``WriteAnswer``. Durable.
 
-    None of ``spent`` either, if there is another form.
+    If there is another form, its ETag is none of ``spent`` either.
     """
 
     bucket: str
@@ -129,8 +129,8 @@ class Bump:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Abort the upload that the intent's mutation completes. Answer: bool, True where the store has none by that id
-    any more. Durable.
+    """Abort the upload that the intent's mutation completes. Answer: bool, True where the store has none by that id any
+    more. Durable.
     """
 
     intent: Intent
@@ -138,9 +138,9 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The mutation took effect: forget the intent. Answer: bool, False where somebody settles it. Durable.
+    """The mutation took effect: forget the intent. Answer: bool, False where another holder settles it. Durable.
 
-    ``spent``: what requests were conditioned on that have been sent for it. They may arrive again.
+    ``spent``: the ETags that its requests were conditioned on, because such a request may arrive again.
     """
 
     write: Announcement
@@ -153,7 +153,7 @@ class Finish:
 class Abandon:
     """The mutation can have no effect any more: forget the intent. Answer: None. Durable.
 
-    ``seen``: whether it has been seen to have had one before, for the record. ``spent``: as of ``Finish``.
+    ``seen``: whether it was seen to have had one before, for the record. ``spent``: as of ``Finish``.
     """
 
     intent: Announcement | Intent
@@ -185,7 +185,7 @@ class RaiseFence:
 
 
 Effect: TypeAlias = (
-    Head
+    Look
     | Begin
     | Put
     | Complete
@@ -200,12 +200,12 @@ Effect: TypeAlias = (
     | AwaitTurn
     | RaiseFence
 )
-Answer: TypeAlias = HeadAnswer | Begun | WriteAnswer | Forbidden | Raised | bool | None
+EffectAnswer: TypeAlias = HeadAnswer | Begun | WriteAnswer | Forbidden | Raised | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The write is in place and durable. ``decision`` is what the fence said (a refusal only in observe mode)."""
+    """The write is in place and durable. ``decision`` is the fence's (a refusal in observe mode only)."""
 
     applied: Applied
     decision: Decision | None
@@ -225,7 +225,7 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class FenceRefused:
     """The fence refuses. Nothing was written, and nothing will be."""
 
     decision: Decision
@@ -248,13 +248,13 @@ class StoreRefused:
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """Nobody can tell whether the write has taken effect. It will not any more after the next acknowledged one."""
+    """The outcome of the write is unknown. It cannot take effect any more after the next acknowledged write."""
 
     reason: str
 
 
 class Obstacle(StrEnum):
-    """What stood in the way of what was not done, and how long it may stay there."""
+    """The obstacle of a write that was not done, and how long it may stay."""
 
     PASSING = "passing"
     """Another writer, or a service that does not answer."""
@@ -266,7 +266,7 @@ class Obstacle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """Nothing was written, and trying again can help."""
+    """Nothing was written, and a retry can help."""
 
     reason: str
     obstacle: Obstacle = Obstacle.PASSING
@@ -280,20 +280,22 @@ class Barred:
     fence: Fence
 
 
-Outcome: TypeAlias = Stored | Deleted | Refused | ConditionFailed | StoreRefused | Uncertain | NotDone | Barred
+WriteOutcome: TypeAlias = (
+    Stored | Deleted | FenceRefused | ConditionFailed | StoreRefused | Uncertain | NotDone | Barred
+)
 
 Result = TypeVar("Result")
-Steps: TypeAlias = Generator[Effect, Answer, Result]
+Steps: TypeAlias = Generator[Effect, EffectAnswer, Result]
 """An operation under way: it yields effects, is sent their answers, and returns what it came to."""
 
-# How often a write starts again because the key had changed under it, and a settler because the store did not answer.
+# How often a write starts again because the key has changed, and a settler because the store did not answer.
 ATTEMPTS = 5
 
 
 def tombstone_body(unique: UUID) -> bytes:
-    """Bytes of its own for each tombstone, so that its ETag is one of its own: nothing can ever be waiting for it."""
+    """Return bytes that no other tombstone has, so that no request can ever be waiting for the ETag."""
     return f"deleted {unique}\n".encode()
 
 
-SIZE = len(tombstone_body(UUID(int=0)))
+TOMBSTONE_SIZE = len(tombstone_body(UUID(int=0)))
 """Bytes that every tombstone has: an object of another size is none."""

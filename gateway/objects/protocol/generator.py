@@ -1,20 +1,21 @@
 """The object protocol: the decisions of a fenced write to S3, without any I/O.
 
-Each operation is a generator. It yields what it wants done (``effects.py``), is sent the answer, and returns what the
-operation came to. A process may stop for ever, or for an hour, at each ``yield``, and a request it asked for may
-arrive at the store at any later time; the promise must hold all the same. ``tests/model`` tries all of it. What becomes
-of the mutations of older holders is in ``settling.py``.
+Each operation is a generator. It yields the effects that it wants (``effects.py``), is sent their answers, and returns
+the outcome. A process may stop at each ``yield``, for an hour or for ever. A request it asked for may arrive at the
+store at any later time. The promise must hold all the same; ``tests/model`` tries all of it. ``settling.py`` makes
+certain of the mutations of older holders.
 
 The rules that carry the promise:
 
 - A mutation is announced in Postgres before it is sent, and conditioned on the ETag the key has.
-- Whoever has a higher token settles what older holders have under way before it writes or is acknowledged.
+- A holder with a higher token settles what older holders have under way before it writes or is acknowledged.
 - Settling forbids the ETag first and then makes it go away: a late request finds its condition broken for ever.
-- What carries no condition is settled by what else stops it: its upload given up, or its signature dead.
-- A request that is over may arrive a second time. While its signature may be alive, the ETag it was conditioned on
+- A mutation without a condition is settled by what else stops it: its upload is aborted, or its signature has expired.
+- A finished request may arrive a second time. While its signature may be valid, the ETag it was conditioned on
   does not come back to the key where that can be helped. Nor does a write leave the ETag that it is conditioned on.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -44,37 +45,39 @@ from gateway.objects.protocol.effects import (
     Delete,
     Deleted,
     Entomb,
+    FenceRefused,
     Finish,
-    Form,
-    Head,
+    Look,
     NotDone,
     Obstacle,
-    Outcome,
     Put,
     RaiseFence,
-    Refused,
     Steps,
     Stored,
     StoreRefused,
     Uncertain,
+    UploadForm,
+    WriteOutcome,
 )
 from gateway.objects.protocol.settling import settle
 from gateway.objects.s3.answers import Applied, Found, HeadAnswer, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
-from gateway.objects.s3.conditions import Condition
+from gateway.objects.s3.conditions import WriteCondition
 
 __all__ = ["ATTEMPTS", "Steps", "amend", "barrier", "complete", "delete", "put", "settle", "sweep"]
 
-Mutate: TypeAlias = Callable[[Announcement, Begun, datetime], Steps[Outcome | None]]
+Mutate: TypeAlias = Callable[[Announcement, Begun, datetime], Steps[WriteOutcome | None]]
 
 NO_SUCH_UPLOAD = "NoSuchUpload"
 TWICE = "a request that is over may reach the store a second time, and wait for every ETag that the object could get"
 UNSETTLED = "an earlier write to this resource may still be under way, and could not be settled yet"
 
 
-def put(write: Announcement, candidates: tuple[Candidate, ...], condition: Condition | None = None) -> Steps[Outcome]:
-    """Write a body that has been taken in and verified. ``candidates``: its forms, the preferred one first."""
+def put(
+    write: Announcement, candidates: tuple[Candidate, ...], condition: WriteCondition | None = None
+) -> Steps[WriteOutcome]:
+    """Write a body that has been read and verified. ``candidates``: its forms, the preferred one first."""
 
-    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[WriteOutcome | None]:
         form = _best(candidates, begun)
         if form is None:
             yield Abandon(write)
@@ -87,17 +90,17 @@ def put(write: Announcement, candidates: tuple[Candidate, ...], condition: Condi
 
 
 def complete(
-    write: Announcement, upload_id: str, etag: str | None, condition: Condition | None = None, *, conditional: bool
-) -> Steps[Outcome]:
-    """Make the parts of an upload the object. ``etag``: what its ETag will be, None where that cannot be told.
+    write: Announcement, upload_id: str, etag: str | None, condition: WriteCondition | None = None, *, conditional: bool
+) -> Steps[WriteOutcome]:
+    """Make the parts of an upload the object. ``etag``: the ETag it will have, None where that cannot be predicted.
 
-    ``conditional`` False for stores that ignore the condition of a completion. Some that honour it also refuse every
-    upload that is older than what stands at the key (409). Then, too, the upload itself has to be the condition: there
-    is only one by its id, it can be completed once, and whoever settles this gives it up.
+    ``conditional`` False for stores that ignore the condition of a completion. Some stores that honour it also refuse
+    every upload that is older than the object at the key (409). In both cases the upload itself is the condition: its
+    id is unique, it can be completed once, and a settler aborts it.
     """
     older_than_the_object = False
 
-    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[WriteOutcome | None]:
         nonlocal older_than_the_object
         if etag in begun.forbidden:
             yield Abandon(write)
@@ -125,15 +128,15 @@ def complete(
 
 
 def delete(
-    write: Announcement, condition: Condition | None = None, *, conditional_delete: bool = True
-) -> Steps[Outcome]:
+    write: Announcement, condition: WriteCondition | None = None, *, conditional_delete: bool = True
+) -> Steps[WriteOutcome]:
     """Make a key absent. A tombstone stands for it where absence is forbidden, or the store deletes unconditionally.
 
-    Also where a request of an older holder, one that is over, may still be waiting for absence. For one of the holder's
-    own no tombstone is left by default: most objects that are deleted soon are deleted by who has made them.
+    So it does where a finished request of an older holder may still be waiting for absence. A finished request of the
+    holder's own leaves no tombstone by default: most objects that are deleted soon are deleted by their writer.
     """
 
-    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[WriteOutcome | None]:
         if begun.key.visible is None:
             return (yield from _confirm_absence(write, begun))
         if conditional_delete and ABSENCE not in begun.forbidden and not begun.overtakes_absence:
@@ -148,16 +151,17 @@ def delete(
 
 def amend(
     write: Announcement, *, on_version: bool = False, uncovers: bool = False, bumps: bool = True
-) -> Steps[Outcome]:
-    """Change what goes with an object: its tags, its ACL, its retention. S3 has no condition for any of it.
+) -> Steps[WriteOutcome]:
+    """Change what belongs to an object: its tags, its ACL, its retention. S3 has no condition for any of it.
 
-    ``on_version``: of the version that the request names, and not of what stands at the key. ``uncovers``: remove that
+    ``on_version``: of the version that the request names, and not of the object at the key. ``uncovers``: remove that
     version, which may bring back the ETag of the one before; not while a late request may be waiting for any ETag.
-    ``bumps``: whether objects of this store are bumped. A bump puts back what went with the object when it was read,
-    and can be late when what it was to settle is over. It waits for a forbidden ETag, which has to go away first.
+    ``bumps``: whether objects of this store are bumped. A bump puts back what belonged to the object when it was read.
+    It may arrive after the intent that it was to settle is over. It waits for a forbidden ETag, which has to go away
+    first.
     """
 
-    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[WriteOutcome | None]:
         if uncovers and begun.forbidden:
             yield Abandon(write)
             return NotDone("a late request may be waiting for the ETag of an older version", Obstacle.FORBIDDEN)
@@ -177,7 +181,7 @@ def amend(
         if isinstance(answer, Unknown):
             return Uncertain(answer.reason)
         if begun.waits and not isinstance(answer, NotSent):
-            return _amended(begun, answer)  # it stays announced: nothing but time stops it if it arrives again
+            return _amended(begun, answer)  # it stays announced: only time stops it if it arrives again
         if isinstance(answer, Applied) and not on_version:
             yield Finish(write, etag, tombstone=False, spent=spent)
         else:
@@ -187,14 +191,15 @@ def amend(
     return (yield from _fenced(_without_condition(write), None, mutate, look=not uncovers))
 
 
-def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[Outcome]:
+def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[WriteOutcome]:
     """Remove the tombstone at a key, if one stands there and absence may come back. ``write`` presents no token.
 
-    A delete without a condition would remove whatever has been written since the key was looked at. Our intent keeps
-    others from announcing, so that what is seen once it is pending is still there when the delete arrives.
+    A delete without a condition would remove any object written since the look at the key. The sweeper's intent keeps
+    others from announcing. So the object that it sees once the intent is pending is still there when the delete
+    arrives.
     """
 
-    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Outcome | None]:
+    def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[WriteOutcome | None]:
         if not begun.key.tombstone or begun.key.etag is None:
             yield Finish(write, begun.key.etag, tombstone=False)
             return Deleted(begun.decision, begun.fence)
@@ -221,7 +226,7 @@ def _without_condition(write: Announcement) -> Announcement:
     return replace(write, kind=Kind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
 
 
-def _amended(begun: Begun, answer: Applied | NotApplied | Rejected | NotSent) -> Outcome:
+def _amended(begun: Begun, answer: Applied | NotApplied | Rejected | NotSent) -> WriteOutcome:
     match answer:
         case Applied():
             return Stored(answer, begun.decision, begun.fence)
@@ -235,27 +240,33 @@ def _amended(begun: Begun, answer: Applied | NotApplied | Rejected | NotSent) ->
             assert_never(answer)
 
 
-def barrier(resource: str, presented: Presented, caller: str) -> Steps[Outcome]:
+def barrier(resource: str, presented: Presented, caller: str) -> Steps[WriteOutcome]:
     """Raise without writing. Once this returns ``Barred``, no lower token's mutation takes effect any more."""
     raised = cast(Raised, (yield RaiseFence(resource, presented, caller)))
     if not raised.decision.passes:
-        return Refused(raised.decision, raised.fence)
+        return FenceRefused(raised.decision, raised.fence)
     for intent in raised.pending:
         if not (yield from settle(intent)):
             return NotDone(UNSETTLED, Obstacle.UNSETTLED)
     return Barred(raised.decision, raised.fence)
 
 
-def choose(candidates: tuple[Candidate, ...], forbidden: frozenset[str]) -> Form | None:
-    """The first form whose ETag may come (back) on the key."""
+def candidates(md5: str) -> tuple[Candidate, ...]:
+    """Return the forms of a body with the ETags they have on stores that hash, given its MD5 in hex."""
+    of_parts = hashlib.md5(bytes.fromhex(md5), usedforsecurity=False).hexdigest()
+    return Candidate(UploadForm.PLAIN, md5), Candidate(UploadForm.MULTIPART, f"{of_parts}-1")
+
+
+def choose(candidates: tuple[Candidate, ...], forbidden: frozenset[str]) -> UploadForm | None:
+    """Return the first form whose ETag may come (back) on the key."""
     return next((candidate.form for candidate in candidates if candidate.etag not in forbidden), None)
 
 
-def _best(candidates: tuple[Candidate, ...], begun: Begun) -> Form | None:
+def _best(candidates: tuple[Candidate, ...], begun: Begun) -> UploadForm | None:
     """Return the first form whose ETag no request may be waiting for, that of this write included.
 
-    If there is none, one that no older holder's request is waiting for; of several the one whose ETag has been spent
-    for longest, last the one that the key has now. None where all are forbidden.
+    If there is none, return a form that no older holder's request is waiting for. Of several, it is the one whose ETag
+    has been spent for longest. The form of the key's own ETag comes last. None where all are forbidden.
     """
     waited_for = {one.etag: (one.token < begun.own, rank) for rank, one in enumerate(begun.spent, 1)}
     if begun.key.etag is not None:
@@ -268,7 +279,7 @@ def _best(candidates: tuple[Candidate, ...], begun: Begun) -> Form | None:
     return None if best is None else best.form
 
 
-def _displace(write: Announcement, begun: Begun, etag: str, signed_at: datetime) -> Steps[Outcome]:
+def _displace(write: Announcement, begun: Begun, etag: str, signed_at: datetime) -> Steps[WriteOutcome]:
     """Make the ETag go away that the key has and that the object would have, so that waiting helps."""
     bumped = cast(WriteAnswer, (yield _bump(write, begun, etag, signed_at)))
     if not isinstance(bumped, Unknown):
@@ -283,12 +294,12 @@ def _bump(write: Announcement, begun: Begun, etag: str, signed_at: datetime) -> 
 
 def _fenced(
     write: Announcement,
-    condition: Condition | None,
+    condition: WriteCondition | None,
     mutate: Mutate,
     *,
     look: bool = False,
     outcomes: tuple[str, ...] | None = None,
-) -> Steps[Outcome]:
+) -> Steps[WriteOutcome]:
     """Announce, clear the way, mutate; start again where the key turns out to have changed.
 
     The first attempt goes by what is remembered of the key, unless the caller has a condition on it, or must ``look``.
@@ -312,21 +323,23 @@ def _fenced(
             if (outcome := (yield from mutate(write, begun, begun.signed_at))) is not None:
                 return outcome
         elif begun.decision is not None and begun.fence is not None and not begun.pending and not begun.decision.passes:
-            return Refused(begun.decision, begun.fence)
+            return FenceRefused(begun.decision, begun.fence)
         elif not (yield from _clear(begun)):
             return NotDone(UNSETTLED, Obstacle.UNSETTLED)
     return NotDone("the object keeps changing")
 
 
 def _look(write: Announcement) -> Steps[KnownObject | NotDone | StoreRefused]:
-    state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
+    state = cast(HeadAnswer, (yield Look(write.bucket, write.key)))
     if isinstance(state, Unknown):
-        return StoreRefused(state.refusal) if state.refusal else NotDone(f"the object store is no help: {state.reason}")
+        return (
+            StoreRefused(state.refusal) if state.refusal else NotDone(f"the object store does not say: {state.reason}")
+        )
     return KnownObject(state.etag, state.tombstone) if isinstance(state, Found) else KnownObject(None)
 
 
 def _clear(begun: Begun) -> Steps[bool]:
-    """Get everything out of the way that must not take effect after this write.
+    """Remove all mutations that must not take effect after this write.
 
     A write of the same holder gets the time to end by itself. An older holder's is a zombie's: no time is lost on it.
     """
@@ -340,15 +353,15 @@ def _clear(begun: Begun) -> Steps[bool]:
 
 def _conclude(
     write: Announcement, begun: Begun, answer: WriteAnswer, *, tombstone: bool = False
-) -> Steps[Outcome | None]:
-    """What the store's answer means. None: it had no effect because the key had changed; start again."""
+) -> Steps[WriteOutcome | None]:
+    """Interpret the store's answer. None: the write had no effect because the key had changed; start again."""
     match answer:
         case Applied(etag):
             if etag in begun.forbidden:
                 return (yield from _correct(write, begun, etag or ABSENCE))
             return (yield from _finish(write, begun, answer, tombstone=tombstone))
         case NotApplied():
-            # Something between us and the store may have sent our request twice: then this is the second one's answer.
+            # A proxy may have sent our request twice. Then this is the answer to the second one.
             if (outcome := (yield from _recognise(write, begun, tombstone=tombstone))) is not None:
                 return outcome
             yield Abandon(write, spent=_spent(write, begun))
@@ -367,8 +380,8 @@ def _conclude(
             assert_never(answer)
 
 
-def _correct(write: Announcement, begun: Begun, etag: str) -> Steps[Outcome]:
-    """The store gave the bytes another ETag than predicted, and it is a forbidden one: make it go away at once."""
+def _correct(write: Announcement, begun: Begun, etag: str) -> Steps[WriteOutcome]:
+    """Make a forbidden ETag go away that the store gave the bytes instead of the predicted one."""
     assert begun.signed_at is not None
     bumped = cast(WriteAnswer, (yield _bump(write, begun, etag, begun.signed_at)))
     if isinstance(bumped, Applied):
@@ -376,9 +389,9 @@ def _correct(write: Announcement, begun: Begun, etag: str) -> Steps[Outcome]:
     return Uncertain("the write got an ETag that a late request may be waiting for")
 
 
-def _recognise(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[Outcome | None]:
-    """The write-id in the object's metadata tells whose write is there. None: it is not ours."""
-    state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
+def _recognise(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[WriteOutcome | None]:
+    """Tell by the write-id in the object's metadata whether the write is there. None: it is not."""
+    state = cast(HeadAnswer, (yield Look(write.bucket, write.key)))
     if isinstance(state, Found) and _is_ours(write, state) and state.tombstone is tombstone:
         return (yield from _finish(write, begun, Applied(state.etag), tombstone=tombstone))
     return None
@@ -391,26 +404,26 @@ def _spent(write: Announcement, begun: Begun) -> tuple[str, ...]:
 
 def _finish(
     write: Announcement, begun: Begun, applied: Applied, *, tombstone: bool, corrected: tuple[str, ...] = ()
-) -> Steps[Outcome]:
-    """The write has taken effect: say so, unless a settler may be about to put back what was there before.
+) -> Steps[WriteOutcome]:
+    """Report that the write has taken effect, unless a settler may be about to put back the object from before.
 
-    It may where the write did not change the ETag: then the settler cannot tell that it has come.
+    It may where the write did not change the ETag: then the settler cannot tell that the write has arrived.
     """
-    done: Outcome
+    done: WriteOutcome
     if tombstone or applied.etag is None:
         done = Deleted(begun.decision, begun.fence, applied)
     else:
         done = Stored(applied, begun.decision, begun.fence)
     if (yield Finish(write, applied.etag, tombstone, (*_spent(write, begun), *corrected))):
         return done
-    state = cast(HeadAnswer, (yield Head(write.bucket, write.key)))
+    state = cast(HeadAnswer, (yield Look(write.bucket, write.key)))
     if isinstance(state, Found) and _is_ours(write, state) and state.etag != begun.key.etag:
         return done
     return Uncertain("another writer settled this write while it was under way")
 
 
-def _confirm_absence(write: Announcement, begun: Begun) -> Steps[Outcome | None]:
-    """There was nothing to delete. Our intent keeps others from announcing, so a look now is final."""
+def _confirm_absence(write: Announcement, begun: Begun) -> Steps[WriteOutcome | None]:
+    """Confirm that there was nothing to delete. Our intent keeps others from announcing, so a look now is final."""
     key = yield from _look(write)
     yield Abandon(write)
     if isinstance(key, NotDone | StoreRefused):
@@ -418,12 +431,14 @@ def _confirm_absence(write: Announcement, begun: Begun) -> Steps[Outcome | None]
     return Deleted(begun.decision, begun.fence) if key.visible is None else None
 
 
-def _judge(write: Announcement, condition: Condition) -> Steps[Outcome | None]:
-    """The caller's condition, where the mutation carries none. What was seen before the announcement may have changed
-    until then; our intent keeps others from announcing, so a look now is final. None: it holds.
+def _judge(write: Announcement, condition: WriteCondition) -> Steps[WriteOutcome | None]:
+    """Evaluate the caller's condition, where the mutation carries none. Return None where it holds.
+
+    The object seen before the announcement may have changed until then. Our intent keeps others from announcing, so a
+    look now is final.
     """
     key = yield from _look(write)
-    outcome: Outcome | None = None
+    outcome: WriteOutcome | None = None
     if isinstance(key, NotDone | StoreRefused):
         outcome = key
     elif (broken := condition.broken(key.visible)) is not None:

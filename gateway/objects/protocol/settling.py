@@ -1,18 +1,28 @@
 """The other half of the object protocol: making certain that a mutation has taken effect or never will. No I/O.
 
-Whoever has a higher token settles what older holders have announced before it writes or is acknowledged. How depends on
-what stops the mutation if it is late: see ``gateway.fencing.intent.Kind``.
+A holder with a higher token settles what older holders have announced before it writes or is acknowledged. The method
+depends on what stops the mutation if it is late: see ``gateway.fencing.intent.Kind``.
 """
 
 from typing import cast
 
 from gateway.fencing.intent import Forbidden, Intent, Kind
-from gateway.objects.protocol.effects import ATTEMPTS, Abandon, AwaitTurn, Bump, Entomb, Forbid, GiveUp, Head, Steps
+from gateway.objects.protocol.effects import (
+    ATTEMPTS,
+    Abandon,
+    AwaitTurn,
+    Bump,
+    Entomb,
+    Forbid,
+    GiveUp,
+    Look,
+    Steps,
+)
 from gateway.objects.s3.answers import Found, HeadAnswer, Missing, NotSent, Rejected, Unknown, WriteAnswer
 
 
 def settle(intent: Intent) -> Steps[bool]:
-    """Make certain that the mutation has taken effect or never will. False where the store does not cooperate."""
+    """Make certain that the mutation has taken effect or never will. Return False where the store does not help."""
     match intent.kind:
         case Kind.CONDITIONAL:
             return (yield from _settle_conditional(intent))
@@ -23,10 +33,10 @@ def settle(intent: Intent) -> Steps[bool]:
 
 
 def _settle_conditional(intent: Intent) -> Steps[bool]:
-    """Forbidding comes first and is durable: our own bump may be late as well, and must find its condition broken."""
+    """Forbid the ETag first, durably: our own bump may be late as well, and must find its condition broken."""
     forbidden = cast(Forbidden, (yield Forbid(intent)))
     for _ in range(ATTEMPTS):
-        state = cast(HeadAnswer, (yield Head(intent.bucket, intent.key)))
+        state = cast(HeadAnswer, (yield Look(intent.bucket, intent.key)))
         if isinstance(state, Unknown):
             continue
         if _etag(state) != intent.expected:
@@ -40,7 +50,7 @@ def _settle_conditional(intent: Intent) -> Steps[bool]:
 
 
 def _settle_upload(intent: Intent) -> Steps[bool]:
-    """A completion that arrives after its upload is gone finds nothing to complete."""
+    """Abort the upload: a completion that arrives afterwards finds nothing to complete."""
     if (yield GiveUp(intent)):
         yield Abandon(intent)
         return True
@@ -48,7 +58,7 @@ def _settle_upload(intent: Intent) -> Steps[bool]:
 
 
 def _settle_amendment(intent: Intent) -> Steps[bool]:
-    """There is nothing to put in its way. If its sender lives, it is over soon."""
+    """Wait for the mutation: nothing can be put in its way. If its sender lives, it is over soon."""
     if (yield AwaitTurn(intent)):
         return True
     return (yield from settle_by_the_clock(intent))
@@ -56,7 +66,7 @@ def _settle_amendment(intent: Intent) -> Steps[bool]:
 
 def settle_by_the_clock(intent: Intent) -> Steps[bool]:
     """Forget the mutation if the store itself would refuse it by now. Writes nothing; False where it is not time."""
-    state = cast(HeadAnswer, (yield Head(intent.bucket, intent.key)))
+    state = cast(HeadAnswer, (yield Look(intent.bucket, intent.key)))
     if isinstance(state, Unknown) or not _is_dead(intent, state):
         return False
     yield Abandon(intent)
@@ -64,7 +74,7 @@ def settle_by_the_clock(intent: Intent) -> Steps[bool]:
 
 
 def _displace(intent: Intent, forbidden: Forbidden) -> Entomb | Bump:
-    """What makes the ETag go away that the late request waits for."""
+    """Return the effect that makes the ETag go away that the late request waits for."""
     if intent.expected is None:
         return Entomb(intent, None, forbidden.signed_at)
     return Bump(intent.bucket, intent.key, intent.expected, forbidden.etags, forbidden.signed_at, forbidden.spent)
@@ -75,5 +85,7 @@ def _etag(state: Found | Missing) -> str | None:
 
 
 def _is_dead(intent: Intent, state: Found | Missing) -> bool:
-    """Whether the store itself refuses the mutation by now, if it ever arrives. Judged by the store's clock alone."""
+    """Return whether the store itself refuses the mutation by now, if it ever arrives. Judge by the store's clock
+    alone.
+    """
     return state.date is not None and state.date - intent.signed_at > intent.dead_after

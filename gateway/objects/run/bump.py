@@ -1,4 +1,4 @@
-"""Writing an object's same bytes again in another form, so that its ETag changes and a late request finds it gone."""
+"""Write an object's same bytes again in another form, so that its ETag changes and a late request's condition fails."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -8,24 +8,25 @@ from typing import TypeAlias
 from urllib.parse import urlencode
 
 from gateway.errors import Unavailable
-from gateway.objects.protocol.effects import Candidate, Form
-from gateway.objects.protocol.generator import choose
+from gateway.objects.protocol.effects import UploadForm
+from gateway.objects.protocol.generator import candidates, choose
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import NotApplied, NotSent, Rejected, Started, Unknown, Uploaded, WriteAnswer
-from gateway.objects.store.multipart import etag_of_parts
-from gateway.objects.store.operations import Response, TextHeaders, Upstream
+from gateway.objects.s3.documents import Part, etag_of_parts
+from gateway.objects.store.client import StoreResponse, TextHeaders, path
+from gateway.objects.store.operations import Upstream
 
 MEBIBYTE = 1024 * 1024
-# Up to here the bytes are taken into memory and may go in either form; from here on in parts, one at a time.
+# Up to this size the bytes are read into memory and may go in either form. Larger ones go in parts, one at a time.
 SMALL = 8 * MEBIBYTE
-# Two sizes, because an object that was uploaded in parts of the one has its ETag already.
+# There are two sizes: an object that was uploaded in parts of the one has its ETag already.
 PART_SIZES = (16 * MEBIBYTE, 24 * MEBIBYTE)
 
 NO_FORM_LEFT = NotSent("every form of these bytes has a forbidden ETag")
 
-Forbidden: TypeAlias = frozenset[str]
+ForbiddenEtags: TypeAlias = frozenset[str]
 
-# What S3 answers with a GET and takes with a PUT, and what the bytes mean to their readers.
+# The headers that S3 returns with a GET and takes with a PUT.
 _KEPT = frozenset(
     {
         "cache-control",
@@ -42,23 +43,17 @@ _KEPT = frozenset(
 )
 
 
-def candidates(md5: str) -> tuple[Candidate, ...]:
-    """The forms of a body in memory with the ETags they have on stores that hash, given its MD5 in hex."""
-    of_parts = hashlib.md5(bytes.fromhex(md5), usedforsecurity=False).hexdigest()
-    return Candidate(Form.PLAIN, md5), Candidate(Form.MULTIPART, f"{of_parts}-1")
-
-
 async def bump(
-    upstream: Upstream, bucket: str, raw_key: str, etag: str, forbidden: Forbidden, signed_at: datetime
+    upstream: Upstream, bucket: str, raw_key: str, etag: str, forbidden: ForbiddenEtags, signed_at: datetime
 ) -> WriteAnswer:
     """Bump the object if its ETag still is ``etag``; the new one is not in ``forbidden``.
 
-    ``NO_FORM_LEFT`` where each has a forbidden ETag; also ``NotSent`` where the object cannot be read.
+    ``NO_FORM_LEFT`` where each form has a forbidden ETag. ``NotSent`` also where the object cannot be read.
     """
     excluded = forbidden | {etag}
     for part_size in PART_SIZES:
         try:
-            response = await upstream.get(bucket, raw_key, headers=[("if-match", f'"{etag}"')])
+            response = await upstream.send("GET", path(bucket, raw_key), headers=[("if-match", f'"{etag}"')])
         except Unavailable as error:
             return NotSent(error.message)
         async with response:
@@ -66,7 +61,7 @@ async def bump(
                 return NotApplied(response.status, "the object has changed, or cannot be read")
             length = response.header("content-length")
             if length is None or not length.isdecimal():
-                # Nobody could tell a whole body from one that broke off, and the object would be what is left of it.
+                # A body that broke off would pass for a whole one, and would become the object.
                 return NotSent("the store does not say how long the object is")
             try:
                 tags = await _tags(upstream, bucket, raw_key, response)
@@ -74,7 +69,7 @@ async def bump(
                 return NotSent(error.message)
             rewriting = _Rewriting(upstream, bucket, raw_key, etag, signed_at, [*_kept(response), *tags])
             if int(length) <= SMALL:
-                return await rewriting.at_once(await response.read(SMALL), excluded)
+                return await rewriting.put_from_memory(await response.read(SMALL), excluded)
             answer = await rewriting.in_parts(response, part_size, excluded)
         if answer is not None:
             return answer
@@ -82,7 +77,7 @@ async def bump(
 
 
 class _Rewriting:
-    """One object on its way back to where it was, on condition that it is still there."""
+    """Writes one object back to its key, on condition that it is still there."""
 
     def __init__(
         self, upstream: Upstream, bucket: str, raw_key: str, etag: str, signed_at: datetime, headers: TextHeaders
@@ -93,16 +88,16 @@ class _Rewriting:
         self._signed_at = signed_at
         self._headers = headers
 
-    async def at_once(self, body: bytes, excluded: Forbidden) -> WriteAnswer:
+    async def put_from_memory(self, body: bytes, excluded: ForbiddenEtags) -> WriteAnswer:
         md5 = hashlib.md5(body, usedforsecurity=False).hexdigest()
         form = choose(candidates(md5), excluded)
         if form is None:
             return NO_FORM_LEFT
-        send = self._upstream.put if form is Form.PLAIN else self._upstream.put_in_parts
+        send = self._upstream.put if form is UploadForm.PLAIN else self._upstream.put_in_parts
         return await send(*self._place, body, self._headers, expected=self._etag, signed_at=self._signed_at)
 
-    async def in_parts(self, response: Response, part_size: int, excluded: Forbidden) -> WriteAnswer | None:
-        """None where parts of this size would give a forbidden ETag; nothing is left behind then."""
+    async def in_parts(self, response: StoreResponse, part_size: int, excluded: ForbiddenEtags) -> WriteAnswer | None:
+        """Write it in parts. None where parts of this size would give a forbidden ETag; nothing is left behind then."""
         started = await self._upstream.create_multipart(*self._place, self._headers, signed_at=self._signed_at)
         if not isinstance(started, Started):
             return NotSent(started.reason) if isinstance(started, Unknown) else started
@@ -119,18 +114,18 @@ class _Rewriting:
             await self._upstream.abort_multipart(*self._place, started.upload_id, signed_at=self._signed_at)
         return answer
 
-    async def _upload(self, upload_id: str, response: Response, part_size: int) -> list[str] | Rejected | NotSent:
-        etags: list[str] = []
+    async def _upload(self, upload_id: str, response: StoreResponse, part_size: int) -> list[Part] | Rejected | NotSent:
+        parts: list[Part] = []
         async for body in _pieces(response, part_size):
-            part = await self._upstream.upload_part(
-                *self._place, upload_id, len(etags) + 1, body, signed_at=self._signed_at
+            stored = await self._upstream.upload_part(
+                *self._place, upload_id, len(parts) + 1, body, signed_at=self._signed_at
             )
-            if not isinstance(part, Uploaded):
-                return NotSent(part.reason) if isinstance(part, Unknown) else part
-            etags.append(part.etag)
-        return etags
+            if not isinstance(stored, Uploaded):
+                return NotSent(stored.reason) if isinstance(stored, Unknown) else stored
+            parts.append(Part(len(parts) + 1, stored.etag))
+        return parts
 
-    async def _complete(self, upload_id: str, parts: list[str], excluded: Forbidden) -> WriteAnswer | None:
+    async def _complete(self, upload_id: str, parts: list[Part], excluded: ForbiddenEtags) -> WriteAnswer | None:
         if etag_of_parts(parts) in excluded:
             return None
         return await self._upstream.complete_multipart(
@@ -138,21 +133,21 @@ class _Rewriting:
         )
 
 
-def _kept(response: Response) -> TextHeaders:
-    """What of an object's headers makes it the same object again, the gateway's own metadata included."""
+def _kept(response: StoreResponse) -> TextHeaders:
+    """Return the headers that make it the same object again, the gateway's own metadata included."""
     named = [(name.decode("latin-1").lower(), value.decode("utf-8", "replace")) for name, value in response.headers]
     return [(name, value) for name, value in named if name in _KEPT or name.startswith(forwarded_headers.METADATA)]
 
 
-async def _tags(upstream: Upstream, bucket: str, raw_key: str, response: Response) -> TextHeaders:
-    """The tags of an object that is about to be written again, which an answer to GET only counts."""
+async def _tags(upstream: Upstream, bucket: str, raw_key: str, response: StoreResponse) -> TextHeaders:
+    """Return the tags of an object that is about to be written again. An answer to GET has only their number."""
     if response.header("x-amz-tagging-count") in (None, "0"):
         return ()
     return [("x-amz-tagging", urlencode(await upstream.tagging(bucket, raw_key) or []))]
 
 
-async def _pieces(response: Response, size: int) -> AsyncIterator[bytes]:
-    """The body in pieces of ``size`` bytes, the last one shorter."""
+async def _pieces(response: StoreResponse, size: int) -> AsyncIterator[bytes]:
+    """Yield the body in pieces of ``size`` bytes, the last one shorter."""
     piece = bytearray()
     async with aclosing(response.chunks()) as chunks:
         async for chunk in chunks:

@@ -1,7 +1,7 @@
-"""Notices, while a write goes its way, that its key is not what the last write through the gateway has left there.
+"""Notice, during a write, that its key is not as the last write through the gateway has left it.
 
-It decides nothing. As long as a write is announced and nobody settles it, nothing else that passes the gateway can
-change its key. What is seen there then, and is neither that write's work nor what is remembered, came from elsewhere.
+The check decides nothing. While a write is announced and not being settled, nothing else that passes the gateway can
+change its key. An object that is seen then, and is neither that write's nor the remembered one, came from elsewhere.
 """
 
 from datetime import datetime
@@ -12,15 +12,26 @@ from gateway.db.bypasses import Seen
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.intent import Announcement, Begun
-from gateway.objects.protocol.effects import Amend, Answer, Begin, Complete, Delete, Effect, Entomb, Finish, Head, Put
+from gateway.objects.protocol.effects import (
+    Amend,
+    Begin,
+    Complete,
+    Delete,
+    Effect,
+    EffectAnswer,
+    Entomb,
+    Finish,
+    Look,
+    Put,
+)
 from gateway.objects.resource_rules import Resources
 from gateway.objects.s3.answers import Found, HeadAnswer, Missing, Unknown
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, Observe, SweepFailed
 
 
-class Witness:
-    """Watches one operation of the protocol from its side."""
+class BypassCheck:
+    """Watches one operation of the protocol."""
 
     def __init__(self, database: Database, upstream: Upstream, observe: Observe, resources: Resources) -> None:
         self._database = database
@@ -32,33 +43,33 @@ class Witness:
         self._sent = False
         self._may_have_removed = False
 
-    async def after(self, effect: Effect, answer: Answer) -> None:
-        """Something has been done. Never raises ``GatewayError``: the write goes on whatever becomes of this."""
+    async def after(self, effect: Effect, answer: EffectAnswer) -> None:
+        """Note an effect and its answer. Never raises ``GatewayError``: the write goes on in any case."""
         match effect:
             case Begin(write) if isinstance(answer, Begun):
                 self._begun, self._sent, self._may_have_removed = answer, False, False
                 self._write = write if answer.signed_at is not None else None
                 if self._write is not None and answer.differs:
-                    await self._testify(write, await self._upstream.head(write.bucket, quote(write.key, safe="/")))
+                    await self._record(write, await self._upstream.head(write.bucket, quote(write.key, safe="/")))
             case Delete() | Amend():
                 self._sent = self._sent or isinstance(effect, Delete)
                 self._may_have_removed = isinstance(answer, Unknown)
             case Put() | Complete() | Entomb():
                 self._sent = True
-            case Head(bucket, key) if self._write and (bucket, key) == (self._write.bucket, self._write.key):
-                await self._testify(self._write, answer)
+            case Look(bucket, key) if self._write and (bucket, key) == (self._write.bucket, self._write.key):
+                await self._record(self._write, answer)
             case _:
                 pass
 
     def is_certain(self, finish: Finish) -> bool:
-        """Whether the ETag is what the write has come to, and not what was seen before it was announced."""
+        """Return whether the ETag is the outcome of the write, and not what was seen before its announcement."""
         return self._sent or finish.etag != self._begun.key.etag
 
-    async def _testify(self, write: Announcement, state: Answer) -> None:
+    async def _record(self, write: Announcement, state: EffectAnswer) -> None:
         if not isinstance(state, HeadAnswer) or isinstance(state, Unknown) or _is_of(write, state):
             return
         if isinstance(state, Missing) and self._may_have_removed:
-            return  # what is gone has nothing to say whose work that was
+            return  # a missing object does not tell who has deleted it
         if etag_of(state) == self._begun.key.etag and not self._begun.differs:
             return
         seen = evidence(self._resources, write.bucket, write.key, state, found_by="write")
@@ -74,7 +85,7 @@ class Witness:
 def evidence(
     resources: Resources, bucket: str, key: str, state: HeadAnswer, *, found_by: str, owner: str | None = None
 ) -> Seen:
-    """What goes on record of what stands at a key."""
+    """Return what goes on record of the object at a key."""
     details: dict[str, object] = {
         "bucket": bucket,
         "key": key,
@@ -85,8 +96,8 @@ def evidence(
     if isinstance(state, Found):
         details |= {
             "size": state.size,
-            "last_modified": _said(state.last_modified),
-            # Not proof of anything: metadata go along with a copy.
+            "last_modified": _isoformat(state.last_modified),
+            # This proves nothing: a copy takes the metadata with it.
             "written_as": None if state.write_id is None else f"{state.resource}={state.token}",
         }
     target = f"/{bucket}/{quote(key, safe='/')}"
@@ -94,12 +105,12 @@ def evidence(
 
 
 def etag_of(state: HeadAnswer) -> str | None:
-    """What stands at a key; None for nothing."""
+    """Return the ETag of the object at a key; None for no object."""
     return state.etag if isinstance(state, Found) else None
 
 
 def rule_of(resources: Resources, bucket: str, key: str) -> str | None:
-    """The rule a key comes under; None where its name is too long for any resource."""
+    """Return the rule of a key; None where its name is too long for any resource."""
     try:
         return resources.target(bucket, key).rule
     except GatewayError:
@@ -107,9 +118,9 @@ def rule_of(resources: Resources, bucket: str, key: str) -> str | None:
 
 
 def _is_of(write: Announcement, state: HeadAnswer) -> bool:
-    """Whether it is the write's own work, or a tombstone: those are the gateway's, whoever settles."""
+    """Return whether it is the write's own object, or a tombstone: every tombstone is the gateway's."""
     return isinstance(state, Found) and (state.tombstone or state.write_id == str(write.mark or write.write_id))
 
 
-def _said(moment: datetime | None) -> str | None:
+def _isoformat(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Runs the object protocol for real: does what it yields with Postgres and S3, and sends it the answers."""
+"""Run the object protocol with Postgres and S3: carry out each effect that it yields, and send it the answer."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,38 +24,39 @@ from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol.effects import (
     Abandon,
     Amend,
-    Answer,
     AwaitTurn,
     Begin,
     Bump,
     Complete,
     Delete,
     Effect,
+    EffectAnswer,
     Entomb,
     Finish,
     Forbid,
-    Form,
     GiveUp,
-    Head,
+    Look,
     Put,
     RaiseFence,
     Steps,
+    UploadForm,
     tombstone_body,
 )
 from gateway.objects.resource_rules import Resources
 from gateway.objects.run.bump import NO_FORM_LEFT, bump
-from gateway.objects.run.bypass_check import Witness
+from gateway.objects.run.bypass_check import BypassCheck
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
-from gateway.objects.store.multipart import WITHOUT_ETAG, Part
-from gateway.objects.store.operations import TextHeaders, Upstream
+from gateway.objects.s3.documents import Part
+from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
 from gateway.observe.stages import staged
 
 Result = TypeVar("Result")
 
-# Seconds between two looks whether another write of the same holder is over. Looking beats being told here: a
-# notification would take a lock that every commit of the database has to pass.
+# Seconds between two checks whether another write of the same holder is over. Polling is cheaper here: a notification
+# would take a lock that every commit of the database has to pass.
 _POLL = 0.02
 
 _STEPS: dict[type, str] = {
@@ -72,8 +73,8 @@ _STEPS: dict[type, str] = {
     Forbid: "forbid",
     RaiseFence: "raise",
 }
-# What makes nothing durable, and may take its time all the same.
-_LOOKS: dict[type, str] = {Head: "head", AwaitTurn: "turn"}
+# Effects that make nothing durable, but may take time.
+_LOOKS: dict[type, str] = {Look: "head", AwaitTurn: "turn"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,10 @@ class Amendment:
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
-    """What one operation has to send, and the headers it goes to the store with: a verified body, or the parts that an
-    upload is completed from, or an amendment.
+class OperationPayload:
+    """The body and headers that one operation sends to the store.
+
+    The body is a verified body, the parts that complete an upload, or an amendment.
     """
 
     body: bytes = b""
@@ -98,7 +100,7 @@ class Payload:
     amendment: Amendment | None = None
 
 
-NOTHING = Payload()
+NO_PAYLOAD = OperationPayload()
 
 
 class Runner:
@@ -123,11 +125,11 @@ class Runner:
         self._pending_wait = pending_wait
         self._resources = resources or Resources()
 
-    async def run(self, steps: Steps[Result], payload: Payload = NOTHING) -> Result:
+    async def run(self, steps: Steps[Result], payload: OperationPayload = NO_PAYLOAD) -> Result:
         """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres failed after S3 was asked."""
-        answer: Answer = None
+        answer: EffectAnswer = None
         asked = False
-        witness = Witness(self._database, self._upstream, self._observe, self._resources)
+        check = BypassCheck(self._database, self._upstream, self._observe, self._resources)
         try:
             while True:
                 try:
@@ -136,8 +138,8 @@ class Runner:
                     result: Result = end.value
                     return result
                 asked = asked or _is_the_write(effect)
-                answer = await self._stepped(effect, payload, witness)
-                await witness.after(effect, answer)
+                answer = await self._stepped(effect, payload, check)
+                await check.after(effect, answer)
         except (Unavailable, OutcomeUnknown, SqlError) as error:
             if asked:
                 raise OutcomeUnknown("The database failed while the write was under way.") from error
@@ -147,22 +149,22 @@ class Runner:
         finally:
             steps.close()
 
-    async def _stepped(self, effect: Effect, payload: Payload, witness: Witness) -> Answer:
+    async def _stepped(self, effect: Effect, payload: OperationPayload, check: BypassCheck) -> EffectAnswer:
         name = _STEPS.get(type(effect))
         if name is None:
             with staged(self._observe, "objects", _LOOKS[type(effect)]):
-                return await self._perform(effect, payload, witness)
+                return await self._perform(effect, payload, check)
         with staged(self._observe, "objects", name):
             self._observe(StepReached(f"objects.{name}.before"))
-            answer = await self._perform(effect, payload, witness)
+            answer = await self._perform(effect, payload, check)
             self._observe(StepReached(f"objects.{name}.after"))
         return answer
 
     async def _perform(  # noqa: C901, PLR0912 - one arm an effect
-        self, effect: Effect, payload: Payload, witness: Witness
-    ) -> Answer:
+        self, effect: Effect, payload: OperationPayload, check: BypassCheck
+    ) -> EffectAnswer:
         match effect:
-            case Head(bucket, key):
+            case Look(bucket, key):
                 return await self._upstream.head(bucket, path_of(key))
             case Begin(write, looked, outcomes):
                 wanted = None if self.duplicates is Duplicates.WAIT else outcomes
@@ -192,7 +194,7 @@ class Runner:
             case Bump():
                 return await self._bump(effect)
             case Finish(write, etag, tombstone, spent):
-                certain = witness.is_certain(effect)
+                certain = check.is_certain(effect)
                 return await intents.finish(
                     self._database, write, etag, tombstone=tombstone, certain=certain, spent=spent
                 )
@@ -213,13 +215,13 @@ class Runner:
             case _:
                 assert_never(effect)
 
-    async def _put(self, effect: Put, payload: Payload) -> WriteAnswer:
+    async def _put(self, effect: Put, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
         token = write.presented.token if write.presented else ""
         own = forwarded_headers.own_metadata(write.resource, str(token), str(write.write_id))
         place, headers = (write.bucket, path_of(write.key)), [*payload.headers, *own]
         expected, signed_at = effect.expected, effect.signed_at
-        if effect.form is Form.PLAIN:
+        if effect.form is UploadForm.PLAIN:
             answer = await self._upstream.put(
                 *place, payload.body, headers, expected=expected, signed_at=signed_at, expires=_lifetime(write)
             )
@@ -228,9 +230,9 @@ class Runner:
             answer = await self._upstream.put_in_parts(
                 *place, payload.body, headers, expected=expected, signed_at=signed_at
             )
-        return self._unless_lost(write, answer)
+        return self._note_lost(write, answer)
 
-    async def _complete(self, effect: Complete, payload: Payload) -> WriteAnswer:
+    async def _complete(self, effect: Complete, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
         _require_header_signature(write)
         answer = await self._upstream.complete_multipart(
@@ -243,9 +245,9 @@ class Runner:
             conditional=write.kind is Kind.CONDITIONAL,
             signed_at=effect.signed_at,
         )
-        return self._unless_lost(write, answer)
+        return self._note_lost(write, answer)
 
-    async def _amend(self, effect: Amend, payload: Payload) -> WriteAnswer:
+    async def _amend(self, effect: Amend, payload: OperationPayload) -> WriteAnswer:
         write, amendment = effect.write, payload.amendment
         assert amendment is not None, "an amendment has nothing else to send"
         answer, reply = await self._upstream.amend(
@@ -260,9 +262,9 @@ class Runner:
         )
         if isinstance(answer, Applied) and reply is not None:
             return Applied(None, reply.headers, reply.status)
-        return self._unless_lost(write, answer)
+        return self._note_lost(write, answer)
 
-    def _unless_lost(self, write: Announcement, answer: WriteAnswer) -> WriteAnswer:
+    def _note_lost(self, write: Announcement, answer: WriteAnswer) -> WriteAnswer:
         if isinstance(answer, Unknown) and answer != WITHOUT_ETAG:
             self._observe(OutcomeLost(write.resource, write.bucket, write.key, str(write.write_id)))
         return answer
@@ -270,7 +272,7 @@ class Runner:
     async def _entomb(self, effect: Entomb) -> WriteAnswer:
         owner = effect.owner
         if isinstance(owner, Intent):
-            # Not the write of the intent, but what is put in its way: under its write-id it would pass for its success.
+            # This tombstone is in the way of the intent's write. Under its write-id it would pass for its success.
             token, write_id = str(owner.token), uuid4()
         else:
             token, write_id = str(owner.presented.token) if owner.presented else "", owner.write_id
@@ -299,7 +301,7 @@ class Runner:
     async def _await_turn(self, intent: Intent) -> bool:
         try:
             async with asyncio.timeout(self._pending_wait):
-                # What is waited for may happen in another process.
+                # The other write may end in another process.
                 while await intents.is_pending(self._database, intent):  # noqa: ASYNC110
                     await asyncio.sleep(_POLL)
         except TimeoutError:
@@ -308,23 +310,25 @@ class Runner:
 
 
 def path_of(key: str) -> str:
-    """The key as it stands in a path, each byte encoded in the one way all stores read alike."""
+    """Return the key as it stands in a path, each byte encoded in the one way that all stores read alike."""
     return quote(key, safe="/")
 
 
 def _lifetime(write: Announcement | Intent) -> timedelta | None:
-    """How long the signature of the mutation is to be good: no longer than its intent says. None: as in the headers."""
+    """Return how long the signature of the mutation is valid: no longer than its intent says. None: signed in
+    headers.
+    """
     return QUERY_SIGNED if write.dead_after == DEAD_AFTER_QUERY_SIGNED else None
 
 
 def _require_header_signature(write: Announcement) -> None:
-    """These requests are signed in their headers, so nobody may believe them dead any earlier."""
+    """Check that the intent does not expect an earlier end than the signature in the headers has."""
     if write.dead_after != DEAD_AFTER_HEADER_SIGNED:
         raise AssertionError("an upload is announced with a signature that it does not get")
 
 
 def _is_the_write(effect: Effect) -> bool:
-    """Whether S3 is asked for the caller's own mutation, and not for one that settles somebody else's."""
+    """Return whether S3 is asked for the caller's own mutation, and not for one that settles another holder's."""
     return isinstance(effect, Put | Complete | Amend | Delete) or (
         isinstance(effect, Entomb) and isinstance(effect.owner, Announcement)
     )

@@ -1,27 +1,32 @@
-"""Which bucket and key a request names: by its path alone, or by its host and its path. Nothing is normalised."""
+"""The bucket and key that a request names, by its path or by its host and path, and the source that a copy names.
+
+Nothing is normalised.
+"""
 
 import ipaddress
 import re
-from collections.abc import Iterable
-from urllib.parse import unquote_to_bytes
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote_to_bytes
 
 from gateway.errors import StoreError
+from gateway.objects.s3.operations import Operation, not_implemented
 
 MAX_KEY_BYTES = 1024
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-# No bucket has a name that ends like this: AWS makes such names for access points, each of them another name of a
-# bucket and so of every object in it.
+# No bucket has a name that ends like this. AWS makes such names for access points: other names of a bucket, and so of
+# every object in it.
 _ALIASES = ("-s3alias", "--op-s3", "--ol-s3", "--xa-s3", ".mrap")
 _PORT = re.compile(r":[0-9]*\Z")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 def bucket_of_host(headers: Iterable[tuple[bytes, bytes]], domains: Iterable[str]) -> str | None:
-    """The bucket in ``Host: bucket.domain``, None for any other host: the path names the bucket then.
+    """Return the bucket in ``Host: bucket.domain``, None for any other host: the path names the bucket then.
 
-    ``headers`` are raw ASGI headers. Case, port and the dot at the end of a full name do not count; whether what is
-    found can be a bucket's name, ``read`` says. The longest of ``domains`` that fits decides.
+    ``headers`` are raw ASGI headers. Case, port and the dot at the end of a full name do not count. ``read`` checks
+    whether the result can be a bucket's name. The longest of ``domains`` that fits decides.
     """
     hosts = [value.decode("latin-1") for name, value in headers if name.lower() == b"host"]
     if len(hosts) != 1:
@@ -36,9 +41,10 @@ def bucket_of_host(headers: Iterable[tuple[bytes, bytes]], domains: Iterable[str
 
 
 def read(raw_path: bytes, bucket_of_host: str | None = None) -> tuple[str, str]:
-    """Bucket and key; each empty where there is none. ``raw_path`` is without the query, as on the wire.
+    """Return bucket and key; each empty where there is none. ``raw_path`` is without the query, as on the wire.
 
-    ``/b//k`` is the key ``/k``, ``/b/../k`` is the key ``../k``. Raises ``StoreError`` 400 for what names nothing.
+    ``/b//k`` is the key ``/k``, ``/b/../k`` is the key ``../k``. Raises ``StoreError`` 400 for a path that names
+    nothing.
     """
     if not raw_path.startswith(b"/"):
         raise _unreadable("Couldn't parse the specified URI.")
@@ -69,14 +75,14 @@ def check(bucket: str, key: str) -> None:
 
 
 def text(raw: bytes) -> str:
-    """Percent-decoded UTF-8. Raises ``StoreError`` 400 ``InvalidURI``; a plus sign stays one."""
+    """Return percent-decoded UTF-8; a plus sign stays one. Raises ``StoreError`` 400 ``InvalidURI``."""
     if _BROKEN_ESCAPE.search(raw):
         raise _unreadable("Couldn't parse the specified URI.")
     try:
         decoded = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
         raise _unreadable("The URI must be UTF-8, percent-encoded.") from None
-    if "\0" in decoded:  # S3 would take it; the database that keeps the intents cannot
+    if "\0" in decoded:  # S3 takes it, but the database that keeps the intents cannot
         raise _unreadable("A NUL character cannot be part of a key.")
     return decoded
 
@@ -97,3 +103,156 @@ def _is_bucket(name: str) -> bool:
 
 def _unreadable(message: str) -> StoreError:
     return StoreError("InvalidURI", 400, message)
+
+
+COPY_SOURCE = "x-amz-copy-source"
+
+_RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
+_COPY_CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
+_OWNER = "x-amz-source-expected-bucket-owner"
+
+COPY_HEADERS = frozenset(
+    {COPY_SOURCE, f"{COPY_SOURCE}-range", *(f"{COPY_SOURCE}-{name}" for name in _COPY_CONDITIONS), _OWNER}
+    | {"x-amz-metadata-directive", "x-amz-tagging-directive"}
+)
+"""The headers of a copy that are read here, and not sent on."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """The object a copy reads from. ``raw_key`` is percent-encoded like ``S3Request.raw_key``.
+
+    ``conditions`` are headers for the read of the source, If-* under their own names. If the read gets 304, the copy
+    gets 412. ``range`` is first and last byte, both included; None for the whole object. Metadata and tags come from
+    the source unless those of the request replace them.
+    """
+
+    bucket: str
+    key: str
+    raw_key: str
+    version_id: str | None = None
+    conditions: tuple[tuple[str, str], ...] = ()
+    range: tuple[int, int] | None = None
+    replace_metadata: bool = False
+    replace_tags: bool = False
+
+    @property
+    def raw_path(self) -> str:
+        """The path to ask the store for."""
+        return f"/{self.bucket}/{self.raw_key}"
+
+    @property
+    def query(self) -> str:
+        """The query to ask the store with, encoded."""
+        return "" if self.version_id is None else f"versionId={quote(self.version_id, safe='')}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartSource:
+    """The object that a part is copied from. ``key`` is not encoded; ``span`` is first and last byte, both included.
+
+    With ``etag`` the store refuses the copy (412) where the source is another object by now.
+    """
+
+    bucket: str
+    key: str
+    etag: str | None = None
+    version_id: str | None = None
+    span: tuple[int, int] | None = None
+
+    @property
+    def headers(self) -> Sequence[tuple[str, str]]:
+        """The headers that name the source to the store.
+
+        Encoded here: a client's own spelling may mean another key to the store than it does to the gateway.
+        """
+        named = quote(f"{self.bucket}/{self.key}", safe="/")
+        version = "" if self.version_id is None else f"?versionId={quote(self.version_id, safe='')}"
+        headers = [(COPY_SOURCE, named + version)]
+        if self.etag is not None:
+            headers.append((f"{COPY_SOURCE}-if-match", f'"{self.etag}"'))
+        if self.span is not None:
+            headers.append((f"{COPY_SOURCE}-range", f"bytes={self.span[0]}-{self.span[1]}"))
+        return headers
+
+
+def read_copy_source(operation: Operation, headers: Mapping[str, str]) -> CopySource:
+    """Return the source of a copy, given its headers by lower-case name. Raises ``StoreError``, 400 or 501."""
+    if COPY_SOURCE not in headers:
+        raise _invalid_source(f"A copy names its source in {COPY_SOURCE}.")
+    bucket, key, version_id = _source_object(headers[COPY_SOURCE])
+    conditions = [
+        (name, _condition(name, headers[f"{COPY_SOURCE}-{name}"]))
+        for name in _COPY_CONDITIONS
+        if f"{COPY_SOURCE}-{name}" in headers
+    ]
+    if _OWNER in headers:
+        conditions.append(("x-amz-expected-bucket-owner", headers[_OWNER]))
+    if f"{COPY_SOURCE}-range" in headers and operation is not Operation.UPLOAD_PART_COPY:
+        raise not_implemented(f"{operation} with the header {COPY_SOURCE}-range")
+    return CopySource(
+        bucket,
+        key,
+        quote(key, safe="/"),
+        version_id,
+        tuple(conditions),
+        _span(headers.get(f"{COPY_SOURCE}-range")),
+        _replaces(operation, headers, "x-amz-metadata-directive"),
+        _replaces(operation, headers, "x-amz-tagging-directive"),
+    )
+
+
+def _replaces(operation: Operation, headers: Mapping[str, str], directive: str) -> bool:
+    value = headers.get(directive)
+    if value is not None and operation is not Operation.COPY_OBJECT:
+        raise not_implemented(f"{operation} with the header {directive}")
+    if value not in (None, "COPY", "REPLACE"):
+        raise _invalid_source(f"The header {directive} must be COPY or REPLACE.")
+    return value == "REPLACE"
+
+
+def _condition(name: str, value: str) -> str:
+    """Return a condition as every store reads it. S3 takes ETags without quotation marks too, and clients send such."""
+    bare = name in ("if-match", "if-none-match") and value != "*" and '"' not in value
+    return f'"{value}"' if bare else value
+
+
+def _source_object(source: str) -> tuple[str, str, str | None]:
+    """Return bucket, key and version. The whole path is decoded before it is split: some clients encode its slash."""
+    path, question, query = source.partition("?")
+    if "+" in path:
+        # AWS reads a space here and others a plus sign: guessing could copy another object than the client means.
+        raise _invalid_source(f"A plus sign in {COPY_SOURCE} is ambiguous: write %2B for a plus sign, %20 for a space.")
+    name, _, version = query.partition("=")
+    if question and (name != "versionId" or not version):
+        raise _invalid_source(
+            f"After the question mark of {COPY_SOURCE} there is only versionId=; one in a key is %3F."
+        )
+    decoded, version_id = _decoded_source(path).removeprefix("/"), _decoded_source(version) if question else None
+    if decoded.startswith("arn:"):
+        raise not_implemented("Copying from an access point")
+    bucket, _, key = decoded.partition("/")
+    if not key:
+        raise _invalid_source(f"{COPY_SOURCE} must be a bucket, a slash and a key.")
+    check(bucket, key)
+    return bucket, key, version_id
+
+
+def _decoded_source(encoded: str) -> str:
+    try:
+        return text(encoded.encode())
+    except StoreError as error:
+        raise _invalid_source(f"{COPY_SOURCE} must be percent-encoded UTF-8 without NUL.") from error
+
+
+def _span(value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    match = _RANGE.fullmatch(value)
+    if match is None or int(match[1]) > int(match[2]):
+        raise _invalid_source(f"{COPY_SOURCE}-range must read bytes=first-last.")
+    return int(match[1]), int(match[2])
+
+
+def _invalid_source(message: str) -> StoreError:
+    return StoreError("InvalidArgument", 400, message)

@@ -1,12 +1,13 @@
-"""What the object store says about a request, reduced to what the protocol decides on. ETags stand without quotes."""
+"""The object store's answers, reduced to what the protocol decides on. ETags stand without quotes."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
+from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.objects.s3 import xml
 
-Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
+RawHeaders: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Applied:
     """
 
     etag: str | None
-    headers: Headers = ()
+    headers: RawHeaders = ()
     status: int = 200
     details: tuple[tuple[str, str], ...] = ()
 
@@ -42,9 +43,9 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell from the answer, if there was one, whether the request took effect, or what is there.
+    """The answer, if there was one, does not tell whether the request took effect, or what is there.
 
-    ``refusal``: the store does not take a key of this name at all, whatever is asked of it.
+    ``refusal``: the store takes no request at all for a key of this name.
     """
 
     reason: str
@@ -53,14 +54,14 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """The store could not be reached, so nothing of the request has left: it can have no effect."""
+    """The store could not be reached, so nothing of the request was sent: it can have no effect."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The object as it is. What the gateway wrote into its metadata is None where somebody else wrote the object.
+    """The object as it is. The gateway's own metadata is None where another writer wrote the object.
 
     ``size`` is in bytes; ``token`` stands as it was written, in its wire form.
     """
@@ -76,7 +77,7 @@ class Found:
     last_modified: datetime | None = None
     """By the store's clock."""
     invocation: str | None = None
-    """The digest of the call that wrote it: see ``invocations``."""
+    """The digest of the call that wrote it: see ``writes/fenced_write.py``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Started:
     """A multipart upload has been opened. ``headers`` are the store's."""
 
     upload_id: str
-    headers: Headers = ()
+    headers: RawHeaders = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Uploaded:
     """
 
     etag: str
-    headers: Headers = ()
+    headers: RawHeaders = ()
     document: bytes = b""
 
 
@@ -110,16 +111,38 @@ WriteAnswer: TypeAlias = Applied | NotApplied | Rejected | NotSent | Unknown
 HeadAnswer: TypeAlias = Found | Missing | Unknown
 
 
-# Other conflicts have nothing to do with the write's condition: a key where the store has a directory, say.
+# Errors of the store about the gateway's own signature. A client would take them for errors about its own.
+_GATEWAY_AT_FAULT = frozenset(
+    {
+        "AuthorizationHeaderMalformed",
+        "InvalidAccessKeyId",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+    }
+)
+
+
+def store_refusal(rejected: Rejected) -> GatewayError:
+    """Return the error to answer with where the store refuses a request."""
+    if rejected.code in _GATEWAY_AT_FAULT:
+        return Unavailable(
+            f"The object store refuses the gateway: {rejected.code}.",
+            advice="Nothing was written. Ask the operator to run `gateway doctor`.",
+        )
+    return StoreError(rejected.code, rejected.status, rejected.message)
+
+
+# Other conflicts have nothing to do with the write's condition, such as a key where the store has a directory.
 _LOST_RACES = frozenset({"", "ConditionalRequestConflict", "OperationAborted"})
 
 
-def of_write(status: int, etag: str | None, body: bytes, headers: Headers = ()) -> WriteAnswer:
-    """What the store's answer to a write means. ``etag`` is that header's value, ``body`` the whole answer's.
+def of_write(status: int, etag: str | None, body: bytes, headers: RawHeaders = ()) -> WriteAnswer:
+    """Interpret the store's answer to a write. ``etag`` is that header's value, ``body`` the whole answer's.
 
     Only an answer that is certain to mean "no effect" is read as such.
     """
-    error = xml.read_error(body)
+    error = xml.read_error(body) if body else None
     code = error.code if error else ""
     if status in (200, 204):
         # S3 sends the status of a completion ahead and may still fail: the body has the last word.
@@ -135,6 +158,6 @@ def of_write(status: int, etag: str | None, body: bytes, headers: Headers = ()) 
 
 
 def unquoted(etag: str | None) -> str | None:
-    """An ETag without its quotation marks. None for none, and for a weak one, which S3 does not have."""
+    """Return an ETag without its quotation marks. None for none, and for a weak one, which S3 does not have."""
     bare = (etag or "").removeprefix('"').removesuffix('"')
     return bare if bare and '"' not in bare else None

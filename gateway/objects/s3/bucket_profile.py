@@ -1,37 +1,20 @@
-"""What one bucket was seen to do with conditions, ETags and keys, and what follows for fenced writes to it.
+"""The behaviour of a bucket with conditions, ETags and keys, and what follows for fenced writes to it.
 
 A store that ignores a condition answers exactly like one that honours it, until it loses data. So nothing is taken on
-trust: ``probe.py`` tries, and this module judges what came of it.
+trust: ``probe/probe.py`` tries, and ``probe/judgement.py`` judges the result.
+
+To S3 a key is its bytes. A store that keeps objects as files may find one file under several keys. Then a fenced key
+could be written under another name. The probe tries each kind of spelling. The gateway writes no key of a kind that the
+bucket does not keep apart.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gateway.objects.s3.answers import (
-    Applied,
-    Found,
-    HeadAnswer,
-    Missing,
-    NotApplied,
-    NotSent,
-    Rejected,
-    Unknown,
-    WriteAnswer,
-)
-
-# How some stores answer a conditional write that lost a race inside them: Ceph says 500 UnknownError. What became of
-# it, the object itself tells.
-_LOST_RACE = "500 "
-
-
-def lost_race(answer: WriteAnswer) -> bool:
-    """Whether a write in a race was answered with an error that leaves open what became of it."""
-    return isinstance(answer, Unknown) and answer.reason.startswith(_LOST_RACE)
-
 
 class Probe(StrEnum):
-    """What is tried on a bucket."""
+    """The things that are tried on a bucket."""
 
     PUT_IF_NONE_MATCH = "put-if-none-match"
     PUT_IF_MATCH = "put-if-match"
@@ -71,27 +54,9 @@ KEYS = {
 }
 """Spellings that stores may take for one another, and what follows where they are not kept apart."""
 
-_NO_FENCED_WRITES = "Fenced writes to this bucket are refused."
-_NO_MULTIPART = (
-    "Multipart uploads of clients are settled by abort and list, and a late write is settled only once its signature "
-    "has expired."
-)
-_TOMBSTONES = "Deletes leave tombstones."
-_NO_OTHER_FORM = "The same bytes have no second form: a late write is settled only once its signature has expired."
-_CONSEQUENCES = (
-    dict.fromkeys(REQUIRED, _NO_FENCED_WRITES)
-    | dict.fromkeys(COMPLETE_CONDITIONS, _NO_MULTIPART)
-    | dict.fromkeys(DELETE_CONDITION, _TOMBSTONES)
-    | {
-        Probe.ETAG_OF_MULTIPART: _NO_OTHER_FORM,
-        Probe.QUOTED_CONDITIONS: "If-Match is sent to this bucket without quotation marks.",
-    }
-    | KEYS
-)
-
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeFinding:
     """One probe and its verdict. ``consequence`` says what follows where it failed; it is empty where it passed."""
 
     name: str
@@ -102,12 +67,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a bucket does. The judgement of the probes, which are in ``findings``."""
+    """The behaviour of a bucket, as the probes in ``findings`` judge it."""
 
     put_conditions: bool
     """PutObject honours If-None-Match: * and If-Match, one by one and under concurrency."""
     complete_conditions: bool
-    """CompleteMultipartUpload does. Where it does not, the form must not be used for a fenced write."""
+    """CompleteMultipartUpload does. Otherwise a fenced write must not use it with a condition."""
     delete_condition: bool
     """DeleteObject honours If-Match."""
     reads_back: bool
@@ -124,7 +89,7 @@ class Profile:
     """If-Match is understood in quotation marks, as RFC 9110 writes it. Otherwise without only."""
     confused: frozenset[Probe] = frozenset(KEYS)
     """Spellings of keys that were not seen to be kept apart: no key of these is written."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ProbeFinding, ...] = ()
 
     @property
     def writable(self) -> bool:
@@ -145,7 +110,7 @@ class Profile:
         return self.delete_condition
 
     def without(self, distrusted: Collection[str]) -> "Profile":
-        """The same, without the conditions an operator does not rely on: ``complete``, ``delete``."""
+        """Return the profile without the conditions that an operator does not rely on: ``complete``, ``delete``."""
         return replace(
             self,
             complete_conditions=self.complete_conditions and "complete" not in distrusted,
@@ -159,172 +124,58 @@ class Profile:
         return self.complete_conditions and other_form
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One observation. ``complaint`` is None where the bucket did what it should."""
-
-    probe: Probe
-    complaint: str | None
+_MARKER = "__XLDIR__"
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """One of several concurrent writes with the same condition. ``write_id`` is None for a delete."""
+class Spelling:
+    """One kind of spelling. ``plain`` and ``others`` are keys to try it with, ``{}`` the folder they are in.
 
-    write_id: str | None
-    answer: WriteAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class Etags:
-    """ETags of the same bytes, and what they should be."""
-
-    plain: Sequence[str]
-    plain_predicted: str
-    multipart: Sequence[str]
-    multipart_predicted: str
-
-    @property
-    def unique(self) -> bool:
-        return len(self.plain) > 1 and len({*self.plain, *self.multipart}) == len(self.plain) + len(self.multipart)
-
-    @property
-    def plain_right(self) -> bool:
-        return set(self.plain) == {self.plain_predicted}
-
-    @property
-    def multipart_right(self) -> bool:
-        return set(self.multipart) == {self.multipart_predicted}
-
-
-def of_trial(probe: Probe, condition: str, answer: WriteAnswer, *, holds: bool) -> Seen:
-    """Judge one write whose condition, put into words by ``condition``, held or did not hold."""
-    match answer:
-        case Applied() if not holds:
-            return Seen(probe, f"{condition} was ignored: the write was accepted")
-        case NotApplied(status, _) if holds:
-            return Seen(probe, f"{condition} was refused with {status} although it holds")
-        case Rejected(status, code, _):
-            return Seen(probe, f"{condition} is not supported: {status} {code}")
-        case _:
-            return Seen(probe, None)
-
-
-def of_race(probe: Probe, before: str | None, contenders: Sequence[Contender], after: HeadAnswer) -> Seen:
-    """Judge concurrent writes that were all conditioned on the ETag ``before`` (None: absence).
-
-    At most one may win, and what stands there afterwards must be its. Deletes count as one: the second changes nothing.
+    ``includes`` says of a key whether it is of this kind. It errs on the side of yes.
     """
-    winners = {contender.write_id for contender in contenders if isinstance(contender.answer, Applied)}
-    if len(winners) > 1:
-        return Seen(probe, f"{len(winners)} of {len(contenders)} concurrent writes with one condition were accepted")
-    lost = {each.write_id for each in contenders if lost_race(each.answer)}
-    standing = after.write_id if isinstance(after, Found) else None
-    unchanged = before == (after.etag if isinstance(after, Found) else None)
-    if winners and standing not in winners:
-        return Seen(probe, "another write than the one that was accepted took effect")
-    if not winners and not unchanged and standing not in lost:
-        return Seen(probe, "a write that was refused took effect")
-    return Seen(probe, None)
+
+    includes: Callable[[str], bool]
+    plain: str
+    others: tuple[str, ...]
 
 
-def of_state(probe: Probe, state: HeadAnswer, write_id: str | None) -> Seen:
-    """Judge what stands at a key after refused writes: still that of the last accepted one (None: nothing)."""
-    standing = state.write_id if isinstance(state, Found) else None
-    undisturbed = isinstance(state, Missing) if write_id is None else standing == write_id
-    return Seen(probe, None if undisturbed else "a write that was refused took effect")
+def _odd_segments(key: str) -> bool:
+    segments = key.removesuffix("/").split("/")
+    return any(segment in ("", ".", "..") for segment in segments)
 
 
-def says_nothing(answer: WriteAnswer) -> bool:
-    """Whether a write was answered with something that may have to do with the moment alone."""
-    return isinstance(answer, Unknown | NotSent) or (isinstance(answer, Rejected) and answer.status == 429)
+def _ends_with_slash(key: str) -> bool:
+    return key.endswith("/")
 
 
-def of_spelling(
-    probe: Probe, plain: str, standing: WriteAnswer, others: Mapping[str, WriteAnswer], *, undisturbed: bool
-) -> Iterable[Seen]:
-    """Judge writes of the key ``plain`` and then of ``others``, each on the condition that there is no object.
-
-    Kept apart, all of them take effect, and what stands at the plain key afterwards is ``undisturbed``. The keys are
-    templates, as of ``spelling.py``.
-    """
-    shown = ascii(plain.format(""))
-    if not isinstance(standing, Applied):
-        yield Seen(probe, f"cannot be tried: {shown} is answered with {_said(standing)}")
-        return
-    for template, answer in others.items():
-        key = ascii(template.format(""))
-        match answer:
-            case Applied():
-                yield Seen(probe, None if undisturbed else f"a write of {key} was one of {shown}")
-            case NotApplied(status, _) if status != 404:
-                yield Seen(probe, f"{key} is taken for {shown}")
-            case _:
-                yield Seen(probe, f"cannot be told: {key} is answered with {_said(answer)}")
+def _names_a_marker(key: str) -> bool:
+    return key.upper().endswith(_MARKER)
 
 
-def _said(answer: WriteAnswer) -> str:
-    match answer:
-        case Rejected(status, code, _) | NotApplied(status, code):
-            return f"{status} {code}"
-        case Unknown(reason) | NotSent(reason):
-            return reason
-        case Applied():
-            return "success"
+def _has_case(key: str) -> bool:
+    """Return whether a key has characters of two cases. Outside ASCII, no two file systems agree on the counterpart."""
+    return not key.isascii() or key != key.lower()
 
 
-def of_reading(state: HeadAnswer, etag: str | None, write_id: str) -> Seen:
-    """Judge what HEAD says right after an accepted write."""
-    if not isinstance(state, Found):
-        return Seen(Probe.READ_BACK, "an object that was just written is not there")
-    if state.etag != etag:
-        return Seen(Probe.READ_BACK, "HEAD shows another ETag than the write was answered with")
-    return Seen(Probe.READ_BACK, None if state.write_id == write_id else "the metadata of a write is not kept")
+def _is_not_ascii(key: str) -> bool:
+    return not key.isascii()
 
 
-def conclude(seen: Iterable[Seen], etags: Etags) -> Profile:
-    """The profile that follows from everything that was seen. What was never seen to work does not count as working."""
-    observations = [*seen, *_of_etags(etags)]
-    findings = tuple(_finding(probe, [each for each in observations if each.probe is probe], etags) for probe in Probe)
-    passed = {Probe(finding.name) for finding in findings if finding.passed}
-    return Profile(
-        put_conditions=passed >= PUT_CONDITIONS,
-        complete_conditions=passed >= COMPLETE_CONDITIONS,
-        delete_condition=passed >= DELETE_CONDITION,
-        reads_back=Probe.READ_BACK in passed,
-        unique_etags=etags.unique,
-        plain_etags_predicted=etags.plain_right,
-        multipart_etags_predicted=etags.multipart_right,
-        multipart_changes_etag=bool(etags.multipart) and not set(etags.multipart) & set(etags.plain),
-        quoted_conditions=Probe.QUOTED_CONDITIONS in passed,
-        confused=frozenset(KEYS) - passed,
-        findings=findings,
-    )
+def _odd_on_windows(key: str) -> bool:
+    return "\\" in key or any(segment.endswith((".", " ")) for segment in key.split("/"))
 
 
-def _of_etags(etags: Etags) -> Iterable[Seen]:
-    if etags.plain:
-        wrong = (
-            None if etags.unique or etags.plain_right else "the same bytes have the same ETag, which is not their MD5"
-        )
-        yield Seen(Probe.ETAG_OF_PUT, wrong)
-    if etags.multipart:
-        right = etags.unique or (etags.multipart_right and not set(etags.multipart) & set(etags.plain))
-        yield Seen(Probe.ETAG_OF_MULTIPART, None if right else "an upload in one part has an ETag that cannot be told")
+SPELLINGS: Mapping[Probe, Spelling] = {
+    Probe.KEYS_ODD_SEGMENTS: Spelling(_odd_segments, "{}a/key", ("/{}a/key", "{}a//key", "{}a/./key", "{}a/b/../key")),
+    Probe.KEYS_TRAILING_SLASH: Spelling(_ends_with_slash, "{}a/key", ("{}a/key/",)),
+    # MinIO keeps the object d/ in a directory of this name.
+    Probe.KEYS_MARKER: Spelling(_names_a_marker, f"{{}}b/key{_MARKER}", ("{}b/key/",)),
+    Probe.KEYS_CASE: Spelling(_has_case, "{}a/key", ("{}a/KEY",)),
+    Probe.KEYS_UNICODE: Spelling(_is_not_ascii, "{}a/\u00e9", ("{}a/e\u0301",)),
+    Probe.KEYS_WINDOWS: Spelling(_odd_on_windows, "{}a/key", ("{}a\\key", "{}a/key.", "{}a/key ")),
+}
 
 
-def _finding(probe: Probe, seen: Collection[Seen], etags: Etags) -> Finding:
-    complaint = next((each.complaint for each in seen if each.complaint is not None), None)
-    if not seen:
-        complaint = "not tried, because a probe before it failed"
-    if complaint is not None:
-        return Finding(probe, passed=False, detail=complaint, consequence=_CONSEQUENCES[probe])
-    return Finding(probe, passed=True, detail=_praise(probe, etags))
-
-
-def _praise(probe: Probe, etags: Etags) -> str:
-    if probe in (Probe.ETAG_OF_PUT, Probe.ETAG_OF_MULTIPART):
-        return "unique for each write: no ETag ever comes back" if etags.unique else "a hash of the bytes, as predicted"
-    if probe in (Probe.READ_BACK, Probe.QUOTED_CONDITIONS):
-        return "as expected"
-    return "kept apart" if probe in KEYS else "honoured"
+def mistakable(key: str, confused: Collection[Probe]) -> Probe | None:
+    """Return the first kind of spelling of the key that its bucket does not keep apart; None where there is none."""
+    return next((kind for kind, spelling in SPELLINGS.items() if kind in confused and spelling.includes(key)), None)

@@ -1,4 +1,6 @@
-"""A client's own If-Match or If-None-Match on a write. Evaluated here and never forwarded: S3 takes one condition."""
+"""A client's own If-Match or If-None-Match on a write. The gateway evaluates it and never forwards it: S3 takes one
+condition.
+"""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +15,7 @@ _CREATE = frozenset({Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.COMP
 
 
 class Expect(StrEnum):
-    """What must hold of the object for the client's write to go on."""
+    """The state of the object on which the client's write depends."""
 
     ABSENT = "absent"
     EXISTS = "exists"
@@ -21,14 +23,14 @@ class Expect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class WriteCondition:
     """A client's condition. ``etag`` (without quotes) is set for ``Expect.ETAG`` only."""
 
     expect: Expect
     etag: str | None = None
 
     def broken(self, current: str | None) -> StoreError | None:
-        """What S3 answers given the object's ETag (None where there is none); None where the condition holds."""
+        """Return S3's error for the object's ETag (None: no object); None where the condition holds."""
         if self.expect is not Expect.ABSENT and current is None:
             return StoreError("NoSuchKey", 404, "The specified key does not exist.")
         holds = {Expect.ABSENT: current is None, Expect.EXISTS: True, Expect.ETAG: current == self.etag}
@@ -43,10 +45,10 @@ class Condition:
         )
 
 
-def read(operation: Operation, headers: Mapping[str, str]) -> Condition | None:
-    """The condition of a write, given its headers by lower-case name. Raises 501 for what S3 does not do either.
+def read(operation: Operation, headers: Mapping[str, str]) -> WriteCondition | None:
+    """Return the condition of a write, given its headers by lower-case name. Raises 501 for one that S3 does not have.
 
-    Not for reads: there, these headers go to the store.
+    On reads these headers go to the store.
     """
     if_match, if_none_match = headers.get("if-match"), headers.get("if-none-match")
     if "if-modified-since" in headers or "if-unmodified-since" in headers:
@@ -56,7 +58,7 @@ def read(operation: Operation, headers: Mapping[str, str]) -> Condition | None:
     if if_none_match is not None:
         if if_none_match != "*" or operation not in _CREATE:
             raise not_implemented(f"{operation} with this form of If-None-Match")
-        return Condition(Expect.ABSENT)
+        return WriteCondition(Expect.ABSENT)
     if if_match is None:
         return None
     if operation not in _CREATE | {Operation.DELETE_OBJECT}:
@@ -66,14 +68,16 @@ def read(operation: Operation, headers: Mapping[str, str]) -> Condition | None:
     return _matching(if_match, f"{operation} with this form of If-Match")
 
 
-def for_entry(etag: str) -> Condition:
-    """The condition of one object in a DeleteObjects request, from its ``<ETag>``: as If-Match of a DeleteObject."""
+def for_entry(etag: str) -> WriteCondition:
+    """Return the condition in the ``<ETag>`` of one object of a DeleteObjects: the same as If-Match of a
+    DeleteObject.
+    """
     return _matching(etag.strip(), f"{Operation.DELETE_OBJECTS} with this form of ETag")
 
 
-def _matching(value: str, what: str) -> Condition:
+def _matching(value: str, what: str) -> WriteCondition:
     if value == "*":
-        return Condition(Expect.EXISTS)
+        return WriteCondition(Expect.EXISTS)
     if value.startswith("W/") or not _ETAG.fullmatch(value):
         raise not_implemented(what)
-    return Condition(Expect.ETAG, value.strip('"'))
+    return WriteCondition(Expect.ETAG, value.strip('"'))

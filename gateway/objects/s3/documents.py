@@ -1,5 +1,6 @@
-"""S3's documents: those that clients send with a request, read strictly, and those that they are answered with."""
+"""S3's documents: the documents that clients send are read strictly, and the answers are written here."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +21,7 @@ _CHECKSUMS = frozenset({"ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", 
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class ObjectToDelete:
     """One object of a DeleteObjects. ``etag`` as it was written, None where it has no condition."""
 
     key: str
@@ -30,14 +31,14 @@ class Doomed:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What a DeleteObjects asks for. ``quiet``: answer only what went wrong."""
+    """The content of a DeleteObjects. ``quiet``: answer only the errors."""
 
-    objects: tuple[Doomed, ...]
+    objects: tuple[ObjectToDelete, ...]
     quiet: bool
 
 
 @dataclass(frozen=True, slots=True)
-class ListedPart:
+class Part:
     """A part as a completion names it: its ETag without quotes, its checksums by the names of their elements."""
 
     number: int
@@ -48,13 +49,13 @@ class ListedPart:
 def deletion(body: bytes) -> Deletion:
     """Read the document of a DeleteObjects. Raises ``StoreError`` MalformedXML."""
     root = _root(body, "Delete", MAX_KEYS * _TAGS_OF_A_KEY)
-    objects = [_doomed(element) for element in root if xml.local(element) == "Object"]
+    objects = [_object_to_delete(element) for element in root if xml.local(element) == "Object"]
     if not 1 <= len(objects) <= MAX_KEYS:
         raise _malformed(f"A DeleteObjects names 1 to {MAX_KEYS} objects.")
     return Deletion(tuple(objects), (_text(root, "Quiet") or "").strip().lower() == "true")
 
 
-def _doomed(element: Element) -> Doomed:
+def _object_to_delete(element: Element) -> ObjectToDelete:
     for name in ("LastModifiedTime", "Size"):
         if _text(element, name):
             raise StoreError("NotImplemented", 501, f"DeleteObjects with a condition on {name} is not implemented.")
@@ -63,10 +64,10 @@ def _doomed(element: Element) -> Doomed:
     if not key:
         raise _malformed("An object of the DeleteObjects has no key.")
     version, etag = ((_text(element, name) or "").strip() or None for name in ("VersionId", "ETag"))
-    return Doomed(key, version, etag)
+    return ObjectToDelete(key, version, etag)
 
 
-def completion(body: bytes) -> tuple[ListedPart, ...]:
+def completion(body: bytes) -> tuple[Part, ...]:
     """Read the document of a CompleteMultipartUpload. Raises ``StoreError`` MalformedXML or InvalidPartOrder."""
     root = _root(body, "CompleteMultipartUpload", MAX_PARTS * _TAGS_OF_A_PART)
     parts = tuple(_part(element) for element in root if xml.local(element) == "Part")
@@ -82,7 +83,7 @@ def completion(body: bytes) -> tuple[ListedPart, ...]:
     return parts
 
 
-def _part(element: Element) -> ListedPart:
+def _part(element: Element) -> Part:
     number, etag = (_text(element, "PartNumber") or "").strip(), (_text(element, "ETag") or "").strip()
     if not (number.isascii() and number.isdecimal() and len(number) <= 5 and 1 <= int(number) <= MAX_PARTS):
         raise StoreError("InvalidArgument", 400, f"A part number is between 1 and {MAX_PARTS}, inclusive.")
@@ -90,26 +91,47 @@ def _part(element: Element) -> ListedPart:
     if not bare or '"' in bare:
         raise _malformed(f"Part {int(number)} has no ETag.")
     checksums = [(xml.local(child), (child.text or "").strip()) for child in element if xml.local(child) in _CHECKSUMS]
-    return ListedPart(int(number), bare, tuple(checksums))
+    return Part(int(number), bare, tuple(checksums))
 
 
-def deleted(results: Iterable[tuple[Doomed, "GatewayError | DeletedObject"]], *, quiet: bool) -> bytes:
-    """The answer to a DeleteObjects: what became of each object."""
+def complete(parts: Iterable[Part]) -> bytes:
+    """Return the document that completes an upload of these parts."""
+    listed = []
+    for part in parts:
+        number, etag = f"<PartNumber>{part.number}</PartNumber>", f"<ETag>&quot;{xml.escaped(part.etag)}&quot;</ETag>"
+        listed.append(f"<Part>{number}{etag}{_fields(dict(part.checksums))}</Part>")
+    return f'<CompleteMultipartUpload xmlns="{_NAMESPACE}">{"".join(listed)}</CompleteMultipartUpload>'.encode()
+
+
+def etag_of_parts(parts: Iterable[Part]) -> str | None:
+    """Return the ETag that an upload of these parts gets.
+
+    None where the store's ETags are no hashes: those never come back.
+    """
+    try:
+        digests = [bytes.fromhex(part.etag) for part in parts]
+    except ValueError:
+        return None
+    return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
+
+
+def deleted(results: Iterable[tuple[ObjectToDelete, "GatewayError | DeletedObject"]], *, quiet: bool) -> bytes:
+    """Return the answer to a DeleteObjects: the outcome for each object."""
     elements = []
-    for doomed, result in results:
+    for entry, result in results:
         if isinstance(result, GatewayError):
             # The rejection's id, the fence and the like: what the answer to a single delete would have said.
-            facts = {"Key": doomed.key, "VersionId": doomed.version_id, "Code": result.s3_code}
+            facts = {"Key": entry.key, "VersionId": entry.version_id, "Code": result.s3_code}
             message = f"{result.message} {result.advice}".strip()
             elements.append(_element("Error", {**facts, "Message": message, **xml.facts(result)}))
         elif not quiet:
-            elements.append(_element("Deleted", {"Key": doomed.key, "VersionId": doomed.version_id, **result.facts}))
+            elements.append(_element("Deleted", {"Key": entry.key, "VersionId": entry.version_id, **result.facts}))
     return _document("DeleteResult", "".join(elements))
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedObject:
-    """What the store said of an object that it deleted."""
+    """The store's answer about an object that it deleted."""
 
     delete_marker: str | None = None
     marker_version_id: str | None = None
@@ -120,24 +142,24 @@ class DeletedObject:
 
 
 def copied(etag: str, modified: str) -> bytes:
-    """The answer to a CopyObject. ``modified`` is a time as S3 writes it."""
+    """Return the answer to a CopyObject. ``modified`` is a time as S3 writes it."""
     return _document("CopyObjectResult", _fields({"LastModified": modified, "ETag": f'"{etag}"'}))
 
 
 def initiated(bucket: str, key: str, upload_id: str) -> bytes:
-    """The answer to a CreateMultipartUpload."""
+    """Return the answer to a CreateMultipartUpload."""
     fields = {"Bucket": bucket, "Key": key, "UploadId": upload_id}
     return _document("InitiateMultipartUploadResult", _fields(fields))
 
 
 def completed(location: str, bucket: str, key: str, etag: str, checksums: Iterable[tuple[str, str]] = ()) -> bytes:
-    """The answer to a CompleteMultipartUpload. ``checksums`` by the names of their elements."""
+    """Return the answer to a CompleteMultipartUpload. ``checksums`` by the names of their elements."""
     fields = {"Location": location, "Bucket": bucket, "Key": key, "ETag": f'"{etag}"', **dict(checksums)}
     return _document("CompleteMultipartUploadResult", _fields(fields))
 
 
 def posted(location: str, bucket: str, key: str, etag: str) -> bytes:
-    """The answer to a form upload that asks for 201."""
+    """Return the answer to a form upload that asks for 201."""
     fields = {"Location": location, "Bucket": bucket, "Key": key, "ETag": f'"{etag}"'}
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<PostResponse>{_fields(fields)}</PostResponse>'.encode()
 

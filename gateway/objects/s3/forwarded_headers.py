@@ -1,10 +1,12 @@
-"""Which headers of a request go to the store. On what is no read, an unknown ``x-amz-*`` header is refused."""
+"""The headers of a request that go to the store. On a request that is no read, an unknown ``x-amz-*`` header is
+refused.
+"""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-from gateway.objects.s3 import copy_source
-from gateway.objects.s3.operations import Kind, Operation, not_implemented
+from gateway.objects.s3 import addressing
+from gateway.objects.s3.operations import Operation, OperationKind, not_implemented
 
 METADATA = "x-amz-meta-"
 OWN_METADATA = "x-amz-meta-fencing-"
@@ -14,7 +16,7 @@ WRITE_ID = "x-amz-meta-fencing-write-id"
 INVOCATION = "x-amz-meta-fencing-invocation"
 TOMBSTONE = "x-amz-meta-fencing-tombstone"
 
-# What goes with every operation on a bucket. To an Origin the store answers what a browser may show of it.
+# Headers that go with every operation on a bucket. The store answers an Origin with the CORS headers for a browser.
 _ALWAYS = frozenset({"origin", "x-amz-expected-bucket-owner", "x-amz-request-payer"})
 _GRANTS = frozenset(
     {
@@ -71,7 +73,7 @@ _GET_OBJECT = _CUSTOMER_KEY | {
 }
 _LIST_OBJECTS = frozenset({"x-amz-optional-object-attributes"})
 
-# Beside what goes with every operation.
+# Beside those that go with every operation.
 _FORWARDED: dict[Operation, AbstractSet[str]] = {
     Operation.GET_OBJECT: _GET_OBJECT,
     Operation.HEAD_OBJECT: _GET_OBJECT,
@@ -101,7 +103,7 @@ _FORWARDED: dict[Operation, AbstractSet[str]] = {
 }
 _WITH_METADATA = frozenset({Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD})
 
-# Said to the gateway and done with here: the hop's own signature, framing and checks.
+# Headers for the gateway itself: signature, framing and checks of the request.
 _BOOKKEEPING = frozenset(
     {
         _ALGORITHM,
@@ -123,29 +125,30 @@ _REASONS = {
 
 
 def forwarded(operation: Operation, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The headers to send on, given a request's headers by lower-case name, each once.
+    """Return the headers to send on, given a request's headers by lower-case name.
 
-    Checksums of the body are left out: they are sent on once they are verified. Those of a CompleteMultipartUpload are
-    of the object, and go on. Raises ``StoreError`` 501 for an ``x-amz-*`` header that would get lost, unless on a read.
+    Checksums of the body are left out: they are sent on once they are verified. Checksums of a CompleteMultipartUpload
+    are the object's, and go on. Raises ``StoreError`` 501 for an ``x-amz-*`` header that would get lost, unless on a
+    read.
     """
     kept = []
     for name, value in headers.items():
         if name in _ALWAYS or name in _FORWARDED.get(operation, ()) or _is_of_the_object(operation, name):
             kept.append((name, value))
-        elif operation.kind is not Kind.READ and _is_amazon(name) and not _consumed(operation, name):
+        elif operation.kind is not OperationKind.READ and _is_amazon(name) and not _consumed(operation, name):
             raise not_implemented(f"{operation} with the header {name}", _REASONS.get(name, ""))
-    # A header without a value says nothing, but metadata may be empty.
+    # A header without a value has no effect, but metadata may be empty.
     return tuple(pair for pair in map(_without_framing, kept) if pair[1] or pair[0].startswith(METADATA))
 
 
 def own_metadata(resource: str, token: str, write_id: str, *, tombstone: bool = False) -> tuple[tuple[str, str], ...]:
-    """What the gateway writes into the metadata of each of its objects: whose write it is, and by which right."""
+    """Return the metadata that the gateway gives each of its objects: whose write it is, and with which token."""
     headers = ((RESOURCE, resource), (TOKEN, token), (WRITE_ID, write_id))
     return (*headers, (TOMBSTONE, "true")) if tombstone else headers
 
 
 def is_own(name: str) -> bool:
-    """Whether the header is metadata that only the gateway writes, in any spelling."""
+    """Return whether the header is metadata that only the gateway writes, in any spelling."""
     return name.replace("_", "-").startswith(OWN_METADATA)
 
 
@@ -163,13 +166,13 @@ def _consumed(operation: Operation, name: str) -> bool:
     if name in _BOOKKEEPING or name.startswith("x-amz-sdk-"):
         return True
     if operation.copies:
-        return name in copy_source.CONSUMED or (operation in _WITH_METADATA and is_own(name))
+        return name in addressing.COPY_HEADERS or (operation in _WITH_METADATA and is_own(name))
     has_body = operation.method in ("PUT", "POST")
     return (has_body and name.startswith(_CHECKSUM)) or (operation in _WITH_METADATA and is_own(name))
 
 
 def _without_framing(header: tuple[str, str]) -> tuple[str, str]:
-    """aws-chunked is how the body came here, not how it is stored."""
+    """Remove aws-chunked, which tells how the body came here and not how it is stored."""
     name, value = header
     if name != "content-encoding" or "aws-chunked" not in value.lower():
         return header

@@ -1,6 +1,6 @@
 """Pages of a listing: read strictly, and written again without some of their entries.
 
-All else stays as the store said it: the markers that lead on, owners, checksums, elements nobody here knows.
+All else stays as the store wrote it: markers of the next page, owners, checksums, unknown elements.
 """
 
 import re
@@ -19,11 +19,11 @@ CONTENTS = "Contents"
 UPLOAD = "Upload"
 VERSION = "Version"
 MOST_PAGES = 100
-"""Pages of the store that one answer is made of, at most. It may then be shorter than was asked for, as S3's may."""
+"""The most pages of the store in one answer. It may then be shorter than was asked for, as S3's may."""
 
 _ROOTS = frozenset({"ListBucketResult", "ListVersionsResult", "ListMultipartUploadsResult"})
 _ENTRIES = frozenset({COMMON_PREFIXES, CONTENTS, UPLOAD, VERSION, "DeleteMarker"})
-_LEADING_ON = frozenset(
+_NEXT_PAGE = frozenset(
     {
         "IsTruncated",
         "NextContinuationToken",
@@ -33,22 +33,22 @@ _LEADING_ON = frozenset(
         "NextVersionIdMarker",
     }
 )
-# What encoding-type=url encodes.
+# The elements that encoding-type=url encodes.
 _ENCODED = frozenset({"Delimiter", "Key", "KeyMarker", "Marker", "NextKeyMarker", "NextMarker", "Prefix", "StartAfter"})
 _OF_A_DELETE_MARKER = ("Key", "VersionId", "IsLatest", "LastModified", "Owner")
-# XML 1.0 has no way to say these. S3 writes them as character references all the same.
-_UNSPEAKABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-# What takes their place while the document is parsed: as many characters of a private plane.
+# XML 1.0 does not allow these. S3 writes them as character references all the same.
+_NOT_ALLOWED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+# Characters of a private plane take their place while the document is parsed.
 _PLANE = 0xF0000
 _STANDING_IN = re.compile("[\U000f0000-\U000fffff]")
-_SAID = re.compile(
+_CHARACTER = re.compile(
     rb"([\x00-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]|\xf3[\xb0-\xbf][\x80-\xbf]{2})"
     rb"|&#(?:x([0-9A-Fa-f]{1,6})|([0-9]{1,7}));"
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class ListingEntry:
     """A key, a version, an upload or a common prefix. ``name`` is the key or prefix, decoded."""
 
     kind: str
@@ -56,22 +56,22 @@ class Entry:
     element: Element
 
     def text(self, field: str) -> str:
-        """The text of one of its elements; empty where it has none of that name."""
+        """Return the text of one of its elements; empty where it has none of that name."""
         return _text(self.element, field) or ""
 
     @property
     def size(self) -> int | None:
-        """Of the object, in bytes; None where the store does not say."""
+        """The size of the object in bytes; None where the store does not say."""
         size = self.text("Size").strip()
         return int(size) if size.isascii() and size.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Page:
+class ListingPage:
     """One page as the store sent it. ``encoded``: its names stand there percent-encoded."""
 
     root: Element
-    entries: tuple[Entry, ...]
+    entries: tuple[ListingEntry, ...]
     encoded: bool
 
     @property
@@ -80,7 +80,7 @@ class Page:
         return self._field("IsTruncated").strip().lower() == "true"
 
     def following(self, operation: Operation) -> Mapping[str, str] | None:
-        """The query parameters that lead to the next page; None on the last one."""
+        """Return the query parameters that lead to the next page; None on the last one."""
         if not self.is_truncated:
             return None
         if operation is Operation.LIST_OBJECTS_V2:
@@ -94,7 +94,9 @@ class Page:
 
     @property
     def next_marker(self) -> str:
-        """Where ListObjects goes on, as it stands in the document. S3 says so with a delimiter only: else the last."""
+        """The key after which ListObjects goes on, as in the document. Without a delimiter S3 leaves it out: it is the
+        last.
+        """
         last = max(self.entries, key=lambda entry: _bytes(entry.name), default=None)
         return self._field("NextMarker") or ("" if last is None else _name(last.element) or "")
 
@@ -105,17 +107,17 @@ class Page:
         return _decoded(text) if self.encoded else text
 
 
-Fetch: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Page]]
-"""Asks the store for the page that these parameters lead to, which take the place of those of the request."""
-Hidden: TypeAlias = Callable[[Sequence[Entry]], Awaitable[Collection[Entry]]]
+Fetch: TypeAlias = Callable[[Mapping[str, str]], Awaitable[ListingPage]]
+"""Asks the store for the page that these parameters lead to. They replace those of the request."""
+Hidden: TypeAlias = Callable[[Sequence[ListingEntry]], Awaitable[Collection[ListingEntry]]]
 """Which entries must not be shown."""
 
 
-def read(document: bytes) -> Page | None:
-    """A page of a listing; None where the document is something else, or no XML."""
+def read(document: bytes) -> ListingPage | None:
+    """Return a page of a listing; None where the document is something else, or no XML."""
     root = xml.parse(document, len(document))
     if root is None:
-        root = _parsed_all_the_same(document)
+        root = _parsed_leniently(document)
     if root is None or xml.local(root) not in _ROOTS:
         return None
     encoded = _is_encoded(root)
@@ -126,18 +128,20 @@ def read(document: bytes) -> Page | None:
             name = _name(element)
             if name is None:
                 return None
-            entries.append(Entry(kind, _decoded(name) if encoded else name, element))
-    return Page(root, tuple(entries), encoded)
+            entries.append(ListingEntry(kind, _decoded(name) if encoded else name, element))
+    return ListingPage(root, tuple(entries), encoded)
 
 
-async def filled(operation: Operation, first: Page, fetch: Fetch, hidden: Hidden) -> tuple[list[Entry], Page]:
-    """What there is to show of a page, filled up from those after it; and the last of these, which leads on.
+async def filled(
+    operation: Operation, first: ListingPage, fetch: Fetch, hidden: Hidden
+) -> tuple[list[ListingEntry], ListingPage]:
+    """Return the visible entries of a page, filled up from later pages; and the last of these, which leads on.
 
     A later page is asked for with just as many entries as are missing. So the store's own marker is always the right
     one to go on from.
     """
     limit = "max-uploads" if operation is Operation.LIST_MULTIPART_UPLOADS else "max-keys"
-    shown: list[Entry] = []
+    shown: list[ListingEntry] = []
     page = first
     for _ in range(MOST_PAGES):
         last, unseen = page, await hidden(page.entries)
@@ -149,31 +153,38 @@ async def filled(operation: Operation, first: Page, fetch: Fetch, hidden: Hidden
     return shown, last
 
 
-def as_delete_marker(entry: Entry) -> Entry:
-    """A version as S3 lists what a delete leaves."""
+def as_delete_marker(entry: ListingEntry) -> ListingEntry:
+    """Return a version as S3 lists a delete marker."""
     element = Element(_qualified(entry.element, "DeleteMarker"))
     element.extend(child for child in entry.element if xml.local(child) in _OF_A_DELETE_MARKER)
-    return Entry("DeleteMarker", entry.name, element)
+    return ListingEntry("DeleteMarker", entry.name, element)
 
 
-def written(operation: Operation, first: Page, entries: Sequence[Entry], last: Page, *, decode: bool = False) -> bytes:
-    """The document of a page that shows ``entries``, asked for like ``first``, to be gone on from after ``last``.
+def written(
+    operation: Operation,
+    first: ListingPage,
+    entries: Sequence[ListingEntry],
+    last: ListingPage,
+    *,
+    decode: bool = False,
+) -> bytes:
+    """Return the document of a page that shows ``entries``, asked for like ``first``, which leads on after ``last``.
 
     ``decode``: the client has not asked for encoded names, so they are written as S3 writes them then.
     """
     root = first.root
     out = ['<?xml version="1.0" encoding="UTF-8"?>\n', f"<{xml.local(root)}{_declared(root, '')}>"]
-    head = [child for child in root if xml.local(child) not in _ENTRIES | _LEADING_ON]
-    leading_on = [child for child in last.root if xml.local(child) in _LEADING_ON]
-    # Prefixes stand behind the rest, as S3 has them.
+    head = [child for child in root if xml.local(child) not in _ENTRIES | _NEXT_PAGE]
+    next_page = [child for child in last.root if xml.local(child) in _NEXT_PAGE]
+    # Prefixes come last, as S3 has them.
     listed = sorted(entries, key=lambda entry: entry.kind == COMMON_PREFIXES)
-    for element in (*head, *leading_on):
+    for element in (*head, *next_page):
         if xml.local(element) == "KeyCount":
             out.append(f"<KeyCount>{len(entries)}</KeyCount>")
         else:
             out += _written(element, _namespace(root), decode)
     if operation is Operation.LIST_OBJECTS and last.following(operation) and not _text(last.root, "NextMarker"):
-        # The client would go on from the last key it sees, if it saw one.
+        # Without it, the client would go on from the last key that it sees.
         marker = Element(_qualified(root, "NextMarker"))
         marker.text = last.next_marker
         out += _written(marker, _namespace(root), decode)
@@ -183,11 +194,13 @@ def written(operation: Operation, first: Page, entries: Sequence[Entry], last: P
     return "".join(out).encode("utf-8", "surrogateescape")
 
 
-def _parsed_all_the_same(document: bytes) -> Element | None:
-    """A document with characters that no XML can say. Where names were to be encoded some stores write them all the
-    same: where they repeat what they were asked for, or say where to go on. None where names are not encoded.
+def _parsed_leniently(document: bytes) -> Element | None:
+    """Parse a document with characters that XML does not allow. None where its names are not encoded.
+
+    With encoded names, some stores still write such characters: in parameters that they repeat, and in markers of the
+    next page.
     """
-    speakable = _SAID.sub(_stand_in, document)
+    speakable = _CHARACTER.sub(_stand_in, document)
     root = xml.parse(speakable, len(speakable))
     if root is None or not _is_encoded(root):
         return None
@@ -204,21 +217,21 @@ def _stand_in(found: re.Match[bytes]) -> bytes:
     raw, hexadecimal, decimal = found.groups()
     code = ord(raw.decode()) if raw else int(hexadecimal, 16) if hexadecimal else int(decimal)
     if code >> 16 == _PLANE >> 16:
-        return b"\0"  # nobody could tell it from a stand-in: then it is no document
-    return chr(_PLANE + code).encode() if code < _PLANE and _UNSPEAKABLE.fullmatch(chr(code)) else found[0]
+        return b"\0"  # it could not be told from a stand-in, so the document is refused
+    return chr(_PLANE + code).encode() if code < _PLANE and _NOT_ALLOWED.fullmatch(chr(code)) else found[0]
 
 
 def _written(element: Element, namespace: str, decode: bool) -> Iterator[str]:  # noqa: FBT001 - it goes through
-    """An element within ``namespace``."""
+    """Yield an element within ``namespace``."""
     name, text = xml.local(element), element.text or ""
     if decode and name == "EncodingType":
         return
     if decode and name in _ENCODED:
         text = _decoded(text)
-    yield f"<{name}{_declared(element, namespace)}{_attributes(element)}>{_said(text)}"
+    yield f"<{name}{_declared(element, namespace)}{_attributes(element)}>{_escaped(text)}"
     for child in element:
         yield from _written(child, _namespace(element), decode)
-        yield _said(child.tail or "")
+        yield _escaped(child.tail or "")
     yield f"</{name}>"
 
 
@@ -228,7 +241,7 @@ def _declared(element: Element, namespace: str) -> str:
 
 
 def _attributes(element: Element) -> str:
-    """In a namespace or not: S3 has one, the type of a grantee."""
+    """Write the attributes, in a namespace or not: S3 has one, the type of a grantee."""
     written = []
     for number, (qualified, value) in enumerate(element.items()):
         namespace, _, name = qualified.rpartition("}")
@@ -239,9 +252,9 @@ def _attributes(element: Element) -> str:
     return "".join(written)
 
 
-def _said(text: str) -> str:
+def _escaped(text: str) -> str:
     # A carriage return written as such would be read as a line feed.
-    return _UNSPEAKABLE.sub(lambda found: f"&#x{ord(found[0]):X};", escape(text, {"\r": "&#13;"}))
+    return _NOT_ALLOWED.sub(lambda found: f"&#x{ord(found[0]):X};", escape(text, {"\r": "&#13;"}))
 
 
 def _namespace(element: Element) -> str:
@@ -249,13 +262,13 @@ def _namespace(element: Element) -> str:
 
 
 def _qualified(beside: Element, name: str) -> str:
-    """A name in the namespace of another element."""
+    """Return a name in the namespace of another element."""
     namespace = _namespace(beside)
     return f"{{{namespace}}}{name}" if namespace else name
 
 
 def _name(element: Element) -> str | None:
-    """The key or prefix of an entry, as it stands in the document."""
+    """Return the key or prefix of an entry, as it stands in the document."""
     return _text(element, "Prefix" if xml.local(element) == COMMON_PREFIXES else "Key")
 
 
@@ -264,7 +277,7 @@ def _text(element: Element, name: str) -> str | None:
 
 
 def _decoded(text: str) -> str:
-    """A name as encoding-type=url has it. A plus sign is a space; bytes that are no UTF-8 are kept."""
+    """Decode a name of encoding-type=url. A plus sign is a space; bytes that are no UTF-8 are kept."""
     return unquote_plus(text, errors="surrogateescape")
 
 

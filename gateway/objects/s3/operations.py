@@ -1,4 +1,4 @@
-"""S3's operations: what each does, and what a request for it looks like. What is not in the table is refused."""
+"""S3's operations: what each does, and what a request for it looks like. An operation outside the table is refused."""
 
 from collections.abc import Set as AbstractSet
 from enum import Enum, StrEnum
@@ -7,8 +7,8 @@ from typing import Self
 from gateway.errors import StoreError
 
 
-class Kind(Enum):
-    """What an operation does, and so what the gateway asks of it."""
+class OperationKind(Enum):
+    """The effect of an operation, which decides what the gateway requires of it."""
 
     READ = "read"
     WRITE = "write"  # changes an object: needs a fencing token
@@ -17,14 +17,19 @@ class Kind(Enum):
 
 
 class Level(StrEnum):
-    """What a path names, as the table below writes it."""
+    """The thing that a path names, as the table below writes it."""
 
     SERVICE = "/"
     BUCKET = "/bucket"
     OBJECT = "/bucket/key"
 
 
-READ, WRITE, STAGING, ADMINISTRATION = Kind.READ, Kind.WRITE, Kind.STAGING, Kind.ADMINISTRATION
+READ, WRITE, STAGING, ADMINISTRATION = (
+    OperationKind.READ,
+    OperationKind.WRITE,
+    OperationKind.STAGING,
+    OperationKind.ADMINISTRATION,
+)
 
 _GET_OBJECT = (
     "partNumber response-cache-control response-content-disposition response-content-encoding "
@@ -39,13 +44,13 @@ class Operation(StrEnum):
     stores differ in which of two they take it for.
     """
 
-    kind: Kind
+    kind: OperationKind
     method: str
     level: Level
     markers: frozenset[str]
     optional: frozenset[str]
 
-    def __new__(cls, name: str, kind: Kind, request: str, optional: str = "") -> Self:
+    def __new__(cls, name: str, kind: OperationKind, request: str, optional: str = "") -> Self:
         """``request`` is ``METHOD path?parameter&parameter``; ``optional`` are names with spaces between."""
         operation = str.__new__(cls, name)
         operation._value_ = name
@@ -274,7 +279,7 @@ class Operation(StrEnum):
     @property
     def writes(self) -> bool:
         """Whether the operation changes an object, and so needs a fencing token."""
-        return self.kind is Kind.WRITE
+        return self.kind is OperationKind.WRITE
 
     @property
     def copies(self) -> bool:
@@ -322,7 +327,7 @@ for _operation in Operation:
 
 
 def recognise(method: str, level: Level, parameters: AbstractSet[str], *, copies: bool) -> Operation:
-    """The operation, or ``StoreError`` 501 naming the one that is not served.
+    """Return the operation. Raises ``StoreError`` 501, which names the operation that is not served.
 
     ``parameters`` are the names in the query; ``copies`` says that the request names a source to copy from.
     """
@@ -341,6 +346,8 @@ def recognise(method: str, level: Level, parameters: AbstractSet[str], *, copies
 
 
 def not_implemented(what: str, because: str = "") -> StoreError:
-    """S3's answer for what it could do and this gateway does not. ``because`` is a clause, where there is a reason."""
+    """Return S3's error for an operation that this gateway does not serve. ``because`` is a clause, if there is a
+    reason.
+    """
     reason = f": {because}" if because else ""
     return StoreError("NotImplemented", 501, f"{what} is not implemented by this gateway{reason}.")

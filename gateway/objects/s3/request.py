@@ -1,16 +1,105 @@
-"""From an S3 request's head to what it asks for. Fails closed: what is not recognised is refused."""
+"""From an S3 request's head to what it asks for, and to where its fencing token stands. Fails closed: an unrecognised
+request is refused.
+
+Not every client lets its user set a header. So the token may also stand in the metadata, in the query of a presigned
+request, or in the session token.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
-from gateway.errors import StoreError
+from gateway.errors import RequestMalformed, ResourceMalformed, StoreError
+from gateway.fencing import headers as fencing
 from gateway.fencing.headers import FencingHeaders
-from gateway.objects.s3 import addressing, conditions, copy_source, forwarded_headers, token_locations
-from gateway.objects.s3.conditions import Condition
-from gateway.objects.s3.copy_source import CopySource
-from gateway.objects.s3.operations import Kind, Level, Operation, not_implemented, recognise
+from gateway.objects.s3 import addressing, conditions, forwarded_headers
+from gateway.objects.s3.addressing import CopySource
+from gateway.objects.s3.conditions import WriteCondition
+from gateway.objects.s3.operations import Level, Operation, OperationKind, not_implemented, recognise
+
+FENCING_PARAMETERS = frozenset({"fencing-token", "fencing-holder", "fencing-resource", "fencing-sequencer"})
+"""The names in the query of a presigned request."""
+
+FENCED_CREDENTIALS = "fc1."
+"""How the session tokens begin that the gateway issues itself: what they say is the authentication's to read."""
+
+_METADATA = {
+    b"x-amz-meta-fencing-token": fencing.TOKEN,
+    b"x-amz-meta-fencing-holder": fencing.HOLDER,
+    b"x-amz-meta-fencing-sequencer": fencing.SEQUENCER,
+}
+_WITH_METADATA = frozenset(
+    {Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD, Operation.POST_OBJECT}
+)
+_SESSION = {
+    "fencing-token": fencing.TOKEN,
+    "fencing-holder": fencing.HOLDER,
+    "fencing-sequencer": fencing.SEQUENCER,
+}
+
+
+def read_fencing(
+    operation: Operation,
+    headers: Iterable[tuple[bytes, bytes]],
+    query: Iterable[tuple[str, str]] = (),
+    session: str | None = None,
+) -> FencingHeaders:
+    """Return the writer that a request names: the first token of headers, metadata, query, session token.
+
+    ``headers`` are raw. They include headers in the query of a presigned request, or the fields of a form. ``query``
+    are parameters with names in ``FENCING_PARAMETERS``. All sources are read: an unreadable one is an error even where
+    another one counts. Raises the errors of ``gateway.fencing.headers.read``, and ``StoreError`` 400 for a session
+    token that says something else.
+    """
+    received = tuple(headers)
+    own = fencing.read(pair for pair in received if not _is_metadata(pair[0]))
+    metadata = fencing.read(
+        (_METADATA[name.lower()], value)
+        for name, value in received
+        if name.lower() in _METADATA and operation in _WITH_METADATA
+    )
+    signed = fencing.read((name.encode(), value.encode()) for name, value in query)
+    if None not in (own.resource, signed.resource) and own.resource != signed.resource:
+        raise ResourceMalformed("The request names two fencing resources.")
+    sources = (own, metadata, signed, _of_session(session))
+    first = next((one for one in sources if one.token is not None), FencingHeaders())
+    resource = own.resource or signed.resource or first.resource
+    writer = FencingHeaders(first.token, resource, own.holder or first.holder)
+    # The proof of the token may come another way than the token itself. It must be about the same token.
+    sequencers = next((one.sequencers for one in sources if one.sequencers), ())
+    return fencing.proven(writer, sequencers) if sequencers else writer
+
+
+def refuse_unsigned(query: Iterable[tuple[str, str]]) -> None:
+    """Raise ``RequestMalformed`` where the query of a request that is not presigned names a writer."""
+    for name, _ in query:
+        raise RequestMalformed(
+            f"The query parameter {name} is for presigned requests only.",
+            advice=f"Send it as the header {name.title()}.",
+        )
+
+
+def _is_metadata(name: bytes) -> bool:
+    return name.lower().replace(b"_", b"-") in _METADATA
+
+
+def _of_session(token: str | None) -> FencingHeaders:
+    """Return the writer in a session token, which clients send with every operation, and sign."""
+    if token is None or token.startswith(FENCED_CREDENTIALS):
+        return FencingHeaders()
+    try:
+        pairs = parse_qsl(token, keep_blank_values=True, strict_parsing=True, max_num_fields=3)
+    except ValueError:
+        pairs = []
+    if not pairs or any(name not in _SESSION for name, _ in pairs):
+        raise StoreError(
+            "InvalidToken",
+            400,
+            "A session token must read fencing-token=N, and maybe &fencing-holder=NAME or &fencing-sequencer=….",
+        )
+    return fencing.read((_SESSION[name], value.encode()) for name, value in pairs)
+
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -41,10 +130,10 @@ _NEED_A_VALUE = frozenset({"annotationName", "id", "list-type", "partNumber", "u
 class S3Request:
     """A request the gateway serves. ``bucket`` and ``key`` are empty where the operation has none.
 
-    ``raw_key`` is the key as it goes to the store: the same bytes, each percent-encoded in the one way all stores read
-    alike (a raw ``+``, say, is a space to some). ``parameters`` are the decoded query, ``headers`` those to send on.
-    ``hoisted`` are the headers (lower-case names) that came in the query of a presigned request; those to send on are
-    among ``headers``. ``source`` is set for a copy only.
+    ``raw_key`` is the key as it goes to the store: the same bytes, percent-encoded in the one way that all stores read
+    alike. Some read a raw ``+`` as a space. ``parameters`` are the decoded query, ``headers`` those to send on.
+    ``hoisted`` are the headers (lower-case names) in the query of a presigned request; those to send on are among
+    ``headers``. ``source`` is set for a copy only.
     """
 
     operation: Operation
@@ -54,13 +143,13 @@ class S3Request:
     parameters: Pairs
     headers: Pairs
     fencing: FencingHeaders
-    condition: Condition | None
+    condition: WriteCondition | None
     source: CopySource | None = None
     hoisted: Pairs = ()
 
     @property
     def amends(self) -> bool:
-        """Whether the store does this write under no condition: see ``Operation.amends``; or deletes one version."""
+        """Whether S3 has no condition for this write: an operation that amends, or a delete of one version."""
         deletes = self.operation is Operation.DELETE_OBJECT
         return self.operation.amends or (deletes and self.parameter("versionId") is not None)
 
@@ -75,13 +164,13 @@ class S3Request:
         return "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in self.parameters)
 
     def parameter(self, name: str) -> str | None:
-        """The value of a query parameter, None where it is not there."""
+        """Return the value of a query parameter, None where it is not there."""
         return next((value for given, value in self.parameters if given == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """The query, sorted by what its parameters are for. ``headers`` are named in lower case."""
+    """The query, sorted by the purpose of its parameters. ``headers`` are named in lower case."""
 
     parameters: Pairs
     headers: Pairs
@@ -94,15 +183,15 @@ def classify(
     raw_path: bytes,
     query_string: bytes,
     headers: Iterable[tuple[bytes, bytes]],
-    domains: Iterable[str] = (),
+    host_bucket: str | None = None,
 ) -> S3Request:
     """Read the head of a request. ``raw_path`` is without the query, as on the wire.
 
-    A host ``bucket.domain`` names the bucket for each of ``domains``. Raises ``StoreError``, 400 for what cannot be
-    read and 501 for what is not served, and the errors of ``gateway.fencing.headers.read``.
+    ``host_bucket``: the bucket that the host names, if it names one. Raises ``StoreError``, 400 for a head that cannot
+    be read and 501 for one that the gateway does not serve, and the errors of ``gateway.fencing.headers.read``.
     """
     received = tuple(headers)
-    bucket, key = addressing.read(raw_path, addressing.bucket_of_host(received, domains))
+    bucket, key = addressing.read(raw_path, host_bucket)
     named = _named(received)
     query = _sorted(_parameters(query_string), named)
     for name, value in query.headers:
@@ -110,11 +199,12 @@ def classify(
             raise StoreError("InvalidRequest", 400, f"{name[:64]!a} stands in the query and among the headers.")
         named[name] = value
     level = Level.OBJECT if key else Level.BUCKET if bucket else Level.SERVICE
-    copies = any(name.replace("_", "-").startswith(copy_source.HEADER) for name in named)
+    copies = any(name.replace("_", "-").startswith(addressing.COPY_SOURCE) for name in named)
     operation = recognise(method, level, {name for name, _ in query.parameters}, copies=copies)
     _check_values(operation, dict(query.parameters))
     session = named.get("x-amz-security-token") if query.session is None else query.session
     carried = (*received, *((name.encode(), value.encode()) for name, value in query.headers))
+    writes = operation.kind is not OperationKind.READ
     request = S3Request(
         operation,
         bucket,
@@ -122,9 +212,9 @@ def classify(
         quote(key, safe="/"),
         query.parameters,
         forwarded_headers.forwarded(operation, named),
-        token_locations.read(operation, carried, query.fencing, session),
-        None if operation.kind is Kind.READ else conditions.read(operation, named),
-        copy_source.read(operation, named) if operation.copies else None,
+        read_fencing(operation, carried, query.fencing, session),
+        conditions.read(operation, named) if writes and _CONDITIONS & named.keys() else None,
+        addressing.read_copy_source(operation, named) if operation.copies else None,
         query.headers,
     )
     if request.amends and request.condition is not None:
@@ -133,7 +223,7 @@ def classify(
 
 
 def _parameters(query_string: bytes) -> Pairs:
-    """The decoded query. A plus sign is a space, as S3 reads it; to send it on, spaces become ``%20``."""
+    """Return the decoded query. A plus sign is a space, as S3 reads it; to send it on, spaces become ``%20``."""
     found: dict[str, str] = {}
     for part in query_string.split(b"&"):
         if not part:
@@ -146,14 +236,14 @@ def _parameters(query_string: bytes) -> Pairs:
 
 
 def _sorted(parameters: Pairs, headers: Mapping[str, str]) -> _Query:
-    """What each parameter is for. Only the query of a presigned request, which is signed, may say what headers say."""
+    """Sort the parameters by purpose. Only the query of a presigned request, which is signed, may carry headers."""
     given = dict(parameters)
-    writer = tuple(pair for pair in parameters if pair[0] in token_locations.QUERY)
+    writer = tuple(pair for pair in parameters if pair[0] in FENCING_PARAMETERS)
     rest = tuple(
-        pair for pair in parameters if pair[0] not in token_locations.QUERY | {"x-id"}
+        pair for pair in parameters if pair[0] not in FENCING_PARAMETERS | {"x-id"}
     )  # x-id: the operation again
     if "X-Amz-Algorithm" not in given or "authorization" in headers:
-        token_locations.refuse_unsigned(writer)
+        refuse_unsigned(writer)
         return _Query(rest, headers=(), fencing=(), session=None)
     session = given.get("X-Amz-Security-Token")
     if session is not None and "x-amz-security-token" in headers:
@@ -174,7 +264,7 @@ def _is_header(name: str) -> bool:
 
 
 def _hoisted(parameters: Pairs) -> Pairs:
-    """Headers out of a query, by lower-case name. Percent-encoded, anything can stand there; in a header, it cannot."""
+    """Return headers out of a query, by lower-case name. A query may have characters that a header cannot."""
     found: dict[str, str] = {}
     for given, value in parameters:
         name = given.lower()
@@ -197,7 +287,7 @@ def _check_values(operation: Operation, parameters: Mapping[str, str]) -> None:
 
 
 def _named(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by lower-case name, each once."""
+    """Return headers by lower-case name. Raises ``StoreError`` for a header that is there twice."""
     found: dict[str, str] = {}
     for raw_name, raw_value in headers:
         name = raw_name.decode("latin-1").lower()

@@ -1,4 +1,4 @@
-"""S3's error documents: written for what the gateway refuses, read from what the store answers."""
+"""S3's error documents, written for refusals of the gateway, and the fields of the store's documents."""
 
 import re
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from gateway.errors import Fact, GatewayError
 
 MAX_ERROR_BYTES = 64 * 1024
 
-# What XML 1.0 cannot say, not even as a character reference.
-_UNSPEAKABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# XML 1.0 does not allow these, not even as a character reference.
+_NOT_ALLOWED = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _RESERVED = frozenset({"Code", "Message", "Resource", "RequestId"})
 _ELEMENT = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 
 
 def render(error: GatewayError, *, path: str, request_id: str) -> bytes:
-    """The error document: code, message with advice, path, request id, and each fact as an element of its own."""
+    """Return the error document: code, message with advice, path, request id, and an element for each fact."""
     message = f"{error.message} {error.advice}".strip()
     elements = {"Code": error.s3_code, "Message": message, "Resource": path, "RequestId": request_id, **facts(error)}
     body = "".join(f"<{name}>{escaped(text)}</{name}>" for name, text in elements.items())
@@ -27,7 +27,7 @@ def render(error: GatewayError, *, path: str, request_id: str) -> bytes:
 
 
 def facts(error: GatewayError) -> dict[str, str]:
-    """The machine-readable particulars of an error, by the names of their elements."""
+    """Return the machine-readable particulars of an error, by the names of their elements."""
     elements = {}
     for key, fact in error.facts.items():
         name = "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", key))
@@ -39,7 +39,7 @@ def facts(error: GatewayError) -> dict[str, str]:
 def answer(
     error: GatewayError, *, method: str, path: str, request_id: str
 ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """Status, headers and body of the answer to a request that failed. The answer to HEAD has no body."""
+    """Return status, headers and body of the answer to a failed request. The answer to HEAD has no body."""
     body = b"" if method == "HEAD" else render(error, path=path, request_id=request_id)
     headers = [(b"x-amz-request-id", request_id.encode("latin-1", "replace"))]
     if method != "HEAD":
@@ -54,21 +54,21 @@ def _text(fact: Fact) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as it stands in an element, with what XML cannot say replaced."""
+    """Return text for an element, with the characters replaced that XML does not allow."""
     # A carriage return written as such would be read as a line feed.
-    return escape(_UNSPEAKABLE.sub("\ufffd", text), {"\r": "&#13;"})
+    return escape(_NOT_ALLOWED.sub("\ufffd", text), {"\r": "&#13;"})
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorDocument:
-    """What an error document of the store says."""
+    """The content of an error document of the store."""
 
     code: str
     message: str
 
 
 def read_error(body: bytes) -> ErrorDocument | None:
-    """The error in an answer's body, whatever the status: S3 may begin with 200 and end with ``<Error>``."""
+    """Return the error in an answer's body, whatever the status: S3 may begin with 200 and end with ``<Error>``."""
     root = parse(body)
     if root is None or local(root) != "Error":
         return None
@@ -77,7 +77,7 @@ def read_error(body: bytes) -> ErrorDocument | None:
 
 
 def read_field(body: bytes, document: str, field: str) -> str | None:
-    """The text of one top-level field, such as the UploadId of an InitiateMultipartUploadResult; None if not there."""
+    """Return the text of one top-level field; None if it is not there."""
     root = parse(body)
     if root is None or local(root) != document:
         return None
@@ -85,14 +85,14 @@ def read_field(body: bytes, document: str, field: str) -> str | None:
 
 
 def read_checksums(body: bytes) -> tuple[tuple[str, str], ...]:
-    """What a document says of checksums, such as ``("ChecksumCRC32", "…")``; none where it says nothing."""
+    """Return the checksums in a document, such as ``("ChecksumCRC32", "…")``."""
     root = parse(body)
     fields = () if root is None else root
     return tuple((local(child), (child.text or "").strip()) for child in fields if local(child).startswith("Checksum"))
 
 
 def read_buckets(body: bytes) -> tuple[str, ...]:
-    """The names in the answer to ListBuckets; none where it is something else, or more than an error may be long."""
+    """Return the names in the answer to ListBuckets; none where it is something else, or too long."""
     root = parse(body)
     if root is None or local(root) != "ListAllMyBucketsResult":
         return ()
@@ -110,7 +110,7 @@ class UploadsPage:
 
 
 def read_uploads(body: bytes) -> UploadsPage | None:
-    """A page of ListMultipartUploads; None where the body is something else."""
+    """Return a page of ListMultipartUploads; None where the body is something else."""
     root = parse(body, len(body))
     if root is None or local(root) != "ListMultipartUploadsResult":
         return None
@@ -125,7 +125,7 @@ def read_uploads(body: bytes) -> UploadsPage | None:
 
 
 def read_versions(body: bytes) -> tuple[tuple[str, str], ...]:
-    """Key and id of each version and delete marker in a ListObjectVersions; ``null`` is an id too."""
+    """Return key and id of each version and delete marker in a ListObjectVersions; ``null`` is an id too."""
     root = parse(body, len(body))
     if root is None or local(root) != "ListVersionsResult":
         return ()
@@ -136,7 +136,7 @@ def read_versions(body: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def read_tags(body: bytes) -> list[tuple[str, str]] | None:
-    """The pairs of a Tagging document; None where the body is something else."""
+    """Return the pairs of a Tagging document; None where the body is something else."""
     root = parse(body)
     if root is None or local(root) != "Tagging":
         return None
@@ -145,17 +145,17 @@ def read_tags(body: bytes) -> list[tuple[str, str]] | None:
 
 
 def parse(body: bytes, limit: int = MAX_ERROR_BYTES) -> Element | None:
-    """The document, None where the body is none. S3 keeps a connection alive with white space ahead of it."""
+    """Return the document, None where the body is none. S3 keeps a connection alive with white space ahead of it."""
     text = body[:limit].strip()
     if not text.startswith(b"<"):
         return None
     try:
         root: Element = fromstring(text, forbid_dtd=True)
-    except (ParseError, DefusedXmlException, ValueError, LookupError):  # LookupError: an encoding nobody knows
+    except (ParseError, DefusedXmlException, ValueError, LookupError):  # LookupError: an unknown encoding
         return None
     return root
 
 
 def local(element: Element) -> str:
-    """The name of an element without its namespace: stores differ in whether they give one."""
+    """Return the name of an element without its namespace: not all stores give one."""
     return str(element.tag).rpartition("}")[2]

@@ -1,19 +1,20 @@
-"""The hop to the object store, and the only user of aiohttp. A write is sent once, and exactly as it was signed.
+"""The HTTP client of the object store, and the only user of aiohttp. A write is sent once, exactly as it was signed.
 
-A write that is repeated by a client library turns its own success into a failed condition, and a request that is
-redirected or normalised on its way names another key than the one that was fenced.
+A client library that repeats a write turns its own success into a failed condition. A proxy or library that redirects
+or normalises a request makes it name another key than the one that was fenced. This client does neither.
 """
 
 import asyncio
 import hashlib
 import io
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Self, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 from yarl import URL
@@ -21,17 +22,16 @@ from yarl import URL
 from gateway.auth import sigv4
 from gateway.config.stores import ObjectStore
 from gateway.errors import GatewayError, OutcomeUnknown, Unavailable
-from gateway.objects.s3.answers import Headers
-from gateway.objects.store.upload_stream import BodyStream, Outflow
+from gateway.objects.s3.answers import NotSent, RawHeaders, Rejected, Unknown, WriteAnswer, of_write
+from gateway.objects.store.upload_stream import BodyStream, UploadStream
 from gateway.observe.events import Observe, ignore
 from gateway.observe.stages import SENT_ALONG, asking
 
-__all__ = ["BodyStream", "Hop", "Response", "TextHeaders", "clock_of"]
-
 TextHeaders: TypeAlias = Sequence[tuple[str, str]]
+RequestBody: TypeAlias = bytes | BodyStream
 
-# Stores close idle connections after 5 s and more. A request that meets the closing has an unknown outcome, so the
-# gateway lets go first.
+# Stores close idle connections after 5 seconds or more. A request that meets the closing has an unknown outcome, so the
+# gateway closes first.
 _KEEP_ALIVE = 4.0
 _MAX_CONNECT = 5.0
 _MAX_DOCUMENT = 64 * 1024
@@ -39,10 +39,11 @@ _LARGE = 512 * 1024
 _UNSIGNED = "UNSIGNED-PAYLOAD"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NO_DEFAULTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_ACCEPTED = 202
 
 
-class Response:
-    """An answer of the store whose body has not been read yet. Close it, or use it as an async context manager.
+class StoreResponse:
+    """A response of the store whose body is not read yet. Close it, or use it as an async context manager.
 
     ``document`` is the body where it had to be read already.
     """
@@ -56,16 +57,16 @@ class Response:
         return self._response.status
 
     @property
-    def headers(self) -> Headers:
-        """As on the wire: a body is neither decompressed nor decoded."""
+    def headers(self) -> RawHeaders:
+        """The headers as on the wire: a body is neither decompressed nor decoded."""
         return tuple(self._response.raw_headers)
 
     def header(self, name: str) -> str | None:
-        """One header's value; None where the answer does not have it."""
+        """Return the value of one header; None where the response does not have it."""
         return self._response.headers.get(name)
 
     async def read(self, limit: int = _MAX_DOCUMENT) -> bytes:
-        """The body up to ``limit`` bytes. Raises ``Unavailable`` where it breaks off."""
+        """Return the body up to ``limit`` bytes. Raises ``Unavailable`` where it breaks off."""
         body = bytearray()
         async with aclosing(self.chunks()) as chunks:
             async for chunk in chunks:
@@ -75,7 +76,7 @@ class Response:
         return bytes(body[:limit])
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body as it arrives. Raises ``Unavailable`` where it breaks off."""
+        """Yield the body as it arrives. Raises ``Unavailable`` where it breaks off."""
         if self._document is not None:
             yield self._document
             return
@@ -98,8 +99,20 @@ class Response:
         self.close()
 
 
-class Hop:
-    """A pool of connections to one store. Open and close it inside a running event loop."""
+@dataclass(frozen=True, slots=True)
+class StoreReply:
+    """A response of the store with its whole body, for passing on."""
+
+    status: int
+    headers: RawHeaders
+    body: bytes
+
+
+class StoreClient:
+    """A pool of connections to one store. Open and close it inside a running event loop.
+
+    ``send`` returns a response. ``exchange`` sends a write and returns what its answer means to the protocol.
+    """
 
     def __init__(self, config: ObjectStore, observe: Observe = ignore) -> None:
         self._observe = observe
@@ -114,7 +127,7 @@ class Hop:
 
     @property
     def store_time(self) -> datetime | None:
-        """The store's clock, as it stood in its last answer; aware. None before the first one."""
+        """The store's clock, as it stood in its last answer; aware. None before the first answer."""
         return clock_of(self._date)
 
     async def __aenter__(self) -> Self:
@@ -124,19 +137,44 @@ class Hop:
             skip_auto_headers=_NO_DEFAULTS,
             auto_decompress=False,
             trust_env=False,
-            middlewares=(_writes_once,),
+            middlewares=(_send_writes_once,),
         )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    async def exchange(
+        self,
+        method: str,
+        raw_path: str,
+        query: str,
+        headers: TextHeaders,
+        body: RequestBody,
+        *,
+        signed_at: datetime,
+        expires: timedelta | None = None,
+    ) -> tuple[WriteAnswer, StoreReply | None]:
+        """Send a write. Return what the store's answer means, and the answer itself; None where none arrived."""
+        try:
+            response = await self.send(method, raw_path, query, headers, body, signed_at=signed_at, expires=expires)
+        except Unavailable as error:
+            return NotSent(error.message), None
+        except OutcomeUnknown as error:
+            return Unknown(error.message), None
+        async with response:
+            try:
+                document = await response.read()
+            except Unavailable as error:
+                return Unknown(error.message), None
+        reply = StoreReply(response.status, response.headers, document)
+        status = 200 if reply.status == _ACCEPTED else reply.status
+        answer = of_write(status, response.header("etag"), document, reply.headers)
+        return (answer if expires is None else _as_expired(answer)), reply
 
     async def send(
         self,
@@ -144,16 +182,16 @@ class Hop:
         raw_path: str,
         query: str = "",
         headers: TextHeaders = (),
-        body: bytes | BodyStream = b"",
+        body: RequestBody = b"",
         *,
         signed_at: datetime | None = None,
         expires: timedelta | None = None,
-    ) -> Response:
+    ) -> StoreResponse:
         """Sign and send one request, a write once. Path and query are encoded already and go out as they are.
 
         ``signed_at`` is the time of the signature: the database's for a write; a read may leave it out. With
         ``expires`` the signature stands in the query, and the store refuses the request that much later. A stream goes
-        out with its length, unsigned; what it raises breaks the request off, and comes out of here as it is.
+        out with its length, unsigned. An error of the stream breaks the request off and is raised here as it is.
 
         Raises ``Unavailable`` where nothing was sent or a read got no answer, ``OutcomeUnknown`` where a write got
         none.
@@ -164,67 +202,73 @@ class Hop:
             if method not in _READS:
                 raise ValueError("a write is signed with the time of its intent")
             signed_at = datetime.now(UTC)  # noqa: TID251  # a read that is sent late does no harm
-        if expires is not None:
-            query, signed = self._presigned(method, raw_path, query, headers, signed_at, expires)
-        else:
-            digest = _UNSIGNED if isinstance(body, BodyStream) else await _sha256(body)
-            signed = self._signed(method, raw_path, query, headers, digest, signed_at)
+        query, signed = await self._signed(method, raw_path, query, headers, body, signed_at, expires)
         url = URL(f"{self._endpoint}{raw_path}{'?' if query else ''}{query}", encoded=True)
         with asking(self._observe, "s3", method, raw_path) as asked:
-            # What goes along is not signed: on the way it may be changed.
+            # These headers are not signed: a proxy may change them.
             response = await self._sent(self._session, method, url, [*signed, *SENT_ALONG.get()], body)
             asked.status = response.status
         return response
 
-    async def _sent(
+    async def _signed(
         self,
-        session: aiohttp.ClientSession,
         method: str,
-        url: URL,
+        raw_path: str,
+        query: str,
         headers: TextHeaders,
-        body: bytes | BodyStream,
-    ) -> Response:
+        body: RequestBody,
+        signed_at: datetime,
+        expires: timedelta | None,
+    ) -> tuple[str, TextHeaders]:
+        """Return the query and the headers with Host and the signature, which stands in one of the two."""
+        named = [("host", self._host), *headers]
+        encoded = [(name.encode(), value.encode()) for name, value in named]
+        head = sigv4.RequestHead(method, raw_path.encode(), query.encode(), encoded)
+        if expires is not None:
+            return sigv4.presign(head, self._credentials, signed_at, expires), named
+        digest = _UNSIGNED if isinstance(body, BodyStream) else await _sha256(body)
+        return query, [*named, *sigv4.sign(head, digest, self._credentials, signed_at)]
+
+    async def _sent(
+        self, session: aiohttp.ClientSession, method: str, url: URL, headers: TextHeaders, body: RequestBody
+    ) -> StoreResponse:
         if isinstance(body, BodyStream):
-            return await self._stream(session, method, url, headers, body)
+            return await self._streamed(session, method, url, headers, body)
+        limit = _timeout(method, self._timeout)
         try:
             response = await session.request(
-                method,
-                url,
-                headers=headers,
-                data=_payload(body),
-                allow_redirects=False,
-                timeout=_timeout(method, self._timeout),
+                method, url, headers=headers, data=_payload(body), allow_redirects=False, timeout=limit
             )
         except (aiohttp.ClientError, OSError, _InterruptedError) as error:
             raise _failure(method, error) from error
-        return self._answered(response)
+        return self._received(response)
 
-    async def _stream(
+    async def _streamed(
         self, session: aiohttp.ClientSession, method: str, url: URL, headers: TextHeaders, body: BodyStream
-    ) -> Response:
-        outflow = Outflow(body, self._timeout)
+    ) -> StoreResponse:
+        stream = UploadStream(body, self._timeout)
         headers = [*headers, ("content-length", str(body.length))]
-        # The answer may take its time only once the whole body is out; until then it is the body that must move.
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_connect(self._timeout), sock_read=self._timeout)
+        # The time limit of the answer begins once the whole body is out. Until then the body has to make progress.
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=_connect_timeout(self._timeout), sock_read=self._timeout)
         try:
-            async with outflow.watched():
+            async with stream.watched():
                 response = await session.request(
-                    method, url, headers=headers, data=outflow, allow_redirects=False, timeout=timeout
+                    method, url, headers=headers, data=stream, allow_redirects=False, timeout=limit
                 )
         except BaseException as error:
-            await outflow.rested()
+            await stream.until_idle()
             if not isinstance(error, aiohttp.ClientError | OSError | _InterruptedError):
                 raise
-            if outflow.failure is not None:
-                raise outflow.failure from None
+            if stream.failure is not None:
+                raise stream.failure from None
             raise _failure(method, error) from error
-        answer = self._answered(response)
-        if outflow.missing:
-            return await self._early(response, answer, outflow)
-        return answer
+        answer = self._received(response)
+        return await self._early(response, answer, stream) if stream.missing else answer
 
-    async def _early(self, response: aiohttp.ClientResponse, answer: Response, outflow: Outflow) -> Response:
-        """The store has answered before it had the body: take the answer in, and stop sending."""
+    async def _early(
+        self, response: aiohttp.ClientResponse, answer: StoreResponse, stream: UploadStream
+    ) -> StoreResponse:
+        """Read an answer that the store has sent before it had the whole body, and stop sending."""
         try:
             async with asyncio.timeout(self._timeout):
                 document = await answer.read()
@@ -234,36 +278,28 @@ class Hop:
             raise OutcomeUnknown(error.message) from error
         finally:
             response.close()
-            await outflow.rested()
+            await stream.until_idle()
         if answer.status < 300:
             raise OutcomeUnknown("The store reports success for a body that it does not have.")
-        return Response(response, document)
+        return StoreResponse(response, document)
 
-    def _answered(self, response: aiohttp.ClientResponse) -> Response:
+    def _received(self, response: aiohttp.ClientResponse) -> StoreResponse:
         self._date = response.headers.get("date", self._date)
-        return Response(response)
+        return StoreResponse(response)
 
-    def _signed(
-        self, method: str, raw_path: str, query: str, headers: TextHeaders, digest: str, signed_at: datetime
-    ) -> list[tuple[str, str]]:
-        """The headers with Host and those of the signature."""
-        named = [("host", self._host), *headers]
-        encoded = [(name.encode(), value.encode()) for name, value in named]
-        head = sigv4.RequestHead(method, raw_path.encode(), query.encode(), encoded)
-        return [*named, *sigv4.sign(head, digest, self._credentials, signed_at)]
 
-    def _presigned(
-        self, method: str, raw_path: str, query: str, headers: TextHeaders, signed_at: datetime, expires: timedelta
-    ) -> tuple[str, TextHeaders]:
-        """The query with the signature in it, and the headers with Host."""
-        named = [("host", self._host), *headers]
-        encoded = [(name.encode(), value.encode()) for name, value in named]
-        head = sigv4.RequestHead(method, raw_path.encode(), query.encode(), encoded)
-        return sigv4.presign(head, self._credentials, signed_at, expires), named
+def path(bucket: str, raw_key: str) -> str:
+    """Return the path of an object as it stands on the wire."""
+    return f"/{bucket}/{raw_key}"
+
+
+def query_of(parameters: Mapping[str, object]) -> str:
+    """Return a query, encoded in the one way that all stores read alike. A value of None leaves its parameter out."""
+    return "&".join(f"{name}={quote(str(value), safe='')}" for name, value in parameters.items() if value is not None)
 
 
 def clock_of(value: str | None) -> datetime | None:
-    """The store's clock, aware. None where it does not tell."""
+    """Return the time in a header of the store's, aware. None where there is none."""
     try:
         date = parsedate_to_datetime(value or "")
     except ValueError:
@@ -272,14 +308,16 @@ def clock_of(value: str | None) -> datetime | None:
 
 
 class _InterruptedError(Exception):
-    """A connection that broke after the request may have been sent. Not an error that aiohttp would retry after."""
+    """A connection that broke after the request may have been sent. aiohttp does not retry after this error."""
 
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
-async def _writes_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Keep aiohttp from sending a write again: after a lost connection it would, for PUT and DELETE as for GET."""
+async def _send_writes_once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Keep aiohttp from sending a write again. After a lost connection it would, for PUT and DELETE as for GET."""
     try:
         return await handler(request)
     except _NOT_SENT:
@@ -288,6 +326,13 @@ async def _writes_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHa
         if request.method in _READS:
             raise
         raise _InterruptedError(_reason(error)) from error
+
+
+def _as_expired(answer: WriteAnswer) -> WriteAnswer:
+    """Tell a signature that has expired: for one in the query, S3 has no code of its own."""
+    if isinstance(answer, Rejected) and answer.code == "AccessDenied" and "expired" in answer.message.lower():
+        return Rejected(answer.status, "RequestExpired", answer.message)
+    return answer
 
 
 def _failure(method: str, error: Exception) -> GatewayError:
@@ -299,33 +344,33 @@ def _failure(method: str, error: Exception) -> GatewayError:
 
 
 def _reason(error: BaseException) -> str:
-    """A short name of what happened; aiohttp's own texts carry whole requests."""
+    """Return a short name of what happened. The texts of aiohttp carry whole requests."""
     if isinstance(error, _InterruptedError):
         return str(error)
     return "timed out" if isinstance(error, TimeoutError) else type(error).__name__
 
 
-def _connect(seconds: float) -> float:
-    """A connection that cannot be made is known to have carried nothing, so that must be found out first."""
+def _connect_timeout(seconds: float) -> float:
+    """Return a limit below that of the request: a connection that cannot be made has certainly carried nothing."""
     return min(seconds / 2, _MAX_CONNECT)
 
 
 def _timeout(method: str, seconds: float) -> aiohttp.ClientTimeout:
-    connect = _connect(seconds)
-    if method == "GET":  # a body may stream for long, as long as it moves
+    connect = _connect_timeout(seconds)
+    if method == "GET":  # a body may stream for long, as long as it makes progress
         return aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=seconds)
     return aiohttp.ClientTimeout(total=seconds, sock_connect=connect)
 
 
 async def _sha256(body: bytes) -> str:
-    """The hash (hex) that the signature covers; of a large body without holding other requests up."""
+    """Return the hash (hex) that the signature covers. A large body is hashed in a thread."""
     if len(body) < _LARGE:
         return hashlib.sha256(body).hexdigest()
     return (await asyncio.to_thread(hashlib.sha256, body)).hexdigest()
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO | None:
-    """Large bodies as a file: aiohttp writes those in pieces, and other requests get their turn in between."""
+    """Return a large body as a file: aiohttp writes those in pieces, and other requests run in between."""
     if not body:
         return None
     return body if len(body) < _LARGE else io.BytesIO(body)

@@ -1,13 +1,20 @@
-"""The operations the gateway performs on the objects of the store, each with an answer the protocol can decide on.
+"""The gateway's operations on the objects of the store. Each returns an answer that the protocol can decide on.
 
-What can be conditional is, and is signed with the time of its intent. What cannot is signed in the query, so that the
-store refuses it soon after.
+A request that can be conditional is conditional, and signed with the time of its intent. A request that cannot is
+signed in its query, so that the store refuses it soon after. Nothing of a multipart upload takes effect before its
+completion.
 """
 
+import asyncio
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import TypeAlias
+from urllib.parse import unquote, unquote_plus
 
+from gateway.config.stores import ObjectStore
 from gateway.errors import Unavailable
-from gateway.objects.s3 import forwarded_headers, xml
+from gateway.objects.s3 import documents, forwarded_headers, xml
+from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
     Applied,
     Found,
@@ -22,30 +29,62 @@ from gateway.objects.s3.answers import (
     WriteAnswer,
     unquoted,
 )
-from gateway.objects.store.client import Response, TextHeaders, clock_of
-from gateway.objects.store.exchange import Reply, path, query_of
-from gateway.objects.store.multipart import MultipartUploads
+from gateway.objects.s3.documents import Part
+from gateway.objects.store.client import (
+    RequestBody,
+    StoreClient,
+    StoreReply,
+    StoreResponse,
+    TextHeaders,
+    clock_of,
+    path,
+    query_of,
+)
+from gateway.observe.events import Observe, ignore
 
-__all__ = ["Reply", "Response", "TextHeaders", "Upstream"]
+Failure: TypeAlias = Rejected | NotSent | Unknown
+"""The answer to a step that has no condition to fail, where it did not succeed."""
+
+# A store may answer an abort before the upload is gone. These are the seconds before each look, five in all.
+_PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 1.6)
+# Ceph 16 reports a completion as successful and leaves the ETag empty. The object itself tells.
+WITHOUT_ETAG = Unknown("success without an ETag")
+
+_PAGE = 100
+_MAX_PAGES = 100
+_MAX_PAGE_BYTES = 1024 * 1024
 
 
-class Upstream(MultipartUploads):
-    """One object store, by its operations. ``raw_key`` is a key as it stands in a path, percent-encoded.
+class Upstream(StoreClient):
+    """One object store, by its operations. ``raw_key`` is a key as it stands in a path, percent-encoded."""
 
-    ``quoted_conditions`` False sends ``If-Match`` without quotation marks, as some releases of Ceph want it.
-    """
+    def __init__(self, config: ObjectStore, observe: Observe = ignore) -> None:
+        super().__init__(config, observe)
+        self._unquoted: set[str] = set()
+
+    def drop_quotes(self, bucket: str) -> None:
+        """Send ``If-Match`` to this bucket without quotation marks from now on, as some releases of Ceph need it."""
+        self._unquoted.add(bucket)
 
     async def head(self, bucket: str, raw_key: str) -> HeadAnswer:
-        """The object as it is now."""
+        """Return the object as it is now."""
         try:
             async with await self.send("HEAD", path(bucket, raw_key)) as response:
                 return _head_answer(response)
         except Unavailable as error:
             return Unknown(error.message)
 
-    async def get(self, bucket: str, raw_key: str, query: str = "", headers: TextHeaders = ()) -> Response:
-        """The object, its body not read yet. Raises ``Unavailable``."""
-        return await self.send("GET", path(bucket, raw_key), query, headers)
+    async def tagging(self, bucket: str, raw_key: str, version_id: str | None = None) -> list[tuple[str, str]] | None:
+        """Return the object's tags; None where the store does not know tags, or has no such object.
+
+        Raises ``Unavailable``.
+        """
+        query = query_of({"tagging": "", "versionId": version_id})
+        async with await self.send("GET", path(bucket, raw_key), query) as response:
+            document = await response.read()
+        if response.status >= 500 and response.status != 501:
+            raise Unavailable(f"The store answered with {response.status} when asked for tags.")
+        return xml.read_tags(document) if response.status == 200 else None
 
     async def put(
         self,
@@ -58,29 +97,13 @@ class Upstream(MultipartUploads):
         signed_at: datetime,
         expires: timedelta | None = None,
     ) -> WriteAnswer:
-        """Put the object if its ETag is ``expected``; None: if there is no object. ``expires``: as of ``Hop.send``."""
-        conditional = [*headers, self.condition(bucket, expected)]
+        """Put the object if its ETag is ``expected``; None: if there is no object. ``expires``: as of ``send``."""
+        conditional = [*headers, self._condition(bucket, expected)]
         answer, _ = await self.exchange(
             "PUT", path(bucket, raw_key), "", conditional, body, signed_at=signed_at, expires=expires
         )
-        return _with_etag(answer)
-
-    async def delete(
-        self,
-        bucket: str,
-        raw_key: str,
-        headers: TextHeaders = (),
-        *,
-        expected: str,
-        signed_at: datetime,
-        expires: timedelta | None = None,
-    ) -> WriteAnswer:
-        """Delete the object if its ETag is ``expected``. ``expires``: as of ``Hop.send``."""
-        conditional = [*headers, self.condition(bucket, expected)]
-        answer, _ = await self.exchange(
-            "DELETE", path(bucket, raw_key), "", conditional, b"", signed_at=signed_at, expires=expires
-        )
-        return Applied(None, answer.headers) if isinstance(answer, Applied) else answer
+        # Without an ETag the condition of the next write is unknown.
+        return WITHOUT_ETAG if isinstance(answer, Applied) and answer.etag is None else answer
 
     async def put_in_parts(
         self,
@@ -92,24 +115,42 @@ class Upstream(MultipartUploads):
         expected: str | None,
         signed_at: datetime,
     ) -> WriteAnswer:
-        """``put`` in another form: a multipart upload of one part, which gives the same bytes another ETag."""
-        # What is true of the whole body is said of it on completion, if at all.
+        """Put the object as a multipart upload of one part, which gives the same bytes another ETag than ``put``."""
+        # The checksum of the whole body is not one of an upload.
         of_object = [header for header in headers if not header[0].lower().startswith("x-amz-checksum-")]
         started = await self.create_multipart(bucket, raw_key, of_object, signed_at=signed_at)
         if not isinstance(started, Started):
             return _no_effect(started)
         upload_id = started.upload_id
         part = await self.upload_part(bucket, raw_key, upload_id, 1, body, signed_at=signed_at)
-        answer = (
-            await self.complete_multipart(
-                bucket, raw_key, upload_id, [part.etag], expected=expected, signed_at=signed_at
+        answer: WriteAnswer
+        if isinstance(part, Uploaded):
+            parts = [Part(1, part.etag)]
+            answer = await self.complete_multipart(
+                bucket, raw_key, upload_id, parts, expected=expected, signed_at=signed_at
             )
-            if isinstance(part, Uploaded)
-            else _no_effect(part)
-        )
+        else:
+            answer = _no_effect(part)
         if isinstance(answer, NotApplied | Rejected | NotSent):
             await self.abort_multipart(bucket, raw_key, upload_id, signed_at=signed_at)
         return answer
+
+    async def delete(
+        self,
+        bucket: str,
+        raw_key: str,
+        headers: TextHeaders = (),
+        *,
+        expected: str,
+        signed_at: datetime,
+        expires: timedelta | None = None,
+    ) -> WriteAnswer:
+        """Delete the object if its ETag is ``expected``. ``expires``: as of ``send``."""
+        conditional = [*headers, self._condition(bucket, expected)]
+        answer, _ = await self.exchange(
+            "DELETE", path(bucket, raw_key), "", conditional, b"", signed_at=signed_at, expires=expires
+        )
+        return Applied(None, answer.headers) if isinstance(answer, Applied) else answer
 
     async def amend(
         self,
@@ -122,40 +163,154 @@ class Upstream(MultipartUploads):
         *,
         signed_at: datetime,
         expires: timedelta,
-    ) -> tuple[WriteAnswer, Reply | None]:
-        """Change what goes with an object, its tags say. There is no condition for that, but an end to its validity.
+    ) -> tuple[WriteAnswer, StoreReply | None]:
+        """Change what belongs to an object, such as its tags, or delete one version of it.
 
-        The second value is the store's own answer; None where there was none.
+        S3 has no condition for that; the signature ends its validity. The second value is the store's own answer, None
+        where there was none.
         """
         return await self.exchange(
             method, path(bucket, raw_key), query, headers, body, signed_at=signed_at, expires=expires
         )
 
-    async def delete_unconditionally(
+    async def create_multipart(
+        self, bucket: str, raw_key: str, headers: TextHeaders = (), *, signed_at: datetime
+    ) -> Started | Failure:
+        """Open a multipart upload. ``headers`` are those of the object it will be."""
+        answer, reply = await self.exchange(
+            "POST", path(bucket, raw_key), "uploads=", headers, b"", signed_at=signed_at
+        )
+        if not isinstance(answer, Applied) or reply is None:
+            return Unknown("an upload was not opened") if isinstance(answer, Applied) else _failed(answer)
+        upload_id = xml.read_field(reply.body, "InitiateMultipartUploadResult", "UploadId")
+        return Started(upload_id, answer.headers) if upload_id else Unknown("an upload was opened without an id")
+
+    async def upload_part(
         self,
         bucket: str,
         raw_key: str,
-        version_id: str | None = None,
+        upload_id: str,
+        number: int,
+        body: RequestBody,
         headers: TextHeaders = (),
         *,
         signed_at: datetime,
-        expires: timedelta,
-    ) -> tuple[WriteAnswer, Reply | None]:
-        """Delete the object, or one version of it, whatever it is, as long as the signature is good."""
-        query = query_of({"versionId": version_id})
-        return await self.amend("DELETE", bucket, raw_key, query, headers, b"", signed_at=signed_at, expires=expires)
+    ) -> Uploaded | Failure:
+        """Store a part, numbered from 1. An error of a stream is raised here; no part is stored then."""
+        query = query_of({"partNumber": number, "uploadId": upload_id})
+        answer, _ = await self.exchange("PUT", path(bucket, raw_key), query, headers, body, signed_at=signed_at)
+        if not isinstance(answer, Applied):
+            return _failed(answer)
+        return Uploaded(answer.etag, answer.headers) if answer.etag else Unknown("a part was stored without an ETag")
 
-    async def tagging(self, bucket: str, raw_key: str, version_id: str | None = None) -> list[tuple[str, str]] | None:
-        """The object's tags; None where the store does not know tags, or has no such object. Raises ``Unavailable``."""
-        query = query_of({"tagging": "", "versionId": version_id})
+    async def upload_part_copy(
+        self,
+        bucket: str,
+        raw_key: str,
+        upload_id: str,
+        number: int,
+        source: PartSource,
+        headers: TextHeaders = (),
+        *,
+        signed_at: datetime,
+    ) -> Uploaded | Failure:
+        """Store a part with bytes that the store has already. ``document`` of the answer is its CopyPartResult."""
+        query = query_of({"partNumber": number, "uploadId": upload_id})
+        answer, reply = await self.exchange(
+            "PUT", path(bucket, raw_key), query, [*headers, *source.headers], b"", signed_at=signed_at
+        )
+        if not isinstance(answer, Applied):
+            return _failed(answer)
+        document = reply.body if reply else b""
+        etag = unquoted(xml.read_field(document, "CopyPartResult", "ETag"))
+        return Uploaded(etag, answer.headers, document) if etag else Unknown("a part was copied without an ETag")
+
+    async def complete_multipart(
+        self,
+        bucket: str,
+        raw_key: str,
+        upload_id: str,
+        parts: Sequence[Part],
+        headers: TextHeaders = (),
+        *,
+        expected: str | None,
+        conditional: bool = True,
+        signed_at: datetime,
+    ) -> WriteAnswer:
+        """Make the parts the object if the key's ETag is ``expected``; None: if there is no object.
+
+        ``conditional`` False sends no condition at all, for stores that ignore it here. There, an abort of the upload
+        stops its completion.
+        """
+        named = [("content-type", "application/xml"), *headers]
+        if conditional:
+            named.append(self._condition(bucket, expected))
+        query, document = query_of({"uploadId": upload_id}), documents.complete(parts)
+        answer, reply = await self.exchange("POST", path(bucket, raw_key), query, named, document, signed_at=signed_at)
+        if not isinstance(answer, Applied) or reply is None:
+            return answer
+        etag = unquoted(xml.read_field(reply.body, "CompleteMultipartUploadResult", "ETag"))
+        details = xml.read_checksums(reply.body)
+        return WITHOUT_ETAG if etag is None else Applied(etag, answer.headers, details=details)
+
+    async def abort_multipart(self, bucket: str, raw_key: str, upload_id: str, *, signed_at: datetime) -> WriteAnswer:
+        """Abort the upload. ``Applied`` says that the store took the request, not that the upload is gone."""
+        query = query_of({"uploadId": upload_id})
+        answer, _ = await self.exchange("DELETE", path(bucket, raw_key), query, (), b"", signed_at=signed_at)
+        return answer
+
+    async def abandon_upload(self, bucket: str, raw_key: str, upload_id: str, *, signed_at: datetime) -> bool:
+        """Abort the upload, and wait until the store says that it has none by that id any more.
+
+        Return False where it still shows it after some seconds, or does not say. The answer to the abort itself does
+        not count: the upload may have been aborted before, or be gone because it was completed.
+        """
+        await self.abort_multipart(bucket, raw_key, upload_id, signed_at=signed_at)
+        for pause in _PAUSES:
+            await asyncio.sleep(pause)
+            try:
+                if await self._is_gone(bucket, raw_key, upload_id):
+                    return True
+            except Unavailable:
+                continue
+        return False
+
+    async def _is_gone(self, bucket: str, raw_key: str, upload_id: str) -> bool:
+        """Return whether the store does not list the upload. If it lists no uploads, ask for the parts of this one."""
+        listed = await self._lists(bucket, raw_key, upload_id)
+        if listed is not None:
+            return not listed
+        query = query_of({"max-parts": 1, "uploadId": upload_id})
         async with await self.send("GET", path(bucket, raw_key), query) as response:
-            document = await response.read()
-        if response.status >= 500 and response.status != 501:
-            raise Unavailable(f"The store answered with {response.status} when asked for tags.")
-        return xml.read_tags(document) if response.status == 200 else None
+            error = xml.read_error(await response.read())
+            return response.status == 404 and error is not None and error.code == "NoSuchUpload"
+
+    async def _lists(self, bucket: str, raw_key: str, upload_id: str) -> bool | None:
+        """Return whether the store lists the upload. None where it gives no listing, or one without an end."""
+        wanted = {"uploads": "", "encoding-type": "url", "max-uploads": _PAGE, "prefix": unquote(raw_key)}
+        marker: dict[str, str] = {}
+        for _ in range(_MAX_PAGES):
+            async with await self.send("GET", f"/{bucket}", query_of({**wanted, **marker})) as response:
+                document = await response.read(_MAX_PAGE_BYTES)
+            page = xml.read_uploads(document) if response.status == 200 else None
+            if page is None:
+                return None
+            if upload_id in page.upload_ids:
+                return True
+            if not page.truncated:
+                return False
+            # The listing of a key begins with its own uploads, but nothing says so. Only its end is an end.
+            marker = {"key-marker": unquote_plus(page.next_key), "upload-id-marker": page.next_upload_id}
+        return None
+
+    def _condition(self, bucket: str, expected: str | None) -> tuple[str, str]:
+        """Return the header by which a write needs the ETag ``expected`` at its key; None: no object."""
+        if expected is None:
+            return "if-none-match", "*"
+        return "if-match", expected if bucket in self._unquoted else f'"{expected}"'
 
 
-def _head_answer(response: Response) -> HeadAnswer:
+def _head_answer(response: StoreResponse) -> HeadAnswer:
     date = clock_of(response.header("date"))
     if response.status == 404:
         return Missing(date)
@@ -178,11 +333,13 @@ def _head_answer(response: Response) -> HeadAnswer:
     )
 
 
-def _with_etag(answer: WriteAnswer) -> WriteAnswer:
-    """Without an ETag nobody knows what the next write's condition would be."""
-    return Unknown("success without an ETag") if isinstance(answer, Applied) and answer.etag is None else answer
+def _failed(answer: NotApplied | Failure) -> Failure:
+    """Return the failure of a step without a condition: there, an answer like a broken condition is a refusal."""
+    if isinstance(answer, NotApplied):
+        return Rejected(answer.status, answer.code, f"The store answered with {answer.status}.")
+    return answer
 
 
-def _no_effect(step: Rejected | NotSent | Unknown) -> Rejected | NotSent:
-    """An upload that is not completed has no effect, whatever became of its steps."""
+def _no_effect(step: Failure) -> Rejected | NotSent:
+    """Return the outcome of an upload that is not completed: it has no effect, whatever its steps have done."""
     return NotSent(step.reason) if isinstance(step, Unknown) else step

@@ -1,49 +1,49 @@
 """Writes for which S3 has no condition: tags, ACLs, retention, legal holds, annotations, restores, and versions.
 
-They are announced and take their turn like every write of their key. Their signature is a short one, because nothing
-but its end can stop them once they are on their way.
+The protocol announces them like every write of their key, and they wait for their turn. Nothing but the end of their
+signature can stop them once they are on their way, so the signature is a short one.
 """
 
 from gateway.errors import StoreError, Unavailable
-from gateway.objects.call import Call
+from gateway.objects.exchange import Exchange
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Stored
-from gateway.objects.run.runner import Amendment, Payload
+from gateway.objects.run.runner import Amendment, OperationPayload
 from gateway.objects.s3 import xml
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store.exchange import query_of
-from gateway.objects.store.operations import TextHeaders, Upstream
-from gateway.objects.writes.fenced_write import Write, Writes
+from gateway.objects.store.client import TextHeaders, query_of
+from gateway.objects.store.operations import Upstream
+from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 
 MAX_DOCUMENT = 1024 * 1024
 """Bytes of a document of tags, grants or the like. An annotation is the largest of them."""
 
-_PARTS_OF_AN_OBJECT = frozenset({"acl", "annotation", "legal-hold", "retention", "tagging"})
-# What a GetObject is answered with too: that the store has understood what it was asked for cannot be told from these.
-_OF_ANY_READ = frozenset(
+_SUBRESOURCES = frozenset({"acl", "annotation", "legal-hold", "retention", "tagging"})
+# Errors that a GetObject gets too. They do not tell whether the store has understood the subresource.
+_ERRORS_OF_READS = frozenset(
     {"AccessDenied", "InvalidArgument", "MethodNotAllowed", "NoSuchBucket", "NoSuchKey", "NoSuchVersion"}
 )
 
 
 class Amendments:
-    """Fenced writes to what goes with an object."""
+    """Fenced writes to what belongs to an object beside its bytes."""
 
-    def __init__(self, upstream: Upstream, writes: Writes) -> None:
+    def __init__(self, upstream: Upstream, writes: FencedWrites) -> None:
         self._upstream = upstream
         self._writes = writes
         self._understood: set[tuple[str, str]] = set()
 
-    async def amend(self, call: Call) -> None:
-        """Do what a request says that names its operation and, perhaps, a version."""
-        request = call.request
-        write = await self._writes.write(call)
-        await self._writes.admit(write)
-        for part in request.operation.markers & _PARTS_OF_AN_OBJECT:
-            await self._check_understood(request, part)
-        body = await call.document() if call.head.method in ("PUT", "POST") else None
+    async def amend(self, exchange: Exchange) -> None:
+        """Serve an operation on a subresource of an object, or of one of its versions."""
+        request = exchange.request
+        write = await self._writes.prepare(exchange)
+        await self._writes.refuse_if_stale(write)
+        for subresource in request.operation.markers & _SUBRESOURCES:
+            await self._check_understood(request, subresource)
+        body = await exchange.document() if exchange.head.method in ("PUT", "POST") else None
         amendment = Amendment(
-            call.head.method,
+            exchange.head.method,
             request.query,
             (*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())),
             body.content if body else b"",
@@ -54,37 +54,39 @@ class Amendments:
         stored = await self._run(
             write, amendment, on_version=request.parameter("versionId") is not None, uncovers=uncovers
         )
-        await call.answer.stored(stored.applied, write.target.resource, stored.fence, status=stored.applied.status)
+        await exchange.response.stored(
+            stored.applied, write.target.resource, stored.fence, status=stored.applied.status
+        )
 
-    async def _check_understood(self, request: S3Request, part: str) -> None:
-        """Ask for what is to be changed, once a bucket. Raises ``StoreError`` where the store does not know it.
+    async def _check_understood(self, request: S3Request, subresource: str) -> None:
+        """Ask for the subresource, once a bucket. Raises ``StoreError`` where the store does not know it.
 
-        Some stores pass over a parameter they do not know. To them PUT ?retention is a PutObject, DELETE ?annotation
-        a DeleteObject. But then a GET is a GetObject as well, and gives an ETag.
+        Some stores ignore a parameter that they do not know. To them PUT ?retention is a PutObject, and DELETE
+        ?annotation a DeleteObject. Their GET is then a GetObject too, and returns an ETag.
         """
-        if (request.bucket, part) in self._understood:
+        if (request.bucket, subresource) in self._understood:
             return
-        query = query_of({part: "", "versionId": request.parameter("versionId")})
+        query = query_of({subresource: "", "versionId": request.parameter("versionId")})
         response = await self._upstream.send("GET", request.raw_path, query)
         async with response:
             error = xml.read_error(await response.read())
-        if error is not None and error.code in _OF_ANY_READ:
+        if error is not None and error.code in _ERRORS_OF_READS:
             raise StoreError(error.code, response.status, error.message)
         bare = error is None and response.status in (404, 405, 501)
         if bare or (response.status < 400 and response.header("etag") is not None):
             raise not_implemented(f"{request.operation}", "the store behind it does not know it")
         if response.status >= 500 and response.status != 501:
             raise Unavailable("Nothing was written: the object store does not say whether it knows the operation.")
-        self._understood.add((request.bucket, part))
+        self._understood.add((request.bucket, subresource))
 
-    async def remove_version(self, write: Write, version_id: str, headers: TextHeaders) -> Stored:
+    async def remove_version(self, write: FencedWrite, version_id: str, headers: TextHeaders) -> Stored:
         """Delete one version of an object, for good."""
         amendment = Amendment("DELETE", query_of({"versionId": version_id}), tuple(headers))
         return await self._run(write, amendment, on_version=True, uncovers=True)
 
-    async def _run(self, write: Write, amendment: Amendment, *, on_version: bool, uncovers: bool) -> Stored:
-        profile = await self._writes.fit(write)
+    async def _run(self, write: FencedWrite, amendment: Amendment, *, on_version: bool, uncovers: bool) -> Stored:
+        profile = await self._writes.profile_for(write)
         steps = generator.amend(write.announcement(), on_version=on_version, uncovers=uncovers, bumps=profile.can_bump)
-        stored = await self._writes.run(write, steps, Payload(amendment=amendment))
+        stored = await self._writes.run(write, steps, OperationPayload(amendment=amendment))
         assert isinstance(stored, Stored)
         return stored

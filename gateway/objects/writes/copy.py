@@ -11,22 +11,22 @@ from gateway.db.database import Database
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import Memory
 from gateway.objects.body.checksums import Digests
-from gateway.objects.body.decoder import VerifiedBody
-from gateway.objects.call import Call
-from gateway.objects.reads import is_tombstone, refuse_what_is_about_us
+from gateway.objects.body.intake import VerifiedBody
+from gateway.objects.exchange import Exchange, is_tombstone
+from gateway.objects.reads import raise_gateway_fault
 from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import documents, forwarded_headers
-from gateway.objects.s3.answers import Applied, Rejected, Uploaded, unquoted
-from gateway.objects.s3.copy_source import CopySource
+from gateway.objects.s3.addressing import CopySource, PartSource
+from gateway.objects.s3.answers import Applied, Rejected, Uploaded, store_refusal, unquoted
+from gateway.objects.s3.documents import Part
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store.client import Response
-from gateway.objects.store.multipart import Part, PartSource
-from gateway.objects.store.operations import TextHeaders, Upstream
-from gateway.objects.writes.fenced_write import Write, Writes, refusal_of_store
+from gateway.objects.store.client import StoreResponse, TextHeaders
+from gateway.objects.store.operations import Upstream
+from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.writes.put import Puts
-from gateway.objects.writes.staging import part_size
+from gateway.objects.writes.staging import Staging, part_size
 
-# What describes the bytes to their readers; a copy has it from its source, or all of it from its request.
+# Headers that describe the bytes. A copy has them from its source, or all of them from its request.
 _DESCRIPTION = frozenset(
     {
         "cache-control",
@@ -41,7 +41,7 @@ _DESCRIPTION = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SourceObject:
-    """What stands at the source: its ETag without quotes, its size in bytes, its headers by lower-case name."""
+    """The object at the source: its ETag without quotes, its size in bytes, its headers by lower-case name."""
 
     etag: str
     size: int
@@ -52,7 +52,7 @@ class SourceObject:
         return self.headers.get("x-amz-version-id")
 
     def description(self) -> TextHeaders:
-        """The headers and metadata that a copy takes over."""
+        """Return the headers and metadata that a copy takes over."""
         return [
             (name, value)
             for name, value in self.headers.items()
@@ -61,18 +61,20 @@ class SourceObject:
 
 
 def describes(name: str) -> bool:
-    """Whether a header (lower-case name) says something about an object that its source or its request decides."""
+    """Return whether a header (lower-case name) describes an object, so that a copy has it from source or request."""
     return name in _DESCRIPTION or name.startswith(forwarded_headers.METADATA)
 
 
 class Sources:
-    """Reads of what is to be copied."""
+    """Reads the sources of copies."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
     async def find(self, source: CopySource) -> SourceObject:
-        """The source, if it fulfils its conditions. Raises ``StoreError``: NoSuchKey, or 412 where it does not."""
+        """Return the source, if it fulfils its conditions. Raises ``StoreError``: NoSuchKey, or 412 where it
+        does not.
+        """
         response = await self._upstream.send("HEAD", source.raw_path, source.query, source.conditions)
         async with response:
             if response.status in (304, 412):
@@ -81,11 +83,11 @@ class Sources:
                 )
             if response.status == 404 or is_tombstone(response):
                 raise await self._missing(source)
-            await refuse_what_is_about_us(response)
+            await raise_gateway_fault(response)
             return _object(response)
 
     async def _missing(self, source: CopySource) -> StoreError:
-        """An answer to HEAD does not say what there is none of."""
+        """Tell a missing bucket from a missing key, which an answer to HEAD does not."""
         bucket = await self._upstream.send("HEAD", f"/{source.bucket}")
         async with bucket:
             if bucket.status == 404:
@@ -93,12 +95,12 @@ class Sources:
         return StoreError("NoSuchKey", 404, "The specified key does not exist.")
 
     async def read(self, source: CopySource, found: SourceObject) -> VerifiedBody:
-        """The bytes of a source that has been found, if they still are the same; for small ones."""
+        """Return the bytes of a small source that was found, if they are still the same."""
         response = await self._upstream.send("GET", source.raw_path, source.query, [("if-match", f'"{found.etag}"')])
         async with response:
             if response.status == 412:
                 raise StoreError("PreconditionFailed", 412, "The source of the copy has changed meanwhile.")
-            await refuse_what_is_about_us(response)
+            await raise_gateway_fault(response)
             content = await response.read(found.size + 1) if response.status == 200 else b""
         if response.status != 200 or len(content) != found.size:
             raise Unavailable("Nothing was written: the source of the copy could not be read.")
@@ -106,12 +108,12 @@ class Sources:
         return VerifiedBody(content, Digests(len(content), md5, hashlib.sha256(content).hexdigest(), ()))
 
     async def tags(self, source: CopySource) -> TextHeaders:
-        """The tags of the source as the header that gives them to its copy."""
+        """Return the tags of the source as the header that gives them to its copy."""
         tags = await self._upstream.tagging(source.bucket, source.raw_key, source.version_id)
         return [("x-amz-tagging", urlencode(tags))] if tags else []
 
 
-def _object(response: Response) -> SourceObject:
+def _object(response: StoreResponse) -> SourceObject:
     headers = {name.decode("latin-1").lower(): value.decode("utf-8", "replace") for name, value in response.headers}
     etag, size = unquoted(headers.get("etag")), headers.get("content-length", "")
     if response.status != 200 or etag is None or not size.isdecimal():
@@ -119,7 +121,7 @@ def _object(response: Response) -> SourceObject:
     return SourceObject(etag, int(size), headers)
 
 
-# What makes a copy of an object onto itself another object, so that it is not a mistake.
+# Headers that make a copy of an object onto itself another object, so that it is not a mistake.
 _CHANGES = ("x-amz-server-side-encryption", "x-amz-storage-class", "x-amz-website-redirect-location")
 _NOT_OF_THE_COPY = frozenset({"x-amz-checksum-algorithm", "x-amz-tagging"})
 _AT_A_TIME = 4
@@ -132,7 +134,7 @@ class Copies:
         self,
         database: Database,
         upstream: Upstream,
-        writes: Writes,
+        writes: FencedWrites,
         puts: Puts,
         sources: Sources,
         memory: Memory,
@@ -146,33 +148,34 @@ class Copies:
         self._memory = memory
         self._threshold = threshold
 
-    async def copy(self, call: Call) -> None:
-        """CopyObject."""
-        request = call.request
+    async def copy(self, exchange: Exchange) -> None:
+        """Serve a CopyObject."""
+        request = exchange.request
         source = request.source
         assert source is not None
-        write = await self._writes.write(call)
+        write = await self._writes.prepare(exchange)
         _refuse_in_place(request, source)
-        await self._writes.admit(write)
-        profile = await self._writes.fit(write)
+        await self._writes.refuse_if_stale(write)
+        profile = await self._writes.profile_for(write)
         found = await self._sources.find(source)
         headers = await self._headers(request, source, found)
         if found.size <= self._threshold:
             async with self._memory.reserved(found.size):
                 body = await self._sources.read(source, found)
-                stored = await self._puts.at_once(write, profile, body, headers, request.condition)
+                stored = await self._puts.put_from_memory(write, profile, body, headers, request.condition)
         else:
-            staged = await self._puts.staged_by(
-                write, headers, lambda upload: self._parts(write, source, found, upload)
+            staging = self._puts.staging(write)
+            staged = await staging.stage_parts(
+                [*headers, *write.marks()],
+                lambda upload_id: self._copy_parts(write, source, found, staging, upload_id),
             )
-            write = write.with_payload(found.size, None)
-            stored = await self._puts.complete(write, profile, staged, request.condition)
+            stored = await self._puts.complete(write.with_payload(found.size, None), profile, staged, request.condition)
         document = documents.copied(stored.applied.etag or "", _text(self._upstream.store_time))
         applied = stored.applied if found.version_id is None else _from_version(stored.applied, found.version_id)
-        await call.answer.stored(applied, write.target.resource, stored.fence, document=document)
+        await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
 
     async def _headers(self, request: S3Request, source: CopySource, found: SourceObject) -> TextHeaders:
-        """Those of the object the copy will be."""
+        """Return the headers of the object that the copy will be."""
         own = [pair for pair in request.headers if not describes(pair[0]) and pair[0] not in _NOT_OF_THE_COPY]
         described = [pair for pair in request.headers if describes(pair[0])]
         tags = [pair for pair in request.headers if pair[0] == "x-amz-tagging"]
@@ -182,12 +185,14 @@ class Copies:
             *(tags if source.replace_tags else await self._sources.tags(source)),
         ]
 
-    async def _parts(self, write: Write, source: CopySource, found: SourceObject, upload_id: str) -> tuple[Part, ...]:
-        """All parts of an upload, copied by the store from a source that must not change meanwhile."""
+    async def _copy_parts(
+        self, write: FencedWrite, source: CopySource, found: SourceObject, staging: Staging, upload_id: str
+    ) -> tuple[Part, ...]:
+        """Let the store copy all parts of an upload, from a source that must not change meanwhile."""
         size = part_size(found.size, write.write_id)
         gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def one(number: int, first: int) -> Part:
+        async def copy_part(number: int, first: int) -> Part:
             span = (first, min(first + size, found.size) - 1)
             wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, span)
             async with gate:
@@ -195,10 +200,10 @@ class Copies:
                     write.bucket, path_of(write.key), upload_id, number, wanted, signed_at=await self._database.now()
                 )
             if isinstance(copied, Uploaded):
-                await self._puts.still_staging(write, upload_id)
+                await staging.touch(upload_id)
                 return Part(number, copied.etag)
             raise (
-                refusal_of_store(copied)
+                store_refusal(copied)
                 if isinstance(copied, Rejected)
                 else Unavailable(f"Nothing was written: {copied.reason}.")
             )
@@ -206,7 +211,7 @@ class Copies:
         starts = range(0, found.size, size)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(number, first)) for number, first in enumerate(starts, 1)]
+                tasks = [group.create_task(copy_part(number, first)) for number, first in enumerate(starts, 1)]
         except* GatewayError as errors:
             raise errors.exceptions[0] from None
         return tuple(task.result() for task in tasks)
@@ -224,7 +229,7 @@ def _refuse_in_place(request: S3Request, source: CopySource) -> None:
 
 
 def _text(moment: datetime | None) -> str:
-    """A time as S3 writes it in a document; the store's own clock says when it was, which it has just told."""
+    """Return a time as S3 writes it in a document. It is the store's own clock, from the answer to the write."""
     return (moment or datetime.fromtimestamp(0, UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 

@@ -6,17 +6,16 @@ from uuid import UUID, uuid4
 
 from gateway.errors import GatewayError, StoreError
 from gateway.http.body import offload
-from gateway.objects.call import Call
+from gateway.objects.exchange import Exchange, headers_left_by
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Deleted
-from gateway.objects.responses import left_by
-from gateway.objects.run.runner import Payload
+from gateway.objects.run.runner import OperationPayload
 from gateway.objects.s3 import conditions, documents
-from gateway.objects.s3.conditions import Condition
-from gateway.objects.s3.documents import DeletedObject, Doomed
-from gateway.objects.store.operations import TextHeaders
+from gateway.objects.s3.conditions import WriteCondition
+from gateway.objects.s3.documents import DeletedObject, ObjectToDelete
+from gateway.objects.store.client import TextHeaders
 from gateway.objects.writes.amend import Amendments
-from gateway.objects.writes.fenced_write import Write, Writes
+from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 
 _AT_A_TIME = 16
 
@@ -24,77 +23,78 @@ _AT_A_TIME = 16
 class Deletes:
     """Deletes of objects, one or many."""
 
-    def __init__(self, writes: Writes, amendments: Amendments) -> None:
+    def __init__(self, writes: FencedWrites, amendments: Amendments) -> None:
         self._writes = writes
         self._amendments = amendments
 
-    async def delete(self, call: Call) -> None:
-        """DeleteObject. Of one version it is an amendment: a version has no ETag that a condition could be on."""
-        if call.request.parameter("versionId") is not None:
-            await self._amendments.amend(call)
+    async def delete(self, exchange: Exchange) -> None:
+        """Serve a DeleteObject. The delete of one version is an amendment: a version has no ETag for a condition."""
+        if exchange.request.parameter("versionId") is not None:
+            await self._amendments.amend(exchange)
             return
-        write = await self._writes.write(call)
-        deleted = await self._delete(write, call.request.headers, call.request.condition)
-        await call.answer.deleted(deleted, write.target.resource)
+        write = await self._writes.prepare(exchange)
+        deleted = await self._delete(write, exchange.request.headers, exchange.request.condition)
+        await exchange.response.deleted(deleted, write.target.resource)
 
-    async def delete_many(self, call: Call) -> None:
-        """DeleteObjects: every key is fenced, refused and recorded by itself. The answer says what became of each."""
-        _require_digest(call)
-        body = await call.document()
+    async def delete_many(self, exchange: Exchange) -> None:
+        """Serve a DeleteObjects. Each key is fenced, refused and recorded by itself; the answer has each outcome."""
+        _require_digest(exchange)
+        body = await exchange.document()
         wanted = await offload(len(body.content), documents.deletion, body.content)
-        await self._writes.writable(call.request.bucket)  # there may be no such bucket: that is no error of each key
+        # A bucket that does not exist is an error of the request, not one of each key.
+        await self._writes.writable_profile(exchange.request.bucket)
         gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def one(doomed: Doomed, write_id: UUID) -> GatewayError | DeletedObject:
+        async def delete(entry: ObjectToDelete, write_id: UUID) -> GatewayError | DeletedObject:
             async with gate:
                 try:
-                    return await self._one(call, doomed, write_id)
+                    return await self._delete_entry(exchange, entry, write_id)
                 except GatewayError as error:
                     return error
 
-        # A key that stands there twice is deleted twice, one after the other: the second finds nothing.
-        results = await asyncio.gather(*map(one, wanted.objects, write_ids(wanted.objects)))
+        # A key that is listed twice is deleted twice, one after the other: the second delete finds nothing.
+        results = await asyncio.gather(*map(delete, wanted.objects, write_ids(wanted.objects)))
         listed = zip(wanted.objects, results, strict=True)
-        await call.answer.document(documents.deleted(listed, quiet=wanted.quiet))
+        await exchange.response.document(documents.deleted(listed, quiet=wanted.quiet))
 
-    async def _one(self, call: Call, doomed: Doomed, write_id: UUID) -> DeletedObject:
-        write = await self._writes.write(call, doomed.key, write_id=write_id)
-        if doomed.version_id is not None:
-            stored = await self._amendments.remove_version(write, doomed.version_id, call.request.headers)
-            return _said(dict(stored.applied.headers))
-        condition = None if doomed.etag is None else conditions.for_entry(doomed.etag)
-        deleted = await self._delete(write, call.request.headers, condition)
-        return _said(dict(left_by(deleted)))
+    async def _delete_entry(self, exchange: Exchange, entry: ObjectToDelete, write_id: UUID) -> DeletedObject:
+        write = await self._writes.prepare(exchange, entry.key, write_id=write_id)
+        if entry.version_id is not None:
+            stored = await self._amendments.remove_version(write, entry.version_id, exchange.request.headers)
+            return _deleted_object(dict(stored.applied.headers))
+        condition = None if entry.etag is None else conditions.for_entry(entry.etag)
+        deleted = await self._delete(write, exchange.request.headers, condition)
+        return _deleted_object(dict(headers_left_by(deleted)))
 
-    async def _delete(self, write: Write, headers: TextHeaders, condition: Condition | None) -> Deleted:
-        profile = await self._writes.fit(write)
+    async def _delete(self, write: FencedWrite, headers: TextHeaders, condition: WriteCondition | None) -> Deleted:
+        profile = await self._writes.profile_for(write)
         steps = generator.delete(write.announcement(profile), condition, conditional_delete=profile.conditional_delete)
-        deleted = await self._writes.run(write, steps, Payload(headers=headers))
+        deleted = await self._writes.run(write, steps, OperationPayload(headers=headers))
         assert isinstance(deleted, Deleted)
         return deleted
 
 
-def write_ids(objects: Sequence[Doomed]) -> list[UUID]:
-    """One write id for the whole request, so that a token that may write once may delete all its keys.
+def write_ids(objects: Sequence[ObjectToDelete]) -> list[UUID]:
+    """Return the write id of each key: one for the whole request, so that a single-use token may delete all its keys.
 
-    But an intent is known by its key, its write id and its attempt: a key that is there again has an id of its own.
+    An intent is known by its key, its write id and its attempt. A key that is listed again gets an id of its own.
     """
     shared, seen, ids = uuid4(), set[str](), []
-    for doomed in objects:
-        ids.append(uuid4() if doomed.key in seen else shared)
-        seen.add(doomed.key)
+    for entry in objects:
+        ids.append(uuid4() if entry.key in seen else shared)
+        seen.add(entry.key)
     return ids
 
 
-def _said(headers: dict[bytes, bytes]) -> DeletedObject:
+def _deleted_object(headers: dict[bytes, bytes]) -> DeletedObject:
     named = {name.lower(): value.decode("latin-1") for name, value in headers.items()}
     marker = named.get(b"x-amz-delete-marker")
     return DeletedObject(marker, named.get(b"x-amz-version-id") if marker == "true" else None)
 
 
-def _require_digest(call: Call) -> None:
-    """S3 does not delete a thousand objects by a document that nothing vouches for."""
-    names = {name.lower() for name, _ in call.head.headers}
+def _require_digest(exchange: Exchange) -> None:
+    """Refuse a document without a checksum, as S3 does: it may delete a thousand objects."""
+    names = {name.lower() for name, _ in exchange.head.headers}
     if b"content-md5" not in names and not any(
         name.startswith((b"x-amz-checksum-", b"x-amz-trailer")) for name in names
     ):

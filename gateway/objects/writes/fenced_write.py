@@ -1,4 +1,10 @@
-"""What all fenced writes have in common: the resource and the token of a key, early refusal, the end of the story."""
+"""A fenced write of one key, whatever its form. The stages, in order:
+
+- ``prepare``: the resource of the key, the token that counts, and the policy of the resource.
+- ``refuse_if_stale``: a stale token is refused before the body is asked for or anything is staged.
+- ``profile_for``: a bucket that cannot be fenced is not written to.
+- ``run``: the protocol carries the write out. Refusals go on record, and other outcomes become errors.
+"""
 
 import asyncio
 import hashlib
@@ -32,91 +38,65 @@ from gateway.fencing.intent import (
 from gateway.fencing.policy import Implausible
 from gateway.fencing.record import Attempt, Captured, Refusal
 from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
-from gateway.objects.call import Call
+from gateway.objects.exchange import Exchange
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import (
     Barred,
     ConditionFailed,
     Deleted,
-    Head,
+    FenceRefused,
+    Look,
     NotDone,
     Obstacle,
-    Outcome,
-    Refused,
     Steps,
     Stored,
     StoreRefused,
     Uncertain,
+    WriteOutcome,
 )
-from gateway.objects.resource_rules import Resources, Target
-from gateway.objects.run.runner import NOTHING, Payload, Runner
-from gateway.objects.s3 import forwarded_headers, key_spellings
-from gateway.objects.s3.answers import Found, HeadAnswer, Rejected
+from gateway.objects.resource_rules import ObjectTarget, Resources
+from gateway.objects.run.runner import NO_PAYLOAD, OperationPayload, Runner
+from gateway.objects.s3 import bucket_profile, forwarded_headers
+from gateway.objects.s3.answers import Found, HeadAnswer, Rejected, store_refusal
 from gateway.objects.s3.bucket_profile import KEYS, Profile
 from gateway.objects.s3.operations import Operation
-from gateway.objects.store.operations import TextHeaders
+from gateway.objects.store.client import TextHeaders
 from gateway.observe.events import Observe, WriteAccepted
 from gateway.record.audit import Audit
 
-HEADER = b"amz-sdk-invocation-id"
-"""All SDKs of AWS send it, with one value for all attempts of a call."""
+_INVOCATION = b"amz-sdk-invocation-id"
+"""The header in which each SDK of AWS sends one value for all attempts of a call."""
+_VISIBLE = re.compile(rb"[!-~]{1,128}")
 
-_SANE = re.compile(rb"[!-~]{1,128}")
-
-
-def digest(headers: Iterable[tuple[bytes, bytes]], caller: str, bucket: str, key: str) -> str | None:
-    """Return what stands for the call in the metadata of the object it writes; None if the client names no call.
-
-    No caller can name the call of another caller, or of another key. ``headers`` are raw, with names in lower case.
-    """
-    named = [value for name, value in headers if name == HEADER]
-    if len(named) != 1 or not _SANE.fullmatch(named[0]):
-        return None
-    parts = (named[0], caller.encode(), bucket.encode(), key.encode())
-    # A hash of hashes: no two calls have one text.
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
-
-
-# What the store says about our own signature must not look as if it were about the client's.
-_ABOUT_US = frozenset(
-    {
-        "AuthorizationHeaderMalformed",
-        "InvalidAccessKeyId",
-        "RequestExpired",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-    }
-)
-
-LOOK = 1.0
+EVIDENCE_TIMEOUT = 1.0
 """Seconds that a refused writer waits for the store to say whose object stands at its key."""
 
-Beginning: TypeAlias = Callable[[], Awaitable[Captured | None]]
-"""What is kept of a body that has not been read, when its write is refused."""
+CaptureStart: TypeAlias = Callable[[], Awaitable[Captured | None]]
+"""Returns what the record keeps of a body that is not read, when its write is refused."""
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """A fenced write of one key on its way: what fences it, what its sender presents, how it goes on record."""
+class FencedWrite:
+    """A fenced write of one key: its fence, the token its sender presents, and how it goes on record."""
 
     bucket: str
     key: str
-    target: Target
+    target: ObjectTarget
     presented: Presented | None
     attempt: Attempt
     write_id: UUID
     mark: UUID
-    """What says in the object's metadata whose write it is; all that belong to one upload have the upload's."""
+    """The id in the object's metadata that tells whose write it is. All requests of one upload share the upload's."""
     implausible: Implausible | None = None
-    """Observe mode: why the token that was shown counts as none."""
-    beginning: Beginning | None = None
-    """For as long as its body has not been read; None where it has none, or none that is worth keeping."""
+    """Observe mode: why the token that was presented does not count."""
+    capture_start: CaptureStart | None = None
+    """Set while the body is not read. None where there is no body, or none worth keeping."""
     evidence: str | None = None
     """The mark of an earlier attempt of the same call in the object's metadata; None if no attempt leaves one."""
 
     def announcement(self, profile: Profile | None = None) -> Announcement:
-        """What the protocol is to announce. A store where nothing can be bumped gets signatures that die early."""
+        """Return what the protocol is to announce. A store that cannot bump gets signatures that expire early."""
         short = profile is not None and not profile.can_bump
         return Announcement(
             self.target.resource,
@@ -132,32 +112,32 @@ class Write:
         )
 
     def marks(self) -> TextHeaders:
-        """The metadata of the object it will be that say whose write it is, and of which call."""
+        """Return the metadata that tell whose write the object is, and of which call."""
         token = str(self.presented.token) if self.presented else ""
-        return (*forwarded_headers.own_metadata(self.target.resource, token, str(self.mark)), *self.marks_of_call())
+        return (*forwarded_headers.own_metadata(self.target.resource, token, str(self.mark)), *self.call_marks())
 
-    def marks_of_call(self) -> TextHeaders:
-        """The metadata that say of which call it is."""
+    def call_marks(self) -> TextHeaders:
+        """Return the metadata that tell of which call the object is."""
         return () if self.evidence in (None, str(self.mark)) else ((forwarded_headers.INVOCATION, self.evidence),)
 
-    def with_payload(self, size: int, sha256: str | None) -> "Write":
-        """The same write, now that its body is known: ``size`` in bytes, SHA-256 in hex."""
+    def with_payload(self, size: int, sha256: str | None) -> "FencedWrite":
+        """Return the write once its body is known: ``size`` in bytes, SHA-256 in hex."""
         attempt = replace(self.attempt, payload_size=size, payload_sha256=sha256)
-        return replace(self, attempt=attempt, beginning=None)
+        return replace(self, attempt=attempt, capture_start=None)
 
-    def keeping(self, captured: Captured | None) -> "Write":
-        """The same write, with what is kept of its body, should it be refused."""
+    def with_captured(self, captured: Captured | None) -> "FencedWrite":
+        """Return the write with what the record keeps of its body, should the write be refused."""
         return replace(self, attempt=replace(self.attempt, captured=captured))
 
-    async def on_record(self) -> Attempt:
-        """How it goes on record that it was refused."""
-        if self.beginning is None:
+    async def recorded_attempt(self) -> Attempt:
+        """Return how a refusal of the write goes on record."""
+        if self.capture_start is None:
             return self.attempt
-        return replace(self.attempt, captured=await self.beginning())
+        return replace(self.attempt, captured=await self.capture_start())
 
 
-class Writes:
-    """Fenced writes, whatever their form."""
+class FencedWrites:
+    """The stages that all fenced writes share."""
 
     def __init__(
         self,
@@ -177,47 +157,44 @@ class Writes:
         self._runner = runner
         self._audit = audit
 
-    def target(self, bucket: str, key: str, named: str | None = None) -> Target:
-        """What fences a key. ``named``: what the request says that it is, which can only be the same."""
+    def target(self, bucket: str, key: str, named: str | None = None) -> ObjectTarget:
+        """Return what fences a key. ``named``: the resource in the request, which can only be the same."""
         return self._resources.target(bucket, key, named)
 
-    async def write(
+    async def prepare(
         self,
-        call: Call,
+        exchange: Exchange,
         key: str | None = None,
         opened: Upload | None = None,
         write_id: UUID | None = None,
-        beginning: Beginning | None = None,
-    ) -> Write:
-        """The write that a call asks for, of the key in its path or of another one of the same bucket.
+        capture_start: CaptureStart | None = None,
+    ) -> FencedWrite:
+        """Return the write that a request asks for, of the key in its path or of another one of the same bucket.
 
-        ``opened``: the upload it belongs to; what was presented when that was opened holds for what presents nothing.
-        ``write_id``: that of a request with several keys, so that a token that may write once may write them all.
+        ``opened``: the upload it belongs to. A request without a token presents the upload's. ``write_id``: that of a
+        request with several keys, so that a token that may write once may write them all.
         Raises ``TokenRequired``, ``TokenImplausible`` (recorded), ``ResourceMismatch``, or ``StoreError`` AccessDenied
         for what goes beyond a grant.
         """
-        request = call.request
-        target = self.target(request.bucket, request.key if key is None else key, request.fencing.resource)
-        said = _presented(call, target.resource, opened)
-        if said.token is None and target.mode is Mode.ENFORCE:
+        request = exchange.request
+        key = request.key if key is None else key
+        target = self.target(request.bucket, key, request.fencing.resource)
+        writer = _writer(exchange, target.resource, opened)
+        if writer.token is None and target.mode is Mode.ENFORCE:
             raise TokenRequired(f"{request.operation} on {target.resource} carries no fencing token.")
         write_id = write_id or uuid4()
         presented = None
-        if said.token is not None:
-            presented = Presented(said.token, said.holder, write_id, next(iter(said.sequencers), None))
-        attempt = replace(call.attempt(), token=said.token, holder=said.holder, rule=target.rule)
+        if writer.token is not None:
+            presented = Presented(writer.token, writer.holder, write_id, next(iter(writer.sequencers), None))
+        attempt = replace(exchange.attempt(), token=writer.token, holder=writer.holder, rule=target.rule)
         mark = opened.write_id if opened else write_id
-        name = request.key if key is None else key
-        evidence = _evidence(call, mark)
-        return await self._admitted(
-            Write(
-                request.bucket, name, target, presented, attempt, write_id, mark, beginning=beginning, evidence=evidence
-            )
-        )
+        write = FencedWrite(request.bucket, key, target, presented, attempt, write_id, mark)
+        return await self._apply_policy(replace(write, capture_start=capture_start, evidence=_evidence(exchange, mark)))
 
-    async def _admitted(self, write: Write) -> Write:
-        """The write, if its policy takes its token. In observe mode it goes on as one that shows none, so that nothing
-        is raised by it. Raises ``TokenImplausible`` (recorded).
+    async def _apply_policy(self, write: FencedWrite) -> FencedWrite:
+        """Return the write, if the policy of its resource takes its token. Raises ``TokenImplausible`` (recorded).
+
+        In observe mode a write with such a token goes on as if it had none, so that it does not raise the fence.
         """
         if write.presented is None:
             return write
@@ -225,13 +202,14 @@ class Writes:
         if not refused:
             return write
         if write.target.mode is Mode.ENFORCE:
-            raise await self._told(write, await self._audit.implausible(refused, await write.on_record()))
+            error = await self._audit.implausible(refused, await write.recorded_attempt())
+            raise await self._with_earlier_attempt(write, error)
         return replace(write, presented=None, implausible=refused[0])
 
-    async def admit(self, write: Write, fence: Fence | None = None) -> None:
-        """Refuse a token that is stale already, before the body is asked for or anything is staged.
+    async def refuse_if_stale(self, write: FencedWrite, fence: Fence | None = None) -> None:
+        """Raise the refusal (recorded) of a token that is stale already.
 
-        ``fence``: as it has just been read, for callers who have.
+        ``fence``: the fence, for callers that have just read it.
         """
         if write.presented is None or write.target.mode is Mode.OBSERVE:
             return
@@ -240,22 +218,95 @@ class Writes:
             return
         decision = decide(fence, write.presented, write.target.equal)
         if not decision.passes:
-            raise await self.refused(write, decision, fence)
+            raise await self._refused(write, decision, fence)
 
-    async def refused(self, write: Write, decision: Decision, fence: Fence) -> GatewayError:
-        """Put a refusal on record; the error to answer with."""
-        return await self._told(write, await self._audit.refused([(decision, fence)], await write.on_record()))
+    async def profile_for(self, write: FencedWrite) -> Profile:
+        """Return what the bucket of a write does. A key that its store may take for another one is not written.
 
-    async def _told(self, write: Write, error: GatewayError) -> GatewayError:
-        """The error of a refused write, which says so where an earlier attempt of the same call stands at the key.
+        Raises what ``writable_profile`` raises, and ``StoreError`` InvalidArgument.
+        """
+        profile = await self.writable_profile(write.bucket)
+        kind = bucket_profile.mistakable(write.key, profile.confused)
+        if kind is not None:
+            raise StoreError(
+                "InvalidArgument",
+                400,
+                f"The key {write.key[:200]!a} cannot be fenced: the store of bucket {write.bucket} may take it for "
+                f"another one ({kind}). Nothing was written: use a key in another spelling. {KEYS[kind]}",
+            )
+        return profile
 
-        This is about the earlier attempt only: the refused one has written nothing. A store that is slow or away is not
-        waited for.
+    async def writable_profile(self, bucket: str) -> Profile:
+        """Return what the bucket does. Raises ``StoreUnfit`` for a store that ignores conditions, or ``StoreError``."""
+        try:
+            profile = await self._profiles.of(bucket)
+        except StoreError as error:
+            raise store_refusal(Rejected(error.status, error.s3_code, error.message)) from error
+        if not profile.writable:
+            raise StoreUnfit(f"The store of bucket {bucket} cannot be fenced: {profile.reason}.")
+        return profile
+
+    async def run(
+        self, write: FencedWrite, steps: Steps[WriteOutcome], payload: OperationPayload = NO_PAYLOAD
+    ) -> Stored | Deleted:
+        """Carry a write out, and put its refusal on record. Raises the error to answer with if it is not done."""
+        if write.target.mode is Mode.ENFORCE and self._admission.asks_again(write.target.resource):
+            await self._apply_policy(write)  # the policy may have changed while the body arrived
+        outcome = await self._runner.run(steps, payload)
+        match outcome:
+            case Stored(_, decision, fence) | Deleted(decision, fence):
+                await self._record_acceptance(write, decision, fence)
+                return outcome
+            case FenceRefused(decision, fence):
+                raise await self._refused(write, decision, fence)
+            case ConditionFailed(error):
+                raise await self._with_earlier_attempt(write, error)
+            case StoreRefused(rejected):
+                # The store stops an overtaken holder's write without a condition. The stale token is the real reason.
+                await self.refuse_if_stale(write)
+                raise store_refusal(rejected)
+            case Uncertain(reason):
+                raise OutcomeUnknown(f"The write may have taken effect: {reason}.")
+            case NotDone(reason):
+                raise unavailable(outcome, f"Nothing was written: {reason}.")
+            case _:
+                raise AssertionError(outcome)
+
+    async def raise_fence(self, write: FencedWrite) -> Fence | None:
+        """Raise the fence to the token of a write that has taken effect before, so that its acknowledgement stays true.
+
+        Return the fence, None where the resource does not obey one. Raises the refusal (recorded), and ``Unavailable``
+        where an older holder's write cannot be settled.
+        """
+        if write.presented is None or write.target.mode is Mode.OBSERVE:
+            return None
+        steps = generator.barrier(write.target.resource, write.presented, write.attempt.caller)
+        outcome = await self._runner.run(steps)
+        match outcome:
+            case Barred(_, fence):
+                return fence
+            case FenceRefused(decision, fence):
+                raise await self._refused(write, decision, fence)
+            case NotDone(reason):
+                raise unavailable(outcome, f"This request has written nothing: {reason}.")
+            case _:
+                raise AssertionError(outcome)
+
+    async def _refused(self, write: FencedWrite, decision: Decision, fence: Fence) -> GatewayError:
+        """Put a refusal on record. Return the error to answer with."""
+        error = await self._audit.refused([(decision, fence)], await write.recorded_attempt())
+        return await self._with_earlier_attempt(write, error)
+
+    async def _with_earlier_attempt(self, write: FencedWrite, error: GatewayError) -> GatewayError:
+        """Return the error, which says so where an earlier attempt of the same call stands at the key.
+
+        This is about the earlier attempt only: the refused one has written nothing. The gateway does not wait for a
+        store that is slow or away.
         """
         if write.evidence is None:
             return error
         with suppress(GatewayError, TimeoutError):
-            async with asyncio.timeout(LOOK):
+            async with asyncio.timeout(EVIDENCE_TIMEOUT):
                 there = await self._runner.run(_look(write))
             if isinstance(there, Found) and write.evidence in (there.invocation, there.write_id):
                 error.message += (
@@ -265,78 +316,8 @@ class Writes:
                 error.facts["earlier-attempt"] = "took-effect"
         return error
 
-    async def bar(self, write: Write) -> Fence | None:
-        """Before a write is acknowledged that has been done already: raise the fence to its token, so that what its
-        sender is told stays true. The fence, None where it is not obeyed.
-
-        Raises the refusal (recorded), and ``Unavailable`` where an older holder's write cannot be settled.
-        """
-        if write.presented is None or write.target.mode is Mode.OBSERVE:
-            return None
-        steps = generator.barrier(write.target.resource, write.presented, write.attempt.caller)
-        outcome = await self._runner.run(steps)
-        match outcome:
-            case Barred(_, fence):
-                return fence
-            case Refused(decision, fence):
-                raise await self.refused(write, decision, fence)
-            case NotDone(reason):
-                raise unavailable(outcome, f"This request has written nothing: {reason}.")
-            case _:
-                raise AssertionError(outcome)
-
-    async def fit(self, write: Write) -> Profile:
-        """What the bucket of a write was seen to do. A key that its store may take for another is not written.
-
-        Raises what ``writable`` raises, and ``StoreError`` InvalidArgument.
-        """
-        profile = await self.writable(write.bucket)
-        kind = key_spellings.mistakable(write.key, profile.confused)
-        if kind is not None:
-            raise StoreError(
-                "InvalidArgument",
-                400,
-                f"The store of bucket {write.bucket} may take the key {write.key[:200]!a} for another one, so it "
-                f"cannot be fenced ({kind}). {KEYS[kind]} Nothing was written: use a key in another spelling.",
-            )
-        return profile
-
-    async def writable(self, bucket: str) -> Profile:
-        """What the bucket was seen to do; a store that ignores conditions is not written to."""
-        try:
-            profile = await self._profiles.of(bucket)
-        except StoreError as error:
-            raise refusal_of_store(Rejected(error.status, error.s3_code, error.message)) from error
-        if not profile.writable:
-            raise StoreUnfit(f"The store of bucket {bucket} cannot be fenced: {profile.reason}.")
-        return profile
-
-    async def run(self, write: Write, steps: Steps[Outcome], payload: Payload = NOTHING) -> Stored | Deleted:
-        """Do a write, and put on record what has to be. Raises the error to answer with if it is not done."""
-        if write.target.mode is Mode.ENFORCE and self._admission.asks_again(write.target.resource):
-            await self._admitted(write)  # its body may have been long in coming
-        outcome = await self._runner.run(steps, payload)
-        match outcome:
-            case Stored(_, decision, fence) | Deleted(decision, fence):
-                await self._note(write, decision, fence)
-                return outcome
-            case Refused(decision, fence):
-                raise await self.refused(write, decision, fence)
-            case ConditionFailed(error):
-                raise await self._told(write, error)
-            case StoreRefused(rejected):
-                # Of what carries no condition, an overtaken holder's is stopped by the store: that is not the reason.
-                await self.admit(write)
-                raise refusal_of_store(rejected)
-            case Uncertain(reason):
-                raise OutcomeUnknown(f"The write may have taken effect: {reason}.")
-            case NotDone(reason):
-                raise unavailable(outcome, f"Nothing was written: {reason}.")
-            case _:
-                raise AssertionError(outcome)
-
-    async def _note(self, write: Write, decision: Decision | None, fence: Fence | None) -> None:
-        """Observe mode: the write has passed; say on record that it would not have."""
+    async def _record_acceptance(self, write: FencedWrite, decision: Decision | None, fence: Fence | None) -> None:
+        """Count an accepted write. In observe mode, put on record that the fence would have refused it."""
         if decision is not None and decision.passes:
             self._observe(WriteAccepted("objects", write.attempt.rule, "store"))
         else:
@@ -345,40 +326,53 @@ class Writes:
                 await self._audit.passed(Refusal(write.target.resource, reason, write.attempt, fence, enforced=False))
 
 
-def _look(write: Write) -> Steps[HeadAnswer]:
-    return cast(HeadAnswer, (yield Head(write.bucket, write.key)))
+def _look(write: FencedWrite) -> Steps[HeadAnswer]:
+    return cast(HeadAnswer, (yield Look(write.bucket, write.key)))
 
 
-def _evidence(call: Call, mark: UUID) -> str | None:
-    """Return what an earlier attempt of the same call has left at the key, if it has written the object there."""
-    request = call.request
-    match request.operation:
-        case Operation.COMPLETE_MULTIPART_UPLOAD:
-            return str(mark)
-        case Operation.PUT_OBJECT | Operation.COPY_OBJECT:
-            return digest(call.head.headers, call.principal.name, request.bucket, request.key)
-        case _:
-            return None
-
-
-def _presented(call: Call, resource: str, opened: Upload | None) -> FencingHeaders:
-    """The token and holder that count. A grant counts alone: its owner can neither widen nor change it."""
-    said, grant = call.request.fencing, call.principal.grant
+def _writer(exchange: Exchange, resource: str, opened: Upload | None) -> FencingHeaders:
+    """Return the token and holder that count. A grant counts alone: its owner can neither widen nor change it."""
+    given, grant = exchange.request.fencing, exchange.principal.grant
     if grant is not None:
         if not grant.covers(resource):
             raise _denied(f"These fenced credentials are for {grant.pattern}, not for {resource}.")
-        if said.token not in (None, grant.token) or said.holder not in (None, grant.holder):
+        if given.token not in (None, grant.token) or given.holder not in (None, grant.holder):
             raise _denied("The request presents another token or holder than its fenced credentials do.")
-        sequencers = said.sequencers if grant.sequencer is None else (grant.sequencer,)
-        return FencingHeaders(grant.token, said.resource, grant.holder, sequencers=sequencers)
-    if said.token is None and opened is not None and opened.caller == call.principal.name:
+        sequencers = given.sequencers if grant.sequencer is None else (grant.sequencer,)
+        return FencingHeaders(grant.token, given.resource, grant.holder, sequencers=sequencers)
+    if given.token is None and opened is not None and opened.caller == exchange.principal.name:
         sequencers = () if opened.sequencer is None else (opened.sequencer,)
-        return FencingHeaders(opened.token, said.resource, said.holder or opened.holder, sequencers=sequencers)
-    return said
+        return FencingHeaders(opened.token, given.resource, given.holder or opened.holder, sequencers=sequencers)
+    return given
 
 
 def _denied(message: str) -> StoreError:
     return StoreError("AccessDenied", 403, message)
+
+
+def _evidence(exchange: Exchange, mark: UUID) -> str | None:
+    """Return the mark that an earlier attempt of the same call has left, if it has written the object at the key."""
+    request = exchange.request
+    match request.operation:
+        case Operation.COMPLETE_MULTIPART_UPLOAD:
+            return str(mark)
+        case Operation.PUT_OBJECT | Operation.COPY_OBJECT:
+            return digest(exchange.head.headers, exchange.principal.name, request.bucket, request.key)
+        case _:
+            return None
+
+
+def digest(headers: Iterable[tuple[bytes, bytes]], caller: str, bucket: str, key: str) -> str | None:
+    """Return the mark of a call in the metadata of the object it writes; None if the client names no call.
+
+    No caller can name the call of another caller, or of another key. ``headers`` are raw, with names in lower case.
+    """
+    named = [value for name, value in headers if name == _INVOCATION]
+    if len(named) != 1 or not _VISIBLE.fullmatch(named[0]):
+        return None
+    parts = (named[0], caller.encode(), bucket.encode(), key.encode())
+    # A hash of hashes: no two calls have one text.
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
 
 
 _ADVICE = {
@@ -394,31 +388,21 @@ _ADVICE = {
 }
 
 
-@contextmanager
-def after_the_effect(unfinished: str) -> Iterator[None]:
-    """Let no failure say that nothing was written, once the store has done what was asked.
-
-    Raises ``OutcomeUnknown``, whose ``message`` says what is left to do: ``unfinished``.
-    """
-    try:
-        yield
-    except (Unavailable, SqlError) as error:
-        raise OutcomeUnknown(f"The request has taken effect, but could not be {unfinished}.") from error
-
-
 def unavailable(outcome: NotDone, message: str) -> Unavailable:
-    """The error to answer with for what was not done: what to do depends on how long the obstacle may stay."""
+    """Return the error for a write that was not done. Its advice depends on how long the obstacle may stay."""
     advice, retry_after = _ADVICE[outcome.obstacle]
     error = Unavailable(message, advice=advice)
     error.retry_after = retry_after
     return error
 
 
-def refusal_of_store(rejected: Rejected) -> GatewayError:
-    """The error to answer with for what the store refuses."""
-    if rejected.code in _ABOUT_US:
-        return Unavailable(
-            f"The object store refuses the gateway: {rejected.code}.",
-            advice="Nothing was written. Ask the operator to run `gateway doctor`.",
-        )
-    return StoreError(rejected.code, rejected.status, rejected.message)
+@contextmanager
+def after_the_effect(unfinished: str) -> Iterator[None]:
+    """Let no failure say that nothing was written, once the store has done what was asked.
+
+    Raises ``OutcomeUnknown``, whose message names what is left to do: ``unfinished``.
+    """
+    try:
+        yield
+    except (Unavailable, SqlError) as error:
+        raise OutcomeUnknown(f"The request has taken effect, but could not be {unfinished}.") from error

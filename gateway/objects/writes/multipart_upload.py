@@ -6,16 +6,27 @@ from gateway.db.uploads import Place, Upload
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.rules import Fence
 from gateway.http.body import Memory, offload
-from gateway.objects.call import Call
+from gateway.objects.exchange import Exchange
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import Stored
-from gateway.objects.run.runner import Payload, path_of
+from gateway.objects.run.runner import OperationPayload, path_of
 from gateway.objects.s3 import documents
-from gateway.objects.s3.answers import Applied, Found, NotApplied, NotSent, Rejected, Started, Unknown, Uploaded
-from gateway.objects.store.multipart import Part, PartSource, etag_of_parts
+from gateway.objects.s3.addressing import PartSource
+from gateway.objects.s3.answers import (
+    Applied,
+    Found,
+    NotApplied,
+    NotSent,
+    Rejected,
+    Started,
+    Unknown,
+    Uploaded,
+    store_refusal,
+)
+from gateway.objects.s3.documents import etag_of_parts
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.copy import Sources
-from gateway.objects.writes.fenced_write import Beginning, Write, Writes, after_the_effect, refusal_of_store
+from gateway.objects.writes.fenced_write import CaptureStart, FencedWrite, FencedWrites, after_the_effect
 from gateway.objects.writes.staging import forward_part
 
 
@@ -23,9 +34,15 @@ class Uploads:
     """CreateMultipartUpload, UploadPart, UploadPartCopy, CompleteMultipartUpload, AbortMultipartUpload."""
 
     def __init__(
-        self, database: Database, upstream: Upstream, writes: Writes, sources: Sources, memory: Memory, threshold: int
+        self,
+        database: Database,
+        upstream: Upstream,
+        writes: FencedWrites,
+        sources: Sources,
+        memory: Memory,
+        threshold: int,
     ) -> None:
-        """``threshold``: the largest part, in bytes, that is taken into memory if there is a reason to."""
+        """``threshold``: the largest part, in bytes, that may be read into memory."""
         self._database = database
         self._upstream = upstream
         self._writes = writes
@@ -33,59 +50,59 @@ class Uploads:
         self._memory = memory
         self._threshold = threshold
 
-    async def create(self, call: Call) -> None:
-        """Open an upload, and remember what was presented with it: that is valid for its parts and its completion."""
-        write = await self._writes.write(call)
-        await self._writes.admit(write)
-        await self._writes.fit(write)
+    async def create(self, exchange: Exchange) -> None:
+        """Open an upload. The token presented with it is valid for its parts and its completion."""
+        write = await self._writes.prepare(exchange)
+        await self._writes.refuse_if_stale(write)
+        await self._writes.profile_for(write)
         started = await self._upstream.create_multipart(
             write.bucket,
             path_of(write.key),
-            [*call.request.headers, *write.marks()],
+            [*exchange.request.headers, *write.marks()],
             signed_at=await self._database.now(),
         )
         if not isinstance(started, Started):
             raise _failure(started)
-        shown = write.presented
+        presented = write.presented
         place = _place(write, started.upload_id)
         upload = Upload(
             place,
             write.write_id,
-            shown.token if shown else None,
+            presented.token if presented else None,
             write.attempt.holder,
             write.attempt.caller,
-            sequencer=shown.sequencer if shown else None,
+            sequencer=presented.sequencer if presented else None,
         )
         await uploads.opened(self._database, upload)
         document = documents.initiated(write.bucket, write.key, started.upload_id)
-        await call.answer.stored(Applied(None, started.headers), write.target.resource, None, document=document)
+        await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
-    async def part(self, call: Call) -> None:
-        """Pass a part on. Nothing takes effect by it."""
-        upload_id, number = _addressed(call)
-        write = await self._belonging(call, upload_id, call.beginning)
-        intake = call.intake()
-        async with self._memory.reserved(min(intake.length, self._threshold) if intake.trailing else 0):
+    async def part(self, exchange: Exchange) -> None:
+        """Pass a part on. It has no effect before the completion."""
+        upload_id, number = _addressed(exchange)
+        write = await self._pending_write(exchange, upload_id, exchange.capture_start)
+        incoming = exchange.incoming()
+        async with self._memory.reserved(min(incoming.length, self._threshold) if incoming.trailing else 0):
             uploaded = await forward_part(
                 self._upstream,
                 write.bucket,
                 path_of(write.key),
                 upload_id,
                 number,
-                intake,
-                call.request.headers,
+                incoming,
+                exchange.request.headers,
                 signed_at=await self._database.now(),
                 memory_threshold=self._threshold,
             )
         if not isinstance(uploaded, Uploaded):
             raise _failure(uploaded)
-        await call.answer.stored(Applied(uploaded.etag, uploaded.headers), write.target.resource, None)
+        await exchange.response.stored(Applied(uploaded.etag, uploaded.headers), write.target.resource, None)
 
-    async def part_copy(self, call: Call) -> None:
-        """Let the store copy a part, if its source is there for callers."""
-        upload_id, number = _addressed(call)
-        write = await self._belonging(call, upload_id)
-        source = call.request.source
+    async def part_copy(self, exchange: Exchange) -> None:
+        """Let the store copy a part, if the caller may read its source."""
+        upload_id, number = _addressed(exchange)
+        write = await self._pending_write(exchange, upload_id)
+        source = exchange.request.source
         assert source is not None
         found = await self._sources.find(source)
         copied = await self._upstream.upload_part_copy(
@@ -94,19 +111,19 @@ class Uploads:
             upload_id,
             number,
             PartSource(source.bucket, source.key, found.etag, source.version_id, source.range),
-            call.request.headers,
+            exchange.request.headers,
             signed_at=await self._database.now(),
         )
         if not isinstance(copied, Uploaded):
             raise _failure(copied)
-        await call.answer.stored(
+        await exchange.response.stored(
             Applied(copied.etag, copied.headers), write.target.resource, None, document=copied.document
         )
 
-    async def abort(self, call: Call) -> None:
-        """Give an upload up. A stale token is refused: the upload may be its successor's by now."""
-        upload_id = call.request.parameter("uploadId") or ""
-        write = await self._belonging(call, upload_id)
+    async def abort(self, exchange: Exchange) -> None:
+        """Abort an upload. A stale token is refused: the upload may be its successor's by now."""
+        upload_id = exchange.request.parameter("uploadId") or ""
+        write = await self._pending_write(exchange, upload_id)
         place = _place(write, upload_id)
         answer = await self._upstream.abort_multipart(
             write.bucket, path_of(write.key), upload_id, signed_at=await self._database.now()
@@ -117,73 +134,79 @@ class Uploads:
             await uploads.closed(self._database, place)
         if isinstance(answer, NotApplied):
             raise _no_such_upload()
-        await call.answer.passed(204, (), b"", write.target.resource)
+        await exchange.response.passed(204, (), b"", write.target.resource)
 
-    async def complete(self, call: Call) -> None:
+    async def complete(self, exchange: Exchange) -> None:
         """Make the parts the object."""
-        upload_id = call.request.parameter("uploadId") or ""
-        write, upload = await self._opened(call, upload_id)
-        body = await call.document()
+        upload_id = exchange.request.parameter("uploadId") or ""
+        write, upload = await self._write_of_upload(exchange, upload_id)
+        body = await exchange.document()
         listed = await offload(len(body.content), documents.completion, body.content)
-        profile = await self._writes.fit(write)
+        profile = await self._writes.profile_for(write)
         if upload.completed:
-            # A new holder is acknowledged by this, too, although it writes nothing.
-            fence = await self._writes.bar(write)
+            # This acknowledges a new holder too, although it writes nothing.
+            fence = await self._writes.raise_fence(write)
             if (done := await self._completed_before(write)) is not None:
-                await self._answer(call, write, done, fence)
+                await self._answer(exchange, write, done, fence)
                 return
         steps = generator.complete(
             write.announcement(),
             upload_id,
-            etag_of_parts(part.etag for part in listed),
-            call.request.condition,
+            etag_of_parts(listed),
+            exchange.request.condition,
             conditional=profile.complete_conditions,
         )
-        parts = [Part(part.number, part.etag, part.checksums) for part in listed]
-        stored = await self._writes.run(write, steps, Payload(headers=call.request.headers, parts=parts))
+        stored = await self._writes.run(write, steps, OperationPayload(headers=exchange.request.headers, parts=listed))
         assert isinstance(stored, Stored)
         with after_the_effect("noted"):
             await uploads.completed(self._database, _place(write, upload_id))
-        await self._answer(call, write, stored.applied, stored.fence)
+        await self._answer(exchange, write, stored.applied, stored.fence)
 
-    async def _answer(self, call: Call, write: Write, applied: Applied, fence: Fence | None) -> None:
-        document = documents.completed(call.address, write.bucket, write.key, applied.etag or "", applied.details)
-        await call.answer.stored(applied, write.target.resource, fence, document=document)
+    async def _answer(self, exchange: Exchange, write: FencedWrite, applied: Applied, fence: Fence | None) -> None:
+        document = documents.completed(exchange.address, write.bucket, write.key, applied.etag or "", applied.details)
+        await exchange.response.stored(applied, write.target.resource, fence, document=document)
 
-    async def _completed_before(self, write: Write) -> Applied | None:
-        """A client that lost the answer to its completion asks again: the object is its upload's, if it still is."""
+    async def _completed_before(self, write: FencedWrite) -> Applied | None:
+        """Return the object, if a completion before this one has written it and it is still there.
+
+        A client that has lost the answer to its completion sends it again.
+        """
         state = await self._upstream.head(write.bucket, path_of(write.key))
         if isinstance(state, Found) and state.write_id == str(write.mark):
             return Applied(state.etag)
         return None
 
-    async def _belonging(self, call: Call, upload_id: str, beginning: Beginning | None = None) -> Write:
-        write, upload = await self._opened(call, upload_id, beginning)
+    async def _pending_write(
+        self, exchange: Exchange, upload_id: str, capture_start: CaptureStart | None = None
+    ) -> FencedWrite:
+        write, upload = await self._write_of_upload(exchange, upload_id, capture_start)
         if upload.completed:
             raise _no_such_upload()
         return write
 
-    async def _opened(self, call: Call, upload_id: str, beginning: Beginning | None = None) -> tuple[Write, Upload]:
-        """The write that an upload is for. Only those that were opened through the gateway carry its marks."""
-        request = call.request
+    async def _write_of_upload(
+        self, exchange: Exchange, upload_id: str, capture_start: CaptureStart | None = None
+    ) -> tuple[FencedWrite, Upload]:
+        """Return the write that an upload is for. Only uploads that were opened through the gateway carry its marks."""
+        request = exchange.request
         target = self._writes.target(request.bucket, request.key, request.fencing.resource)
         place = Place(target.resource, request.bucket, request.key, upload_id)
         fence, upload = await uploads.peek(self._database, place)
         if upload is None or upload.staged:
             raise _no_such_upload()
-        write = await self._writes.write(call, opened=upload, beginning=beginning)
+        write = await self._writes.prepare(exchange, opened=upload, capture_start=capture_start)
         if fence is not None:
-            await self._writes.admit(write, fence)
+            await self._writes.refuse_if_stale(write, fence)
         return write, upload
 
 
-def _place(write: Write, upload_id: str) -> Place:
+def _place(write: FencedWrite, upload_id: str) -> Place:
     return Place(write.target.resource, write.bucket, write.key, upload_id)
 
 
-def _addressed(call: Call) -> tuple[str, int]:
-    """Upload and part number of a request; ``classify`` has checked both."""
-    return call.request.parameter("uploadId") or "", int(call.request.parameter("partNumber") or 0)
+def _addressed(exchange: Exchange) -> tuple[str, int]:
+    """Return upload and part number of a request; ``classify`` has checked both."""
+    return exchange.request.parameter("uploadId") or "", int(exchange.request.parameter("partNumber") or 0)
 
 
 def _no_such_upload() -> StoreError:
@@ -197,5 +220,5 @@ def _no_such_upload() -> StoreError:
 
 def _failure(answer: Rejected | NotSent | Unknown) -> GatewayError:
     if isinstance(answer, Rejected):
-        return refusal_of_store(answer)
+        return store_refusal(answer)
     return Unavailable(f"Nothing was written: {answer.reason}.")

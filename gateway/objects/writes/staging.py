@@ -1,7 +1,7 @@
-"""Large bodies on their way to the store: staged as parts of an upload, which takes effect with its completion only.
+"""Large bodies on their way to the store, staged as parts of an upload. Only its completion takes effect.
 
-No part is held in memory, unless only the end of the body tells how long it is. Parts of a client's own upload go
-through in the same way.
+The gateway holds no part in memory, unless only the end of the body tells how long it is. A part of a client's own
+upload goes through in the same way.
 """
 
 import asyncio
@@ -14,28 +14,32 @@ from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from gateway.errors import GatewayError, Unavailable
-from gateway.objects.body.intake import Intake
-from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Started, Unknown, Uploaded
-from gateway.objects.store.client import BodyStream, TextHeaders
-from gateway.objects.store.multipart import Part, etag_of_parts
-from gateway.objects.store.operations import Upstream
+from gateway.objects.body.intake import WriteBody
+from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, Uploaded, store_refusal
+from gateway.objects.s3.documents import Part, etag_of_parts
+from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.operations import Failure, Upstream
+from gateway.objects.store.upload_stream import BodyStream
 
-Place: TypeAlias = tuple[str, str]
+ObjectPlace: TypeAlias = tuple[str, str]
 """Bucket and raw key."""
+Now: TypeAlias = Callable[[], Awaitable[datetime]]
+"""The database's clock."""
+PartBodies: TypeAlias = AsyncGenerator[bytes | BodyStream, None]
 
 _MEBIBYTE = 1024 * 1024
-_LEAST = 5 * _MEBIBYTE  # what S3 takes for a part that is not the last
+_LEAST = 5 * _MEBIBYTE  # S3's minimum for a part that is not the last
 _USUAL = 8 * _MEBIBYTE
 _STEP = 64 * 1024
 _SIZES = 64
-# A part is as large as a stream of it can be: between two parts everybody waits for the store.
+# Parts of a stream are large: between two parts the client waits for the store.
 _PARTS = 8
 _MOST = 4 * 1024 * _MEBIBYTE  # S3 takes 5 GiB
 _TOUCH = 60.0
 
 
 class Register(Protocol):
-    """Where uploads are noted that would stay behind if the gateway went away."""
+    """Notes the uploads that would stay behind if the gateway went away."""
 
     async def opened(self, upload_id: str) -> None: ...
 
@@ -48,7 +52,7 @@ class Register(Protocol):
 class Staged:
     """A body that is in the store as an upload, and proven. Complete it, or abort it.
 
-    ``etag`` is what the object will have, None where the store's ETags cannot be foretold.
+    ``etag`` is what the object will have, None where the ETags of the store cannot be predicted.
     """
 
     upload_id: str
@@ -56,44 +60,100 @@ class Staged:
     etag: str | None
 
 
-async def stage(
-    upstream: Upstream,
-    place: Place,
-    intake: Intake,
-    headers: TextHeaders,
-    now: Callable[[], Awaitable[datetime]],
-    *,
-    write_id: UUID,
-    register: Register,
-) -> Staged | Rejected:
-    """Put a body into the store as the parts of a new upload, each as it arrives.
+class Staging:
+    """Stages the body of one object as the parts of a new upload.
 
-    ``headers`` are those of the object it will be; ``now`` is the database's clock. Checksums of the whole body are
-    verified here and cannot be sent on: S3 wants those of parts. Where it fails, the upload is aborted first; then
-    ``Rejected`` if the store refuses, else ``Unavailable``, or what ``Intake.chunks`` raises. Nothing is written then.
+    If staging fails, it aborts the upload. Then it raises the store's refusal, ``Unavailable``, or an error of the body
+    itself. Nothing is written then.
     """
-    size = part_size(intake.length, write_id)
-    chunks = intake.chunks()
-    return await _staged(
-        upstream, place, chunks, lambda touched: _streams(touched, intake.length, size), headers, now, register
-    )
 
+    def __init__(self, upstream: Upstream, place: ObjectPlace, now: Now, register: Register) -> None:
+        self._upstream = upstream
+        self._place = place
+        self._now = now
+        self._register = register
+        self._touched = asyncio.get_running_loop().time()
 
-async def stage_unsized(
-    upstream: Upstream,
-    place: Place,
-    chunks: AsyncGenerator[bytes, None],
-    size: int,
-    headers: TextHeaders,
-    now: Callable[[], Awaitable[datetime]],
-    *,
-    register: Register,
-) -> Staged | Rejected:
-    """The same for a body whose length only its end tells: each part is in memory until it is stored.
+    async def stage(self, incoming: WriteBody, headers: TextHeaders, write_id: UUID) -> Staged:
+        """Stage a body, each part as it arrives. ``headers`` are those of the object it will be.
 
-    ``size``: bytes of each part but the last. ``chunks`` end where the body is proven; what they raise comes out here.
-    """
-    return await _staged(upstream, place, chunks, lambda touched: _pieces(touched, size), headers, now, register)
+        The checksum of a whole body is verified here and not sent on: S3 takes those of parts only.
+        """
+        size = part_size(incoming.length, write_id)
+        return await self._stage_chunks(
+            incoming.chunks(), headers, lambda chunks: _streams(chunks, incoming.length, size)
+        )
+
+    async def stage_unsized(self, chunks: AsyncGenerator[bytes, None], headers: TextHeaders, size: int) -> Staged:
+        """Stage a body whose end alone tells its length: each part is in memory until it is stored.
+
+        ``size``: bytes of each part but the last. ``chunks`` end where the body is proven.
+        """
+        return await self._stage_chunks(chunks, headers, lambda touching: _pieces(touching, size))
+
+    async def stage_parts(
+        self, headers: TextHeaders, store_parts: Callable[[str], Awaitable[tuple[Part, ...]]]
+    ) -> Staged:
+        """Open an upload, and let ``store_parts`` store the parts of the upload with the id it is given."""
+        started = await self._upstream.create_multipart(*self._place, headers, signed_at=await self._now())
+        if not isinstance(started, Started):
+            raise _failure(started)
+        done = False
+        try:
+            await self._register.opened(started.upload_id)
+            parts = await store_parts(started.upload_id)
+            done = True
+        finally:
+            if not done:
+                await self.abort(started.upload_id)
+        return Staged(started.upload_id, parts, etag_of_parts(parts))
+
+    async def touch(self, upload_id: str) -> None:
+        """Tell the register now and then that the body is still on its way."""
+        moment = asyncio.get_running_loop().time()
+        if moment - self._touched >= _TOUCH:
+            self._touched = moment
+            await self._register.touched(upload_id)
+
+    async def abort(self, upload_id: str) -> None:
+        """Abort the upload if possible. If the store does not confirm it, the upload stays on the register, for the
+        sweeper.
+        """
+        with suppress(GatewayError):
+            answer = await self._upstream.abort_multipart(*self._place, upload_id, signed_at=await self._now())
+            if isinstance(answer, Applied | NotApplied):
+                await self._register.closed(upload_id)
+
+    async def _stage_chunks(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        headers: TextHeaders,
+        cut: Callable[[AsyncGenerator[bytes, None]], PartBodies],
+    ) -> Staged:
+        async def store_parts(upload_id: str) -> tuple[Part, ...]:
+            async with aclosing(self._touching(upload_id, chunks)) as touching, aclosing(cut(touching)) as bodies:
+                return await self._store(upload_id, bodies)
+
+        return await self.stage_parts(headers, store_parts)
+
+    async def _store(self, upload_id: str, bodies: PartBodies) -> tuple[Part, ...]:
+        """Store each of the bodies as a part."""
+        parts: list[Part] = []
+        async for body in bodies:
+            number = len(parts) + 1
+            # A body may take longer than a signature is valid, so each part has one of its own.
+            signed_at = await self._now()
+            stored = await self._upstream.upload_part(*self._place, upload_id, number, body, signed_at=signed_at)
+            if not isinstance(stored, Uploaded):
+                raise _failure(stored)
+            parts.append(Part(number, stored.etag))
+        return tuple(parts)
+
+    async def _touching(self, upload_id: str, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        async with aclosing(body) as chunks:
+            async for chunk in chunks:
+                await self.touch(upload_id)
+                yield chunk
 
 
 async def forward_part(
@@ -102,73 +162,52 @@ async def forward_part(
     raw_key: str,
     upload_id: str,
     number: int,
-    intake: Intake,
+    incoming: WriteBody,
     headers: TextHeaders,
     *,
     signed_at: datetime,
     memory_threshold: int,
-) -> Uploaded | Rejected | NotSent | Unknown:
-    """Store a part of a client's own upload as it arrives; the part never becomes whole if it is not proven.
+) -> Uploaded | Failure:
+    """Store a part of a client's own upload as it arrives. A part that is not proven never becomes whole.
 
-    A checksum in the client's head goes along. One in its trailer would be known too late, so such a part is taken into
-    memory first, up to ``memory_threshold`` bytes; a larger one goes without. Raises what ``Intake.chunks`` raises.
+    A checksum in the client's head goes with it. A checksum in the trailer would be known too late. Such a part is
+    read into memory first, up to ``memory_threshold`` bytes; a larger one goes without. Raises what
+    ``WriteBody.chunks`` raises.
     """
     place = (bucket, raw_key, upload_id, number)
-    # Of an empty body there is no last piece that could be held back.
-    if intake.length == 0 or (intake.trailing and intake.length <= memory_threshold):
-        body = await intake.whole()
+    # An empty body has no last piece to hold back.
+    if incoming.length == 0 or (incoming.trailing and incoming.length <= memory_threshold):
+        body = await incoming.whole()
         return await upstream.upload_part(*place, body.content, [*headers, *body.digests.headers], signed_at=signed_at)
-    async with aclosing(intake.chunks()) as chunks:
-        stream = BodyStream(chunks, intake.length)
-        return await upstream.upload_part(*place, stream, [*headers, *intake.checksum_headers], signed_at=signed_at)
+    async with aclosing(incoming.chunks()) as chunks:
+        stream = BodyStream(chunks, incoming.length)
+        return await upstream.upload_part(*place, stream, [*headers, *incoming.checksum_headers], signed_at=signed_at)
 
 
 def part_size(length: int, write_id: UUID) -> int:
-    """Bytes of each part but the last, for a body of ``length`` bytes.
+    """Return the bytes of each part but the last, for a body of ``length`` bytes.
 
     The size decides the object's ETag. It differs from write to write, so that the same bytes written again have
-    another one: the first may have been forbidden meanwhile.
+    another ETag: the first may have been forbidden meanwhile.
     """
     if length <= _LEAST:
         return max(length, 1)
     least = _LEAST if length <= 2 * _USUAL else min(max(_USUAL, math.ceil(length / _PARTS)), _MOST)
-    # Every size is less than the length: all sizes from there on would come to one part, and one ETag.
+    # Every size is less than the length: all larger sizes would come to one part, and one ETag.
     choices = min(_SIZES, (length - least - 1) // _STEP + 1)
     return least + write_id.int % choices * _STEP
 
 
-_Bodies: TypeAlias = AsyncGenerator[bytes | BodyStream, None]
+def _failure(answer: Failure) -> GatewayError:
+    if isinstance(answer, NotSent | Unknown):
+        return Unavailable(f"The store does not take the body: {answer.reason}.")
+    if answer.code == "NoSuchUpload":
+        return Unavailable("The store does not take the body: the upload was aborted.")
+    return store_refusal(answer)
 
 
-async def _staged(
-    upstream: Upstream,
-    place: Place,
-    chunks: AsyncGenerator[bytes, None],
-    parts_of: Callable[[AsyncGenerator[bytes, None]], _Bodies],
-    headers: TextHeaders,
-    now: Callable[[], Awaitable[datetime]],
-    register: Register,
-) -> Staged | Rejected:
-    started = await upstream.create_multipart(*place, headers, signed_at=await now())
-    if isinstance(started, NotSent | Unknown):
-        raise Unavailable(f"The store does not take the body: {started.reason}.")
-    if not isinstance(started, Started):
-        return started
-    staging = _Staging(upstream, place, started.upload_id, now, register)
-    done = False
-    try:
-        await register.opened(started.upload_id)
-        async with aclosing(staging.touching(chunks)) as touched, aclosing(parts_of(touched)) as bodies:
-            result = await staging.run(bodies)
-        done = isinstance(result, Staged)
-        return result
-    finally:
-        if not done:
-            await staging.abort()
-
-
-async def _streams(chunks: AsyncGenerator[bytes, None], left: int, size: int) -> _Bodies:
-    """A body of ``left`` bytes, cut into parts that go through as they come."""
+async def _streams(chunks: AsyncGenerator[bytes, None], left: int, size: int) -> PartBodies:
+    """Cut a body of ``left`` bytes into parts that go through as they arrive."""
     source = _Source(chunks)
     while left:
         length = min(size, left)
@@ -176,8 +215,8 @@ async def _streams(chunks: AsyncGenerator[bytes, None], left: int, size: int) ->
         left -= length
 
 
-async def _pieces(chunks: AsyncGenerator[bytes, None], size: int) -> _Bodies:
-    """A body of any length, cut into parts that are put together here. An empty one is one part."""
+async def _pieces(chunks: AsyncGenerator[bytes, None], size: int) -> PartBodies:
+    """Cut a body of any length into parts that are put together here. An empty body is one part."""
     held: list[bytes] = []
     missing, first = size, True
     async for chunk in chunks:
@@ -194,62 +233,6 @@ async def _pieces(chunks: AsyncGenerator[bytes, None], size: int) -> _Bodies:
         yield b"".join(held)
 
 
-class _Staging:
-    """One body on its way into one upload."""
-
-    def __init__(
-        self,
-        upstream: Upstream,
-        place: Place,
-        upload_id: str,
-        now: Callable[[], Awaitable[datetime]],
-        register: Register,
-    ) -> None:
-        self._upstream = upstream
-        self._place = place
-        self._upload_id = upload_id
-        self._now = now
-        self._register = register
-        self._touched = asyncio.get_running_loop().time()
-
-    async def run(self, bodies: _Bodies) -> Staged | Rejected:
-        """Store each of the bodies as a part."""
-        parts: list[Part] = []
-        async for body in bodies:
-            stored = await self._upstream.upload_part(
-                *self._place,
-                self._upload_id,
-                len(parts) + 1,
-                body,
-                # A body may take longer than a signature is good for, so each part has one of its own.
-                signed_at=await self._now(),
-            )
-            if isinstance(stored, Rejected) and stored.code != "NoSuchUpload":
-                return stored
-            if not isinstance(stored, Uploaded):
-                reason = "the upload was given up" if isinstance(stored, Rejected) else stored.reason
-                raise Unavailable(f"The store does not take the body: {reason}.")
-            parts.append(Part(len(parts) + 1, stored.etag))
-        return Staged(self._upload_id, tuple(parts), etag_of_parts(part.etag for part in parts))
-
-    async def abort(self) -> None:
-        """Give the upload up, as far as that can be done now; what is left on the register is swept later."""
-        with suppress(GatewayError):
-            answer = await self._upstream.abort_multipart(*self._place, self._upload_id, signed_at=await self._now())
-            if isinstance(answer, Applied | NotApplied):
-                await self._register.closed(self._upload_id)
-
-    async def touching(self, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-        """The body; the register hears now and then that it is still coming."""
-        clock = asyncio.get_running_loop().time
-        async with aclosing(body) as chunks:
-            async for chunk in chunks:
-                if clock() - self._touched >= _TOUCH:
-                    self._touched = clock()
-                    await self._register.touched(self._upload_id)
-                yield chunk
-
-
 class _Source:
     """A stream cut into parts, none of which is ever put together."""
 
@@ -258,7 +241,7 @@ class _Source:
         self._rest = b""
 
     def take(self, size: int) -> "_Piece":
-        """The next ``size`` bytes, as they come."""
+        """Return the next ``size`` bytes, as they arrive."""
         return _Piece(self, size)
 
     async def next(self, most: int) -> bytes:
@@ -268,7 +251,7 @@ class _Source:
 
 
 class _Piece:
-    """An iterator over a part of a source. Not a generator: it may be left half way, and has nothing to close."""
+    """An iterator over a part of a source. Not a generator: a reader may leave it half way, with nothing to close."""
 
     def __init__(self, source: _Source, size: int) -> None:
         self._source, self._left = source, size

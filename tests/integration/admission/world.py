@@ -17,7 +17,7 @@ from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
-from tests.integration.objects.stage import Stage
+from tests.integration.objects.object_gateway import Stage
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, running
 from tests.waiting import PATIENCE
 

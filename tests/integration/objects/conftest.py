@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.running import Events
 
 

@@ -15,7 +15,7 @@ from gateway.objects.protocol.effects import tombstone_body
 from gateway.objects.run.runner import Runner
 from gateway.objects.store.operations import Upstream
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
-from tests.integration.objects.stage import Stage
+from tests.integration.objects.object_gateway import Stage
 from tests.running import Events
 from tests.waiting import PATIENCE
 

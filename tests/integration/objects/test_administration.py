@@ -14,8 +14,8 @@ from gateway.objects.probe.probe import PREFIX
 from gateway.observe.events import BucketAdministered
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.integration.objects.clients import call, connect, outcome
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.recording import RecordingDouble
-from tests.integration.objects.stage import Stage, staged
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -119,7 +119,7 @@ async def test_an_admin_administers(shared: Stage, bucket: str) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("caller", ["writer", "fenced", "fenced for the bucket"])
-async def test_nobody_else_does(shared: Stage, bucket: str, operation: str, caller: str) -> None:
+async def test_a_caller_without_the_right_does_not(shared: Stage, bucket: str, operation: str, caller: str) -> None:
     """Fenced credentials are good for the writes they name, even if an admin has them."""
     if operation != "CreateBucket":
         shared.double.store.create_bucket(bucket, shared.double.service.now())
@@ -177,7 +177,7 @@ class TestOnRecord:
         finally:
             await shared.rows("ALTER TABLE fencing.intake DROP CONSTRAINT closed")
 
-    async def test_what_the_store_refuses_is_too(self, shared: Stage, bucket: str) -> None:
+    async def test_a_request_that_the_store_refuses_is_too(self, shared: Stage, bucket: str) -> None:
         s3 = connect(shared.origin, **ROOT)
         assert await outcome(s3.delete_bucket, Bucket=bucket) == (404, "NoSuchBucket")
         assert await outcome(s3.put_bucket_tagging, Bucket=bucket, Tagging={"TagSet": []}) == (501, "NotImplemented")

@@ -12,8 +12,8 @@ from mypy_boto3_s3 import S3Client
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.integration.objects.clients import body_of, call, connect, outcome
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.recording import RecordingDouble
-from tests.integration.objects.stage import Stage, staged
 from tests.integration.objects.sweeping import entomb
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.objects.stage import Stage
+from tests.integration.objects.object_gateway import Stage
 from tests.running import ACCESS_KEY, SECRET_KEY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -105,7 +105,7 @@ async def test_copy_up_and_down_and_remove(shared: Stage, aws: Cli, tmp_path: Pa
     assert (fence["value"], fence["holder"]) == (34, "host-7")
 
 
-async def test_a_stale_token_is_told_in_plain_words(shared: Stage, aws: Cli, tmp_path: Path) -> None:
+async def test_the_refusal_of_a_stale_token_reaches_the_user(shared: Stage, aws: Cli, tmp_path: Path) -> None:
     (tmp_path / "up").write_bytes(b"zombie")
     shared.double.put("bucket", "stale/k", b"precious")
     assert (await shared.barrier("s3/bucket/stale/k", "34")).status_code == 200

@@ -12,8 +12,8 @@ import pytest_asyncio
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, refused
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import Headers, framed, head, lines, send, sha256
-from tests.integration.objects.stage import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -252,7 +252,7 @@ async def traces(shared: Stage, key: str) -> list[str]:
     ]
 
 
-async def test_the_same_request_without_the_mistake_is_taken(shared: Stage, key: str) -> None:
+async def test_the_same_request_without_the_mistake_is_accepted(shared: Stage, key: str) -> None:
     """The table above refuses for the reason it gives, and not for one that all its requests have."""
     good = [
         Bad("plain", 200, ""),

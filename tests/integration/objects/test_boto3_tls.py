@@ -12,8 +12,8 @@ import trustme
 
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.integration.objects.clients import body_of, call, connect
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import framed, head, send
-from tests.integration.objects.stage import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -21,14 +21,14 @@ from gateway.errors import Unavailable
 from gateway.fencing.intent import Announcement, Intent
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
-from gateway.objects.background.bypass_scan import Patrol
+from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.protocol import settling
-from gateway.objects.resource_rules import Resources, Rule
+from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, SweepFailed
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import forgetful, sweeper
 from tests.running import Events
 from tests.waiting import PATIENCE
@@ -58,7 +58,7 @@ async def reasons(stage: Stage) -> list[str]:
 
 
 @asynccontextmanager
-async def patrol(stage: Stage, page: int = 1000, *rules: Rule) -> AsyncIterator[tuple[Patrol, Events]]:
+async def patrol(stage: Stage, page: int = 1000, *rules: KeyRule) -> AsyncIterator[tuple[BypassScan, Events]]:
     """A patrol like that of another gateway."""
     store = ObjectStore(
         endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=PATIENCE
@@ -66,12 +66,12 @@ async def patrol(stage: Stage, page: int = 1000, *rules: Rule) -> AsyncIterator[
     events, database = Events(), Database(stage.dsn)
     try:
         async with Upstream(store) as upstream:
-            yield Patrol(database, upstream, Resources(rules), events, page), events
+            yield BypassScan(database, upstream, Resources(rules), events, page), events
     finally:
         await database.close()
 
 
-async def swept(stage: Stage, page: int = 1000, *rules: Rule) -> int:
+async def swept(stage: Stage, page: int = 1000, *rules: KeyRule) -> int:
     """How much one whole round finds."""
     async with patrol(stage, page, *rules) as (one, _):
         return await one.round(10_000)
@@ -230,7 +230,7 @@ class TestByASweep:
         )  # fmt: skip
         assert await swept(stage) == 0
 
-    async def test_a_tombstone_that_somebody_took_away(self, postgres_server: EmbeddedPostgres) -> None:
+    async def test_a_tombstone_that_was_deleted_at_the_store(self, postgres_server: EmbeddedPostgres) -> None:
         """It stands there because absence must not come back."""
         double = S3Double(buckets=["bucket"])
         double.behave(ignored_conditions=frozenset({"DeleteObject"}))
@@ -246,7 +246,7 @@ class TestByASweep:
 
 
 class TestNothingElse:
-    async def test_what_was_never_written_through_the_gateway(self, stage: Stage) -> None:
+    async def test_a_key_never_written_through_the_gateway(self, stage: Stage) -> None:
         stage.double.put("bucket", "k", b"before the gateway")
         stage.double.put("bucket", "l", b"before the gateway")
         assert await swept(stage) == 0
@@ -321,7 +321,7 @@ class TestNothingElse:
         await put
         assert await swept(stage) == 0
 
-    async def test_a_write_at_each_moment_of_a_patrol(self, stage: Stage) -> None:
+    async def test_a_write_at_each_moment_of_a_scan(self, stage: Stage) -> None:
         """The patrol is held, a write gets to a moment of its life, the patrol goes on, and then the write."""
         writer = connect(stage.origin, "1")
         patrol_at = [("ListObjectsV2", "before"), ("ListObjectsV2", "after"), ("HeadObject", "after")]
@@ -455,7 +455,7 @@ class TestNothingElse:
 
     async def test_a_key_that_belongs_to_another_resource_by_now(self, stage: Stage) -> None:
         await call(connect(stage.origin, "1").put_object, Key="k", Body=b"x")
-        rule = Rule.compile("bucket/**", "all")
+        rule = KeyRule.compile("bucket/**", "all")
         stage.double.put("bucket", "k", b"written under the new rule, by another gateway")
         etag = stage.double.objects("bucket")["k"].etag.strip('"')
         await stage.rows("INSERT INTO fencing.object VALUES ('all', 'bucket', 'k', $1, false, true)", etag)
@@ -522,7 +522,7 @@ class TestTheGatewaysOwnBump:
                     await one._runner.run(settling.settle(intent))
         assert stage.double.objects("bucket")["k"].etag != row[0], "the bump has landed"
 
-    async def test_a_sweep_blames_nobody(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_sweep_records_no_bypass(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         await self.bumped(stage, monkeypatch)
         assert await swept(stage) == 0
         assert await on_record(stage) == []
@@ -530,7 +530,9 @@ class TestTheGatewaysOwnBump:
         assert await swept(stage) == 0, "nor when the prohibition has been forgotten"
 
     @pytest.mark.parametrize("how", ["a guess", "a condition"])
-    async def test_the_next_write_blames_nobody(self, stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    async def test_the_next_write_records_no_bypass(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
         await self.bumped(stage, monkeypatch)
         writer = connect(stage.origin, "34")
         etag = (await call(writer.head_object, Key="k"))["ETag"]
@@ -538,9 +540,7 @@ class TestTheGatewaysOwnBump:
         assert await outcome(writer.put_object, Key="k", Body=b"next", **conditions) == (200, "")
         assert await on_record(stage) == []
 
-    async def test_what_is_written_afterwards_is_watched_again(
-        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_later_writes_are_checked_again(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         await self.bumped(stage, monkeypatch)
         await swept(stage)
         await call(connect(stage.origin, "34").put_object, Key="k", Body=b"next")
@@ -566,7 +566,7 @@ class TestWhatIsRemembered:
         assert (await intents.begin(database, write)).signed_at is not None
         assert await intents.finish(database, write, etag, tombstone=False, certain=certain)
 
-    async def test_what_was_seen_before_the_announcement(self, database: Database) -> None:
+    async def test_an_etag_seen_before_the_announcement(self, database: Database) -> None:
         await self.finished(database, "seen", certain=False)
         assert await self.remembered(database) == [("seen", False)]
         await self.finished(database, "written", certain=True)
@@ -574,7 +574,7 @@ class TestWhatIsRemembered:
         await self.finished(database, "seen", certain=False)
         assert await self.remembered(database) == [("written", True)]
 
-    async def test_what_somebody_has_begun_to_settle(self, database: Database) -> None:
+    async def test_a_write_that_another_holder_has_begun_to_settle(self, database: Database) -> None:
         """The settler may be about to bump it, and may be gone before it has forgotten the row."""
         await self.finished(database, "e1", certain=True)
         write = self.write()

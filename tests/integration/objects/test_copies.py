@@ -11,7 +11,7 @@ import pytest_asyncio
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -60,7 +60,7 @@ def running(stage: Stage) -> list[str]:
 
 
 @pytest.mark.parametrize("size", BODIES)
-async def test_a_copy_takes_over_all_but_whose_it_is(shared: Stage, key: str, size: str) -> None:
+async def test_a_copy_takes_over_all_metadata_but_the_gateways_own(shared: Stage, key: str, size: str) -> None:
     await sourced(shared, key, size)
     since = len(shared.double.requests)
     s3 = connect(shared.origin, "34", "ann")
@@ -119,7 +119,7 @@ async def test_tags_can_be_replaced(shared: Stage, key: str, size: str) -> None:
     assert shared.double.objects("bucket")[key].content.tags == {}
 
 
-async def test_without_a_directive_what_is_said_does_not_count(shared: Stage, key: str) -> None:
+async def test_without_a_directive_the_metadata_of_the_request_do_not_count(shared: Stage, key: str) -> None:
     await sourced(shared, key)
     said = {"Metadata": {"colour": "blue"}, "ContentType": "text/plain", "Tagging": "x=y"}
     await call(connect(shared.origin, "34").copy_object, **named(key), **said)
@@ -205,7 +205,7 @@ class TestSource:
     @pytest.mark.parametrize(
         ("source", "code"), [("tombstone", "NoSuchKey"), ("nothing", "NoSuchKey"), ("no bucket", "NoSuchBucket")]
     )
-    async def test_what_is_not_there_for_callers(self, shared: Stage, key: str, source: str, code: str) -> None:
+    async def test_a_missing_source_is_refused(self, shared: Stage, key: str, source: str, code: str) -> None:
         if source == "tombstone":
             await entomb(shared, f"{key}-source")
         since = len(shared.double.requests)

@@ -12,8 +12,8 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3.objects import DeleteMarker
 from tests.integration.objects import raw
 from tests.integration.objects.clients import body_of, call, connect, outcome
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.recording import RecordingDouble
-from tests.integration.objects.stage import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -144,7 +144,7 @@ class TestMany:
             ([("x-amz-checksum-crc32", "AAAAAA==")], 400, "BadDigest"),
         ],
     )
-    async def test_a_document_that_nothing_vouches_for(
+    async def test_a_document_without_a_checksum_is_refused(
         self, shared: Stage, key: str, headers: list[tuple[str, str]], status: int, code: str
     ) -> None:
         shared.double.put("bucket", key, b"x")
@@ -219,7 +219,7 @@ class TestVersions:
 
     @pytest.mark.parametrize("many", [False, True])
     @pytest.mark.parametrize("etag", ["0" * 32, ""])
-    async def test_none_is_deleted_while_a_late_request_may_wait(
+    async def test_no_version_is_deleted_while_a_late_request_may_wait(
         self, shared: Stage, key: str, etag: str, *, many: bool
     ) -> None:
         """What comes up from under it may be just what a zombie's request waits for."""

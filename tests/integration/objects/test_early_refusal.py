@@ -7,8 +7,8 @@ import pytest
 
 from gateway.observe.events import WriteRefused
 from tests.integration.objects.clients import call, connect
+from tests.integration.objects.object_gateway import Stage
 from tests.integration.objects.raw import head, receive
-from tests.integration.objects.stage import Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -14,8 +14,8 @@ from gateway.observe.events import IntentSettled, OutcomeLost
 from tests.databases import fresh_database, install
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import body_of, call, connect, outcome, warm_up
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import head, send
-from tests.integration.objects.stage import Stage, staged
 from tests.processes import free_port
 from tests.running import config, running
 from tests.waiting import PATIENCE, end_sessions
@@ -82,7 +82,7 @@ class TestAnswersThatAreLost:
         assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"mine") == UNKNOWN
         await assert_settled_by_the_next(shared, key)
 
-    async def test_what_cannot_be_looked_up_is_unknown(self, shared: Stage, key: str) -> None:
+    async def test_a_write_that_cannot_be_looked_up_is_unknown(self, shared: Stage, key: str) -> None:
         """It took effect, but the look afterwards fails as well: not a success, not a failure."""
         s3 = connect(shared.origin, "33")
         await call(s3.put_object, Key=key, Body=b"first")

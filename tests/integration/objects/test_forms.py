@@ -15,8 +15,8 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import WriteRefused
 from tests.integration.objects import raw
 from tests.integration.objects.clients import call, connect, refused
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import Reply, lines, receive
-from tests.integration.objects.stage import Stage, staged
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -173,7 +173,7 @@ async def test_a_stale_form_is_refused_and_on_record(shared: Stage, key: str) ->
     assert any(isinstance(event, WriteRefused) for event in shared.events)
 
 
-async def test_a_form_without_a_token_is_told_where_it_goes(shared: Stage, key: str) -> None:
+async def test_the_refusal_of_a_form_without_a_token_names_the_field(shared: Stage, key: str) -> None:
     answer = await post(signed(shared.origin, key, {}))
     assert code(answer) == (428, "FencingTokenRequired")
     assert "a field x-amz-meta-fencing-token" in answer.text
@@ -221,7 +221,7 @@ async def test_an_anonymous_form_is_refused(shared: Stage, key: str) -> None:
     assert code(await post(Form(f"{shared.origin}/bucket", {"key": key, TOKEN: "34"}))) == (403, "AccessDenied")
 
 
-async def test_a_form_whose_file_never_begins_is_not_heard_out(shared: Stage) -> None:
+async def test_a_form_whose_file_never_begins_is_refused(shared: Stage) -> None:
     answer = await send(f"{shared.origin}/bucket", b"\r\n" + b"x" * MEBIBYTE)
     assert code(answer) == (400, "MalformedPOSTRequest")
     assert "does not begin" in answer.text
@@ -332,7 +332,7 @@ async def test_a_large_stale_form_is_not_staged(shared: Stage, key: str) -> None
         ({"Authorization": "AWS4-HMAC-SHA256 Credential=x"}, (400, "InvalidArgument")),
     ],
 )
-async def test_headers_that_nobody_has_signed(
+async def test_unsigned_headers_of_a_form_are_refused(
     shared: Stage, key: str, headers: Fields, expected: tuple[int, str]
 ) -> None:
     assert code(await post(signed(shared.origin, key), headers=headers)) == expected

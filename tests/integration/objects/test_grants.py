@@ -16,7 +16,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.token import Token
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.waiting import PATIENCE
 
@@ -91,7 +91,7 @@ async def test_they_write_what_their_pattern_covers(shared: Stage, key: str, pat
     ("pattern", "path"),
     [("s3/bucket/{key}", "-2"), ("s3/bucket/{key}/*", "/one/two"), ("s3/bucket/{key}/**", ""), ("s3/other/**", "")],
 )
-async def test_nothing_beyond_it(shared: Stage, key: str, pattern: str, path: str, write: str) -> None:
+async def test_a_key_beyond_the_pattern_is_denied(shared: Stage, key: str, pattern: str, path: str, write: str) -> None:
     shared.double.put("bucket", "source", b"source")
     shared.double.put("bucket", key + path, b"before")
     s3 = await fenced(shared, pattern.replace("{key}", key))
@@ -247,7 +247,7 @@ async def test_they_read_what_they_write(shared: Stage, key: str) -> None:
     assert await outcome(s3.list_objects_v2, Prefix=f"jobs/{key}") == DENIED, "jobs of longer names would be shown"
 
 
-async def test_what_they_read_beside_it_was_asked_for(shared: Stage, key: str) -> None:
+async def test_they_read_more_if_it_was_requested(shared: Stage, key: str) -> None:
     shared.double.put("other", f"in/{key}/a", b"a")
     shared.double.put("other", f"out/{key}", b"b")
     s3 = await fenced(shared, f"job/{key}", read=[f"s3/other/in/{key}/**"])
@@ -284,7 +284,7 @@ async def test_the_refusal_says_what_to_do(shared: Stage, key: str) -> None:
 
 
 @pytest.mark.parametrize("read", ["", "s3/bucket/**", ["s3/b*"], ["**/x"], ["\u00e9"], [""], ["x"] * 17, [1], None])
-async def test_what_cannot_be_asked_for(shared: Stage, read: object) -> None:
+async def test_credentials_that_cannot_be_issued(shared: Stage, read: object) -> None:
     async with shared.api() as api:
         answer = await api.post("/v1/credentials", json={"resource": "job/1", "token": "1", "read": read})
     assert (answer.status_code, answer.json()["code"]) in ((400, "request-malformed"), (400, "resource-malformed"))

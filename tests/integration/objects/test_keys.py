@@ -5,8 +5,8 @@ import unicodedata
 import pytest
 
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
+from tests.integration.objects.object_gateway import Stage
 from tests.integration.objects.raw import head, send
-from tests.integration.objects.stage import Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -42,7 +42,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("key", "resource"), KEYS, ids=[ascii(key) for key, _ in KEYS])
-async def test_what_is_put_is_stored_under_exactly_this_key(shared: Stage, key: str, resource: str) -> None:
+async def test_an_object_is_stored_under_exactly_its_key(shared: Stage, key: str, resource: str) -> None:
     s3 = connect(shared.origin, "33")
     body = key.encode()
     put = await call(s3.put_object, Key=key, Body=body)
@@ -98,7 +98,7 @@ async def test_the_longest_key_needs_a_rule_and_is_told_so(shared: Stage) -> Non
     assert (await refused(s3.put_object, Key="k" * 1025, Body=b"x"))[:2] == (400, "KeyTooLongError")
 
 
-async def test_what_is_no_key_is_refused(shared: Stage) -> None:
+async def test_an_invalid_key_is_refused(shared: Stage) -> None:
     since = len(shared.double.requests)
     for raw in ("%", "%zz", "%ff", "%C3", "a%00b"):
         request = head(shared.origin, "PUT", f"/bucket/{raw}", [("fencing-token", "1")])

@@ -11,12 +11,12 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres, s3
-from gateway.objects.protocol.effects import SIZE, tombstone_body
+from gateway.objects.protocol.effects import TOMBSTONE_SIZE, tombstone_body
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double
 from tests.integration.objects import raw
 from tests.integration.objects.clients import call, connect, in_thread, refused
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb, forgetful
 from tests.running import config, running
 
@@ -102,7 +102,7 @@ class TestObjects:
     async def test_a_key_that_may_be_a_tombstone_and_is_none_is_shown(self, mixed: Stage) -> None:
         await entomb(mixed, "rewritten", "as-large", "gone", bucket="stale")
         mixed.double.put("stale", "rewritten", b"x")
-        mixed.double.put("stale", "as-large", b"x" * SIZE)
+        mixed.double.put("stale", "as-large", b"x" * TOMBSTONE_SIZE)
         since = len(mixed.double.requests)
         answer = await call(connect(mixed.origin).list_objects_v2, Bucket="stale")
         assert [one["Key"] for one in answer["Contents"]] == ["as-large", "rewritten"]
@@ -121,7 +121,7 @@ class TestObjects:
         mixed.double.fail(500, operation="ListObjectsV2", nth=2, times=1)
         assert (await refused(client.list_objects_v2, MaxKeys=2))[:2] == (503, "ServiceUnavailable")
 
-    async def test_keys_that_no_xml_can_say(self, mixed: Stage) -> None:
+    async def test_keys_with_characters_that_xml_forbids(self, mixed: Stage) -> None:
         """Encoded they are listed; else they stand there as S3 writes them, less the tombstones."""
         for key in ("a\x01+ %", "c\r"):
             mixed.double.put("odd", key, b"x")
@@ -146,7 +146,7 @@ class TestObjects:
 
 
 @pytest.mark.parametrize("operation", LISTS)
-async def test_what_was_deleted_through_the_gateway_is_not_listed(
+async def test_a_key_deleted_through_the_gateway_is_not_listed(
     postgres_server: EmbeddedPostgres, operation: str
 ) -> None:
     async with staged(postgres_server, forgetful()) as stage:
@@ -209,7 +209,7 @@ class TestVersions:
                 ("k", b"first", {}),
                 ("k", tombstone_body(uuid4()), marks),
                 ("k", b"second", {}),
-                ("other", b"x" * SIZE, {}),
+                ("other", b"x" * TOMBSTONE_SIZE, {}),
                 ("z +", tombstone_body(uuid4()), marks),
             ]
             ids = [

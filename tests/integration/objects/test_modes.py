@@ -11,7 +11,7 @@ from gateway.fencing.rules import Equal, Mode
 from gateway.observe.events import WriteRefused
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -28,7 +28,7 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
         yield one
 
 
-async def test_what_is_only_observed_passes_and_is_on_record(shared: Stage, key: str) -> None:
+async def test_a_write_in_observe_mode_passes_and_is_on_record(shared: Stage, key: str) -> None:
     key = f"watched/{key}"
     await call(connect(shared.origin, "34", "bob").put_object, Key=key, Body=b"new")
     assert await outcome(connect(shared.origin, "33", "ann").put_object, Key=key, Body=b"old") == (200, "")

@@ -214,7 +214,7 @@ async def test_a_store_that_cannot_be_reached_leaves_the_question_open() -> None
     ("bucket", "secret", "status", "code"),
     [("nowhere", SECRET_KEY, 404, "NoSuchBucket"), ("bucket", "wrong", 403, "SignatureDoesNotMatch")],
 )
-async def test_what_has_nothing_to_do_with_conditions_passes_through(
+async def test_errors_unrelated_to_conditions_pass_through(
     double: S3Double, bucket: str, secret: str, status: int, code: str
 ) -> None:
     async with serve(double) as endpoint, _upstream(endpoint, secret) as upstream:
@@ -289,7 +289,7 @@ class Stumbling(S3Double):
 
 @pytest.mark.parametrize("ending", [b"/a/KEY", b"/a//key", b"/a/%C3%A9"], ids=str)
 @pytest.mark.parametrize("status", [500, 503, 429])
-async def test_a_stumble_is_not_taken_for_a_store_that_confuses_keys(ending: bytes, status: int) -> None:
+async def test_a_passing_failure_does_not_count_as_confused_keys(ending: bytes, status: int) -> None:
     async with serve(Stumbling(ending, status, 1)) as endpoint, _upstream(endpoint) as upstream:
         assert failed(await probe(upstream, "bucket", now)) == set()
 
@@ -305,7 +305,7 @@ async def test_a_stumble_is_not_taken_for_a_store_that_confuses_keys(ending: byt
     ids=str,
 )
 @pytest.mark.parametrize("status", [400, 403, 404, 500])
-async def test_what_cannot_be_told_of_keys_counts_against_them(ending: bytes, confused: Probe, status: int) -> None:
+async def test_an_open_answer_about_a_spelling_counts_as_confused(ending: bytes, confused: Probe, status: int) -> None:
     """All else goes on, and such keys are refused."""
     async with serve(Stumbling(ending, status, 1000)) as endpoint, _upstream(endpoint) as upstream:
         profile = await probe(upstream, "bucket", now)
@@ -348,7 +348,7 @@ class TestProfiles:
         double.behave(ignored_conditions=frozenset())
         assert not (await profiles.of("bucket")).writable
 
-    async def test_what_is_inconclusive_is_not_kept(self, double: S3Double, upstream: Upstream) -> None:
+    async def test_an_inconclusive_probe_is_not_kept(self, double: S3Double, upstream: Upstream) -> None:
         double.fail(503, operation="PutObject")
         profiles = Profiles(upstream, now)
         outcomes = await asyncio.gather(*(profiles.of("bucket") for _ in range(5)), return_exceptions=True)
@@ -363,7 +363,7 @@ class TestProfiles:
         double.store.create_bucket("later", await now())
         assert (await profiles.of("later")).writable
 
-    async def test_who_waits_takes_over_from_one_that_went_away(self, double: S3Double, upstream: Upstream) -> None:
+    async def test_a_waiting_writer_takes_over_a_cancelled_probe(self, double: S3Double, upstream: Upstream) -> None:
         held = double.hold(operation="PutObject")
         profiles = Profiles(upstream, now)
         first = asyncio.ensure_future(profiles.of("bucket"))

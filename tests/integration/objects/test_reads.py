@@ -9,8 +9,8 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import head, send
-from tests.integration.objects.stage import Stage, staged
 from tests.running import config, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -47,7 +47,7 @@ async def test_an_object_in_a_browser_is_apart_from_the_page(
     assert reply.headers.get("content-security-policy") == policy
 
 
-async def test_what_the_gateway_keeps_in_the_metadata_is_its_own(shared: Stage, key: str) -> None:
+async def test_clients_cannot_set_the_gateways_metadata(shared: Stage, key: str) -> None:
     """A client that copies an object's metadata must not present an old token with it."""
     s3 = connect(shared.origin, "33", "ann")
     await call(s3.put_object, Key=key, Body=b"x", Metadata={"colour": "red"})
@@ -77,7 +77,7 @@ async def test_a_body_that_breaks_off_is_never_taken_for_the_whole(shared: Stage
     assert len(await body_of(connect(shared.origin), key)) == 100_000
 
 
-async def test_the_stores_complaint_about_the_gateway_is_not_about_the_client(
+async def test_an_error_about_the_gateways_signature_is_not_shown_to_the_client(
     postgres_server: EmbeddedPostgres,
 ) -> None:
     """The client has signed well; to be told that its signature is wrong would send it looking in the wrong place."""

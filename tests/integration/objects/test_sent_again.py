@@ -16,8 +16,8 @@ from tests.clients.lossy import losing
 from tests.doubles.s3 import S3Double
 from tests.integration.objects import raw
 from tests.integration.objects.clients import body_of, call, connect, in_thread
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import Reply
-from tests.integration.objects.stage import Stage, staged
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -159,7 +159,7 @@ class TestBoto3:
                 await call(other, Key=key, **numbered, **named)
             assert told(caught.value.response["Error"]) == NOT_TOLD
 
-    async def test_readers_are_not_shown_how_it_is_known(self, shared: Stage, key: str) -> None:
+    async def test_the_mark_of_a_call_is_not_shown_to_readers(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "5")
         await call(s3.put_object, Key=key, Body=b"x", Metadata={"colour": "red"})
         found = await call(s3.get_object, Key=key)
@@ -186,7 +186,7 @@ class TestOnlyItsOwn:
         assert shared.body(key) == b"x"
         assert len(await shared.rejections(resource=f"s3/bucket/{key}")) == 4
 
-    async def test_somebody_has_written_since(self, shared: Stage, key: str) -> None:
+    async def test_another_writer_has_written_since(self, shared: Stage, key: str) -> None:
         await put(shared, key, "5", amz_sdk_invocation_id="call-1")
         await put(shared, key, "6", b"newer", amz_sdk_invocation_id="call-2")
         assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
@@ -213,7 +213,7 @@ class TestOnlyItsOwn:
     async def test_a_store_that_does_not_answer_delays_no_refusal(
         self, shared: Stage, key: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(fenced_write, "LOOK", 0.1)
+        monkeypatch.setattr(fenced_write, "EVIDENCE_TIMEOUT", 0.1)
         await put(shared, key, "5", amz_sdk_invocation_id="call-1")
         await shared.barrier(f"s3/bucket/{key}", "6")
         held = shared.double.hold(operation="HeadObject", key=key)

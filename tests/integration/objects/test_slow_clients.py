@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import framed, head, receive
-from tests.integration.objects.stage import Stage, staged
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

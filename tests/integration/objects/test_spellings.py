@@ -13,7 +13,7 @@ from gateway.fencing.resource import escape_path
 from tests.doubles.s3 import S3Double
 from tests.integration.objects import test_forms as forms
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
 TAGS = {"TagSet": [{"Key": "by", "Value": "an older holder"}]}

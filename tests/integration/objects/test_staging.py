@@ -17,13 +17,13 @@ from pydantic import SecretStr
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
 from gateway.config.stores import ObjectStore
-from gateway.errors import GatewayError, Unavailable
+from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import Arrivals, ClientGone, Pace
-from gateway.objects.body.intake import Intake
+from gateway.objects.body.intake import WriteBody
 from gateway.objects.s3.answers import Applied, Found, Missing, Started, Uploaded
-from gateway.objects.store.multipart import Part
+from gateway.objects.s3.documents import Part
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.staging import Staged, forward_part, stage
+from gateway.objects.writes.staging import Staged, Staging, forward_part
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
 from tests.integration.objects.raw import Reply, framed, lines, receive
 from tests.integration.serving_app import served
@@ -81,14 +81,14 @@ class Front:
 
     async def _serve(self, scope: Any, receive: Any) -> object:
         signer = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
-        intake = Intake(Arrivals(receive, self.pace), scope["headers"], signer, 1024 * MEBIBYTE)
+        intake = WriteBody(Arrivals(receive, self.pace), scope["headers"], signer, 1024 * MEBIBYTE)
         if scope["path"] == "/part":
             return await forward_part(
                 self.upstream, *PLACE, self.upload_id, 1, intake, (), signed_at=await now(),
                 memory_threshold=self.memory_threshold,
             )  # fmt: skip
         headers = [("content-type", "text/plain"), ("x-amz-meta-colour", "red")]
-        return await stage(self.upstream, PLACE, intake, headers, now, write_id=WRITE_ID, register=self.notes)
+        return await Staging(self.upstream, PLACE, now, self.notes).stage(intake, headers, WRITE_ID)
 
     async def outcome(self) -> object:
         async with asyncio.timeout(PATIENCE):
@@ -190,7 +190,7 @@ async def test_a_staged_body_is_the_object_once_it_is_completed(front: Front, fo
         (trailing(BODY)[:-50] + b"x" * 50, "IncompleteBody"),
     ],
 )
-async def test_a_body_that_is_not_what_it_says(front: Front, data: bytes, code: str) -> None:
+async def test_a_body_that_does_not_match_its_head_is_not_staged(front: Front, data: bytes, code: str) -> None:
     assert await front.put(data)
     outcome = await front.outcome()
     assert isinstance(outcome, GatewayError)
@@ -222,12 +222,13 @@ async def test_a_store_that_refuses_a_part(front: Front, nth: int) -> None:
     front.double.fail(status=403, code="AccessDenied", operation="UploadPart", nth=nth)
     await front.put(plain(BODY))
     outcome = await front.outcome()
-    assert getattr(outcome, "code", None) == "AccessDenied"
+    assert isinstance(outcome, StoreError)
+    assert outcome.s3_code == "AccessDenied"
     await assert_nothing_left(front)
 
 
 @pytest.mark.parametrize("nth", [1, 2])
-async def test_a_store_that_is_lost_over_a_part(front: Front, nth: int) -> None:
+async def test_a_store_that_fails_during_a_part(front: Front, nth: int) -> None:
     front.double.cut(operation="UploadPart", nth=nth)
     assert (reply := await front.put(plain(BODY)))
     assert reply.status == 503
@@ -235,7 +236,7 @@ async def test_a_store_that_is_lost_over_a_part(front: Front, nth: int) -> None:
     await assert_nothing_left(front)
 
 
-async def test_an_upload_that_is_swept_away_under_it(front: Front) -> None:
+async def test_an_upload_that_is_aborted_while_it_stages(front: Front) -> None:
     held = front.double.hold(operation="UploadPart")
     async with front.connected() as (_, writer):
         writer.write(plain(BODY))
@@ -256,7 +257,7 @@ async def test_a_store_that_does_not_open_an_upload(front: Front) -> None:
     assert front.notes.told == []
 
 
-async def test_a_store_that_takes_nothing_holds_the_client_up(front: Front) -> None:
+async def test_a_slow_store_slows_the_client_down(front: Front) -> None:
     """What has come from the client and is not in the store yet stays small."""
     held = front.double.hold(operation="CreateMultipartUpload")
     async with front.connected() as (_, writer):
@@ -275,9 +276,7 @@ async def test_a_store_that_takes_nothing_holds_the_client_up(front: Front) -> N
     assert isinstance(await front.outcome(), ClientGone)
 
 
-async def test_the_register_hears_that_a_long_body_is_still_coming(
-    front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_body_is_touched_on_the_register(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.objects.writes.staging._TOUCH", 0.0)
     await front.put(plain(BODY))
     assert isinstance(await front.outcome(), Staged)
@@ -316,7 +315,7 @@ async def test_a_part_of_a_clients_own_upload(front: Front, form: Any, body: byt
         plain(bytes(3 * MEBIBYTE), "/part", ("x-amz-checksum-crc32", "AAAAAA==")),
     ],
 )
-async def test_a_part_that_is_not_what_it_says(front: Front, data: bytes) -> None:
+async def test_a_part_that_does_not_match_its_head_is_not_stored(front: Front, data: bytes) -> None:
     await opened(front)
     await front.put(data)
     outcome = await front.outcome()
@@ -352,8 +351,10 @@ async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(front: Fron
     assert await front.upstream.abandon_upload(*PLACE, upload_id, signed_at=await now())
 
 
-async def test_a_store_that_says_nothing_about_an_upload(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.objects.store.multipart._LOOKS", (0.0, 0.01))
+async def test_an_upload_is_not_abandoned_while_the_store_does_not_answer(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.objects.store.operations._PAUSES", (0.0, 0.01))
     upload_id = await opened(front)
     front.double.fail(status=500, operation="ListMultipartUploads", times=None)
     front.double.fail(status=403, operation="ListParts", times=None)

@@ -15,10 +15,10 @@ import pytest
 import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.objects.run.bump import candidates
+from gateway.objects.protocol.generator import candidates
 from tests.doubles.s3 import Mutation, Rule, S3Double
 from tests.integration.objects.clients import connect, outcome, warm_up
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

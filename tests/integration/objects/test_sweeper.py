@@ -18,7 +18,7 @@ from gateway.objects.background.sweeper import Swept
 from gateway.observe.events import IntentSettled, SweepFailed, TombstoneSwept, UploadSwept
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb, forgetful, sweeper
 from tests.processes import run
 from tests.waiting import PATIENCE
@@ -93,7 +93,7 @@ class TestTombstones:
             assert await one.sweep() == Swept()
         assert stage.body("k") == b"new"
 
-    async def test_what_is_under_way_elsewhere_does_not_matter(self, stage: Stage) -> None:
+    async def test_writes_to_other_keys_do_not_matter(self, stage: Stage) -> None:
         """Of an older holder on the same resource it does: it would have to be settled first."""
         await entomb(stage, "k")
         await stage.rows("UPDATE fencing.tombstone SET resource = 'job/1'")
@@ -118,7 +118,7 @@ class TestTombstones:
         assert not stage.double.objects("bucket")
         assert await stage.rows("SELECT FROM fencing.tombstone UNION ALL SELECT FROM fencing.intent") == []
 
-    async def test_what_fails_is_an_event_and_keeps_nothing_else_from_being_swept(self, stage: Stage) -> None:
+    async def test_a_failure_is_an_event_and_the_sweep_goes_on(self, stage: Stage) -> None:
         await entomb(stage, "a", "b")
         await entomb(stage, "lost", bucket="other")
         stage.double.store.buckets.pop("other")
@@ -131,7 +131,7 @@ class TestTombstones:
             assert await stage.count("tombstone", "lost") == 0, "what was in a bucket that is gone is forgotten"
             assert await one.sweep() == Swept(tombstones=1)
 
-    async def test_a_store_that_is_down_ends_nothing(self, stage: Stage) -> None:
+    async def test_the_sweeper_survives_a_store_that_is_down(self, stage: Stage) -> None:
         await entomb(stage, "k")
         stage.double.cut(operation="ListBuckets", times=None)
         async with sweeper(stage) as (one, events):
@@ -201,7 +201,7 @@ class TestUploads:
 class TestIntents:
     @pytest.mark.parametrize("kind", list(Kind))
     @pytest.mark.parametrize(("age", "swept"), [(timedelta(minutes=50), 0), (timedelta(minutes=70), 1)])
-    async def test_what_can_have_no_effect_any_more_is_forgotten(
+    async def test_an_intent_that_can_have_no_effect_any_more_is_forgotten(
         self, stage: Stage, kind: Kind, age: timedelta, swept: int
     ) -> None:
         """Without any write: nothing has to be put in the way of a request that the store refuses."""
@@ -254,9 +254,7 @@ class TestAtWork:
                 while stage.double.objects("bucket"):
                     await asyncio.sleep(0.02)
 
-    async def test_what_is_under_way_ends_by_itself_when_the_gateway_stops(
-        self, postgres_server: EmbeddedPostgres
-    ) -> None:
+    async def test_a_sweep_under_way_finishes_when_the_gateway_stops(self, postgres_server: EmbeddedPostgres) -> None:
         double = forgetful()
         async with staged(postgres_server, double, s3={"sweep_interval": 0.05}) as stage:
             client = connect(stage.origin, "1")
@@ -274,7 +272,7 @@ class TestAtWork:
             await asyncio.sleep(0.2)
             assert set(stage.double.objects("bucket")) == {"k"}
 
-    async def test_the_command_makes_one_round_and_says_what_it_did(self, stage: Stage, tmp_path: Path) -> None:
+    async def test_the_command_runs_one_round_and_reports_it(self, stage: Stage, tmp_path: Path) -> None:
         await entomb(stage, "a", "b")
         path = tmp_path / "gateway.toml"
         path.write_text(

@@ -15,7 +15,7 @@ from tests.doubles.s3 import Behaviour, S3Double
 from tests.doubles.s3.conditions import UNCONDITIONAL
 from tests.doubles.s3.state import Content, Origin
 from tests.integration.objects.clients import body_of, call, connect, outcome, warm_up
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -166,7 +166,7 @@ async def test_an_object_is_bumped_again_and_again(shared: Stage, key: str) -> N
     assert shared.body(key) == b"hello"
 
 
-async def test_what_has_no_form_left_is_over_once_the_store_refuses_it(shared: Stage, key: str) -> None:
+async def test_a_write_without_another_form_is_settled_once_its_signature_is_dead(shared: Stage, key: str) -> None:
     """Half an hour by the store's clock, while its prohibitions last on."""
     etags = [shared.double.put("bucket", key, b"hello").etag]
     await leave_intent(shared, key, etags[0])

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import BucketAdministered
 from tests.integration.objects.clients import call, connect, outcome, refused
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb, forgetful
 from tests.running import ACCESS_KEY, SECRET_KEY
 
@@ -22,7 +22,7 @@ async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
         yield one
 
 
-async def test_tombstones_that_may_go_are_in_nobodys_way(stage: Stage) -> None:
+async def test_tombstones_that_may_go_do_not_keep_a_bucket(stage: Stage) -> None:
     client = connect(stage.origin, "1")
     for key in ("a", "b/c"):
         await call(client.put_object, Key=key, Body=b"x")

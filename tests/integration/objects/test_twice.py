@@ -11,7 +11,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.intent import Duplicates
 from tests.doubles.s3 import Rule, S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import forgetful, sweeper
 from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.waiting import PATIENCE
@@ -169,7 +169,9 @@ async def test_a_bucket_keeps_young_tombstones(postgres_server: EmbeddedPostgres
         assert await outcome(connect(stage.origin, "2").delete_bucket) == (204, "")
 
 
-async def test_who_deletes_an_own_object_leaves_no_tombstone_by_default(postgres_server: EmbeddedPostgres) -> None:
+async def test_a_delete_of_the_holders_own_object_leaves_no_tombstone_by_default(
+    postgres_server: EmbeddedPostgres,
+) -> None:
     async with repeating(postgres_server, Duplicates.TOLERATE) as stage:
         writer = connect(stage.origin, "1")
         await call(writer.put_object, Key="k", Body=b"x")

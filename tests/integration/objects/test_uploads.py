@@ -15,7 +15,7 @@ from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
 from tests.doubles.s3 import S3Double
 from tests.integration.objects import raw
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
@@ -108,7 +108,7 @@ class TestToken:
         assert (rejection["fence"], rejection["raised_by"]) == ("34", "ann")
 
     @pytest.mark.parametrize("operation", OPERATIONS)
-    async def test_it_holds_for_nobody_else(self, shared: Stage, key: str, operation: str) -> None:
+    async def test_it_does_not_hold_for_another_caller(self, shared: Stage, key: str, operation: str) -> None:
         owner = connect(shared.origin)
         completion = await opened(owner, key, Metadata={"fencing-token": "34"})
         stranger = connect(shared.origin, access_key="AKIASTRANGER", secret_key="stranger-secret")
@@ -244,7 +244,7 @@ class TestParts:
             ([], (400, "MalformedXML")),
         ],
     )
-    async def test_a_list_that_cannot_be(
+    async def test_an_invalid_list_of_parts_is_refused(
         self, shared: Stage, key: str, order: list[int], expected: tuple[int, str]
     ) -> None:
         s3 = connect(shared.origin, "34")
@@ -274,7 +274,7 @@ class TestParts:
         assert await outcome(s3.upload_part, **part) == (400, "InvalidArgument")
         assert shared.written(since) == []
 
-    async def test_parts_come_again_and_with_gaps(self, shared: Stage, key: str) -> None:
+    async def test_parts_may_be_repeated_and_have_gaps(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "34")
         completion = await opened(s3, key, (b"one", b"two", b"three"))
         named = {name: completion[name] for name in ("Key", "UploadId")}
@@ -283,7 +283,7 @@ class TestParts:
         await call(s3.complete_multipart_upload, **named, MultipartUpload={"Parts": listed})
         assert shared.body(key) == b"oneTHREE"
 
-    async def test_a_part_that_is_not_what_it_says_is_not_kept(self, shared: Stage, key: str) -> None:
+    async def test_a_part_that_does_not_match_its_head_is_not_kept(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "34")
         completion = await opened(s3, key, (b"one",))
         (upload,) = (
@@ -303,7 +303,7 @@ class TestParts:
         assert (reply.status, reply.code) == (400, "XAmzContentSHA256Mismatch")
         assert set(upload.parts) == {1}
 
-    async def test_a_part_copied_from_what_is_there(self, shared: Stage, key: str) -> None:
+    async def test_a_part_is_copied_from_an_object(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "34")
         shared.double.put("other", key, b"0123456789")
         upload_id = (await call(s3.create_multipart_upload, Key=key))["UploadId"]
@@ -317,9 +317,7 @@ class TestParts:
     @pytest.mark.parametrize(
         ("source", "code"), [("tombstone", "NoSuchKey"), ("nothing", "NoSuchKey"), ("no bucket", "NoSuchBucket")]
     )
-    async def test_no_part_is_copied_from_what_is_not_there_for_callers(
-        self, shared: Stage, key: str, source: str, code: str
-    ) -> None:
+    async def test_no_part_is_copied_from_a_tombstone(self, shared: Stage, key: str, source: str, code: str) -> None:
         s3 = connect(shared.origin, "34")
         if source == "tombstone":
             await entomb(shared, f"{key}-source")
@@ -363,7 +361,7 @@ class TestConditions:
         assert sorted(answers) == [(200, ""), FAILED]
         assert either.body(key) == (b"one" if answers[0] == (200, "") else b"two")
 
-    async def test_a_look_that_is_out_of_date(self, either: Stage, key: str) -> None:
+    async def test_a_condition_is_evaluated_after_the_announcement(self, either: Stage, key: str) -> None:
         """Where the completion itself carries no condition, what was seen before it was announced is not enough."""
         s3 = connect(either.origin, "34")
         one, other = [await opened(s3, key, (body,)) for body in (b"one", b"two")]

@@ -7,8 +7,8 @@ import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.integration.objects.clients import call, connect, outcome
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.recording import Asked, RecordingDouble
-from tests.integration.objects.stage import Stage, staged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -62,7 +62,7 @@ async def test_on_a_strong_store_the_signature_is_in_the_headers(strong: Stage, 
     assert [each.lifetime for each in asked] == [None] * len(asked)
 
 
-async def test_the_intent_says_how_long_it_is_good(weak: Stage, strong: Stage, key: str) -> None:
+async def test_the_intent_has_the_lifetime_of_the_signature(weak: Stage, strong: Stage, key: str) -> None:
     """The settler believes the intent, so the two must never part."""
     for stage, seconds in ((weak, 7 * 60), (strong, 30 * 60)):
         assert isinstance(stage.double, RecordingDouble)
@@ -78,9 +78,7 @@ async def test_the_intent_says_how_long_it_is_good(weak: Stage, strong: Stage, k
 
 
 @pytest.mark.parametrize("body", [b"before", None])
-async def test_what_is_put_in_the_way_of_a_late_write_is_short_as_well(
-    weak: Stage, key: str, body: bytes | None
-) -> None:
+async def test_a_settlers_write_has_a_short_signature_too(weak: Stage, key: str, body: bytes | None) -> None:
     """A settler's own tombstone may be late too. Where it would displace an object there is nothing but waiting."""
     assert isinstance(weak.double, RecordingDouble)
     if body is not None:
@@ -100,7 +98,7 @@ async def test_what_is_put_in_the_way_of_a_late_write_is_short_as_well(
     assert await outcome(connect(weak.origin, "33").put_object, Key=key, Body=b"x") == (412, "StaleFencingToken")
 
 
-async def test_a_late_one_is_waited_for_by_the_clock_of_the_store(postgres_server: EmbeddedPostgres, key: str) -> None:
+async def test_a_late_write_is_settled_by_the_clock_of_the_store(postgres_server: EmbeddedPostgres, key: str) -> None:
     double = RecordingDouble()
     double.behave(ignored_conditions=WEAK["complete"])
     async with staged(postgres_server, double, s3={"timeout": 3.0, "pending_wait": 0.1}) as stage:

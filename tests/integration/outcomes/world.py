@@ -15,7 +15,7 @@ from mypy_boto3_s3 import S3Client
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.outcomes.ending import Ender, mark_the_background
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -23,7 +23,7 @@ from gateway.record import audit
 from gateway.record.audit import Recorder
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import Stage, staged
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.waiting import PATIENCE
 
 NOW = datetime.fromtimestamp(time.time_ns() / 1e9, UTC)

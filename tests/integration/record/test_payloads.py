@@ -19,8 +19,8 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.body import intake
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
+from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import framed, head, receive, send
-from tests.integration.objects.stage import Stage, staged
 from tests.integration.objects.test_forms import post, signed
 from tests.waiting import PATIENCE
 
@@ -196,7 +196,7 @@ class TestObjects:
     async def test_a_slow_zombie_is_not_waited_for(
         self, shared: Stage, store: Database, key: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(intake, "BEGINNING_PATIENCE", 0.2)
+        monkeypatch.setattr(intake, "CAPTURE_TIMEOUT", 0.2)
         parts = urlsplit(shared.origin)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         unsigned = [("content-length", str(10 * MEBIBYTE))]

@@ -22,7 +22,7 @@ from gateway.record.traffic import Traffic, flushing
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import Stage
+from tests.integration.objects.object_gateway import Stage
 from tests.running import API_KEY, Events, config, running
 from tests.waiting import PATIENCE
 

@@ -18,7 +18,7 @@ from gateway.observe.events import Observe
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import Stage
+from tests.integration.objects.object_gateway import Stage
 from tests.running import Events, config, running
 from tests.waiting import PATIENCE
 

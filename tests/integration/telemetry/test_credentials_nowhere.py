@@ -24,7 +24,7 @@ from gateway.fencing.token import Token
 from gateway.observe import logs, tracing
 from tests.integration.objects import raw
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import Stage
+from tests.integration.objects.object_gateway import Stage
 from tests.integration.objects.test_forms import post, signed
 from tests.integration.record import receiver
 from tests.integration.record.receiver import Receiver, receiving

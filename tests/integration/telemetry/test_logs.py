@@ -15,7 +15,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe import logs
 from gateway.observe.events import SweepFailed
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import Stage
+from tests.integration.objects.object_gateway import Stage
 from tests.integration.telemetry.collector import collecting
 from tests.integration.telemetry.scene import patch, scene
 from tests.running import API_KEY, SECRET_KEY

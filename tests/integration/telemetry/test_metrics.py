@@ -11,7 +11,7 @@ import pytest_asyncio
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.policy import MAX_JUMP
 from tests.integration.objects.clients import call, connect, outcome
-from tests.integration.objects.stage import Stage
+from tests.integration.objects.object_gateway import Stage
 from tests.integration.telemetry.scene import Samples, load, patch, samples, scene, scrape, value
 from tests.running import API_KEY, config, running
 from tests.waiting import PATIENCE

@@ -19,7 +19,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe import tracing
 from gateway.observe.events import ServiceUnreachable
 from tests.databases import fresh_database
-from tests.integration.objects.stage import Stage
+from tests.integration.objects.object_gateway import Stage
 from tests.integration.telemetry.collector import Collector, Seen, collecting
 from tests.integration.telemetry.scene import patch, scene, scrape, value
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.auth.principal import Grant, Principal, owner
 from gateway.errors import ResourceMalformed, StoreError
 from gateway.fencing.token import Token
-from gateway.objects.resource_rules import Rule
+from gateway.objects.resource_rules import KeyRule
 
 TOKEN = Token(0, 34)
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
@@ -56,7 +56,7 @@ def test_a_wildcard_means_what_it_means_in_the_rules_of_objects(
 ) -> None:
     pattern = "/".join("*" if place in starred else segment for place, segment in enumerate(segments)) + end
     resource = "/".join(given_segments)
-    rule = Rule.compile(f"bucket/{pattern}")
+    rule = KeyRule.compile(f"bucket/{pattern}")
     assert Grant(f"bucket/{pattern}", TOKEN).covers(f"bucket/{resource}") == (
         rule.resource("bucket", resource) is not None
     )

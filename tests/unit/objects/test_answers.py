@@ -32,7 +32,7 @@ def error(code: str) -> bytes:
         (202, b"", Unknown("202")),
     ],
 )
-def test_what_an_answer_to_a_write_means(status: int, body: bytes, expected: WriteAnswer) -> None:
+def test_the_answer_to_a_write_is_interpreted(status: int, body: bytes, expected: WriteAnswer) -> None:
     assert of_write(status, '"e"', body) == expected
 
 

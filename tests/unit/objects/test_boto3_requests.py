@@ -17,7 +17,8 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, RequestHead, VerifiedSignature, verify
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
-from gateway.objects.body.decoder import Inspection, VerifiedBody, whole
+from gateway.objects.body.intake import Inspection, VerifiedBody, whole
+from gateway.objects.s3.addressing import bucket_of_host
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request, classify
 
@@ -97,7 +98,7 @@ def send(call: Callable[[Any], object], scheme: str = "http", **settings: Any) -
 def take(sent: Sent, wire: bytes) -> VerifiedBody:
     verified = sent.verified()
     body = Inspection(sent.head.headers, sha256=verified.sha256, signatures=verified.chunks, max_size=10_000)
-    body.ask_for(md5=True, sha256=True)
+    body.request_digests(md5=True, sha256=True)
     return whole([body.feed(wire)], body.finish())
 
 
@@ -226,7 +227,8 @@ def test_virtual_hosts(key: str) -> None:
     sent = send(lambda s3: s3.put_object(Bucket="bucket", Key=key, Body=b"x"), s3={"addressing_style": "virtual"})
     sent.verified()
     head = sent.head
-    request = classify(head.method, head.raw_path, head.query_string, head.headers, ["gateway"])
+    bucket = bucket_of_host(head.headers, ["gateway"])
+    request = classify(head.method, head.raw_path, head.query_string, head.headers, bucket)
     assert (request.operation, request.bucket, request.key) == (Operation.PUT_OBJECT, "bucket", key)
 
 

@@ -96,7 +96,7 @@ CRC32 = encoded(CHECKS[Algorithm.CRC32])
         ({"x-amz-checksum-algorithm": "SHA1", "x-amz-checksum-crc32": CRC32}, ("InvalidRequest", 400)),
     ],
 )
-def test_declarations_that_cannot_be_kept(headers: dict[str, str], expected: tuple[str, int]) -> None:
+def test_contradictory_checksum_declarations_are_refused(headers: dict[str, str], expected: tuple[str, int]) -> None:
     assert refusal(headers) == expected
 
 

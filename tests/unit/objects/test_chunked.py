@@ -11,7 +11,7 @@ from gateway.auth import canonical
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, RequestHead, verify
 from gateway.errors import StoreError
-from gateway.objects.body.decoder import MAX_LINE, Decoder
+from gateway.objects.body.chunked import MAX_LINE, Decoder
 
 CRC = "x-amz-checksum-crc32"
 
@@ -69,7 +69,7 @@ def test_a_body_that_ends_early_is_refused_wherever_it_ends(end: int) -> None:
         pytest.param(b"abcd", "IncompleteBody", id="not framed"),
     ],
 )
-def test_framing_that_lies(body: bytes, code: str) -> None:
+def test_contradictory_framing_is_refused(body: bytes, code: str) -> None:
     assert refusal(Decoder(4), body) == code
 
 

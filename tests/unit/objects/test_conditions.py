@@ -4,8 +4,8 @@ import pytest
 
 from gateway.errors import StoreError
 from gateway.objects.s3 import conditions
-from gateway.objects.s3.conditions import Condition, Expect, for_entry
-from gateway.objects.s3.operations import Kind, Operation
+from gateway.objects.s3.conditions import Expect, WriteCondition, for_entry
+from gateway.objects.s3.operations import Operation, OperationKind
 from gateway.objects.s3.request import classify
 
 Headers = list[tuple[bytes, bytes]]
@@ -14,15 +14,15 @@ Headers = list[tuple[bytes, bytes]]
 @pytest.mark.parametrize(
     ("method", "headers", "expected"),
     [
-        ("PUT", [(b"if-none-match", b"*")], Condition(Expect.ABSENT)),
-        ("PUT", [(b"if-match", b'"abc"')], Condition(Expect.ETAG, "abc")),
-        ("PUT", [(b"If-Match", b"abc-2")], Condition(Expect.ETAG, "abc-2")),
-        ("DELETE", [(b"if-match", b'"abc"')], Condition(Expect.ETAG, "abc")),
-        ("DELETE", [(b"if-match", b"*")], Condition(Expect.EXISTS)),
+        ("PUT", [(b"if-none-match", b"*")], WriteCondition(Expect.ABSENT)),
+        ("PUT", [(b"if-match", b'"abc"')], WriteCondition(Expect.ETAG, "abc")),
+        ("PUT", [(b"If-Match", b"abc-2")], WriteCondition(Expect.ETAG, "abc-2")),
+        ("DELETE", [(b"if-match", b'"abc"')], WriteCondition(Expect.ETAG, "abc")),
+        ("DELETE", [(b"if-match", b"*")], WriteCondition(Expect.EXISTS)),
         ("PUT", [], None),
     ],
 )
-def test_conditions_of_the_client(method: str, headers: Headers, expected: Condition | None) -> None:
+def test_conditions_of_the_client(method: str, headers: Headers, expected: WriteCondition | None) -> None:
     request = classify(method, b"/bucket/k", b"", headers)
     assert request.condition == expected
     assert request.headers == ()
@@ -52,16 +52,16 @@ def test_conditions_that_s3_does_not_know_either(method: str, headers: Headers) 
 @pytest.mark.parametrize(
     ("condition", "current", "status"),
     [
-        (Condition(Expect.ABSENT), None, None),
-        (Condition(Expect.ABSENT), "e", 412),
-        (Condition(Expect.EXISTS), "e", None),
-        (Condition(Expect.EXISTS), None, 404),
-        (Condition(Expect.ETAG, "e"), "e", None),
-        (Condition(Expect.ETAG, "e"), "f", 412),
-        (Condition(Expect.ETAG, "e"), None, 404),
+        (WriteCondition(Expect.ABSENT), None, None),
+        (WriteCondition(Expect.ABSENT), "e", 412),
+        (WriteCondition(Expect.EXISTS), "e", None),
+        (WriteCondition(Expect.EXISTS), None, 404),
+        (WriteCondition(Expect.ETAG, "e"), "e", None),
+        (WriteCondition(Expect.ETAG, "e"), "f", 412),
+        (WriteCondition(Expect.ETAG, "e"), None, 404),
     ],
 )
-def test_what_a_condition_comes_to(condition: Condition, current: str | None, status: int | None) -> None:
+def test_a_condition_is_evaluated(condition: WriteCondition, current: str | None, status: int | None) -> None:
     broken = condition.broken(current)
     assert (broken and broken.status) == status
 
@@ -74,11 +74,11 @@ CREATES = [
 
 
 @pytest.mark.parametrize(("method", "query", "others"), CREATES)
-def test_whatever_makes_an_object_takes_a_condition(method: str, query: bytes, others: Headers) -> None:
+def test_every_operation_that_makes_an_object_takes_a_condition(method: str, query: bytes, others: Headers) -> None:
     absent = classify(method, b"/bucket/k", query, [*others, (b"if-none-match", b"*")])
     same = classify(method, b"/bucket/k", query, [*others, (b"if-match", b'"e-2"')])
-    assert (absent.condition, absent.headers) == (Condition(Expect.ABSENT), ())
-    assert (same.condition, same.headers) == (Condition(Expect.ETAG, "e-2"), ())
+    assert (absent.condition, absent.headers) == (WriteCondition(Expect.ABSENT), ())
+    assert (same.condition, same.headers) == (WriteCondition(Expect.ETAG, "e-2"), ())
 
 
 @pytest.mark.parametrize(("method", "query", "others"), CREATES)
@@ -92,7 +92,7 @@ def test_whatever_makes_an_object_takes_a_condition(method: str, query: bytes, o
         [(b"if-unmodified-since", b"Fri, 24 May 2013 00:00:00 GMT")],
     ],
 )
-def test_what_no_put_takes(method: str, query: bytes, others: Headers, headers: Headers) -> None:
+def test_conditions_that_no_put_takes(method: str, query: bytes, others: Headers, headers: Headers) -> None:
     with pytest.raises(StoreError) as caught:
         classify(method, b"/bucket/k", query, [*others, *headers])
     assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
@@ -107,7 +107,7 @@ CONDITIONAL = {
 
 
 @pytest.mark.parametrize(
-    "operation", [one for one in Operation if one.kind is not Kind.READ and one not in CONDITIONAL], ids=str
+    "operation", [one for one in Operation if one.kind is not OperationKind.READ and one not in CONDITIONAL], ids=str
 )
 @pytest.mark.parametrize("headers", [{"if-match": '"e"'}, {"if-match": "*"}, {"if-none-match": "*"}])
 def test_no_condition_is_dropped_silently(operation: Operation, headers: dict[str, str]) -> None:
@@ -127,13 +127,13 @@ def test_one_version_is_deleted_under_no_condition(value: bytes) -> None:
 @pytest.mark.parametrize(
     ("etag", "expected"),
     [
-        ('"abc"', Condition(Expect.ETAG, "abc")),
-        ("abc-2", Condition(Expect.ETAG, "abc-2")),
-        (' "abc"\n', Condition(Expect.ETAG, "abc")),
-        ("*", Condition(Expect.EXISTS)),
+        ('"abc"', WriteCondition(Expect.ETAG, "abc")),
+        ("abc-2", WriteCondition(Expect.ETAG, "abc-2")),
+        (' "abc"\n', WriteCondition(Expect.ETAG, "abc")),
+        ("*", WriteCondition(Expect.EXISTS)),
     ],
 )
-def test_the_condition_of_an_entry(etag: str, expected: Condition) -> None:
+def test_the_condition_of_an_entry(etag: str, expected: WriteCondition) -> None:
     assert for_entry(etag) == expected
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import StoreError, TokenStale
 from gateway.objects.s3 import documents
-from gateway.objects.s3.documents import DeletedObject, Deletion, Doomed, ListedPart
+from gateway.objects.s3.documents import DeletedObject, Deletion, ObjectToDelete, Part
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 S3 = f"{{{NAMESPACE}}}"
@@ -70,7 +70,7 @@ HOSTILE: dict[str, Callable[[str], str | bytes]] = {
 
 @both
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_no_such_document(read: Any, document: str, name: str) -> None:
+def test_other_documents_are_refused(read: Any, document: str, name: str) -> None:
     assert read(document.encode())
     assert code(read, HOSTILE[name](document)) == "MalformedXML"
 
@@ -95,7 +95,7 @@ def test_a_document_that_declares_a_type(read: Any, document: str, declared: str
     assert code(read, declared + document) == "MalformedXML"
 
 
-def test_a_billion_laughs_are_not_laughed() -> None:
+def test_entity_expansion_is_refused() -> None:
     laugh = f'<!DOCTYPE d [<!ENTITY a0 "ha">{BILLION}]>'
     assert code(documents.deletion, f"{laugh}<Delete><Object><Key>&a9;</Key></Object></Delete>") == "MalformedXML"
     assert code(documents.completion, laugh + parts(part(1, "&a9;"))) == "MalformedXML"
@@ -115,7 +115,7 @@ def test_a_billion_laughs_are_not_laughed() -> None:
     ],
     ids=["namespace", "another", "prefix", "declaration", "around", "between", "instructions"],
 )
-def test_what_makes_no_difference(read: Any, document: str, change: Any) -> None:
+def test_namespaces_and_white_space_make_no_difference(read: Any, document: str, change: Any) -> None:
     assert read(change(document).encode()) == read(document.encode())
 
 
@@ -128,7 +128,7 @@ def test_elements_within_elements(read: Any, document: str) -> None:
 
 def test_any_encoding_that_is_declared() -> None:
     text = '<?xml version="1.0" encoding="ISO-8859-1"?><Delete><Object><Key>ä</Key></Object></Delete>'
-    assert documents.deletion(text.encode("latin-1")).objects == (Doomed("ä"),)
+    assert documents.deletion(text.encode("latin-1")).objects == (ObjectToDelete("ä"),)
 
 
 class TestDeletion:
@@ -139,8 +139,13 @@ class TestDeletion:
             f'<ETag>"{ETAG}"</ETag><Key>c</Key>',
             "<Key>d</Key><VersionId></VersionId><ETag/>",
         )
-        doomed = (Doomed("a"), Doomed("b", "v"), Doomed("c", None, f'"{ETAG}"'), Doomed("d"))
-        assert read == Deletion(doomed, quiet=False)
+        entries = (
+            ObjectToDelete("a"),
+            ObjectToDelete("b", "v"),
+            ObjectToDelete("c", None, f'"{ETAG}"'),
+            ObjectToDelete("d"),
+        )
+        assert read == Deletion(entries, quiet=False)
 
     @pytest.mark.parametrize(
         ("written", "key"),
@@ -159,7 +164,7 @@ class TestDeletion:
     )
     def test_keys_are_taken_as_they_are(self, written: str, key: str) -> None:
         """White space belongs to a key; deleting ``a`` for `` a `` would delete what nobody named."""
-        assert deletion(f"<Key>{written}</Key>").objects == (Doomed(key),)
+        assert deletion(f"<Key>{written}</Key>").objects == (ObjectToDelete(key),)
 
     def test_the_order_is_kept_and_so_is_what_comes_twice(self) -> None:
         keys = ["b", "a", "b", "c"]
@@ -195,7 +200,7 @@ class TestDeletion:
             f"<Key>a</Key><ETag>{ETAG}</ETag><ETag>{ETAG}</ETag>",
         ],
     )
-    def test_an_object_that_cannot_be_told(self, written: str) -> None:
+    def test_an_object_without_a_key_is_refused(self, written: str) -> None:
         """Of two keys either may be meant: none is deleted."""
         assert code(documents.deletion, f"<Delete><Object>{written}</Object></Delete>") == "MalformedXML"
 
@@ -204,7 +209,7 @@ class TestDeletion:
         assert code(documents.deletion, f"<Delete><Object><Key>k</Key></Object>{more}</Delete>") == "MalformedXML"
 
     @pytest.mark.parametrize("name", ["LastModifiedTime", "Size"])
-    def test_a_condition_that_nobody_would_look_at(self, name: str) -> None:
+    def test_conditions_that_are_not_evaluated_are_refused(self, name: str) -> None:
         written = f"<Delete><Object><Key>k</Key><{name}>1</{name}></Object></Delete>"
         assert code(documents.deletion, written) == "NotImplemented"
 
@@ -219,9 +224,9 @@ class TestCompletion:
         checksums = "<ChecksumCRC32>AAAAAA==</ChecksumCRC32><ChecksumSHA256> x </ChecksumSHA256>"
         document = parts(part(1), part(7, f'"{ETAG}"', checksums), part(" 10000 ", f"\n&quot;{ETAG}&quot; "))
         assert documents.completion(document.encode()) == (
-            ListedPart(1, ETAG),
-            ListedPart(7, ETAG, (("ChecksumCRC32", "AAAAAA=="), ("ChecksumSHA256", "x"))),
-            ListedPart(10_000, ETAG),
+            Part(1, ETAG),
+            Part(7, ETAG, (("ChecksumCRC32", "AAAAAA=="), ("ChecksumSHA256", "x"))),
+            Part(10_000, ETAG),
         )
 
     def test_ten_thousand_and_no_more(self) -> None:
@@ -247,7 +252,7 @@ class TestCompletion:
         assert code(documents.completion, parts(part(number))) == "InvalidArgument"
 
     @pytest.mark.parametrize("etag", ["", " ", '""', '"', 'a"b', '""a""', '"a", "b"'])
-    def test_an_etag_that_is_none(self, etag: str) -> None:
+    def test_an_invalid_etag_of_a_part_is_refused(self, etag: str) -> None:
         assert code(documents.completion, parts(part(1, etag))) == "MalformedXML"
 
     @pytest.mark.parametrize(
@@ -258,7 +263,7 @@ class TestCompletion:
             "<PartNumber>1</PartNumber>",
         ],
     )
-    def test_a_part_that_cannot_be_told(self, written: str) -> None:
+    def test_a_part_with_a_repeated_element_is_refused(self, written: str) -> None:
         assert code(documents.completion, parts(written)) == "MalformedXML"
 
     def test_without_a_number(self) -> None:
@@ -310,8 +315,8 @@ class TestAnswers:
             documents.completed(key, key, key, key),
             documents.posted(key, key, key, key),
             documents.copied(key, key),
-            documents.deleted([(Doomed(key, key), DeletedObject("true", key))], quiet=False),
-            documents.deleted([(Doomed(key), StoreError("Code", 400, key))], quiet=False),
+            documents.deleted([(ObjectToDelete(key, key), DeletedObject("true", key))], quiet=False),
+            documents.deleted([(ObjectToDelete(key), StoreError("Code", 400, key))], quiet=False),
         ]
         for answer in answers:
             assert len(ET.fromstring(answer)) >= 1
@@ -323,13 +328,13 @@ class TestAnswers:
         }
 
     @pytest.mark.parametrize("key", HOSTILE_KEYS)
-    def test_what_became_of_each_object(self, key: str) -> None:
+    def test_the_answer_has_the_outcome_of_each_object(self, key: str) -> None:
         stale = TokenStale("Token 33 is stale.", facts={"fence": "34", "raised-by": "<bob>", "holder": None})
-        results: list[tuple[Doomed, Any]] = [
-            (Doomed(key), DeletedObject()),
-            (Doomed("b", "v1"), DeletedObject("true", "v2")),
-            (Doomed(key, "v&"), stale),
-            (Doomed("d"), StoreError("PreconditionFailed", 412, "a < b")),
+        results: list[tuple[ObjectToDelete, Any]] = [
+            (ObjectToDelete(key), DeletedObject()),
+            (ObjectToDelete("b", "v1"), DeletedObject("true", "v2")),
+            (ObjectToDelete(key, "v&"), stale),
+            (ObjectToDelete("d"), StoreError("PreconditionFailed", 412, "a < b")),
         ]
         root = ET.fromstring(documents.deleted(results, quiet=False))
         listed = [(each.tag.removeprefix(S3), {c.tag.removeprefix(S3): c.text for c in each}) for each in root]
@@ -351,9 +356,9 @@ class TestAnswers:
         ]
 
     def test_quiet_is_about_successes_only(self) -> None:
-        results: list[tuple[Doomed, Any]] = [
-            (Doomed("a"), DeletedObject()),
-            (Doomed("b"), StoreError("AccessDenied", 403, "no")),
+        results: list[tuple[ObjectToDelete, Any]] = [
+            (ObjectToDelete("a"), DeletedObject()),
+            (ObjectToDelete("b"), StoreError("AccessDenied", 403, "no")),
         ]
         root = ET.fromstring(documents.deleted(results, quiet=True))
         assert [(each.tag, each[0].text) for each in root] == [(f"{S3}Error", "b")]

@@ -6,14 +6,13 @@ import pytest
 
 from gateway.errors import GatewayError, StoreError
 from gateway.fencing.token import Token
-from gateway.objects.body import form_fields
-from gateway.objects.body.form_fields import Form
 from gateway.objects.s3.operations import Operation
+from gateway.objects.writes.form import FormRequest, named_fields, read_form, redirect_address
 
 
-def read(filename: str = "", /, **fields: str) -> Form:
+def read(filename: str = "", /, **fields: str) -> FormRequest:
     given = {"key": "k", **{name.replace("_", "-"): value for name, value in fields.items()}}
-    return form_fields.read(form_fields.named(given.items(), filename, "bucket"))
+    return read_form(named_fields(given.items(), filename, "bucket"))
 
 
 def refusal(**fields: str) -> tuple[int, str]:
@@ -22,7 +21,7 @@ def refusal(**fields: str) -> tuple[int, str]:
     return caught.value.status, caught.value.s3_code
 
 
-def test_the_object_it_will_be() -> None:
+def test_a_form_describes_its_object() -> None:
     form = read(
         "photo 1.png",
         key="user/${filename}",
@@ -81,10 +80,10 @@ def test_the_writer(fields: dict[str, str]) -> None:
         ({"success_action_redirect": "/here"}, (204, None)),
     ],
 )  # fmt: skip
-def test_the_answer_it_wants(fields: dict[str, str], expected: Any) -> None:
+def test_a_form_names_the_status_or_the_redirect_of_its_answer(fields: dict[str, str], expected: Any) -> None:
     given = [("key", "k ä"), *fields.items()]
-    form = form_fields.read(form_fields.named(given, "", "bucket"))
-    assert (form.status, form_fields.address(form, "e")) == expected
+    form = read_form(named_fields(given, "", "bucket"))
+    assert (form.status, redirect_address(form, "e")) == expected
 
 
 @pytest.mark.parametrize(
@@ -117,7 +116,7 @@ def test_what_is_refused(fields: dict[str, str], expected: tuple[int, str]) -> N
 @pytest.mark.parametrize(
     "fields", [[("key", "a"), ("Key", "b")], [("key", "a"), ("bucket", "other")], [("acl", "private")]]
 )
-def test_fields_that_do_not_fit_together(fields: list[tuple[str, str]]) -> None:
+def test_contradictory_fields_are_refused(fields: list[tuple[str, str]]) -> None:
     with pytest.raises(StoreError) as caught:
-        form_fields.read(form_fields.named(fields, "", "bucket"))
+        read_form(named_fields(fields, "", "bucket"))
     assert caught.value.s3_code == "InvalidArgument"

@@ -13,7 +13,7 @@ from starlette.types import Message
 from gateway.errors import BodyTooLarge, StoreError
 from gateway.http.body import Arrivals, ClientGone, Pace
 from gateway.objects.body.checksums import Algorithm, Declared
-from gateway.objects.body.form_intake import FormIntake, is_form_upload
+from gateway.objects.body.form import FormBody, is_form_upload
 from gateway.objects.writes.staging import _pieces
 
 HEAD = (
@@ -36,9 +36,9 @@ def arriving(body: bytes, places: list[int], *, gone: bool = False) -> Arrivals:
     return Arrivals(receive, Pace())
 
 
-def form(body: bytes, places: list[int], *, gone: bool = False, max_size: int = 10_000) -> FormIntake:
+def form(body: bytes, places: list[int], *, gone: bool = False, max_size: int = 10_000) -> FormBody:
     headers = [(b"content-type", b"multipart/form-data; boundary=b"), (b"content-length", str(len(body)).encode())]
-    return FormIntake(arriving(body, places, gone=gone), headers, max_size)
+    return FormBody(arriving(body, places, gone=gone), headers, max_size)
 
 
 CONTENT = st.lists(st.sampled_from([b"\r\n--", b"b-", b"\r", b"x" * 100]), max_size=20).map(b"".join)
@@ -63,7 +63,7 @@ def test_however_it_is_cut_the_file_comes_out_whole(content: bytes, places: list
 
 
 @given(st.binary(min_size=1, max_size=300), PLACES, st.sampled_from(["end", "gone", "crc", "small", "large"]))
-def test_a_form_that_is_not_right_never_ends(content: bytes, places: list[int], fault: str) -> None:
+def test_the_file_of_an_invalid_form_never_becomes_whole(content: bytes, places: list[int], fault: str) -> None:
     body = HEAD + content + (END[:-3] if fault == "end" else END)
 
     async def take() -> None:
@@ -105,20 +105,20 @@ def test_parts_of_a_body_of_unknown_length(chunks: list[bytes], size: int) -> No
         ([(b"content-type", b"multipart/form-data; boundary=b")] * 2 + [(b"content-length", b"1")], "InvalidRequest"),
     ],
 )
-def test_a_head_that_cannot_be_right(headers: list[tuple[bytes, bytes]], code: str) -> None:
+def test_a_contradictory_head_is_refused(headers: list[tuple[bytes, bytes]], code: str) -> None:
     with pytest.raises(StoreError) as caught:
-        FormIntake(arriving(b"", []), headers, 100)
+        FormBody(arriving(b"", []), headers, 100)
     assert caught.value.s3_code == code
 
 
-async def test_what_may_yet_be_a_boundary_is_counted() -> None:
+async def test_bytes_that_may_be_a_boundary_are_counted() -> None:
     one = form(HEAD + b"\r\n--" + b"x" + END, [len(HEAD) + 4])
     await one.fields()
     assert one.most >= 5
     assert (await one.whole()).content == b"\r\n--x"
 
 
-async def test_what_is_too_large_is_not_asked_for() -> None:
+async def test_a_form_that_is_too_large_is_not_asked_for() -> None:
     with pytest.raises(BodyTooLarge):
         form(b"x" * 200_000, [], max_size=100)
     one = form(HEAD + b"x" * 101 + END, [], max_size=100)
@@ -127,6 +127,6 @@ async def test_what_is_too_large_is_not_asked_for() -> None:
         await one.whole()
 
 
-def test_what_is_a_form() -> None:
+def test_a_form_is_told_by_its_media_type() -> None:
     assert is_form_upload([(b"Content-Type", b"Multipart/Form-Data; boundary=b")])
     assert not is_form_upload([(b"content-type", b"application/xml"), (b"accept", b"multipart/form-data")])

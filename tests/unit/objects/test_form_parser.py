@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import StoreError
-from gateway.objects.body.form_parser import MAX_FIELD_BYTES, MAX_FIELDS, FormParser, is_form
+from gateway.objects.body.form import MAX_FIELD_BYTES, MAX_FIELDS, FormParser, is_form
 
 BOUNDARY = "a-boundary"
 TYPE = f"multipart/form-data; boundary={BOUNDARY}"
@@ -56,7 +56,7 @@ def test_a_form_that_ends_early_is_no_form(place: int) -> None:
     assert caught.value.s3_code == "MalformedPOSTRequest"
 
 
-def test_what_comes_after_the_file_has_no_effect() -> None:
+def test_fields_after_the_file_have_no_effect() -> None:
     parser, content = parsed(part("key", b"k") + FILE + part("acl", b"public-read") + END + b"epilogue")
     assert (parser.fields, content) == ([("key", "k")], b"content")
 
@@ -113,12 +113,12 @@ def test_a_field_that_never_ends_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("boundary", ["", "; boundary=", f"; boundary={'x' * 71}", '; boundary="a "', "; boundary=ä"])
-def test_a_boundary_that_is_none(boundary: str) -> None:
+def test_an_invalid_boundary_is_refused(boundary: str) -> None:
     with pytest.raises(StoreError, match="boundary"):
         FormParser(f"multipart/form-data{boundary}")
 
 
-def test_which_type_is_a_form() -> None:
+def test_only_multipart_form_data_is_a_form() -> None:
     assert is_form(TYPE)
     assert is_form("Multipart/Form-Data")
     assert not any(map(is_form, ["", "multipart/mixed; boundary=x", "text/plain", "x-multipart/form-data"]))

@@ -18,7 +18,7 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, PayloadMode, VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError
 from gateway.http.body import Arrivals, ClientGone, Pace
-from gateway.objects.body.intake import Intake
+from gateway.objects.body.intake import WriteBody
 
 Headers = list[tuple[bytes, bytes]]
 SIGNER = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
@@ -95,11 +95,11 @@ def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
 
 def intake(
     headers: Headers, receive: Receive, *, pace: Pace | None = None, signature: VerifiedSignature = SIGNER
-) -> Intake:
-    return Intake(Arrivals(receive, pace or Pace()), headers, signature, 10_000)
+) -> WriteBody:
+    return WriteBody(Arrivals(receive, pace or Pace()), headers, signature, 10_000)
 
 
-async def streamed(one: Intake) -> bytes:
+async def streamed(one: WriteBody) -> bytes:
     return b"".join([chunk async for chunk in one.chunks()])
 
 
@@ -150,7 +150,7 @@ def test_a_body_that_is_not_proven_never_comes_out_whole(chunks: list[bytes], pl
     assert body.startswith(out)
 
 
-async def refusal(one: Intake) -> tuple[str, int]:
+async def refusal(one: WriteBody) -> tuple[str, int]:
     with pytest.raises(GatewayError) as caught:
         await streamed(one)
     return caught.value.s3_code, caught.value.status
@@ -174,13 +174,11 @@ async def test_a_wrong_chunk_in_the_middle_is_noticed_when_it_is_there() -> None
         ),
     ],
 )
-async def test_what_the_head_declares_holds_for_a_stream(
-    headers: Headers, signature: VerifiedSignature, code: str
-) -> None:
+async def test_a_stream_must_match_its_head(headers: Headers, signature: VerifiedSignature, code: str) -> None:
     assert await refusal(intake(headers, arriving(b"hello"), signature=signature)) == (code, 400)
 
 
-async def test_only_what_is_asked_for_is_computed() -> None:
+async def test_only_requested_digests_are_computed() -> None:
     plainly = intake(plain(5), arriving(b"hello"))
     await streamed(plainly)
     assert (plainly.proof.md5, plainly.proof.sha256) == (None, None)
@@ -193,7 +191,7 @@ async def test_only_what_is_asked_for_is_computed() -> None:
     assert whole.digests.md5 == hashlib.md5(b"hello").hexdigest()
 
 
-async def test_what_is_known_before_the_body() -> None:
+async def test_length_and_checksums_are_known_before_the_body() -> None:
     nothing = arriving()
     assert intake(plain(5), nothing).checksum_headers == ()
     crc, md5 = crc32(b"hello"), base64.b64encode(hashlib.md5(b"hello").digest())
@@ -215,7 +213,7 @@ async def test_an_empty_body() -> None:
     assert (await intake(trailing(0), arriving(framed())).whole()).content == b""
 
 
-async def test_nothing_is_asked_for_before_it_can_be_taken() -> None:
+async def test_a_body_is_not_asked_for_before_its_head_is_checked() -> None:
     async def never() -> Message:
         raise AssertionError
 
@@ -235,7 +233,7 @@ async def test_a_client_that_falls_silent_is_cut_off() -> None:
         await asyncio.sleep(30)
         raise AssertionError
 
-    for take in (streamed, Intake.whole):
+    for take in (streamed, WriteBody.whole):
         with pytest.raises(GatewayError) as caught:
             await take(intake(plain(5), silent, pace=Pace(idle=0.05)))
         assert (caught.value.s3_code, caught.value.status) == ("RequestTimeout", 408)
@@ -247,12 +245,12 @@ async def test_a_client_that_trickles_is_cut_off() -> None:
     assert await refusal(one) == ("RequestTimeout", 408)
 
 
-async def test_a_slow_client_that_is_fast_enough_is_heard_out() -> None:
+async def test_a_slow_client_above_the_lowest_rate_is_served() -> None:
     pace = Pace(idle=30, grace=0.1, rate=20)
     assert await streamed(intake(plain(600), arriving(*[b"x" * 20] * 30, pause=0.01), pace=pace)) == b"x" * 600
 
 
-async def test_a_slow_taker_is_not_the_fault_of_the_client() -> None:
+async def test_the_time_of_a_slow_store_does_not_count_against_the_client() -> None:
     pace = Pace(idle=0.1, grace=0.1, rate=1_000_000)
     one = intake(plain(3), arriving(b"a", b"b", b"c"), pace=pace)
     taken: list[Any] = []

@@ -7,7 +7,7 @@ import botocore.session
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.s3.operations import Kind, Level, Operation, recognise
+from gateway.objects.s3.operations import Level, Operation, OperationKind, recognise
 from gateway.objects.s3.request import S3Request, classify
 
 MODEL = botocore.session.get_session().get_service_model("s3")
@@ -53,12 +53,12 @@ AMENDMENTS = {
 STAGING = {"AbortMultipartUpload", "CreateMultipartUpload", "UploadPart", "UploadPartCopy"}
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> OperationKind:
     if name in WRITES | AMENDMENTS:
-        return Kind.WRITE
+        return OperationKind.WRITE
     if name in STAGING:
-        return Kind.STAGING
-    return Kind.READ if name.startswith(("Get", "Head", "List")) else Kind.ADMINISTRATION
+        return OperationKind.STAGING
+    return OperationKind.READ if name.startswith(("Get", "Head", "List")) else OperationKind.ADMINISTRATION
 
 
 def requests(name: str) -> list[S3Request]:

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.s3.conditions import Condition, Expect
+from gateway.objects.s3.conditions import Expect, WriteCondition
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request, classify
 
@@ -42,7 +42,7 @@ def test_headers_in_the_query_of_a_presigned_request_are_headers() -> None:
         ("x-amz-server-side-encryption", "AES256"),
     )
     assert dict(request.hoisted)["x-amz-checksum-crc32"] == "AAAAAA=="
-    assert request.condition == Condition(Expect.ABSENT)
+    assert request.condition == WriteCondition(Expect.ABSENT)
     assert request.parameters == ()
 
 
@@ -100,7 +100,7 @@ def test_a_request_signed_in_its_headers_is_not_presigned() -> None:
         (b"If-Match=a&if-match=a", []),
     ],
 )
-def test_what_stands_twice_is_refused(query: bytes, headers: Headers) -> None:
+def test_a_header_in_the_query_and_in_the_head_is_refused(query: bytes, headers: Headers) -> None:
     with pytest.raises(StoreError) as caught:
         presigned("PUT", query, *headers)
     assert caught.value.status == 400
@@ -120,7 +120,7 @@ def test_what_stands_twice_is_refused(query: bytes, headers: Headers) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "PUT"])
-def test_what_cannot_be_a_header(method: str, query: bytes) -> None:
+def test_a_parameter_that_cannot_be_a_header_is_refused(method: str, query: bytes) -> None:
     with pytest.raises(StoreError) as caught:
         presigned(method, query)
     assert (caught.value.s3_code, caught.value.status) == ("InvalidArgument", 400)
@@ -143,7 +143,7 @@ def test_what_cannot_be_a_header(method: str, query: bytes) -> None:
         b"AWSAccessKeyId=AK&Signature=s&Expires=1",
     ],
 )
-def test_what_a_presigned_write_cannot_say(query: bytes) -> None:
+def test_headers_that_a_presigned_write_cannot_have(query: bytes) -> None:
     with pytest.raises(StoreError) as caught:
         presigned("PUT", query)
     assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)

@@ -38,29 +38,29 @@ from gateway.objects.protocol.effects import (
     Delete,
     Deleted,
     Entomb,
+    FenceRefused,
     Finish,
     Forbid,
-    Form,
     GiveUp,
-    Head,
+    Look,
     NotDone,
     Put,
     RaiseFence,
-    Refused,
     Steps,
     Stored,
     StoreRefused,
     Uncertain,
+    UploadForm,
 )
 from gateway.objects.s3.answers import Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown
-from gateway.objects.s3.conditions import Condition, Expect
+from gateway.objects.s3.conditions import Expect, WriteCondition
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TOKEN = Token(0, 34)
 FENCE = Fence("r", TOKEN, None, "tester", NOW)
 WRITE = Announcement("r", "bucket", "k", UUID(int=1), Presented(TOKEN), "tester")
 INTENT = Intent("r", "bucket", "k", UUID(int=9), Token(0, 33), "e0", NOW)
-FORMS = (Candidate(Form.PLAIN, "plain"), Candidate(Form.MULTIPART, "parts"))
+FORMS = (Candidate(UploadForm.PLAIN, "plain"), Candidate(UploadForm.MULTIPART, "parts"))
 KNOWN = KnownObject("e0", tombstone=False)
 REFUSED = Rejected(403, "AccessDenied", "no")
 
@@ -94,15 +94,15 @@ PUTS: list[tuple[str, list[tuple[type, Any]], type]] = [
     ("accepted", [*PUT, (Put, Applied("plain")), (Finish, True)], Stored),
     ("the store cannot be reached", [*PUT, (Put, NotSent("down")), (Abandon, None)], NotDone),
     ("the store refuses", [*PUT, (Put, REFUSED), (Abandon, None)], StoreRefused),
-    ("no answer, and not there", [*PUT, (Put, Unknown("timeout")), (Head, Found("e0"))], Uncertain),
-    ("no answer, but there", [*PUT, (Put, Unknown("timeout")), (Head, ours("plain")), (Finish, True)], Stored),
-    ("no answer to the look either", [*PUT, (Put, Unknown("timeout")), (Head, Unknown("timeout"))], Uncertain),
-    ("412 to our second sending", [*PUT, (Put, NotApplied(412, "")), (Head, ours("plain")), (Finish, True)], Stored),
-    ("settled, but there to stay", [*PUT, (Put, Applied("plain")), (Finish, False), (Head, ours("plain"))], Stored),
-    ("settled, same ETag as before", [*PUT, (Put, Applied("e0")), (Finish, False), (Head, ours("e0"))], Uncertain),
-    ("settled and overwritten", [*PUT, (Put, Applied("plain")), (Finish, False), (Head, Found("other"))], Uncertain),
+    ("no answer, and not there", [*PUT, (Put, Unknown("timeout")), (Look, Found("e0"))], Uncertain),
+    ("no answer, but there", [*PUT, (Put, Unknown("timeout")), (Look, ours("plain")), (Finish, True)], Stored),
+    ("no answer to the look either", [*PUT, (Put, Unknown("timeout")), (Look, Unknown("timeout"))], Uncertain),
+    ("412 to our second sending", [*PUT, (Put, NotApplied(412, "")), (Look, ours("plain")), (Finish, True)], Stored),
+    ("settled, but there to stay", [*PUT, (Put, Applied("plain")), (Finish, False), (Look, ours("plain"))], Stored),
+    ("settled, same ETag as before", [*PUT, (Put, Applied("e0")), (Finish, False), (Look, ours("e0"))], Uncertain),
+    ("settled and overwritten", [*PUT, (Put, Applied("plain")), (Finish, False), (Look, Found("other"))], Uncertain),
     ("every form forbidden", [(Begin, begun("plain", "parts")), (Abandon, None)], NotDone),
-    ("refused by the fence", [(Begin, Begun(Decision.STALE, FENCE))], Refused),
+    ("refused by the fence", [(Begin, Begun(Decision.STALE, FENCE))], FenceRefused),
     (
         "an ETag nobody predicted, and a forbidden one",
         [(Begin, begun("odd")), (Put, Applied("odd")), (Bump, Applied("new")), (Finish, True)],
@@ -117,18 +117,18 @@ PUTS: list[tuple[str, list[tuple[type, Any]], type]] = [
 
 
 @pytest.mark.parametrize(("script", "outcome"), [case[1:] for case in PUTS], ids=[case[0] for case in PUTS])
-def test_a_put_comes_to(script: list[tuple[type, Any]], outcome: type) -> None:
+def test_the_outcomes_of_a_put(script: list[tuple[type, Any]], outcome: type) -> None:
     assert isinstance(play(generator.put(WRITE, FORMS), script)[0], outcome)
 
 
 def test_a_forbidden_form_is_avoided() -> None:
     script = [(Begin, begun("plain")), (Put, Applied("parts")), (Finish, True)]
     _, asked = play(generator.put(WRITE, FORMS), script)
-    assert asked[1].form is Form.MULTIPART
+    assert asked[1].form is UploadForm.MULTIPART
 
 
 def test_each_attempt_is_an_intent_of_its_own() -> None:
-    again = [(Put, NotApplied(412, "")), (Head, Found("e1")), (Abandon, None), (Head, Found("e1"))]
+    again = [(Put, NotApplied(412, "")), (Look, Found("e1")), (Abandon, None), (Look, Found("e1"))]
     again += [(Begin, replace(begun(), key=KnownObject("e1")))]
     _, asked = play(generator.put(WRITE, FORMS), [*PUT, *again, (Put, Applied("plain")), (Finish, True)])
     assert [effect.write.attempt for effect in asked if isinstance(effect, Begin)] == [1, 2]
@@ -136,15 +136,15 @@ def test_each_attempt_is_an_intent_of_its_own() -> None:
 
 
 def test_an_object_that_keeps_changing_ends_after_some_attempts() -> None:
-    missed = [(Put, NotApplied(412, "")), (Head, Found("e")), (Abandon, None)]
-    again = [(Head, Found("e")), (Begin, begun()), *missed]
+    missed = [(Put, NotApplied(412, "")), (Look, Found("e")), (Abandon, None)]
+    again = [(Look, Found("e")), (Begin, begun()), *missed]
     outcome, _ = play(generator.put(WRITE, FORMS), [*PUT, *missed, *again * (generator.ATTEMPTS - 1)])
     assert isinstance(outcome, NotDone)
 
 
 def test_the_callers_condition_is_judged_on_a_fresh_look_and_under_an_intent() -> None:
-    script = [(Head, Found("e0")), (Begin, begun()), (Abandon, None)]
-    outcome, _ = play(generator.put(WRITE, FORMS, Condition(Expect.ABSENT)), script)
+    script = [(Look, Found("e0")), (Begin, begun()), (Abandon, None)]
+    outcome, _ = play(generator.put(WRITE, FORMS, WriteCondition(Expect.ABSENT)), script)
     assert isinstance(outcome, ConditionFailed)
     assert outcome.error.status == 412
 
@@ -155,7 +155,7 @@ def test_the_callers_condition_is_judged_on_a_fresh_look_and_under_an_intent() -
         ([(Begin, begun()), (Delete, Applied(None)), (Finish, True)], True),
         ([(Begin, begun("")), (Entomb, Applied("t")), (Finish, True)], True),
         ([(Begin, begun()), (Entomb, Applied("t")), (Finish, True)], False),
-        ([(Begin, replace(begun(), key=KnownObject(None))), (Head, Missing()), (Abandon, None)], True),
+        ([(Begin, replace(begun(), key=KnownObject(None))), (Look, Missing()), (Abandon, None)], True),
     ],
     ids=["plainly", "where absence is forbidden", "where the store deletes unconditionally", "what is not there"],
 )
@@ -169,13 +169,13 @@ LONG_AFTER = NOW + DEAD_AFTER_HEADER_SIGNED + timedelta(seconds=1)
 NOT_LONG_AFTER = NOW + DEAD_AFTER_HEADER_SIGNED
 
 
-def test_what_cannot_be_bumped_is_settled_once_its_signature_is_dead() -> None:
+def test_an_object_that_cannot_be_bumped_is_settled_once_the_signature_is_dead() -> None:
     """By the store's clock. Until then nothing is settled, however often it is tried."""
     bump = (Bump, NotSent("the store ignores conditions on completed uploads"))
-    waits = [(Head, Found("e0", date=NOT_LONG_AFTER)), bump]
+    waits = [(Look, Found("e0", date=NOT_LONG_AFTER)), bump]
     assert play(generator.settle(INTENT), [FORBIDDEN, *waits * generator.ATTEMPTS])[0] is False
     settled, asked = play(
-        generator.settle(INTENT), [FORBIDDEN, (Head, Found("e0", date=LONG_AFTER)), bump, (Abandon, None)]
+        generator.settle(INTENT), [FORBIDDEN, (Look, Found("e0", date=LONG_AFTER)), bump, (Abandon, None)]
     )
     assert settled is True
     assert asked[-1] == Abandon(INTENT)
@@ -184,26 +184,26 @@ def test_what_cannot_be_bumped_is_settled_once_its_signature_is_dead() -> None:
 def test_a_dead_signature_does_not_replace_a_bump() -> None:
     """A store that can be bumped is: what has arrived before its signature died may still be on its way inside."""
     late = Found("e0", date=LONG_AFTER)
-    script = [FORBIDDEN, (Head, late), (Bump, Applied("e1")), (Head, Found("e1")), (Abandon, None)]
+    script = [FORBIDDEN, (Look, late), (Bump, Applied("e1")), (Look, Found("e1")), (Abandon, None)]
     assert play(generator.settle(INTENT), script)[0] is True
 
 
 def test_a_store_that_does_not_tell_the_time_proves_nothing() -> None:
-    waits = [(Head, Found("e0")), (Bump, NotSent("no"))] * generator.ATTEMPTS
+    waits = [(Look, Found("e0")), (Bump, NotSent("no"))] * generator.ATTEMPTS
     assert play(generator.settle(INTENT), [FORBIDDEN, *waits])[0] is False
 
 
 def test_an_unknown_look_settles_nothing() -> None:
-    assert play(generator.settle(INTENT), [FORBIDDEN, *[(Head, Unknown("timeout"))] * generator.ATTEMPTS])[0] is False
+    assert play(generator.settle(INTENT), [FORBIDDEN, *[(Look, Unknown("timeout"))] * generator.ATTEMPTS])[0] is False
 
 
 def test_a_barrier_does_not_stand_before_all_is_settled() -> None:
     raised = (RaiseFence, Raised(Decision.RAISED, FENCE, (INTENT,)))
     steps = generator.barrier("r", Presented(TOKEN), "tester")
-    settled = [FORBIDDEN, (Head, Found("e1")), (Abandon, None)]
+    settled = [FORBIDDEN, (Look, Found("e1")), (Abandon, None)]
     assert isinstance(play(steps, [raised, *settled])[0], Barred)
     steps = generator.barrier("r", Presented(TOKEN), "tester")
-    silent = [FORBIDDEN, *[(Head, Unknown("timeout"))] * generator.ATTEMPTS]
+    silent = [FORBIDDEN, *[(Look, Unknown("timeout"))] * generator.ATTEMPTS]
     assert isinstance(play(steps, [raised, *silent])[0], NotDone)
 
 
@@ -211,13 +211,13 @@ UPLOAD = replace(INTENT, kind=Kind.UPLOAD, upload_id="u")
 AMENDMENT = replace(INTENT, kind=Kind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
 GONE = NotApplied(404, generator.NO_SUCH_UPLOAD)
 TOO_OLD = NotApplied(409, "ConditionalRequestConflict")
-LOOK = (Head, Found("e0"))
+LOOK = (Look, Found("e0"))
 
 COMPLETIONS: list[tuple[str, list[tuple[type, Any]], type]] = [
     ("accepted", [(Begin, begun()), (Complete, Applied("parts")), (Finish, True)], Stored),
     ("its ETag is forbidden", [(Begin, begun("parts")), (Abandon, None)], NotDone),
     ("no such upload", [(Begin, begun()), (Complete, GONE), LOOK, (Abandon, None)], StoreRefused),
-    ("sent twice on its way", [(Begin, begun()), (Complete, GONE), (Head, ours("parts")), (Finish, True)], Stored),
+    ("sent twice on its way", [(Begin, begun()), (Complete, GONE), (Look, ours("parts")), (Finish, True)], Stored),
     ("a part is missing", [(Begin, begun()), (Complete, REFUSED), (Abandon, None)], StoreRefused),
     ("no answer, and not there", [(Begin, begun()), (Complete, Unknown("timeout")), LOOK], Uncertain),
     ("the key had changed", [(Begin, begun()), (Complete, NotApplied(412, "")), LOOK, (Abandon, None),
@@ -229,7 +229,7 @@ COMPLETIONS: list[tuple[str, list[tuple[type, Any]], type]] = [
 @pytest.mark.parametrize(
     ("script", "outcome"), [case[1:] for case in COMPLETIONS], ids=[case[0] for case in COMPLETIONS]
 )
-def test_a_completion_comes_to(script: list[tuple[type, Any]], outcome: type, conditional: bool) -> None:  # noqa: FBT001
+def test_the_outcomes_of_a_completion(script: list[tuple[type, Any]], outcome: type, conditional: bool) -> None:  # noqa: FBT001
     result, asked = play(generator.complete(WRITE, "u", "parts", conditional=conditional), script)
     assert isinstance(result, outcome)
     kinds = {effect.write.kind for effect in asked if isinstance(effect, Begin | Complete)}
@@ -275,14 +275,14 @@ AMENDMENTS: list[tuple[str, list[tuple[type, Any]], dict[str, bool], type]] = [
 @pytest.mark.parametrize(
     ("script", "how", "outcome"), [case[1:] for case in AMENDMENTS], ids=[case[0] for case in AMENDMENTS]
 )
-def test_an_amendment_comes_to(script: list[tuple[type, Any]], how: dict[str, bool], outcome: type) -> None:
+def test_the_outcomes_of_an_amendment(script: list[tuple[type, Any]], how: dict[str, bool], outcome: type) -> None:
     result, asked = play(generator.amend(WRITE, **how), script)
     assert isinstance(result, outcome)
     assert all(effect.write.kind is Kind.AMENDMENT for effect in asked if isinstance(effect, Begin | Amend))
 
 
 def dead(intent: Intent, *, by: int) -> tuple[type, Any]:
-    return Head, Found("e0", date=NOW + intent.dead_after + timedelta(seconds=by))
+    return Look, Found("e0", date=NOW + intent.dead_after + timedelta(seconds=by))
 
 
 SETTLEMENTS: list[tuple[str, Intent, list[tuple[type, Any]], bool]] = [
@@ -292,21 +292,25 @@ SETTLEMENTS: list[tuple[str, Intent, list[tuple[type, Any]], bool]] = [
     ("an amendment that ends", AMENDMENT, [(AwaitTurn, True)], True),
     ("an amendment that may be late", AMENDMENT, [(AwaitTurn, False), dead(AMENDMENT, by=0)], False),
     ("an amendment that is dead", AMENDMENT, [(AwaitTurn, False), dead(AMENDMENT, by=1), (Abandon, None)], True),
-    ("a store that does not tell the time", AMENDMENT, [(AwaitTurn, False), (Head, Found("e0"))], False),
-    ("a store that does not answer", AMENDMENT, [(AwaitTurn, False), (Head, Unknown("timeout"))], False),
+    ("a store that does not tell the time", AMENDMENT, [(AwaitTurn, False), (Look, Found("e0"))], False),
+    ("a store that does not answer", AMENDMENT, [(AwaitTurn, False), (Look, Unknown("timeout"))], False),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("intent", "script", "settled"), [case[1:] for case in SETTLEMENTS], ids=[case[0] for case in SETTLEMENTS]
 )
-def test_what_has_no_condition_is_settled(intent: Intent, script: list[tuple[type, Any]], settled: bool) -> None:  # noqa: FBT001
+def test_a_mutation_without_a_condition_is_settled(
+    intent: Intent,
+    script: list[tuple[type, Any]],
+    settled: bool,  # noqa: FBT001
+) -> None:
     assert play(generator.settle(intent), script)[0] is settled
 
 
 ENTOMBED = replace(begun(), key=KnownObject("t", tombstone=True))
 WAITED_FOR = replace(begun(""), key=KnownObject("t", tombstone=True))
-LOOK_AT_TOMBSTONE = (Head, Found("t", tombstone=True))
+LOOK_AT_TOMBSTONE = (Look, Found("t", tombstone=True))
 
 SWEEPS: list[tuple[str, list[tuple[type, Any]], bool, type]] = [
     ("a tombstone", [LOOK_AT_TOMBSTONE, (Begin, ENTOMBED), (Delete, Applied(None)), (Finish, True)], True, Deleted),
@@ -317,7 +321,7 @@ SWEEPS: list[tuple[str, list[tuple[type, Any]], bool, type]] = [
         [LOOK_AT_TOMBSTONE, (Begin, ENTOMBED), LOOK, (Abandon, None), LOOK, (Begin, begun()), (Finish, True)], False,
         Deleted),
     ("the store is gone at the second look",
-        [LOOK_AT_TOMBSTONE, (Begin, ENTOMBED), (Head, Unknown("gone")), (Abandon, None)], False, NotDone),
+        [LOOK_AT_TOMBSTONE, (Begin, ENTOMBED), (Look, Unknown("gone")), (Abandon, None)], False, NotDone),
     ("absence is waited for", [LOOK_AT_TOMBSTONE, (Begin, WAITED_FOR), (Abandon, None)], True, NotDone),
     ("an object by now", [LOOK, (Begin, begun()), (Finish, True)], True, Deleted),
 ]  # fmt: skip
@@ -326,5 +330,5 @@ SWEEPS: list[tuple[str, list[tuple[type, Any]], bool, type]] = [
 @pytest.mark.parametrize(
     ("script", "conditional", "outcome"), [case[1:] for case in SWEEPS], ids=[case[0] for case in SWEEPS]
 )
-def test_a_sweep_comes_to(script: list[tuple[type, Any]], conditional: bool, outcome: type) -> None:  # noqa: FBT001
+def test_the_outcomes_of_a_sweep(script: list[tuple[type, Any]], conditional: bool, outcome: type) -> None:  # noqa: FBT001
     assert isinstance(play(generator.sweep(WRITE, conditional_delete=conditional), script)[0], outcome)

@@ -66,7 +66,9 @@ def refusal(method: str, path: bytes, query: bytes = b"", headers: Headers | Non
         ("PUT", b"/bucket/k", b"legal-hold", Operation.PUT_OBJECT_LEGAL_HOLD, "bucket", "k"),
     ],
 )
-def test_what_is_served(method: str, path: bytes, query: bytes, operation: Operation, bucket: str, key: str) -> None:
+def test_the_served_operations_are_recognised(
+    method: str, path: bytes, query: bytes, operation: Operation, bucket: str, key: str
+) -> None:
     request = classify(method, path, query, [])
     assert (request.operation, request.bucket, request.key) == (operation, bucket, key)
     assert (request.operation.method, request.source, request.hoisted) == (method, None, ())
@@ -259,7 +261,7 @@ def test_a_query_that_is_not_utf8() -> None:
     assert refusal("GET", b"/bucket", b"list-type=2&prefix=%ff")[:2] == ("InvalidURI", 400)
 
 
-def test_what_goes_to_the_store_with_a_put() -> None:
+def test_the_forwarded_headers_of_a_put() -> None:
     request = put(
         (b"Host", b"gateway"),
         (b"Authorization", b"secret"),
@@ -317,7 +319,7 @@ def test_no_header_of_a_write_is_dropped_silently(method: str, header: bytes) ->
     assert header.decode() in message
 
 
-def test_what_goes_to_the_store_with_a_read() -> None:
+def test_the_forwarded_headers_of_a_read() -> None:
     headers = [(b"range", b"bytes=0-9"), (b"if-none-match", b'"e"'), (b"x-amz-checksum-mode", b"ENABLED")]
     ignored = [(b"fencing-token", b"5"), (b"x-amz-anything-new", b"1"), (b"accept-encoding", b"gzip")]
     request = classify("GET", b"/bucket/k", b"", headers + ignored)

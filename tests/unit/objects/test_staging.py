@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.objects.store.multipart import etag_of_parts
+from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.writes.staging import part_size
 
 MEBIBYTE = 1024 * 1024
@@ -15,7 +15,7 @@ GIBIBYTE = 1024 * MEBIBYTE
 
 
 @given(st.integers(1, 5 * GIBIBYTE), st.uuids())
-def test_parts_are_what_s3_takes(length: int, write_id: UUID) -> None:
+def test_part_sizes_are_within_the_limits_of_s3(length: int, write_id: UUID) -> None:
     size = part_size(length, write_id)
     assert size >= min(length, 5 * MEBIBYTE)
     assert size <= 5 * GIBIBYTE
@@ -37,5 +37,5 @@ def test_a_write_that_is_repeated_is_cut_the_same() -> None:
 
 def test_the_etag_of_parts() -> None:
     md5_of_test = "098f6bcd4621d373cade4e832627b4f6"
-    assert etag_of_parts([md5_of_test]) == "60cd54a928cbbcbb6e7b5595bab46a9e-1"
-    assert etag_of_parts(["not a hash", md5_of_test]) is None
+    assert etag_of_parts([Part(1, md5_of_test)]) == "60cd54a928cbbcbb6e7b5595bab46a9e-1"
+    assert etag_of_parts([Part(1, "not a hash"), Part(2, md5_of_test)]) is None

@@ -11,7 +11,7 @@ from gateway.objects.s3 import xml
 from gateway.objects.s3.xml import ErrorDocument
 
 
-def test_a_refusal_says_what_to_do_and_carries_its_facts() -> None:
+def test_a_refusal_has_advice_and_facts() -> None:
     error = TokenStale(
         "Token 41 is stale.",
         facts={
@@ -87,7 +87,7 @@ OUTSIDE = b'<!DOCTYPE e [<!ENTITY x SYSTEM "file:///etc/passwd">]><Error><Code>&
         (OUTSIDE, None),
     ],
 )
-def test_reading_what_the_store_says(body: bytes, expected: ErrorDocument | None) -> None:
+def test_errors_of_the_store_are_read(body: bytes, expected: ErrorDocument | None) -> None:
     assert xml.read_error(body) == expected
 
 

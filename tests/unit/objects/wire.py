@@ -99,9 +99,7 @@ async def listening() -> AsyncIterator[Store]:
 
 
 @asynccontextmanager
-async def upstream(
-    store: Store, *, timeout: float = 20, quoted: bool = True, scheme: str = "http"
-) -> AsyncIterator[Upstream]:
+async def upstream(store: Store, *, timeout: float = 20, scheme: str = "http") -> AsyncIterator[Upstream]:
     config = ObjectStore(
         endpoint=f"{scheme}://127.0.0.1:{store.port}",
         region="eu-west-1",
@@ -109,5 +107,5 @@ async def upstream(
         secret_access_key=SecretStr("gateway-secret"),
         timeout=timeout,
     )
-    async with Upstream(config, quoted_conditions=quoted) as opened:
+    async with Upstream(config) as opened:
         yield opened

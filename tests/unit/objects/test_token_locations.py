@@ -5,9 +5,8 @@ import pytest
 from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed, StoreError, TokenMalformed
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.token import Token
-from gateway.objects.s3 import token_locations
-from gateway.objects.s3.operations import Kind, Operation
-from gateway.objects.s3.request import S3Request, classify
+from gateway.objects.s3.operations import Operation, OperationKind
+from gateway.objects.s3.request import S3Request, classify, read_fencing
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -201,7 +200,7 @@ def test_a_holder_beside_a_token_from_elsewhere() -> None:
         (b"5", b"X-Amz-Security-Token=fencing-token%3Dfive"),
     ],
 )
-def test_one_that_cannot_be_read_is_an_error_wherever_it_stands(said: bytes, query: bytes) -> None:
+def test_an_unreadable_token_is_an_error_in_every_location(said: bytes, query: bytes) -> None:
     with pytest.raises(TokenMalformed):
         presigned(query, (b"fencing-token", said))
 
@@ -231,9 +230,9 @@ def test_fenced_credentials_are_not_read_here() -> None:
 
 
 @pytest.mark.parametrize("operation", list(Operation), ids=str)
-def test_metadata_speak_where_an_object_is_made_with_them(operation: Operation) -> None:
+def test_metadata_carry_the_token_of_new_objects(operation: Operation) -> None:
     makes = {Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD, Operation.POST_OBJECT}
-    fencing = token_locations.read(operation, [(b"x-amz-meta-fencing-token", b"7")])
+    fencing = read_fencing(operation, [(b"x-amz-meta-fencing-token", b"7")])
     assert fencing == (FencingHeaders(Token(0, 7)) if operation in makes else FencingHeaders())
 
 
@@ -253,5 +252,5 @@ def test_metadata_are_refused_where_there_are_none(method: str, query: bytes, he
 
 def test_every_kind_of_write_reads_the_header() -> None:
     for operation in Operation:
-        if operation.kind in (Kind.WRITE, Kind.STAGING):
-            assert token_locations.read(operation, [(b"Fencing-Token", b"7")]) == FencingHeaders(Token(0, 7))
+        if operation.kind in (OperationKind.WRITE, OperationKind.STAGING):
+            assert read_fencing(operation, [(b"Fencing-Token", b"7")]) == FencingHeaders(Token(0, 7))

@@ -18,6 +18,7 @@ from gateway.errors import OutcomeUnknown, Unavailable
 from gateway.objects.run.bump import bump
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
+from gateway.objects.s3.documents import Part
 from gateway.objects.store.operations import Upstream
 from tests.unit.objects.wire import AT, ERROR, HANG, OK, RESET, Store, answer, listening, upstream
 
@@ -56,7 +57,7 @@ async def put(up: Upstream, body: bytes = b"hello") -> WriteAnswer:
     return await up.put("bucket", "key", body, expected=None, signed_at=AT)
 
 
-async def test_what_stands_on_the_wire(store: Store) -> None:
+async def test_a_put_on_the_wire(store: Store) -> None:
     headers = [("content-type", "text/plain"), *forwarded_headers.own_metadata("s3/b/k", "42", "w1")]
     async with upstream(store) as up:
         applied = await up.put("bucket", "key", b"hello", headers, expected="e0", signed_at=AT)
@@ -126,7 +127,7 @@ async def test_no_write_is_ever_sent_twice(store: Store, method: str, reused: bo
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_read_gets_over_a_connection_that_was_let_go(store: Store, method: str) -> None:
+async def test_a_read_is_retried_after_the_store_closes_an_idle_connection(store: Store, method: str) -> None:
     async with upstream(store) as up:
         assert isinstance(await put(up), Applied)
         store.answers = [b"", OK]
@@ -137,7 +138,7 @@ async def test_a_read_gets_over_a_connection_that_was_let_go(store: Store, metho
             await up.send(method, "/bucket/key")
 
 
-async def test_left_to_itself_the_client_library_would_send_twice(store: Store) -> None:
+async def test_without_the_middleware_aiohttp_sends_a_write_twice(store: Store) -> None:
     """What the test above would see if the gateway did not see to it."""
     store.answers = [b"", OK]
     url = f"http://127.0.0.1:{store.port}/bucket/key"
@@ -153,7 +154,7 @@ async def test_connections_are_used_again(store: Store) -> None:
     assert (len(store.received), store.connections) == (3, 1)
 
 
-async def test_nothing_is_carried_from_one_answer_to_the_next_request(store: Store) -> None:
+async def test_cookies_are_not_sent_back(store: Store) -> None:
     store.answers = [answer(200, ETag='"e1"', Set_Cookie="a=b; Path=/"), OK]
     async with upstream(store) as up:
         await put(up)
@@ -167,7 +168,7 @@ async def test_redirects_are_not_followed(store: Store) -> None:
         assert isinstance(await put(up), Rejected)
         assert isinstance(await up.head("bucket", "key"), Found)
         store.answers = [answer(301, Location="/other/key"), OK]
-        async with await up.get("bucket", "key") as response:
+        async with await up.send("GET", "/bucket/key") as response:
             assert response.status == 301
     assert len(store.received) == 3
 
@@ -202,9 +203,11 @@ async def test_every_write_is_conditional(
     quoted: bool,  # noqa: FBT001
     header: tuple[bytes, bytes],
 ) -> None:
-    async with upstream(store, quoted=quoted) as up:
+    async with upstream(store) as up:
+        if not quoted:
+            up.drop_quotes("bucket")
         await up.put("bucket", "key", b"hello", expected=expected, signed_at=AT)
-        await up.complete_multipart("bucket", "key", "u1", ["p1"], expected=expected, signed_at=AT)
+        await up.complete_multipart("bucket", "key", "u1", [Part(1, "p1")], expected=expected, signed_at=AT)
         if expected is not None:
             await up.delete("bucket", "key", expected=expected, signed_at=AT)
     assert all(header in request.headers for request in store.received)
@@ -230,7 +233,7 @@ async def test_every_write_is_conditional(
         ),
     ],
 )
-async def test_what_became_of_a_put(store: Store, said: bytes, expected: WriteAnswer) -> None:
+async def test_the_answer_to_a_put_is_interpreted(store: Store, said: bytes, expected: WriteAnswer) -> None:
     store.answers = [said]
     async with upstream(store) as up:
         assert await put(up) == expected
@@ -243,7 +246,7 @@ async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
         assert await put(up) == Unknown("The store did not answer: timed out.")
         assert await up.head("bucket", "key") == Unknown("The store did not answer: timed out.")
         with pytest.raises(Unavailable, match="timed out"):
-            await up.get("bucket", "key")
+            await up.send("GET", "/bucket/key")
 
 
 async def test_an_answer_that_stops_half_way_in_time(store: Store) -> None:
@@ -252,23 +255,23 @@ async def test_an_answer_that_stops_half_way_in_time(store: Store) -> None:
         assert await put(up) == Unknown("The store's answer broke off: timed out.")
 
 
-async def test_a_store_that_is_not_there_has_seen_nothing() -> None:
+async def test_an_unreachable_store_has_received_nothing() -> None:
     async with upstream(Store(port=1)) as up:
         assert isinstance(await put(up), NotSent)
         assert isinstance(await up.delete("bucket", "key", expected="e", signed_at=AT), NotSent)
         assert isinstance(await up.put_in_parts("bucket", "key", b"", expected="e", signed_at=AT), NotSent)
         assert isinstance(await up.head("bucket", "key"), Unknown)
         with pytest.raises(Unavailable, match="cannot be reached"):
-            await up.get("bucket", "key")
+            await up.send("GET", "/bucket/key")
 
 
-async def test_a_store_that_does_not_finish_the_tls_handshake_has_seen_nothing(store: Store) -> None:
+async def test_a_store_that_does_not_finish_the_tls_handshake_has_received_nothing(store: Store) -> None:
     async with upstream(store, scheme="https", timeout=0.4) as up:
         assert isinstance(await put(up), NotSent)
     assert store.received == []
 
 
-async def test_a_store_that_does_not_speak_tls_has_seen_nothing() -> None:
+async def test_a_store_that_does_not_speak_tls_has_received_nothing() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer(400))
         await reader.read()
@@ -280,14 +283,14 @@ async def test_a_store_that_does_not_speak_tls_has_seen_nothing() -> None:
             assert isinstance(await put(up), NotSent)
 
 
-async def test_a_closed_hop_sends_nothing(store: Store) -> None:
+async def test_a_closed_client_sends_nothing(store: Store) -> None:
     async with upstream(store) as up:
         pass
     assert isinstance(await put(up), NotSent)
     assert store.received == []
 
 
-async def test_a_write_cannot_be_signed_with_our_clock(store: Store) -> None:
+async def test_a_write_is_not_signed_with_the_clock_of_the_process(store: Store) -> None:
     async with upstream(store) as up:
         for method in ("PUT", "POST", "DELETE", "PATCH"):
             with pytest.raises(ValueError, match="time of its intent"):
@@ -302,7 +305,7 @@ async def test_a_read_is_signed_with_the_time_of_reading(store: Store) -> None:
     assert abs((datetime.now(UTC) - signed).total_seconds()) < 60
 
 
-async def test_what_a_head_finds(store: Store) -> None:
+async def test_the_answer_to_a_head_is_interpreted(store: Store) -> None:
     date = "Fri, 02 Jan 2026 03:04:05 GMT"
     metadata = dict(forwarded_headers.own_metadata("s3/b/k", "1.2", "w1", tombstone=True))
     store.answers = [
@@ -331,7 +334,7 @@ async def test_a_read_passes_through_as_it_is(store: Store) -> None:
     body = gzip.compress(b"text")
     store.answers = [answer(206, body, Content_Encoding="gzip", ETag='"e1"', X_Amz_Meta_A="1")]
     wanted = [("range", "bytes=0-9")]
-    async with upstream(store) as up, await up.get("bucket", "key", "versionId=3", wanted) as response:
+    async with upstream(store) as up, await up.send("GET", "/bucket/key", "versionId=3", wanted) as response:
         assert b"".join([chunk async for chunk in response.chunks()]) == body
         assert (response.status, response.header("etag")) == (206, '"e1"')
         assert (b"X-Amz-Meta-A", b"1") in response.headers
@@ -339,9 +342,9 @@ async def test_a_read_passes_through_as_it_is(store: Store) -> None:
     assert b"accept-encoding" not in dict(store.received[0].headers)
 
 
-async def test_a_read_that_breaks_off_is_not_taken_for_whole(store: Store) -> None:
+async def test_a_read_that_breaks_off_is_an_error(store: Store) -> None:
     store.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\nhalf"]
-    async with upstream(store) as up, await up.get("bucket", "key") as response:
+    async with upstream(store) as up, await up.send("GET", "/bucket/key") as response:
         with pytest.raises(Unavailable, match="broke off"):
             await response.read()
 
@@ -349,7 +352,7 @@ async def test_a_read_that_breaks_off_is_not_taken_for_whole(store: Store) -> No
 async def test_a_read_left_half_way_leaves_nothing_for_the_next(store: Store) -> None:
     store.answers = [answer(200, b"x" * 1_000_000), OK]
     async with upstream(store) as up:
-        async with await up.get("bucket", "key") as response:
+        async with await up.send("GET", "/bucket/key") as response:
             assert len(await response.read(limit=10)) == 10
         assert isinstance(await put(up), Applied)
     assert store.connections == 2
@@ -417,7 +420,7 @@ async def test_an_upload_has_no_effect_before_its_completion(
     assert [request.line.split(b" ")[0] for request in store.received] == methods
 
 
-async def test_a_delete(store: Store) -> None:
+async def test_the_answer_to_a_delete_is_interpreted(store: Store) -> None:
     store.answers = [b"HTTP/1.1 204 No Content\r\nx-amz-version-id: 3\r\n\r\n"]
     async with upstream(store) as up:
         answer_to_delete = await up.delete("bucket", "key", expected="e0", signed_at=AT)

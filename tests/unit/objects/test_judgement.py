@@ -2,23 +2,24 @@
 
 import pytest
 
-from gateway.objects.s3 import bucket_profile
+from gateway.objects.probe import judgement
+from gateway.objects.probe.judgement import Contender, Etags, Observation
 from gateway.objects.s3.answers import Applied, Found, HeadAnswer, Missing, NotApplied, Rejected, Unknown, WriteAnswer
-from gateway.objects.s3.bucket_profile import Contender, Etags, Probe, Profile, Seen
+from gateway.objects.s3.bucket_profile import Probe, Profile
 
 MD5, OF_PARTS = "md5", "parts-1"
 HASHES = Etags([MD5, MD5], MD5, [OF_PARTS], OF_PARTS)
-EVERYTHING = [Seen(probe, None) for probe in Probe]
+EVERYTHING = [Observation(probe, None) for probe in Probe]
 OK, NO, STALE = Applied("new"), NotApplied(412, "PreconditionFailed"), "old"
 ODD = Unknown("500 UnknownError")
 
 
 def without(*failing: Probe, etags: Etags = HASHES) -> Profile:
-    return bucket_profile.conclude([Seen(probe, "no" if probe in failing else None) for probe in Probe], etags)
+    return judgement.conclude([Observation(probe, "no" if probe in failing else None) for probe in Probe], etags)
 
 
 def test_a_store_that_does_everything_can_do_everything() -> None:
-    good = bucket_profile.conclude(EVERYTHING, HASHES)
+    good = judgement.conclude(EVERYTHING, HASHES)
     assert good.writable
     assert good.conditional_delete
     assert good.can_bump
@@ -26,8 +27,8 @@ def test_a_store_that_does_everything_can_do_everything() -> None:
     assert all(finding.passed and not finding.consequence for finding in good.findings)
 
 
-def test_what_was_not_tried_does_not_work() -> None:
-    unseen = bucket_profile.conclude([], Etags([], MD5, [], OF_PARTS))
+def test_an_untried_ability_counts_as_missing() -> None:
+    unseen = judgement.conclude([], Etags([], MD5, [], OF_PARTS))
     assert not any((unseen.writable, unseen.conditional_delete, unseen.can_bump, unseen.unique_etags))
     assert all("not tried" in finding.detail for finding in unseen.findings)
 
@@ -72,7 +73,7 @@ def test_each_failure_takes_away_its_ability_and_no_other(failing: Probe, lost: 
         (["a"], [OF_PARTS], False, False, True),
     ],
 )
-def test_an_etag_that_may_come_back_must_be_foretold(
+def test_an_etag_that_may_come_back_must_be_predictable(
     *, plain: list[str], multipart: list[str], unique: bool, writable: bool, can_bump: bool
 ) -> None:
     judged = without(etags=Etags(plain, MD5, multipart, OF_PARTS))
@@ -97,7 +98,7 @@ def test_an_etag_that_may_come_back_must_be_foretold(
 def test_a_condition_must_let_through_what_it_should_and_nothing_else(
     *, answer: WriteAnswer, holds: bool, complaint: str | None
 ) -> None:
-    seen = bucket_profile.of_trial(Probe.PUT_IF_MATCH, "If-Match", answer, holds=holds)
+    seen = judgement.of_trial(Probe.PUT_IF_MATCH, "If-Match", answer, holds=holds)
     assert (seen.complaint is None) == (complaint is None)
     assert (complaint or "") in (seen.complaint or "")
 
@@ -124,7 +125,7 @@ def test_a_race_has_one_winner_and_it_is_what_stands_there(
     answers: dict[str | None, WriteAnswer], after: HeadAnswer, complaint: str | None
 ) -> None:
     contenders = [Contender(write_id, answer) for write_id, answer in answers.items()]
-    seen = bucket_profile.of_race(Probe.PUT_RACE_IF_MATCH, STALE, contenders, after)
+    seen = judgement.of_race(Probe.PUT_RACE_IF_MATCH, STALE, contenders, after)
     assert (seen.complaint is None) == (complaint is None)
     assert (complaint or "") in (seen.complaint or "")
 
@@ -132,15 +133,15 @@ def test_a_race_has_one_winner_and_it_is_what_stands_there(
 def test_two_deletes_do_not_harm_each_other() -> None:
     """Some stores answer the deletion of what is gone with success."""
     contenders = [Contender(None, OK), Contender(None, OK)]
-    assert bucket_profile.of_race(Probe.DELETE_RACE, STALE, contenders, Missing()).complaint is None
+    assert judgement.of_race(Probe.DELETE_RACE, STALE, contenders, Missing()).complaint is None
 
 
 @pytest.mark.parametrize(
     ("state", "good"),
     [(Found("e", "w"), True), (Found("f", "w"), False), (Found("e", None), False), (Missing(), False)],
 )
-def test_what_was_written_must_be_read_back_with_its_etag_and_metadata(*, state: HeadAnswer, good: bool) -> None:
-    assert (bucket_profile.of_reading(state, "e", "w").complaint is None) is good
+def test_a_write_must_be_read_back_with_its_etag_and_metadata(*, state: HeadAnswer, good: bool) -> None:
+    assert (judgement.of_reading(state, "e", "w").complaint is None) is good
 
 
 @pytest.mark.parametrize(
@@ -148,4 +149,4 @@ def test_what_was_written_must_be_read_back_with_its_etag_and_metadata(*, state:
     [(Found("e", "w"), "w", True), (Found("e", "v"), "w", False), (Missing(), None, True), (Found("e"), None, False)],
 )
 def test_a_refused_write_must_have_no_effect(*, state: HeadAnswer, write_id: str | None, good: bool) -> None:
-    assert (bucket_profile.of_state(Probe.PUT_IF_MATCH, state, write_id).complaint is None) is good
+    assert (judgement.of_state(Probe.PUT_IF_MATCH, state, write_id).complaint is None) is good

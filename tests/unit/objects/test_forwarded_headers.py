@@ -6,9 +6,9 @@ import botocore.session
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.s3 import copy_source
+from gateway.objects.s3 import addressing
 from gateway.objects.s3.forwarded_headers import forwarded
-from gateway.objects.s3.operations import Kind, Operation
+from gateway.objects.s3.operations import Operation, OperationKind
 
 MODEL = botocore.session.get_session().get_service_model("s3")
 
@@ -44,19 +44,19 @@ def every_header() -> Iterator[tuple[Operation, str]]:
 
 @pytest.mark.parametrize(("operation", "name"), list(every_header()))
 def test_every_header_of_the_model_goes_on_or_is_accounted_for(operation: Operation, name: str) -> None:
-    if operation.kind is not Kind.READ and name in REFUSED:
+    if operation.kind is not OperationKind.READ and name in REFUSED:
         with pytest.raises(StoreError) as caught:
             forwarded(operation, {name: "1"})
         assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
         assert name in caught.value.message
         return
-    of_the_copy = operation.copies and name in copy_source.CONSUMED
+    of_the_copy = operation.copies and name in addressing.COPY_HEADERS
     checksum = name.startswith("x-amz-checksum-") and operation in (
         Operation.PUT_OBJECT,
         Operation.PUT_OBJECT_ANNOTATION,
         Operation.UPLOAD_PART,
     )
-    evaluated = name in EVALUATED and operation.kind is not Kind.READ
+    evaluated = name in EVALUATED and operation.kind is not OperationKind.READ
     kept_here = of_the_copy or checksum or evaluated or name in OF_THE_BODY
     assert forwarded(operation, {name: "1"}) == (() if kept_here else ((name, "1"),))
 
@@ -64,7 +64,7 @@ def test_every_header_of_the_model_goes_on_or_is_accounted_for(operation: Operat
 @pytest.mark.parametrize("operation", list(Operation), ids=str)
 def test_an_unknown_header_is_dropped_on_a_read_and_refused_else(operation: Operation) -> None:
     for name in ("x-amz-anything-new", "x_amz_acl", "x-amz_acl", "x-amz-meta_a"):
-        if operation.kind is Kind.READ:
+        if operation.kind is OperationKind.READ:
             assert forwarded(operation, {name: "1"}) == ()
         else:
             with pytest.raises(StoreError) as caught:
@@ -73,12 +73,12 @@ def test_an_unknown_header_is_dropped_on_a_read_and_refused_else(operation: Oper
 
 
 @pytest.mark.parametrize("operation", list(Operation), ids=str)
-def test_metadata_go_with_what_makes_an_object_and_the_gateways_own_never(operation: Operation) -> None:
+def test_metadata_of_new_objects_are_forwarded_and_the_gateways_own_never(operation: Operation) -> None:
     makes = operation in (Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD)
     own = {"x-amz-meta-fencing-write-id": "forged", "x-amz-meta-fencing_tombstone": "true"}
     if makes:
         assert forwarded(operation, {"x-amz-meta-a": "1", **own}) == (("x-amz-meta-a", "1"),)
-    elif operation.kind is Kind.READ:
+    elif operation.kind is OperationKind.READ:
         assert forwarded(operation, {"x-amz-meta-a": "1", **own}) == ()
     else:
         for name in ("x-amz-meta-a", *own):
@@ -87,7 +87,7 @@ def test_metadata_go_with_what_makes_an_object_and_the_gateways_own_never(operat
 
 
 @pytest.mark.parametrize("operation", list(Operation), ids=str)
-def test_what_is_said_to_the_gateway_never_goes_on(operation: Operation) -> None:
+def test_headers_for_the_gateway_are_not_forwarded(operation: Operation) -> None:
     said = [
         "authorization",
         "fencing-token",

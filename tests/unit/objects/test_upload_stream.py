@@ -15,7 +15,8 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import RequestHead, verify
 from gateway.config.stores import ObjectStore
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
-from gateway.objects.store.client import BodyStream, Hop
+from gateway.objects.store.client import StoreClient
+from gateway.objects.store.upload_stream import BodyStream
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 OK = b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 0\r\n\r\n'
@@ -35,7 +36,7 @@ class Seen:
 
 
 @asynccontextmanager
-async def hop(serve: Serve, *, timeout: float = 20) -> AsyncIterator[Hop]:
+async def hop(serve: Serve, *, timeout: float = 20) -> AsyncIterator[StoreClient]:
     tasks: set[asyncio.Task[None]] = set()
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,7 +58,7 @@ async def hop(serve: Serve, *, timeout: float = 20) -> AsyncIterator[Hop]:
         timeout=timeout,
     )
     try:
-        async with Hop(config) as opened:
+        async with StoreClient(config) as opened:
             yield opened
     finally:
         server.close()
@@ -121,7 +122,7 @@ class GoneError(Exception):
 
 @pytest.mark.parametrize("failure", [GoneError(), StoreError("BadDigest", 400, "m"), OSError("disk")])
 @pytest.mark.parametrize("sizes", [(), (10,), (3 * MEBIBYTE, 10)])
-async def test_what_a_stream_raises_breaks_the_request_off(failure: Exception, sizes: tuple[int, ...]) -> None:
+async def test_an_error_of_a_stream_breaks_the_request_off(failure: Exception, sizes: tuple[int, ...]) -> None:
     seen = Seen()
     async with hop(taking(seen)) as store:
         with pytest.raises(type(failure)) as caught:
@@ -147,7 +148,7 @@ async def test_a_stream_that_is_not_as_long_as_it_says_never_arrives(sizes: tupl
     assert all(body < 10 for body in seen.bodies)
 
 
-async def test_a_stream_may_take_long_as_long_as_it_moves() -> None:
+async def test_a_stream_may_take_long_while_it_makes_progress() -> None:
     seen = Seen()
     async with hop(taking(seen), timeout=1) as store:
         body = BodyStream(pieces(*[10] * 8, pause=0.15), 80)
@@ -163,7 +164,7 @@ async def test_a_source_that_takes_long_is_not_the_fault_of_the_store() -> None:
             assert response.status == 200
 
 
-async def test_a_store_that_stops_taking_a_stream_is_given_up() -> None:
+async def test_a_store_that_stops_taking_a_stream_times_out() -> None:
     async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(30)
@@ -182,7 +183,7 @@ async def test_a_store_that_stops_taking_a_stream_is_given_up() -> None:
     assert pulled < 16 * MEBIBYTE, "the sockets' own buffers, and no more"
 
 
-async def test_a_store_that_never_answers_a_whole_stream_is_given_up() -> None:
+async def test_a_store_that_never_answers_a_whole_stream_times_out() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -193,7 +194,7 @@ async def test_a_store_that_never_answers_a_whole_stream_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("closing", [False, True], ids=["goes on listening", "hangs up"])
-async def test_a_refusal_that_comes_early_is_heard(closing: bool) -> None:  # noqa: FBT001
+async def test_a_refusal_before_the_end_of_a_stream_is_returned(closing: bool) -> None:  # noqa: FBT001
     """The source is asked no more: it could be a client that sends for hours."""
 
     async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -216,7 +217,7 @@ async def test_a_refusal_that_comes_early_is_heard(closing: bool) -> None:  # no
             assert await response.read() == b"never"
 
 
-async def test_a_success_that_comes_early_is_not_believed() -> None:
+async def test_a_success_before_the_end_of_a_stream_is_an_unknown_outcome() -> None:
     async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(OK)
@@ -227,7 +228,7 @@ async def test_a_success_that_comes_early_is_not_believed() -> None:
             await store.send("PUT", "/bucket/key", body=BodyStream(pieces(10, 10, pause=0.5), 20), signed_at=AT)
 
 
-async def test_a_connection_that_breaks_under_a_stream_is_not_tried_again() -> None:
+async def test_a_stream_is_not_retried_after_its_connection_breaks() -> None:
     seen = Seen()
 
     async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -241,7 +242,7 @@ async def test_a_connection_that_breaks_under_a_stream_is_not_tried_again() -> N
     assert len(seen.heads) == 1
 
 
-async def test_a_store_that_is_not_there_asks_for_nothing() -> None:
+async def test_an_unreachable_store_never_reads_the_stream() -> None:
     asked = False
 
     async def source() -> AsyncIterator[bytes]:
@@ -250,13 +251,13 @@ async def test_a_store_that_is_not_there_asks_for_nothing() -> None:
         yield b"x"
 
     config = ObjectStore(endpoint="http://127.0.0.1:1", access_key_id="A", secret_access_key=SecretStr("s"))
-    async with Hop(config) as store:
+    async with StoreClient(config) as store:
         with pytest.raises(Unavailable):
             await store.send("PUT", "/bucket/key", body=BodyStream(source(), 1), signed_at=AT)
     assert not asked
 
 
-async def test_a_signature_in_the_query_ends_when_it_says() -> None:
+async def test_a_signature_in_the_query_expires_as_it_says() -> None:
     seen = Seen()
     async with (
         hop(taking(seen)) as store,

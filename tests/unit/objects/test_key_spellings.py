@@ -2,9 +2,9 @@
 
 import pytest
 
+from gateway.objects.probe.judgement import of_spelling
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
-from gateway.objects.s3.bucket_profile import KEYS, Probe, of_spelling
-from gateway.objects.s3.key_spellings import SPELLINGS, mistakable
+from gateway.objects.s3.bucket_profile import KEYS, SPELLINGS, Probe, mistakable
 
 PLAIN = ["a", "a/b", ".a", "..a", "a/.b", "a/...b/c", "a b", "a+b", "%20", "a%2fb", "a:b", "0", "_", "xldir"]
 
@@ -47,7 +47,7 @@ def test_another_spelling_is_refused_where_its_kind_is_confused_and_only_there(k
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_what_a_kind_is_tried_with_is_of_that_kind(kind: Probe) -> None:
+def test_each_kind_of_spelling_is_tried_with_keys_of_its_kind(kind: Probe) -> None:
     """Where two keys are one, at least one of them is refused."""
     spelling = SPELLINGS[kind]
     for other in spelling.others:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.objects.s3 import listing_pages
-from gateway.objects.s3.listing_pages import CONTENTS, Entry, Page
+from gateway.objects.s3.listing_pages import CONTENTS, ListingEntry, ListingPage
 from gateway.objects.s3.operations import Operation
 
 V1, V2, UPLOADS = Operation.LIST_OBJECTS, Operation.LIST_OBJECTS_V2, Operation.LIST_MULTIPART_UPLOADS
@@ -56,7 +56,7 @@ class Bucket:
     def visible(self, delimiter: str) -> list[tuple[str, bool]]:
         return [each for each in self._entries(delimiter) if not self._is_hidden(each)]
 
-    async def hidden(self, entries: Sequence[Entry]) -> Collection[Entry]:
+    async def hidden(self, entries: Sequence[ListingEntry]) -> Collection[ListingEntry]:
         return [each for each in entries if self._is_hidden((each.name, each.kind == listing_pages.COMMON_PREFIXES))]
 
     def _is_hidden(self, entry: tuple[str, bool]) -> bool:
@@ -98,8 +98,8 @@ def pages(bucket: Bucket, operation: Operation, size: int, delimiter: str) -> li
     raise AssertionError("the listing has no end")
 
 
-def shown(bucket: Bucket, operation: Operation, query: Mapping[str, str]) -> Page:
-    async def fetch(following: Mapping[str, str]) -> Page:
+def shown(bucket: Bucket, operation: Operation, query: Mapping[str, str]) -> ListingPage:
+    async def fetch(following: Mapping[str, str]) -> ListingPage:
         return page_of(bucket.document(operation, {**query, **following}))
 
     async def answer() -> bytes:
@@ -110,7 +110,7 @@ def shown(bucket: Bucket, operation: Operation, query: Mapping[str, str]) -> Pag
     return page_of(asyncio.run(answer()))
 
 
-def page_of(document: bytes) -> Page:
+def page_of(document: bytes) -> ListingPage:
     page = listing_pages.read(document)
     assert page is not None, document
     return page
@@ -147,7 +147,7 @@ def test_any_mix_of_keys_is_listed_page_by_page(
     check(keys, operation, size, delimiter)
 
 
-def test_only_what_is_missing_is_asked_for() -> None:
+def test_later_pages_have_only_the_missing_entries() -> None:
     bucket = Bucket(["1a", "2a", "3x", "4x", "5a", "6x", "7a", "8a"])
     answer = shown(bucket, V2, {"max-keys": "4"})
     assert [entry.name for entry in answer.entries] == ["1a", "2a", "5a", "7a"]
@@ -249,11 +249,11 @@ def test_bytes_that_are_no_utf_8_stay_what_they_are() -> None:
         b"<Error><Code>NoSuchBucket</Code></Error>",
     ],
 )
-def test_what_is_no_listing_is_not_taken_for_one(document: bytes) -> None:
+def test_a_document_that_is_no_listing_is_refused(document: bytes) -> None:
     assert listing_pages.read(document) is None
 
 
-def test_a_delete_marker_has_what_s3_says_of_one() -> None:
+def test_a_delete_marker_has_the_elements_of_s3() -> None:
     document = (
         f'<ListVersionsResult xmlns="{S3}"><Version><Key>k</Key><VersionId>v</VersionId><IsLatest>true</IsLatest>'
         "<LastModified>t</LastModified><ETag>e</ETag><Size>45</Size><StorageClass>STANDARD</StorageClass>"
@@ -285,7 +285,7 @@ ENCODED = "<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
 @pytest.mark.parametrize(
     "said", ["x\x01y", "x&#x1;y", "x&#x01;y", "x&#1;y", "x\x1fy", "\ufffe", "&#xFFFF;", "x&#xD;y", "&amp;#x1;"]
 )
-def test_markers_with_what_no_xml_can_say_lead_on(said: str) -> None:
+def test_markers_with_characters_that_xml_forbids_lead_on(said: str) -> None:
     """Encoding-type=url does not keep Ceph from writing them where it says where to go on."""
     document = f"<ListBucketResult>{ENCODED}<NextContinuationToken>{said}</NextContinuationToken></ListBucketResult>"
     page = listing_pages.read(document.encode())
@@ -298,6 +298,6 @@ def test_markers_with_what_no_xml_can_say_lead_on(said: str) -> None:
 
 
 @pytest.mark.parametrize("mistakable", ["\U000f0001", "&#xF0001;", "&#983041;"])
-def test_no_name_is_made_up_for_what_no_xml_can_say(mistakable: str) -> None:
+def test_no_name_is_invented_for_characters_that_xml_forbids(mistakable: str) -> None:
     document = f"<ListBucketResult>{ENCODED}<StartAfter>\x01{mistakable}</StartAfter></ListBucketResult>"
     assert listing_pages.read(document.encode()) is None

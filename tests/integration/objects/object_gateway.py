@@ -1,4 +1,4 @@
-"""The object plane on stage: a gateway over real HTTP, with a database and a store of its own behind it."""
+"""A gateway for objects over real HTTP, with a database and a store double of its own behind it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import BodyTooLarge, GatewayError
-from gateway.objects.body.decoder import Inspection, VerifiedBody, whole
+from gateway.objects.body.intake import Inspection, VerifiedBody, whole
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -19,7 +19,7 @@ HELLO = b"5\r\nhello\r\n0\r\nx-amz-checksum-crc32:NhCmhg==\r\n\r\n"
 
 def take(headers: Headers, *pieces: bytes, max_size: int = 100) -> VerifiedBody:
     inspection = Inspection(headers, sha256=None, signatures=None, max_size=max_size)
-    inspection.ask_for(md5=True, sha256=True)
+    inspection.request_digests(md5=True, sha256=True)
     content = [inspection.feed(piece) for piece in pieces]
     return whole(content, inspection.finish())
 

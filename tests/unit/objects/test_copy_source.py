@@ -5,8 +5,8 @@ from urllib.parse import quote
 import pytest
 
 from gateway.errors import StoreError
-from gateway.objects.s3.copy_source import CopySource
-from gateway.objects.s3.operations import Kind, Operation
+from gateway.objects.s3.addressing import CopySource
+from gateway.objects.s3.operations import Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify
 
 Headers = list[tuple[bytes, bytes]]
@@ -176,7 +176,7 @@ def test_directives() -> None:
 
 
 @pytest.mark.parametrize("name", [b"x-amz-metadata-directive", b"x-amz-tagging-directive"])
-def test_directives_that_say_nothing(name: bytes) -> None:
+def test_unknown_directives_are_refused(name: bytes) -> None:
     assert refusal(SOURCE, (name, b"replace"))[:2] == ("InvalidArgument", 400)
     assert refusal(SOURCE, (name, b""))[:2] == ("InvalidArgument", 400)
     assert refusal(SOURCE, (name, b"COPY"), query=b"partNumber=1&uploadId=u")[:2] == ("NotImplemented", 501)
@@ -222,6 +222,6 @@ def test_nothing_else_has_a_source(method: str, path: bytes) -> None:
 
 def test_kinds_of_copies() -> None:
     assert copy(SOURCE).operation is Operation.COPY_OBJECT
-    assert copy(SOURCE).operation.kind is Kind.WRITE
-    assert part(SOURCE).operation.kind is Kind.STAGING
+    assert copy(SOURCE).operation.kind is OperationKind.WRITE
+    assert part(SOURCE).operation.kind is OperationKind.STAGING
     assert classify("PUT", b"/bucket/k", b"", []).source is None

@@ -7,9 +7,11 @@ from urllib.parse import parse_qsl
 import pytest
 
 from gateway.errors import Unavailable
+from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Unknown, Uploaded
-from gateway.objects.store.multipart import Part, PartSource
-from gateway.objects.store.operations import Reply
+from gateway.objects.s3.documents import Part
+from gateway.objects.store.client import StoreReply
+from gateway.objects.store.client import query_of as encoded
 from tests.unit.objects.wire import AT, ERROR, OK, Received, Store, answer, listening, upstream
 
 PLACE = ("bucket", "a%20b")
@@ -87,7 +89,8 @@ async def test_an_upload_that_is_not_there_is_told_from_a_condition_that_fails(s
     store.answers = [answer(404, ERROR % b"NoSuchUpload"), answer(412, ERROR % b"PreconditionFailed")]
     async with upstream(store) as up:
         answers = [
-            await up.complete_multipart(*PLACE, "u1", ["p1"], expected="e0", signed_at=AT) for _ in store.answers[:]
+            await up.complete_multipart(*PLACE, "u1", [Part(1, "p1")], expected="e0", signed_at=AT)
+            for _ in store.answers[:]
         ]
     assert answers == [NotApplied(404, "NoSuchUpload"), NotApplied(412, "PreconditionFailed")]
 
@@ -98,7 +101,7 @@ async def test_an_amendment_is_signed_in_the_query_and_carries_no_condition(stor
     async with upstream(store) as up:
         done, reply = await up.amend("PUT", *PLACE, "tagging=", headers, b"<Tagging/>", signed_at=AT, expires=LIFETIME)
     assert isinstance(done, Applied)
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, StoreReply)
     assert (reply.status, reply.body) == (200, b"<a/>")
     assert (b"X-Amz-Version-Id", b"v1") in reply.headers
     (request,) = store.received
@@ -118,7 +121,9 @@ async def test_an_amendment_is_signed_in_the_query_and_carries_no_condition(stor
         (b"", Unknown("The store did not answer: ServerDisconnectedError."), None),
     ],
 )
-async def test_what_became_of_an_amendment(store: Store, said: bytes, expected: object, status: int | None) -> None:
+async def test_the_answer_to_an_amendment_is_interpreted(
+    store: Store, said: bytes, expected: object, status: int | None
+) -> None:
     store.answers = [said]
     async with upstream(store) as up:
         done, reply = await up.amend("POST", *PLACE, "restore=", (), b"<r/>", signed_at=AT, expires=LIFETIME)
@@ -127,7 +132,7 @@ async def test_what_became_of_an_amendment(store: Store, said: bytes, expected: 
     assert len(store.received) == 1
 
 
-async def test_an_amendment_to_a_store_that_is_not_there() -> None:
+async def test_an_amendment_to_an_unreachable_store_is_not_sent() -> None:
     async with upstream(Store(port=1)) as up:
         done, reply = await up.amend("PUT", *PLACE, "acl=", (), b"", signed_at=AT, expires=LIFETIME)
     assert isinstance(done, NotSent)
@@ -135,10 +140,12 @@ async def test_an_amendment_to_a_store_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("version", [None, "v&1"])
-async def test_a_version_is_deleted_whatever_it_is(store: Store, version: str | None) -> None:
+async def test_a_version_is_deleted_without_a_condition(store: Store, version: str | None) -> None:
     store.answers = [b"HTTP/1.1 204 No Content\r\nx-amz-version-id: v1\r\n\r\n"]
     async with upstream(store) as up:
-        done, _ = await up.delete_unconditionally(*PLACE, version, signed_at=AT, expires=LIFETIME)
+        done, _ = await up.amend(
+            "DELETE", *PLACE, encoded({"versionId": version}), (), b"", signed_at=AT, expires=LIFETIME
+        )
     assert isinstance(done, Applied)
     (request,) = store.received
     assert request.line.startswith(b"DELETE /bucket/a%20b?")
@@ -167,7 +174,7 @@ async def test_the_tags_of_an_object(store: Store, said: bytes, expected: list[t
     assert query_of(store.received[0]) == {"tagging": "", "versionId": "v1"}
 
 
-async def test_tags_that_cannot_be_had_just_now(store: Store) -> None:
+async def test_tags_of_a_failing_store_are_unavailable(store: Store) -> None:
     store.answers = [answer(503), OK]
     async with upstream(store) as up:
         with pytest.raises(Unavailable):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
 from gateway.fencing.resource import canonical, covers
 from gateway.fencing.rules import Equal, Mode
-from gateway.objects.resource_rules import Resources, Rule
+from gateway.objects.resource_rules import KeyRule, Resources
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from gateway.objects.resource_rules import Resources, Rule
 )
 def test_patterns(match: str, template: str | None, path: str, resource: str | None) -> None:
     bucket, _, key = path.partition("/")
-    assert Rule.compile(match, template).resource(bucket, key) == resource
+    assert KeyRule.compile(match, template).resource(bucket, key) == resource
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_patterns(match: str, template: str | None, path: str, resource: str | N
 )
 def test_rules_that_cannot_be_used(match: str, template: str | None) -> None:
     with pytest.raises(ConfigurationError):
-        Rule.compile(match, template)
+        KeyRule.compile(match, template)
 
 
 def test_the_first_rule_that_matches_decides() -> None:
     resources = Resources(
         [
-            Rule.compile("b/locked/**", "locked", Mode.OBSERVE, Equal.STRICT),
-            Rule.compile("b/{x}/**", "x/{x}"),
+            KeyRule.compile("b/locked/**", "locked", Mode.OBSERVE, Equal.STRICT),
+            KeyRule.compile("b/{x}/**", "x/{x}"),
         ],
         mode=Mode.ENFORCE,
         equal=Equal.ACCEPT,
@@ -94,7 +94,7 @@ def test_a_named_resource_can_only_be_the_right_one() -> None:
 
 
 def test_a_key_too_long_for_a_resource_is_refused_clearly() -> None:
-    resources = Resources([Rule.compile("b/{id}/**", "job/{id}")])
+    resources = Resources([KeyRule.compile("b/{id}/**", "job/{id}")])
     assert resources.target("b", "7/" + "k" * 1000).resource == "job/7"
     for key in ("k" * 510, "é" * 100):
         with pytest.raises(ResourceMalformed, match="too long to be a resource"):
@@ -126,9 +126,11 @@ RULES = st.lists(
 
 
 @given(RULES, KEYS, KEYS, st.integers(0, 12))
-def test_what_is_below_a_prefix(rules: list[tuple[str, str | None]], key: str, begun: str, length: int) -> None:
+def test_patterns_cover_the_resources_below_a_prefix(
+    rules: list[tuple[str, str | None]], key: str, begun: str, length: int
+) -> None:
     """The resource of each key below a prefix is covered by one of the patterns."""
-    resources = Resources([Rule.compile(*rule) for rule in rules])
+    resources = Resources([KeyRule.compile(*rule) for rule in rules])
     for prefix in (key[:length], begun):
         for whole in (prefix + key, prefix):
             if whole:
@@ -150,6 +152,6 @@ def test_what_is_below_a_prefix(rules: list[tuple[str, str | None]], key: str, b
         ("jobs2/", ["s3/bkt/jobs2/**"]),
     ],
 )
-def test_below_a_prefix_there_is_no_more_than_needs_be(prefix: str, patterns: list[str]) -> None:
-    resources = Resources([Rule.compile("bkt/jobs/{id}/**", "job/{id}")])
+def test_the_patterns_below_a_prefix_are_minimal(prefix: str, patterns: list[str]) -> None:
+    resources = Resources([KeyRule.compile("bkt/jobs/{id}/**", "job/{id}")])
     assert list(resources.below("bkt", prefix)) == patterns

@@ -1,0 +1,268 @@
+"""One request to the object plane and its answer: a verified S3 request, and the writer of its response."""
+
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from starlette.types import Scope, Send
+
+from gateway.auth.principal import Principal
+from gateway.auth.sigv4 import VerifiedSignature
+from gateway.errors import GatewayError, StoreError, for_callers
+from gateway.fencing.record import Attempt, Captured
+from gateway.fencing.rules import Fence
+from gateway.http.body import Body, ClientGone
+from gateway.http.head import Head
+from gateway.objects.body.intake import VerifiedBody, WriteBody, media_type_of
+from gateway.objects.protocol.effects import Deleted
+from gateway.objects.s3 import forwarded_headers, xml
+from gateway.objects.s3.answers import Applied, RawHeaders
+from gateway.objects.s3.documents import MAX_DOCUMENT
+from gateway.objects.s3.operations import Operation
+from gateway.objects.s3.request import S3Request
+from gateway.objects.store.client import StoreResponse
+from gateway.record.capture import NOTHING, Capture
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"date",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"server",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"x-amz-id-2",
+        b"x-amz-request-id",
+    }
+)
+_BODY_HEADERS = frozenset({b"content-length", b"content-type"})
+# With the bucket in the path, an object has the origin of the page at /ui/, where people are logged in. The sandbox
+# keeps scripts in objects from running there.
+_SANDBOX = (b"content-security-policy", b"sandbox")
+_DELETE_HEADERS = frozenset({b"x-amz-delete-marker", b"x-amz-version-id"})
+# The gateway returns the fence's marks in the metadata under the names of the request headers. A client that copies the
+# metadata of an object then does not present an old token with it.
+_RENAMED = {
+    forwarded_headers.TOKEN.encode(): b"fencing-token",
+    forwarded_headers.RESOURCE.encode(): b"fencing-resource",
+}
+
+
+class ResponseWriter:
+    """Writes the response to one request: the store's answer without the gateway's own marks, or an error as XML."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        head = Head.of(scope)
+        self._method, self._path = head.method, head.raw_path.decode("latin-1")
+        self._state = scope["state"]
+        self._request_id: str = self._state["request_id"]
+        # ASGI does not report that the client has hung up. Without this the gateway would read on from the store.
+        self._client_gone: Callable[[], bool] = self._state.get("gone", lambda: False)
+        self._send = send
+        self._started = False
+
+    async def error(self, error: GatewayError) -> None:
+        """Send the error as S3 does. Raise it instead where the response has begun: that breaks the response off."""
+        error = for_callers(error)
+        self._state["code"] = error.code
+        if self._started:
+            raise error
+        status, headers, body = xml.answer(error, method=self._method, path=self._path, request_id=self._request_id)
+        await self._whole(status, headers, body)
+
+    async def stored(
+        self, applied: Applied, resource: str, fence: Fence | None, document: bytes = b"", status: int = 200
+    ) -> None:
+        """Acknowledge a write. ``document``: what S3 says of it in XML, instead of in headers."""
+        kept = [pair for pair in _client_headers(applied.headers) if pair[0] not in _BODY_HEADERS]
+        if document:
+            kept = [pair for pair in kept if pair[0] != b"etag"] + [(b"content-type", b"application/xml")]
+        elif applied.etag is not None and not any(name == b"etag" for name, _ in kept):
+            kept.append((b"etag", f'"{applied.etag}"'.encode("latin-1")))
+        await self._whole(status, [*kept, *_fencing(resource, fence)], document)
+
+    async def deleted(self, deleted: Deleted, resource: str) -> None:
+        """Acknowledge a delete that has taken effect, or found nothing."""
+        await self._whole(204, [*headers_left_by(deleted), *_fencing(resource, deleted.fence)], b"")
+
+    async def passed(self, status: int, headers: RawHeaders, body: bytes, resource: str | None = None) -> None:
+        """Pass the store's answer on under the id of this request, also where an error document names the id."""
+        fencing = [] if resource is None else _fencing(resource, None)
+        kept = [pair for pair in _client_headers(headers) if pair[0] != b"content-length"]
+        theirs = next((value for name, value in headers if name.lower() == b"x-amz-request-id"), b"")
+        if status >= 400 and theirs:
+            body = body.replace(theirs, self._request_id.encode())
+        await self._whole(status, [*kept, *fencing], body)
+
+    async def document(self, body: bytes, status: int = 200) -> None:
+        """Send a document of the gateway's own."""
+        await self._whole(status, [(b"content-type", b"application/xml")], body)
+
+    async def redirected(self, address: str, resource: str, fence: Fence | None) -> None:
+        """Send See Other, for the browser of a form upload that has taken effect. ``address`` is ASCII."""
+        await self._whole(303, [(b"location", address.encode("ascii")), *_fencing(resource, fence)], b"")
+
+    async def stream(self, request: S3Request, response: StoreResponse, *, hosted: bool = False) -> None:
+        """Pass the store's answer to a read on as it arrives. A tombstone is absence. Raises ``ClientGone``.
+
+        ``hosted``: the bucket stands in the host, so that browsers take it for another origin.
+        """
+        async with response:
+            if request.operation in (Operation.GET_OBJECT, Operation.HEAD_OBJECT) and is_tombstone(response):
+                await self._absent(response, of_version=request.parameter("versionId") is not None)
+                return
+            if response.status >= 400 and self._method != "HEAD":
+                await self.passed(response.status, response.headers, await response.read())
+                return
+            kept = _client_headers(response.headers)
+            sandboxed = request.operation is Operation.GET_OBJECT and not hosted and not _is_pdf(response)
+            await self._start(response.status, [*kept, _SANDBOX] if sandboxed else kept)
+            if self._method != "HEAD":
+                await self._stream_body(response)
+            await self._send({"type": "http.response.body", "body": b""})
+
+    async def _stream_body(self, response: StoreResponse) -> None:
+        async with aclosing(response.chunks()) as chunks:
+            async for chunk in chunks:
+                if self._client_gone():
+                    raise ClientGone
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def _absent(self, response: StoreResponse, *, of_version: bool) -> None:
+        """Send what S3 says of a deleted key. In a bucket with versions a tombstone is a delete marker with an id."""
+        error, marks = StoreError("NoSuchKey", 404, "The specified key does not exist."), []
+        version_id = response.header("x-amz-version-id")
+        if version_id is not None:
+            marks = [(b"x-amz-delete-marker", b"true"), (b"x-amz-version-id", version_id.encode("latin-1"))]
+            if of_version:
+                error = StoreError("MethodNotAllowed", 405, "This version is a delete marker: it can only be deleted.")
+                marks.append((b"allow", b"DELETE"))
+        status, headers, body = xml.answer(error, method=self._method, path=self._path, request_id=self._request_id)
+        await self._whole(status, [*headers, *marks], body)
+
+    async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        if status != 204 and self._method != "HEAD" and not any(name == b"content-length" for name, _ in headers):
+            headers = [*headers, (b"content-length", str(len(body)).encode())]
+        await self._start(status, headers)
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        named = {name for name, _ in headers}
+        own = [] if b"x-amz-request-id" in named else [(b"x-amz-request-id", self._request_id.encode())]
+        self._started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *own]})
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request whose sender is proven and whose head is parsed, with its body and the writer of its response.
+
+    ``max_body`` is in bytes, decoded. ``hosted``: the bucket stands in the host, not in the path. ``capture``: how much
+    of the body the record keeps, should the gateway refuse the request.
+    """
+
+    scope: Scope
+    head: Head
+    body: Body
+    response: ResponseWriter
+    request: S3Request
+    signature: VerifiedSignature
+    max_body: int
+    hosted: bool = False
+    capture: Capture = NOTHING
+
+    @property
+    def principal(self) -> Principal:
+        return self.signature.principal
+
+    @property
+    def awaits_continue(self) -> bool:
+        """Whether the client holds its body back until the gateway asks for it."""
+        return any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.head.headers)
+
+    @property
+    def address(self) -> str:
+        """The URL of the object, as its client would ask for it."""
+        host = next((value.decode("latin-1") for name, value in self.head.headers if name == b"host"), "")
+        path = f"/{self.request.raw_key}" if self.hosted else self.request.raw_path
+        return f"{self.scope.get('scheme', 'http')}://{host}{path}"
+
+    def incoming(self, max_size: int | None = None) -> WriteBody:
+        """Return the body, not asked for yet. Raises ``BodyTooLarge``, or ``StoreError`` for a contradictory head."""
+        size = self.max_body if max_size is None else min(max_size, self.max_body)
+        headers = [*self.head.headers, *((name.encode(), value.encode()) for name, value in self.request.hoisted)]
+        return WriteBody(self.body, headers, self.signature, size, self.capture)
+
+    async def document(self) -> VerifiedBody:
+        """Return a body that is an S3 document, in memory. Raises what ``WriteBody.whole`` raises."""
+        incoming = self.incoming(MAX_DOCUMENT)
+        await self.body.reserve(incoming.length)
+        return await incoming.whole()
+
+    async def capture_start(self) -> Captured | None:
+        """Return what the record keeps of a body that the gateway has not asked for, and is not going to."""
+        if not self.capture.most:
+            return None
+        if self.awaits_continue:
+            return Captured(media_type_of(self.head.headers), left_out="the client was not asked for it")
+        try:
+            incoming = self.incoming()
+        except GatewayError:
+            return None  # the head contradicts itself
+        return await incoming.capture_start()
+
+    def attempt(self) -> Attempt:
+        """Return how the request goes on record."""
+        path, query = self.head.raw_path.decode("latin-1"), self.head.query_string.decode("latin-1")
+        state = self.scope["state"]
+        return Attempt(
+            token=self.request.fencing.token,
+            holder=self.request.fencing.holder,
+            caller=self.principal.name,
+            method=self.head.method,
+            target="?".join(filter(None, (path, query))),
+            client=state["client"],
+            request_id=state["request_id"],
+            plane="objects",
+        )
+
+
+def headers_left_by(deleted: Deleted) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a delete in a bucket with versions. A tombstone passes for a delete marker."""
+    headers = deleted.applied.headers if deleted.applied else ()
+    kept = [pair for pair in _client_headers(headers) if pair[0] in _DELETE_HEADERS]
+    if [name for name, _ in kept] == [b"x-amz-version-id"]:
+        kept.append((b"x-amz-delete-marker", b"true"))
+    return kept
+
+
+def is_tombstone(response: StoreResponse) -> bool:
+    """Return whether an answer is about a tombstone, the object that stands for a deleted one."""
+    return response.header(forwarded_headers.TOMBSTONE) == "true"
+
+
+def _client_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
+    """Return the store's headers without the gateway's own marks, and without those of the hop."""
+    kept = []
+    for raw_name, value in headers:
+        name = raw_name.lower()
+        if name in _HOP_BY_HOP or (name not in _RENAMED and forwarded_headers.is_own(name.decode("latin-1"))):
+            continue
+        kept.append((_RENAMED.get(name, name), value))
+    return kept
+
+
+def _fencing(resource: str, fence: Fence | None) -> list[tuple[bytes, bytes]]:
+    token = [] if fence is None else [(b"fencing-token", str(fence.token).encode())]
+    return [*token, (b"fencing-resource", resource.encode())]
+
+
+def _is_pdf(response: StoreResponse) -> bool:
+    """Return whether the browser's own viewer shows it, which belongs to no origin and refuses to work in a sandbox.
+
+    The comparison is literal: of ``application/pdf;,text/html`` a browser takes the end.
+    """
+    return (response.header("content-type") or "").lower() == "application/pdf"
