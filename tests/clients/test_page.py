@@ -14,6 +14,8 @@ from tests.clients.commands import ROOT, Ended, Shell, javascript, program
 from tests.clients.forks import Forks, forks
 from tests.clients.gateway import CONFIGURATION, Lock
 
+pytestmark = pytest.mark.thorough
+
 PAGE = ROOT / "docs/clients.md"
 SNIPPETS = {
     name: (language, code)

@@ -25,6 +25,7 @@ IN_DOUBT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize("stop", cases(AMENDMENTS))
 def test_a_takeover_waits_for_the_end_of_the_signature(stage: Stage, stop: Stop, how: str) -> None:

@@ -96,6 +96,7 @@ async def test_tables_alone_need_no_store(dsn: str) -> None:
 
 
 class TestConfiguration:
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("sections", "name", "words"),
         [
@@ -320,6 +321,7 @@ class TestObjectStore:
             in found(await examine(config(dsn, endpoint, objects=[RULE])), "bucket reports").detail
         )
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("seconds", "status"), [(0, Status.OK), (90, Status.WARNING), (-90, Status.WARNING), (400, Status.PROBLEM)]
     )

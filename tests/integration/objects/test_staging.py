@@ -198,6 +198,7 @@ async def test_a_body_that_is_not_what_it_says(front: Front, data: bytes, code: 
     await assert_nothing_left(front)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sent", [0, 1000, 7 * MEBIBYTE, 12 * MEBIBYTE, len(BODY) - 1])
 async def test_a_client_that_hangs_up(front: Front, sent: int) -> None:
     whole = plain(BODY)
@@ -256,6 +257,7 @@ async def test_a_store_that_does_not_open_an_upload(front: Front) -> None:
     assert front.notes.told == []
 
 
+@pytest.mark.thorough
 async def test_a_store_that_takes_nothing_holds_the_client_up(front: Front) -> None:
     """What has come from the client and is not in the store yet stays small."""
     held = front.double.hold(operation="CreateMultipartUpload")
@@ -334,6 +336,7 @@ async def test_a_checksum_in_the_head_of_a_part_goes_along(front: Front) -> None
     assert getattr(await front.outcome(), "code", None) == "BadDigest"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delay", [0.0, 0.6, 60.0])
 async def test_an_upload_is_abandoned_once_the_store_does_not_list_it(front: Front, delay: float) -> None:
     """Among many others of keys that begin alike: the listing has several pages."""

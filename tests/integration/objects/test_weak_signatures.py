@@ -77,6 +77,7 @@ async def test_the_intent_says_how_long_it_is_good(weak: Stage, strong: Stage, k
         assert (asked.lifetime or 15 * 60) < seconds
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("body", [b"before", None])
 async def test_what_is_put_in_the_way_of_a_late_write_is_short_as_well(
     weak: Stage, key: str, body: bytes | None
@@ -100,6 +101,7 @@ async def test_what_is_put_in_the_way_of_a_late_write_is_short_as_well(
     assert await outcome(connect(weak.origin, "33").put_object, Key=key, Body=b"x") == (412, "StaleFencingToken")
 
 
+@pytest.mark.thorough
 async def test_a_late_one_is_waited_for_by_the_clock_of_the_store(postgres_server: EmbeddedPostgres, key: str) -> None:
     double = RecordingDouble()
     double.behave(ignored_conditions=WEAK["complete"])

@@ -131,6 +131,7 @@ class TestHostileNames:
             _check_harmless(result.stdout)
             assert len(result.stdout.splitlines()) in (len(HOSTILE), len(HOSTILE) + 1)
 
+    @pytest.mark.thorough
     async def test_nor_on_a_terminal(self, stage: Watched) -> None:
         for name in HOSTILE:
             await refused(stage.database, name, resource="r" * 512)

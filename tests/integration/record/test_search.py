@@ -86,6 +86,7 @@ def examples(strategy: st.SearchStrategy[Filters], count: int) -> list[Filters]:
 
 
 class TestPages:
+    @pytest.mark.thorough
     async def test_whatever_is_asked_for_is_what_the_rules_admit(self, year: tuple[Database, list[Entry]]) -> None:
         database, entries = year
         asked = examples(filters(entries), 150)

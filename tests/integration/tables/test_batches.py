@@ -163,6 +163,7 @@ async def test_a_locked_row_does_not_hold_up_the_others(write: Send, held: Datab
     await locker.close()
 
 
+@pytest.mark.thorough
 class TestLockTimeout:
     @pytest.fixture
     async def database(self, dsn: str) -> AsyncIterator[Database]:

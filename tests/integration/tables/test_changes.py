@@ -265,6 +265,7 @@ async def test_nothing_is_written_with_what_was_known(write: Send, tables: Datab
         assert await dump(tables) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", [one for one in CHANGES if one.locks], ids=lambda change: change.name)
 @pytest.mark.usefixtures("blind")
 async def test_nothing_is_written_with_what_was_known_when_the_write_was_sent(

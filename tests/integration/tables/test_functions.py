@@ -141,6 +141,7 @@ async def test_forms_of_results(client: httpx.AsyncClient) -> None:
     assert answer.json() == "Asia/Tokyo"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "target", "status", "code"),
     [

@@ -243,6 +243,7 @@ class TestFailures:
         await post(client)
         answered(await post(client, token=None), 428, "token-required")
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "key",
         [

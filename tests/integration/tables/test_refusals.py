@@ -275,6 +275,7 @@ async def _patched(client: httpx.AsyncClient, name: str) -> httpx.Response:
     return await send(client, "PATCH", f"/{name}?id=eq.1&v=gte.0", {"v": 1}, token=5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("known", ["known before", "not known before"])
 @pytest.mark.parametrize("way", FAR)
 async def test_a_write_that_may_reach_a_foreign_table_is_refused(

@@ -294,6 +294,7 @@ class TestKeys:
         again = await send(api, patch(1, token="6", holder="bob"), **{"Idempotency-Key": '"k"'})
         assert (again.content, again.headers["idempotency-replayed"]) == (first.content, "true")
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "writes",
         [

@@ -131,6 +131,7 @@ class TestExpressions:
         for where, expression in EXPRESSIONS:
             assert expression.count(pair[0]) == expression.count(pair[1]), where
 
+    @pytest.mark.installed
     @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
     def test_prometheus_understands_them(self, tmp_path: Path) -> None:
         own = [(where, one) for where, one in shown() if not one.startswith("label_values(")]

@@ -107,6 +107,7 @@ async def test_writes_that_come_together_are_a_batch(stage: Stage) -> None:
     assert grown("gateway_batch_size_count") < 16
 
 
+@pytest.mark.thorough
 async def test_entries_of_the_record_are_counted_by_their_kind(stage: Stage) -> None:
     kinds = ("rejection", "raised", "barrier", "lease-granted", "lease-expired")
 
@@ -194,6 +195,7 @@ async def test_a_pool_that_is_used_up_is_seen(stage: Stage) -> None:
 
 
 class TestHostileRequests:
+    @pytest.mark.thorough
     async def test_no_series_is_added(self, stage: Stage, moved: Samples) -> None:
         """Each kind once for the series of its own, then with many names. Thousands are in tests/unit/observe."""
 

@@ -237,6 +237,7 @@ async def test_what_became_of_a_put(store: Store, said: bytes, expected: WriteAn
     assert len(store.received) == 1
 
 
+@pytest.mark.thorough
 async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
     store.answers = [HANG]
     async with upstream(store, timeout=1) as up:
