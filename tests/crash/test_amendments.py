@@ -65,6 +65,7 @@ def test_a_late_request_is_refused_by_the_store(stage: Stage, how: str | None) -
             Promises(story).check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stop", "kill", None])
 def test_a_request_that_comes_in_time_takes_effect_before(stage: Stage, how: str | None) -> None:
     with stage.story() as story:

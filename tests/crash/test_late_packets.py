@@ -109,6 +109,7 @@ def test_a_settlement_is_late(stage: Stage, kind: Kind, match: dict[str, Any], h
     play(stage, kind, how, by_restoring, at="before", match=match)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "match"), parameters([*LATE, *LATE_ON_ANOTHER_WAY]))
 def test_the_answer_is_lost(stage: Stage, kind: Kind, match: dict[str, Any]) -> None:
     """It took effect and the connection broke. The writer finds its own write, or says that it does not know."""

@@ -125,6 +125,7 @@ async def test_heads_of_any_size(
     assert bool(asked) is (status == 200)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "pieces",
     [[b""], [b"GET / HT"], [b"GET / HTTP/1.1\r\n", *[b"x: y\r\n"] * 30], [b"\r\n"] * 30],
@@ -235,6 +236,7 @@ async def test_a_connection_in_use_is_not_timed(port: int) -> None:
     writer.close()
 
 
+@pytest.mark.thorough
 async def test_requests_behind_one_another(port: int) -> None:
     answer = await exchange(
         port, b"GET /slow HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\nGE", b"T /x HTTP/1.1\r\n", pause=0.1

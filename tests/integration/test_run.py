@@ -212,6 +212,7 @@ def test_the_credentials_read_what_was_asked_for(
     assert json.loads(base64.urlsafe_b64decode(claims + "==")).get("read") == read
 
 
+@pytest.mark.thorough
 def test_without_s3_keys_of_ones_own_there_are_no_credentials_and_that_is_said_once(
     gateway: Gateway, lock: str, tmp_path: Path
 ) -> None:
@@ -240,6 +241,7 @@ def test_standard_input_and_output_are_the_commands(gateway: Gateway, lock: str)
     assert (ended.returncode, ended.stdout == content, ended.stderr) == (0, True, b"")
 
 
+@pytest.mark.thorough
 def test_the_lock_may_be_elsewhere(gateway: Gateway, lock: str) -> None:
     """A lock service without epochs, in a database of its own; its library reads the address."""
     from gateway.client.postgres import PostgresSource  # noqa: PLC0415 - an extra
@@ -370,6 +372,7 @@ def test_signals_are_passed_on(gateway: Gateway, lock: str) -> None:
         assert job.end() == (9, "", "")
 
 
+@pytest.mark.thorough
 def test_what_was_ignored_stays_ignored(gateway: Gateway, lock: str) -> None:
     """``nohup gateway run`` outlives its terminal, and so does the command."""
     script = READY + "time.sleep(0.5); print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"

@@ -19,7 +19,7 @@ Sources = Callable[..., Source]
 
 def pytest_itemcollected(item: pytest.Function) -> None:
     """Mark the tests that need a lock service on this machine."""
-    if not {"server", "own"}.isdisjoint(item.fixturenames):
+    if not {"server", "servers", "own"}.isdisjoint(item.fixturenames):
         item.add_marker(pytest.mark.installed)
 
 

@@ -241,6 +241,7 @@ class TestVerify:
             assert "30 entries, positions 1 to 30." in result.stdout
             assert result.stdout.splitlines()[-1] == f"--head 30:{head['hash']}"
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("change", "said"),
         [

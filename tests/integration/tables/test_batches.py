@@ -71,6 +71,7 @@ async def test_a_lone_write_goes_at_once_by_itself(write: Send, held: Database, 
     assert trips.sizes == []
 
 
+@pytest.mark.thorough
 async def test_each_gets_its_own_rows_back(write: Send, held: Database, trips: Trips) -> None:
     answers = await asyncio.gather(
         *(
@@ -252,6 +253,7 @@ async def test_large_writes_go_by_themselves(write: Send, held: Database, trips:
     assert trips.sizes == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 async def test_random_histories_end_alike_with_and_without_batches(
     write: Send, held: Database, monkeypatch: pytest.MonkeyPatch, seed: int

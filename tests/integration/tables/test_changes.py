@@ -282,6 +282,7 @@ async def test_nothing_is_written_with_what_was_known_when_the_write_was_sent(
     assert [found["value"] for found in await tables.fetch("SELECT value FROM fencing.fence")] == [5]
 
 
+@pytest.mark.thorough
 @every_change
 async def test_a_change_is_found_out_by_the_write_itself(write: Send, tables: Database, change: Change) -> None:
     await first(change, write)

@@ -64,6 +64,7 @@ async def tables(tables: Database) -> Database:
     return tables
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("target", "expected"),
     [

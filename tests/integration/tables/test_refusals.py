@@ -62,6 +62,7 @@ class TestNothingIsWritten:
     async def test_a_missing_token_comes_before_everything_else(self, write: Send, method: str) -> None:
         answered(await write(method, "/nowhere?huh", None), 428, "token-required")
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "resource", ["", "a b", "a%2fb", "a%41", "x" * (MAX_BYTES + 1), "a,b", "caf\xe9", "%", "a?b"]
     )

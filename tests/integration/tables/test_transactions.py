@@ -235,6 +235,7 @@ class TestTokens:
         (notes,) = [{note for (note,) in await rows(tables, "SELECT note FROM accounts")}]
         assert len(notes) == 1, "the last transaction has written all three rows"
 
+    @pytest.mark.thorough
     async def test_who_met_a_deadlock_goes_alone(
         self, api: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
     ) -> None:
@@ -422,6 +423,7 @@ BAD_DOCUMENTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 class TestBadDocuments:
     async def test_whole(self, api: httpx.AsyncClient, tables: Database) -> None:
         headers = {"Fencing-Token": "5", "Content-Type": "application/json"}

@@ -160,6 +160,7 @@ async def test_who_waits_for_a_lock_is_seen(stage: Stage) -> None:
         assert (await waiting).status_code == 201
 
 
+@pytest.mark.thorough
 async def test_a_write_under_way_is_a_pending_intent_and_a_lost_one_an_unknown_outcome(stage: Stage) -> None:
     key = "reports/lost"
     stage.double.cut("before", operation="PutObject", key=key)
