@@ -13,7 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Three workers for two cores, because tests wait about as much as they compute. A worker that has nothing left takes
 # tests from another one, so files stay together for the most part, and no long file is waited for.
-PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=worksteal --ignore=tests/stores --ignore=tests/conformance
+PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=worksteal --ignore=tests/stores \
+	--ignore=tests/conformance/test_conformance.py
 
 .PHONY: help setup demo test test-all thorough installed clients stores nightly conformance soak check audit format \
 	bench lock clean
