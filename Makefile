@@ -4,16 +4,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 JAVASCRIPT := tests/clients/javascript
+MINUTES ?= 20
 # Settings of the caller's shell must not reach into .venv.
 unexport PYTHONPATH
 unexport PYTHONHOME
 # Or each of the processes that are started compiles all of the gateway anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo story test clients stores conformance check audit format bench lock clean
+# Three workers share two cores, because tests wait about as much as they compute. An idle worker takes tests from another
+# one. So files stay together for the most part, and no long file delays the end.
+PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=worksteal --ignore=tests/stores \
+	--ignore=tests/conformance/test_conformance.py
+
+.PHONY: help setup demo test test-all thorough installed clients stores nightly conformance soak check audit format \
+	bench lock clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: $(STAMP)  ## make .venv with the gateway command in it
 
@@ -27,11 +34,25 @@ $(STAMP): pyproject.toml requirements/demo.txt requirements/dev.txt
 demo: setup  ## run the gateway with an embedded Postgres and S3, and play the paused-writer story
 	$(BIN)/gateway demo --story
 
-test: setup  ## run every test that needs nothing but Python, on two cores
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/stores --ignore=tests/conformance
+test: setup  ## show each promise once: at most 5 minutes on two cores
+	$(PYTEST) -m "not thorough and not installed"
+
+test-all: setup  ## run every test that needs only Python: at most 15 minutes on two cores
+	$(PYTEST) -m "not installed"
+
+thorough: setup  ## run only what test-all adds to test
+	$(PYTEST) -m "thorough and not installed"
+
+installed: setup  ## run the tests that need a browser, lock services, rclone or Node; skip those that are missing
+	$(PYTEST) -m installed
 
 stores: setup  ## find out what real stores do, those that are installed (docs/stores.md)
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup tests/stores
+
+nightly: conformance soak  ## run the suites that take too long for every change
+
+soak: setup  ## let writers, gateways, store and database fail at random for MINUTES
+	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES)
 
 conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS

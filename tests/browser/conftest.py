@@ -37,6 +37,12 @@ expect.set_options(timeout=PATIENCE * 1000)
 PLAYWRIGHT = ThreadPoolExecutor(max_workers=1, thread_name_prefix="playwright")
 
 
+def pytest_itemcollected(item: pytest.Function) -> None:
+    """Mark the tests that need Chromium."""
+    if "browser" in item.fixturenames:
+        item.add_marker(pytest.mark.installed)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run the test in Playwright's thread, where it uses a browser."""

@@ -15,6 +15,8 @@ from tests.clients.commands import Ended, Shell, environment
 from tests.clients.forks import Forks, forks
 from tests.clients.gateway import ACCESS_KEY, API_KEY, BUCKET, SECRET_KEY, TOKEN, Lock, Login, send
 
+pytestmark = pytest.mark.thorough
+
 AWS = str(Path(sys.executable).with_name("aws"))
 LONG_AGO = 3600  # seconds since 1970
 

@@ -52,6 +52,7 @@ def test_objects(s3: S3Client, lock: Lock) -> None:
     assert lock.objects() == {}
 
 
+@pytest.mark.thorough
 def test_the_transfer_manager(s3: S3Client, lock: Lock, large: Path, tmp_path: Path) -> None:
     s3.upload_file(str(large), BUCKET, lock.key("up"), Config=IN_PARTS, ExtraArgs={"Metadata": {"colour": "red"}})
     assert lock.body("up") == large.read_bytes()
@@ -84,6 +85,7 @@ def test_conditional_writes(s3: S3Client, lock: Lock) -> None:
     assert lock.rejections() == [], "a condition that fails is no stale token"
 
 
+@pytest.mark.thorough
 def test_the_resource_api(resource: S3ServiceResource, lock: Lock) -> None:
     bucket = resource.Bucket(BUCKET)
     bucket.put_object(Key=lock.key("a"), Body=b"hello")
@@ -146,6 +148,7 @@ def test_a_form(s3: S3Client, lock: Lock) -> None:
         assert send("POST", url, data=fields, files={"file": b"zombie"}).status_code == 412
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
 def test_retries_after_a_lost_answer(lock: Lock, login: Login, large: Path, method: str) -> None:
     """boto3 sends again what it has heard nothing of; the holder's own second try is no stale write."""

@@ -9,6 +9,8 @@ from tests.clients.commands import Shell
 from tests.clients.gateway import Lock, Login, send
 from tests.clients.node import Objects, objects
 
+pytestmark = pytest.mark.installed
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:

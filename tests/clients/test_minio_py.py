@@ -13,6 +13,8 @@ from minio.error import S3Error
 
 from tests.clients.gateway import BUCKET, REGION, Lock, Login, send
 
+pytestmark = pytest.mark.thorough
+
 PART = 5 * 1024**2
 
 

@@ -5,6 +5,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from gateway.demo import demonstration as demo
 from tests.clients.commands import ROOT, Ended, Shell, javascript, program
 from tests.clients.forks import Forks, forks
 from tests.clients.gateway import CONFIGURATION, Lock
+
+pytestmark = pytest.mark.thorough
 
 PAGE = ROOT / "docs/clients.md"
 SNIPPETS = {
@@ -77,7 +80,14 @@ def in_node(_: Forks, shell: Shell, code: str) -> Ended:
 LANGUAGES: dict[str, Callable[[Forks, Shell, str], Ended]] = {"sh": in_shell, "python": in_python, "js": in_node}
 
 
-@pytest.mark.parametrize("name", SNIPPETS)
+def snippets() -> Iterator[Any]:
+    """The names of all snippets. Those of rclone and of Node need a program that may be missing."""
+    for name, (language, _) in SNIPPETS.items():
+        installed = name == "rclone" or language == "js"
+        yield pytest.param(name, marks=[pytest.mark.installed] if installed else [])
+
+
+@pytest.mark.parametrize("name", list(snippets()))
 def test_a_snippet(name: str, lock: Lock, shell: Shell, pythons: Forks) -> None:
     if name == "rclone":
         program("rclone", "run `make clients`, or apt-get install rclone")

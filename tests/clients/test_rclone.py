@@ -9,6 +9,8 @@ import pytest
 from tests.clients.commands import Ended, Shell, environment, program
 from tests.clients.gateway import BUCKET, REGION, Lock, Login
 
+pytestmark = pytest.mark.installed
+
 # It tries whole commands again, three times, unless told otherwise; a refusal is final.
 ONCE = ("--retries", "1")
 

@@ -10,6 +10,8 @@ from aiobotocore.session import AioSession
 
 from tests.clients.gateway import BUCKET, REGION, Lock, Login
 
+pytestmark = pytest.mark.thorough
+
 
 @cache
 def _session() -> AioSession:

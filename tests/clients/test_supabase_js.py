@@ -10,6 +10,8 @@ from tests.clients.gateway import NEWER, Lock
 from tests.clients.node import Tables, tables
 from tests.clients.unavailable import unavailable
 
+pytestmark = pytest.mark.installed
+
 KINDS = ("postgrest-js", "supabase-js")
 
 

@@ -16,6 +16,8 @@ from tests.clients.commands import Shell, environment, program
 from tests.clients.gateway import BUCKET, REGION, Gateway, Lock, Login
 from tests.clients.node import objects
 
+pytestmark = pytest.mark.thorough
+
 
 def shell(lock: Lock, login: Login, home: Path, trust: str) -> Shell:
     """``trust``: the variable by which a program learns whom to trust."""
@@ -86,7 +88,8 @@ def by_javascript(lock: Lock, login: Login, file: Path) -> str:
     return " ".join([*done.refused, done.error]).strip()
 
 
-CLIENTS: list[Callable[[Lock, Login, Path], str]] = [by_boto3, by_aws, by_s3fs, by_minio, by_rclone, by_javascript]
+INSTALLED = [pytest.param(write, marks=pytest.mark.installed) for write in (by_rclone, by_javascript)]
+CLIENTS = [by_boto3, by_aws, by_s3fs, by_minio, *INSTALLED]
 
 
 @pytest.mark.parametrize("size", ["small", "large"])

@@ -25,6 +25,7 @@ IN_DOUBT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize("stop", cases(AMENDMENTS))
 def test_a_takeover_waits_for_the_end_of_the_signature(stage: Stage, stop: Stop, how: str) -> None:
@@ -64,6 +65,7 @@ def test_a_late_request_is_refused_by_the_store(stage: Stage, how: str | None) -
             Promises(story).check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stop", "kill", None])
 def test_a_request_that_comes_in_time_takes_effect_before(stage: Stage, how: str | None) -> None:
     with stage.story() as story:

@@ -24,6 +24,7 @@ from tests.crash.kinds import (
 )
 from tests.crash.promises import Promises
 from tests.crash.stage import Stage
+from tests.tiers import first
 
 PUT = {"method": "PUT"}
 COMPLETE = {"operation": "CompleteMultipartUpload"}
@@ -72,24 +73,27 @@ def play(stage: Stage, kind: Kind, how: str | None, takeover: Takeover, *, at: s
 
 
 @pytest.mark.parametrize("at", ["arrival", "before"])
-@pytest.mark.parametrize("takeover", TAKEOVERS)
+@pytest.mark.parametrize("takeover", first(TAKEOVERS))
 @pytest.mark.parametrize(("kind", "match"), parameters(LATE))
 def test_its_sender_waits(stage: Stage, kind: Kind, match: dict[str, Any], takeover: Takeover, at: str) -> None:
     play(stage, kind, None, takeover, at=at, match=match)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("at", ["arrival", "before"])
 @pytest.mark.parametrize(("kind", "match"), parameters(LATE_ON_ANOTHER_WAY))
 def test_its_sender_waits_on_another_way(stage: Stage, kind: Kind, match: dict[str, Any], at: str) -> None:
     play(stage, kind, None, by_restoring, at=at, match=match)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize(("kind", "match"), parameters([*LATE, *LATE_ON_ANOTHER_WAY]))
 def test_its_sender_is_down(stage: Stage, kind: Kind, match: dict[str, Any], how: str) -> None:
     play(stage, kind, how, by_restoring, at="before", match=match)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stop", "kill", None])
 @pytest.mark.parametrize(("kind", "match"), parameters([*LATE, *LATE_ON_ANOTHER_WAY]))
 def test_it_took_effect_and_the_answer_is_late(
@@ -98,12 +102,14 @@ def test_it_took_effect_and_the_answer_is_late(
     play(stage, kind, how, by_restoring, at="after", match=match)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stop", "kill", None])
 @pytest.mark.parametrize(("kind", "match"), parameters(LATE_SETTLEMENT))
 def test_a_settlement_is_late(stage: Stage, kind: Kind, match: dict[str, Any], how: str | None) -> None:
     play(stage, kind, how, by_restoring, at="before", match=match)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "match"), parameters([*LATE, *LATE_ON_ANOTHER_WAY]))
 def test_the_answer_is_lost(stage: Stage, kind: Kind, match: dict[str, Any]) -> None:
     """It took effect and the connection broke. The writer finds its own write, or says that it does not know."""
@@ -116,6 +122,7 @@ def test_the_answer_is_lost(stage: Stage, kind: Kind, match: dict[str, Any]) -> 
         Promises(story).check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "match"), parameters([*LATE, *LATE_ON_ANOTHER_WAY]))
 def test_the_request_is_lost(stage: Stage, kind: Kind, match: dict[str, Any]) -> None:
     """It never arrived, which the writer cannot know. Its intent does not hold the new holder up."""

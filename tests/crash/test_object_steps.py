@@ -31,6 +31,7 @@ from tests.crash.kinds import (
 )
 from tests.crash.promises import Promises
 from tests.crash.stage import Stage
+from tests.tiers import first
 
 TAKEOVERS = [by_barrier, by_writing, by_restoring, by_removing]
 
@@ -46,22 +47,29 @@ def play(stage: Stage, stop: Stop, how: str, takeover: Takeover) -> None:
         Promises(story).check()
 
 
-@pytest.mark.parametrize("takeover", TAKEOVERS)
+@pytest.mark.parametrize("takeover", first(TAKEOVERS))
 @pytest.mark.parametrize("stop", cases(OBJECTS))
 def test_paused(stage: Stage, stop: Stop, takeover: Takeover) -> None:
     """The writer goes on only when the new holder is done."""
     play(stage, stop, "stop", takeover)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", cases([*UPLOADS, *OTHERS]))
 def test_paused_on_another_way(stage: Stage, stop: Stop) -> None:
     """The same for all that ends in one of these requests. What differs between takeovers is known from those."""
     play(stage, stop, "stop", by_restoring)
 
 
-@pytest.mark.parametrize("stop", cases([*OBJECTS, *UPLOADS]))
+@pytest.mark.parametrize("stop", cases(OBJECTS))
 def test_killed(stage: Stage, stop: Stop) -> None:
     """What it left behind does not hold the new holder up, nor come to life again."""
+    play(stage, stop, "kill", by_restoring)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stop", cases(UPLOADS))
+def test_killed_during_an_upload(stage: Stage, stop: Stop) -> None:
     play(stage, stop, "kill", by_restoring)
 
 
@@ -78,6 +86,7 @@ def settling() -> Iterator[Any]:
                 yield pytest.param(stop, takeover, id=f"{stop}-{takeover.__name__}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("stop", "takeover"), list(settling()))
 def test_paused_while_settling(stage: Stage, stop: Stop, takeover: Takeover) -> None:
     """34 goes down while it settles what 33 has in flight; 35 takes over; then both come back at once."""

@@ -9,11 +9,12 @@ from tests.crash.kinds import KEYED, Stop, cases
 from tests.crash.promises import Promises
 from tests.crash.stage import Stage
 from tests.crash.story import Story
+from tests.tiers import first
 
 COMMITTED = "tables.commit.after"
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("how", first(["kill", "stop"]))
 @pytest.mark.parametrize("later", [0, 1], ids=["by-the-same-holder", "by-the-next-holder"])
 @pytest.mark.parametrize("stop", cases(KEYED))
 def test_it_is_applied_once(stage: Stage, stop: Stop, later: int, how: str) -> None:

@@ -10,6 +10,7 @@ SEED = 6  # the store is as on AWS
 KEY, JOB = "jobs/1/a", "job/1"
 
 
+@pytest.mark.thorough
 def test_the_promises_hold_whatever_happens() -> None:
     try:
         counted = play(SEED, 8)

@@ -20,6 +20,8 @@ from tests.crash.story import Story
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.thorough
+
 # Everything is in the store, and nothing of it is to be seen.
 STAGED = ["objects.begin.before", "objects.complete.before"]
 

@@ -14,6 +14,7 @@ from tests.crash.deeds import (
 from tests.crash.kinds import TABLES, ZOMBIE, Stop, a_row, an_object, cases, nothing
 from tests.crash.promises import Promises
 from tests.crash.stage import Stage
+from tests.tiers import first
 
 IN_TRANSACTION = ("tables.claim.after", "tables.write.after")
 
@@ -30,7 +31,7 @@ def play(stage: Stage, stop: Stop, how: str, takeover: Takeover) -> None:
             assert zombie.answer.unknown, "the database has ended its transaction"
 
 
-@pytest.mark.parametrize("takeover", [by_barrier, by_row])
+@pytest.mark.parametrize("takeover", first([by_barrier, by_row]))
 @pytest.mark.parametrize("stop", cases(TABLES))
 def test_paused(stage: Stage, stop: Stop, takeover: Takeover) -> None:
     """The new holder waits for a transaction under way, but no longer than the database lets a gateway sleep in it."""

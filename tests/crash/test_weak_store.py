@@ -8,6 +8,8 @@ from tests.crash.kinds import BEFORE, UPLOADS, ZOMBIE, Kind, Stop, an_object, an
 from tests.crash.promises import Promises
 from tests.crash.stage import Stage
 
+pytestmark = pytest.mark.thorough
+
 COMPLETIONS = UPLOADS[:3]
 COMPLETE = {"operation": "CompleteMultipartUpload"}
 ABORT = {"operation": "AbortMultipartUpload"}

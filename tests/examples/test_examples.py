@@ -23,6 +23,8 @@ import pytest
 
 from tests.processes import PATIENCE, free_port, started
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("cron", "compactor", "credentials")
 

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.crash.replication import Change, Commit
 from tests.fuzz.deeds import Deed, Effect
 from tests.fuzz.driver import run
@@ -14,6 +16,7 @@ SECRET = "a-secret-key"
 MARK = 12_345_678
 
 
+@pytest.mark.thorough
 def test_the_gateway_holds_whatever_is_sent() -> None:
     with staged() as stage:
         result = run(stage, SEED, lambda: False, only=range(CONVERSATIONS))

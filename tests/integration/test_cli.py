@@ -233,6 +233,7 @@ def test_migrating_what_cannot_be_reached_is_one_line(dsn: str, said: str) -> No
     assert answer.stderr.startswith(f"gateway: {said}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serving_over_tls_until_a_signal(tmp_path: Path, dsn: str, number: signal.Signals) -> None:
     authority = trustme.CA()
@@ -252,6 +253,7 @@ def test_serving_over_tls_until_a_signal(tmp_path: Path, dsn: str, number: signa
         assert gateway.said() == f"gateway: listening on https://{address}\n"
 
 
+@pytest.mark.thorough
 def test_without_postgres_it_starts_answers_503_and_recovers_by_itself(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="pg") as name:
         data = Path(name) / "data"

@@ -100,6 +100,7 @@ def head(size: int, path: bytes = b"/") -> bytes:
     return b"GET %s HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx: %s\r\n\r\n" % (path, b"a" * size)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [10_000, 10_000_000])
 @pytest.mark.parametrize(
     ("request_head", "status"),
@@ -124,6 +125,7 @@ async def test_heads_of_any_size(
     assert bool(asked) is (status == 200)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "pieces",
     [[b""], [b"GET / HT"], [b"GET / HTTP/1.1\r\n", *[b"x: y\r\n"] * 30], [b"\r\n"] * 30],
@@ -135,12 +137,14 @@ async def test_a_head_has_to_come(port: int, pieces: list[bytes]) -> None:
     assert not asked
 
 
+@pytest.mark.thorough
 async def test_an_answer_may_take_its_time(port: int) -> None:
     answer = await exchange(port, head(10, b"/slow"))
     assert answer.startswith(OK)
     assert answer.endswith(b"short")
 
 
+@pytest.mark.thorough
 async def test_a_body_may_take_its_time(port: int) -> None:
     start = b"PUT /body HTTP/1.1\r\nconnection: close\r\ncontent-length: 100\r\n\r\n"
     answer = await exchange(port, start, *[b"x" * 5] * 20, pause=0.05)
@@ -222,6 +226,7 @@ async def test_trailers_are_dropped(port: int) -> None:
     assert headers_seen[0] == ((b"host", b"a"), (b"transfer-encoding", b"chunked"))
 
 
+@pytest.mark.thorough
 async def test_a_connection_in_use_is_not_timed(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for _ in range(3):
@@ -231,6 +236,7 @@ async def test_a_connection_in_use_is_not_timed(port: int) -> None:
     writer.close()
 
 
+@pytest.mark.thorough
 async def test_requests_behind_one_another(port: int) -> None:
     answer = await exchange(
         port, b"GET /slow HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\nGE", b"T /x HTTP/1.1\r\n", pause=0.1
@@ -239,6 +245,7 @@ async def test_requests_behind_one_another(port: int) -> None:
     assert answer.endswith((b"short<still open>", b"connection: close\r\n\r\n"))
 
 
+@pytest.mark.thorough
 async def test_an_answer_that_nobody_reads(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(head(10, b"/large"))
@@ -247,6 +254,7 @@ async def test_an_answer_that_nobody_reads(port: int) -> None:
     writer.close()
 
 
+@pytest.mark.thorough
 async def test_an_answer_that_is_read_slowly(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole of it takes longer than it may stand still."""
     monkeypatch.setattr(connection, "STALL", 1.5)
@@ -273,6 +281,7 @@ async def test_one_who_sends_much_can_see_that_nobody_listens(port: int) -> None
 UPGRADE = b"host: a\r\nconnection: upgrade\r\nupgrade: h2c\r\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "framed",
     [
@@ -296,6 +305,7 @@ async def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request(
     assert not answer.endswith(b"<still open>")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pieces", [[b"content-length: 0\r\n\r\n"], [b"\r\n"], [b"\r\n", head(1)], [b"\r\n" + head(1)]])
 async def test_a_request_that_asks_for_an_upgrade_is_answered_and_is_the_last(port: int, pieces: list[bytes]) -> None:
     answer = await exchange(port, b"GET /plain HTTP/1.1\r\n" + UPGRADE + pieces[0], *pieces[1:], pause=0.1)

@@ -16,6 +16,8 @@ import pytest
 
 from tests.processes import PATIENCE, Running, alive, called, free_port, started
 
+pytestmark = pytest.mark.thorough
+
 FIRST_COMMAND = "# ── curl"
 ROOT = Path(__file__).parents[2]
 

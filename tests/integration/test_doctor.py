@@ -96,6 +96,7 @@ async def test_tables_alone_need_no_store(dsn: str) -> None:
 
 
 class TestConfiguration:
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("sections", "name", "words"),
         [
@@ -242,6 +243,7 @@ class TestDatabase:
         await execute(dsn, f"ALTER DATABASE {database} SET default_transaction_read_only = on")
         assert found(await examine(config(dsn)), "writable").status is Status.PROBLEM
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("trait", "name", "status"),
         [
@@ -262,6 +264,7 @@ class TestDatabase:
         server = replace(await rights.server_facts(database), **trait)
         assert [check.status for check in doctor._of_server(server) if check.name == name] == [status]
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("minutes", "status"), [(0, Status.OK), (2, Status.WARNING), (-2, Status.WARNING), (6, Status.PROBLEM)]
     )
@@ -320,6 +323,7 @@ class TestObjectStore:
             in found(await examine(config(dsn, endpoint, objects=[RULE])), "bucket reports").detail
         )
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("seconds", "status"), [(0, Status.OK), (90, Status.WARNING), (-90, Status.WARNING), (400, Status.PROBLEM)]
     )

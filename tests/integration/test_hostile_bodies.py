@@ -162,6 +162,7 @@ async def test_the_login_reads_little_and_not_for_long(stage: Stage) -> None:
     assert (await ask(stage, "POST", "/ui/login", [*form, f"Content-Length: {100 * MEBIBYTE}"], b"api_key="))[0] == 400
 
 
+@pytest.mark.thorough
 async def test_large_bodies_share_one_memory_budget(stage: Stage) -> None:
     """Six half-sent bodies of 3 MiB have room for one at a time; each ends, and the room comes back."""
 

@@ -224,6 +224,7 @@ async def test_every_route_that_takes_a_name_is_tried_here(world: World) -> None
     assert set(world.routes) == {*USES, *OTHERS}
 
 
+@pytest.mark.thorough
 @of_each_route
 async def test_a_name_in_a_path_is_taken_as_it_is(world: World, route: tuple[str, str]) -> None:
     place, used = f"r{uuid4().hex}", set()

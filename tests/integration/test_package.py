@@ -84,6 +84,7 @@ def test_a_package_that_says_it_is_typed_has_the_marker_that_type_checkers_look_
     assert "gateway/py.typed" in wheel.namelist()
 
 
+@pytest.mark.thorough
 def test_the_wheel_installs_its_schema_where_there_is_no_checkout(unpacked: Path, dsn: str) -> None:
     revision = migrations.newest()
     asyncio.run(execute(dsn, "DROP SCHEMA fencing CASCADE"))
@@ -93,6 +94,7 @@ def test_the_wheel_installs_its_schema_where_there_is_no_checkout(unpacked: Path
     assert Path(where.strip()).is_relative_to(unpacked), "or it was the checkout's that has been tried"
 
 
+@pytest.mark.thorough
 def test_pages_and_files_are_found_in_the_wheel(unpacked: Path) -> None:
     program = (
         "from gateway.web.assets import Assets; from gateway.web.rendering import environment; "

@@ -194,6 +194,7 @@ def test_the_command_finds_its_token_and_fenced_credentials_and_nothing_that_ove
     assert gateway.lock(lock)["holders"] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("said", "read"),
     [
@@ -211,6 +212,7 @@ def test_the_credentials_read_what_was_asked_for(
     assert json.loads(base64.urlsafe_b64decode(claims + "==")).get("read") == read
 
 
+@pytest.mark.thorough
 def test_without_s3_keys_of_ones_own_there_are_no_credentials_and_that_is_said_once(
     gateway: Gateway, lock: str, tmp_path: Path
 ) -> None:
@@ -239,6 +241,7 @@ def test_standard_input_and_output_are_the_commands(gateway: Gateway, lock: str)
     assert (ended.returncode, ended.stdout == content, ended.stderr) == (0, True, b"")
 
 
+@pytest.mark.thorough
 def test_the_lock_may_be_elsewhere(gateway: Gateway, lock: str) -> None:
     """A lock service without epochs, in a database of its own; its library reads the address."""
     from gateway.client.postgres import PostgresSource  # noqa: PLC0415 - an extra
@@ -295,12 +298,14 @@ def test_what_has_to_be_corrected_first_is_an_error_and_nothing_is_started(
     assert not proof.exists()
 
 
+@pytest.mark.thorough
 def test_a_gateway_that_is_not_there_is_another_exit_code(gateway: Gateway, lock: str) -> None:
     ended = gateway.run("--lock", lock, "--wait", "0", *python("print('started')"), GATEWAY_URL="http://127.0.0.1:9")
     assert (ended.returncode, ended.stdout) == (69, "")
     assert "gateway run: http://127.0.0.1:9 cannot be reached" in ended.stderr
 
 
+@pytest.mark.thorough
 def test_a_lock_that_is_held_is_not_waited_for_or_for_as_long_as_was_said(gateway: Gateway, lock: str) -> None:
     held = gateway.ask("POST", f"/v1/leases/{lock}", {"holder": "somebody", "ttl": 60})
     for wait in ("0", "0.3"):
@@ -314,6 +319,7 @@ def test_a_lock_that_is_held_is_not_waited_for_or_for_as_long_as_was_said(gatewa
         assert job.end() == (0, "started\n", "")
 
 
+@pytest.mark.thorough
 def test_a_signal_while_waiting_gives_the_place_up(gateway: Gateway, lock: str) -> None:
     gateway.ask("POST", f"/v1/leases/{lock}", {"holder": "somebody", "ttl": 60})
     with gateway.started("--lock", lock, *python("print('started')")) as job:
@@ -326,6 +332,7 @@ def test_a_signal_while_waiting_gives_the_place_up(gateway: Gateway, lock: str) 
 # While it runs
 
 
+@pytest.mark.thorough
 def test_the_lock_is_kept_for_longer_than_its_lease_lasts(gateway: Gateway, lock: str) -> None:
     script = f"{READY}sys.stdin.readline()"
     with gateway.started("--lock", lock, "--ttl", "6", *python(script), stdin=subprocess.PIPE) as job:
@@ -365,6 +372,7 @@ def test_signals_are_passed_on(gateway: Gateway, lock: str) -> None:
         assert job.end() == (9, "", "")
 
 
+@pytest.mark.thorough
 def test_what_was_ignored_stays_ignored(gateway: Gateway, lock: str) -> None:
     """``nohup gateway run`` outlives its terminal, and so does the command."""
     script = READY + "time.sleep(0.5); print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
@@ -392,6 +400,7 @@ def test_a_lost_lock_ends_the_command_and_all_that_it_has_started(gateway: Gatew
         assert members(job.group) == []
 
 
+@pytest.mark.thorough
 def test_who_does_not_leave_is_killed_after_the_grace(gateway: Gateway, lock: str) -> None:
     """A child that ignores SIGTERM is found even though its parent has left."""
     deaf = READY + "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
@@ -407,6 +416,7 @@ def test_who_does_not_leave_is_killed_after_the_grace(gateway: Gateway, lock: st
         assert members(job.group) == []
 
 
+@pytest.mark.thorough
 def test_a_machine_that_stood_still_comes_back_to_a_lost_lock(gateway: Gateway, lock: str) -> None:
     with gateway.started("--lock", lock, "--ttl", "3", *python(READY + "time.sleep(60)")) as job:
         job.ready()
@@ -419,6 +429,7 @@ def test_a_machine_that_stood_still_comes_back_to_a_lost_lock(gateway: Gateway, 
         assert members(job.group) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("own", "code", "said"), [(0, 0, "has ended well all the same"), (5, 79, "has failed with 5")])
 def test_a_command_that_ends_while_its_lock_is_lost(
     gateway: Gateway, lock: str, own: int, code: int, said: str
@@ -454,6 +465,7 @@ def test_if_it_is_killed_the_command_is_a_zombie_that_its_token_stops(gateway: G
 # At a terminal
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("listening_to_a_terminal")
 def test_at_a_terminal_it_is_as_if_it_were_not_there(gateway: Gateway, lock: str) -> None:
     """Typing, Ctrl-Z, fg, bg and Ctrl-C, by a shell with job control."""

@@ -5,6 +5,7 @@ import signal
 import subprocess
 
 import httpx
+import pytest
 from rich.console import Console
 
 from gateway.demo import story
@@ -44,6 +45,7 @@ def test_the_lock_service_hands_out_growing_tokens_one_lease_at_a_time() -> None
     assert (second.holder, second.token) == ("b", 34)
 
 
+@pytest.mark.thorough
 def test_the_page_that_it_ends_with_shows_the_story_and_the_sample() -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"

@@ -63,6 +63,7 @@ def test_a_zombie(stage: Stage, client: FencedClient, name: str) -> None:
     assert standing(stage, number) == "successor"
 
 
+@pytest.mark.thorough
 def test_it_is_renewed_while_the_thread_is_busy(stage: Stage, client: FencedClient, job: str) -> None:
     with client.lock(job, ttl=6) as lock:
         granted = lock._kept.held.valid_until

@@ -136,6 +136,7 @@ async def test_timeouts_end_it() -> None:
             await cancellable(never)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", range(3), ids=lambda turns: f"after {turns} turns")
 async def test_a_request_that_somebody_else_cancels(after: int) -> None:
     """As a program's end does; also before it has begun, and nothing is said about what was never awaited."""

@@ -66,6 +66,7 @@ async def test_a_group_of_tasks_is_cancelled(client: FencedClient, counter: Coun
     assert all(worker.cancelled() for worker in workers)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("taken", [("outer",), ("inner",), ("outer", "inner")], ids="+".join)
 async def test_locks_within_locks(client: FencedClient, counter: Counter, job: str, taken: tuple[str, ...]) -> None:
     """Whichever is lost, the work ends, both are given back, and nothing is left to hit the next one who waits."""
@@ -221,6 +222,7 @@ async def test_trouble_that_passes_in_time(client: FencedClient, counter: Counte
         lock.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trouble", [Unavailable("Not now."), ConnectionResetError("gone"), "silence"])
 async def test_trouble_that_lasts(stage: Stage, job: str, trouble: Any) -> None:
     hand = Hand()
@@ -241,6 +243,7 @@ async def test_trouble_that_lasts(stage: Stage, job: str, trouble: Any) -> None:
     assert isinstance(cause, TimeoutError) if trouble == "silence" else cause is trouble
 
 
+@pytest.mark.thorough
 async def test_the_clock_of_a_machine_that_was_suspended(stage: Stage, job: str) -> None:
     """Timers stood still with the machine; the clock went on, and is looked at before anything is sent."""
     hand = Hand()

@@ -106,6 +106,7 @@ async def test_the_place_in_the_queue_is_kept(
     assert order == queue
 
 
+@pytest.mark.thorough
 async def test_waiting_for_longer_than_one_request_may(stage: Stage, client: FencedClient, job: str) -> None:
     """The operator lets requests wait for one second: the client finds out, and asks again and again."""
     assert leases.STRETCH > 1
@@ -171,6 +172,7 @@ async def test_an_answer_that_got_lost(stage: Stage, job: str) -> None:
             assert (network.lost, lock.token) == (1, "1")
 
 
+@pytest.mark.thorough
 async def test_a_gateway_that_cannot_be_reached(stage: Stage, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "SHORTEST_TIMEOUT", 0.2)
     async with relayed(stage.origin) as relay, stage.client(url=relay.origin) as client:

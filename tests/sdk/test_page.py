@@ -25,6 +25,7 @@ def test_all_but_the_last_are_run() -> None:
     assert PAGE.read_text().count("```python\n") == len(SNIPPETS) + 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SNIPPETS)
 def test_snippets(stage: Stage, name: str) -> None:
     code = SNIPPETS[name]

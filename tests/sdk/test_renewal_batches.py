@@ -86,6 +86,7 @@ def due(monkeypatch: pytest.MonkeyPatch) -> Callable[[FencedClient], None]:
     return end
 
 
+@pytest.mark.thorough
 async def test_fifty_locks(client: FencedClient, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Left to themselves they are renewed by a few requests, none of which is too large."""
     # Pauses a tenth as long as ever: a machine under load has the time of a whole lease for what is done in a second.

@@ -62,6 +62,7 @@ with FencedClient(url, api_key=key) as client, client.lock(name, ttl=4, on_loss=
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", [COROUTINES, THREADS], ids=["coroutines", "threads"])
 def test_a_process_that_was_stopped(stage: Stage, program: str) -> None:
     """Its own client sends nothing any more; what is sent all the same is refused, with who has taken over."""

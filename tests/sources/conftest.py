@@ -17,6 +17,12 @@ from tests.sources.servers import Server, ServerMissing
 Sources = Callable[..., Source]
 
 
+def pytest_itemcollected(item: pytest.Function) -> None:
+    """Mark the tests that need a lock service on this machine."""
+    if not {"server", "servers", "own"}.isdisjoint(item.fixturenames):
+        item.add_marker(pytest.mark.installed)
+
+
 def started(make: Callable[[], Server], stack: ExitStack) -> Server:
     """A running server, killed in the end. Skips the test where it is not installed."""
     try:

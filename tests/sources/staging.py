@@ -17,7 +17,7 @@ from tests.sources.exchanges import Lane, Recorder, Stage, recording, replaying
 
 S = TypeVar("S", bound=Source)
 
-MODES = ("recorded", "live")
+MODES = ("recorded", pytest.param("live", marks=pytest.mark.installed))
 
 
 class Cast:

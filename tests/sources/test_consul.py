@@ -82,6 +82,7 @@ async def test_who_waits_is_woken_up_by_the_release(cast: Cast) -> None:
     await other.release(taken)
 
 
+@pytest.mark.thorough
 async def test_who_waits_gives_up_and_leaves_no_session(cast: Cast) -> None:
     one, other = await a_source(cast, "one"), await a_source(cast, "other")
     operator = await cast.operator()

@@ -51,15 +51,16 @@ def test_every_module_is_on_the_map_and_nothing_else() -> None:
     assert named == modules()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
-    for link in _LINK.findall(_FENCED.sub("", page.read_text())):
-        if link.startswith(("http://", "https://")):
-            continue
-        path, _, anchor = link.partition("#")
-        target = page if not path else (page.parent / path).resolve()
-        assert target.exists(), link
-        assert not anchor or anchor in anchors(target), link
+def test_every_link_leads_somewhere(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=str(page.relative_to(ROOT))):
+            for link in _LINK.findall(_FENCED.sub("", page.read_text())):
+                if link.startswith(("http://", "https://")):
+                    continue
+                path, _, anchor = link.partition("#")
+                target = page if not path else (page.parent / path).resolve()
+                assert target.exists(), link
+                assert not anchor or anchor in anchors(target), link
 
 
 def test_every_decision_is_on_the_list() -> None:

@@ -10,6 +10,11 @@ from tests.conformance.tables.serving import configuration, database, served
 from tests.conformance.tables.stage import Stage
 
 
+def pytest_itemcollected(item: pytest.Function) -> None:
+    """Mark the tests of this folder: `make test` shows the dialect with fewer requests."""
+    item.add_marker(pytest.mark.thorough)
+
+
 @pytest.fixture(scope="module")
 def dsn(postgres_server: EmbeddedPostgres) -> Iterator[str]:
     with database(postgres_server) as address:

@@ -137,6 +137,7 @@ async def test_odd_names_are_quoted(stage: Stage, command: Command) -> None:
     assert (await command("remove", name, "--dsn", stage.owner, rules=rules)).returncode == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -76,6 +76,7 @@ async def test_a_request_with_its_token_writes(guarded: Stage, postgrest: PostgR
     assert fence == (34, "ann", f"role:{postgrest.role}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("headers", "sqlstate", "words"),
     [

@@ -41,6 +41,7 @@ def test_every_snippet_of_code_is_run() -> None:
     assert len(re.findall(r"^```\w+$", PAGE.read_text(), re.MULTILINE)) == len(SNIPPETS) == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SNIPPETS)
 async def test_it_works_while_its_token_holds(guarded: Stage, app: Session, shell: Shell, name: str) -> None:
     language, code = SNIPPETS[name]

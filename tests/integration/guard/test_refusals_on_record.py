@@ -170,6 +170,7 @@ async def test_a_guard_of_an_earlier_revision_counts_too(guarded: Stage, app: Se
         await database.close()
 
 
+@pytest.mark.thorough
 async def test_a_crash_of_the_server_makes_none_up(tmp_path: Path) -> None:
     """PostgreSQL logs sequences ahead: after a crash they go on with numbers that were never used."""
     with postgres(tmp_path / "data") as server:

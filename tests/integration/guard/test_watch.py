@@ -226,6 +226,7 @@ class TestDoesNotFind:
         assert await swept(watched) == []
         assert await watched.rows("SELECT count(*) FROM fencing.stamp WHERE suspect") == [(0,)]
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "ddl",
         [
@@ -255,6 +256,7 @@ class TestDoesNotFind:
         await behind_its_back(stage, f"UPDATE {table} SET state = 'z' WHERE order_id = 7")
         assert await swept(stage) == [Finding("row-changed", "order/7", TABLE, "sweep", 1)]
 
+    @pytest.mark.thorough
     async def test_writers_at_work_while_stamps_are_taken_and_passes_are_made(self, stage: Stage) -> None:
         """Rows come, go and move about in the table, in transactions that take their time or are undone."""
         await stage.execute("INSERT INTO shipments SELECT n, 5 FROM generate_series(100, 400) AS n")

@@ -67,6 +67,7 @@ async def test_what_a_savepoint_took_back_is_not_held(guarded: Stage, app: Sessi
         await app.execute(SENT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "statement",
     [
@@ -132,6 +133,7 @@ async def test_a_refused_claim_raises_nothing(guarded: Stage, app: Session) -> N
         await app.execute(SENT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("resource", "token", "holder"),
     [

@@ -18,7 +18,10 @@ from tests.waiting import PATIENCE
 
 LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed: apt-get install libfaketime")
+pytestmark = [
+    pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed: apt-get install libfaketime"),
+    pytest.mark.thorough,
+]
 
 
 @contextmanager

@@ -65,6 +65,7 @@ async def test_first_come_first_served(service: Service, job: str) -> None:
     assert [value(one) for one in served_to] == [2, 3, 4, 5]
 
 
+@pytest.mark.thorough
 async def test_a_lapsed_lease_is_handed_over_as_well(service: Service, job: str) -> None:
     lease = await service.writer.got(job, "a", ttl=100)
     async with queued(service.writer, job, "bc", ttl=100) as waiting:
@@ -181,6 +182,7 @@ async def hanging_up_after(service: Service, resource: str, **wish: object) -> A
     writer.transport.abort()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("listen", [True, False])
 async def test_the_queue_is_one_whatever_the_gateway(service: Service, job: str, *, listen: bool) -> None:
     """``listen`` False: behind a pooler, where nothing can be heard of and somebody has to look."""

@@ -75,6 +75,7 @@ def unreachable(one: Gateway) -> list[ServiceUnreachable]:
     return [event for event in one.events if isinstance(event, ServiceUnreachable)]
 
 
+@pytest.mark.thorough
 async def test_a_restart_of_the_database_is_waited_for(dsn_of_module: str, job: str) -> None:
     async with gateway(dsn_of_module) as first, gateway(dsn_of_module) as second:
         lease = await first.acquire(job, "ann")
@@ -87,6 +88,7 @@ async def test_a_restart_of_the_database_is_waited_for(dsn_of_module: str, job: 
             await second.release(lease)
 
 
+@pytest.mark.thorough
 async def test_many_waiters_ask_no_more_than_one(dsn_of_module: str, job: str) -> None:
     async with gateway(dsn_of_module) as first, gateway(dsn_of_module) as second:
         lease = await first.acquire(job, "owner", ttl=600.0)
@@ -103,6 +105,7 @@ async def test_many_waiters_ask_no_more_than_one(dsn_of_module: str, job: str) -
         await gone(list(waiting))
 
 
+@pytest.mark.thorough
 async def test_ten_thousand_wait(dsn_of_module: str, job: str) -> None:
     async with gateway(dsn_of_module) as one:
         lease = await one.acquire(job, "owner", ttl=600.0)

@@ -4,9 +4,13 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from gateway.demo.embedded import postgres
 from tests.databases import install
 from tests.integration.locks.asking import problem, served, value
+
+pytestmark = pytest.mark.thorough
 
 JOB = "job/1"
 

@@ -8,10 +8,13 @@ import tempfile
 from pathlib import Path
 
 import asyncpg
+import pytest
 
 from gateway.demo.embedded import postgres
 from tests.databases import install
 from tests.integration.locks.asking import problem, served
+
+pytestmark = pytest.mark.thorough
 
 JOB = "job/1"
 ROOT = Path(__file__).parents[3]

@@ -5,11 +5,14 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from gateway.serving import GRACE
 from tests.integration.locks.asking import calling, problem, served, serving
 from tests.waiting import PATIENCE
 
 
+@pytest.mark.thorough
 async def test_who_waits_is_sent_away_at_once_and_keeps_its_place(dsn: str, tmp_path: Path) -> None:
     async with served(dsn) as other:
         with serving(dsn, tmp_path) as (process, origin):

@@ -79,6 +79,7 @@ async def test_tokens_end_and_go_on_in_the_next_epoch(pair: Pair, job: str) -> N
     assert (await waiting).token == Token(1, 1)
 
 
+@pytest.mark.thorough
 async def test_a_waiter_learns_that_tokens_have_ended(pair: Pair, job: str) -> None:
     lease = await pair[0].acquire(job, "ann")
     waiting = await pair[1].waits(job, "bob", wait=3.0)

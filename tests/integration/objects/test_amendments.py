@@ -307,6 +307,7 @@ async def test_a_settlers_bump_that_is_late_does_not_bring_older_tags_back(share
     assert shared.body(key) == b"X"
 
 
+@pytest.mark.thorough
 class TestLate:
     async def test_a_newer_holder_waits_for_the_end_of_the_signature(
         self, postgres_server: EmbeddedPostgres, key: str

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.objects.object_gateway import Stage
 from tests.running import ACCESS_KEY, SECRET_KEY
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough]
 
 MEBIBYTE = 1024 * 1024
 

@@ -108,6 +108,7 @@ class TestByTheNextWrite:
         assert await swept(stage) == 0
         assert len(await on_record(stage)) == 1
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("how", HOW)
     @pytest.mark.parametrize("kind", ["matches", "does-not-match", "delete", "tags", "completion"])
     async def test_whatever_it_is(self, stage: Stage, kind: str, how: str) -> None:
@@ -183,6 +184,7 @@ class TestByASweep:
         asked = [(each.operation.value, each.key) for each in stage.double.requests[since:]]
         assert asked == [("ListObjectsV2", None), ("HeadObject", "k7")]
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("page", [1, 2, 3, 7])
     async def test_page_by_page_and_on_where_it_ended(self, stage: Stage, page: int) -> None:
         writer = connect(stage.origin, "5")
@@ -369,6 +371,7 @@ class TestNothingElse:
         assert await swept(stage) == 0
         assert await on_record(stage) == []
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("operation", ["PutObject", "CompleteMultipartUpload", "DeleteObject"])
     async def test_a_write_whose_answer_was_lost(self, stage: Stage, operation: str) -> None:
         """Whether it has taken effect or not: what the key is then may be that write's work."""
@@ -443,6 +446,7 @@ class TestNothingElse:
             assert await swept(stage) == 1
             assert await reasons(stage) == ["object-vanished"], "what is remembered of the new one is there still"
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("page", [1, 2, 1000])
     async def test_nothing_known_in_a_bucket_that_is_gone(self, stage: Stage, page: int) -> None:
         writer = connect(stage.origin, "1")
@@ -466,6 +470,7 @@ class TestNothingElse:
         assert await swept(stage, 1000, rule) == 0
         assert await stage.rows("SELECT FROM fencing.object") == []
 
+    @pytest.mark.thorough
     async def test_writers_at_work_while_sweeps_run(self, stage: Stage) -> None:
         """Puts, deletes, tags, conditions and takeovers on a few keys, all the time, and four sweeps at once."""
         over = asyncio.Event()
@@ -529,6 +534,7 @@ class TestTheGatewaysOwnBump:
         await stage.rows("DELETE FROM fencing.forbidden")
         assert await swept(stage) == 0, "nor when the prohibition has been forgotten"
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("how", ["a guess", "a condition"])
     async def test_the_next_write_records_no_bypass(
         self, stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str

@@ -172,6 +172,7 @@ class TestOntoItself:
 
 
 class TestSource:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("size", SIZES)
     @pytest.mark.parametrize(
         ("condition", "holds"),

@@ -106,6 +106,7 @@ class TestAnswersThatAreLost:
         assert answer == UNKNOWN or (gone and answer == (204, ""))
         await assert_settled_by_the_next(shared, key)
 
+    @pytest.mark.thorough
     async def test_the_same_holder_settles_its_own_lost_write(self, shared: Stage, key: str) -> None:
         """The advice is to write again with the same token: that must work, and leave the last body."""
         held = shared.double.hold(operation="PutObject", key=key)
@@ -118,6 +119,7 @@ class TestAnswersThatAreLost:
         assert shared.body(key) == b"again"
 
 
+@pytest.mark.thorough
 async def test_a_request_that_hangs_is_unknown_and_has_no_late_effect(shared: Stage, key: str) -> None:
     held = shared.double.hold(operation="PutObject", key=key)
     put = head(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "33")], unsigned=[("content-length", "6")])
@@ -147,6 +149,7 @@ async def test_a_takeover_does_not_wait_for_a_zombie(shared: Stage, key: str) ->
     assert await outcome(connect(shared.origin, "34").get_object, Key=key) == (404, "NoSuchKey")
 
 
+@pytest.mark.thorough
 async def test_a_settlers_tombstone_is_no_success_of_the_write_it_settles(shared: Stage, key: str) -> None:
     """Nobody answers the zombie; it looks for itself, and what it finds at its key is not its own write."""
     held = shared.double.hold(operation="PutObject", key=key)
@@ -212,6 +215,7 @@ async def test_the_store_is_down_and_comes_back(shared: Stage, postgres_server: 
             assert await body_of(s3, "k") == b"z"
 
 
+@pytest.mark.thorough
 async def test_sessions_of_the_database_end_at_any_time(shared: Stage, key: str) -> None:
     s3 = connect(shared.origin, "33")
     await call(s3.put_object, Key=key, Body=b"first")
@@ -229,6 +233,7 @@ async def test_sessions_of_the_database_end_at_any_time(shared: Stage, key: str)
     await assert_settled_by_the_next(shared, key)
 
 
+@pytest.mark.thorough
 async def test_writes_while_sessions_end_are_never_falsely_acknowledged(shared: Stage) -> None:
     """Each acknowledged write is there; each that was refused is not."""
     keys = [f"storm-{uuid4().hex[:8]}" for _ in range(24)]
@@ -254,6 +259,7 @@ async def test_writes_while_sessions_end_are_never_falsely_acknowledged(shared: 
         await assert_settled_by_the_next(shared, key)
 
 
+@pytest.mark.thorough
 async def test_the_database_stops_under_a_write_and_starts_again() -> None:
     """Nothing is acknowledged without it, and nothing has to be restarted but it."""
     double = S3Double(buckets=["bucket"])

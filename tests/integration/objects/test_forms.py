@@ -387,6 +387,7 @@ async def test_a_form_for_the_host_of_a_bucket(postgres_server: EmbeddedPostgres
         assert (await post(form, b"x" * 1000)).status_code == 204
 
 
+@pytest.mark.thorough
 async def test_a_client_that_falls_silent_is_cut_off(postgres_server: EmbeddedPostgres, key: str) -> None:
     async with staged(postgres_server, server={"body_timeout": 0.3}) as stage:
         body = signed(stage.origin, key).body(b"content")

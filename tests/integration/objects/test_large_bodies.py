@@ -8,6 +8,8 @@ from bench import memory
 from bench.measure import MEBIBYTE
 from bench.services import Services
 
+pytestmark = pytest.mark.thorough
+
 LIMIT = 512
 """MiB: less than there are on their way each time."""
 

@@ -162,6 +162,7 @@ async def test_a_key_deleted_through_the_gateway_is_not_listed(
         assert [one["Key"] for one in answer["Contents"]] == ["a", "b", "c"]
 
 
+@pytest.mark.thorough
 @pytest.mark.asyncio(loop_scope="module")
 async def test_uploads_of_the_gateways_own_are_left_out(mixed: Stage) -> None:
     client, store = (
@@ -245,6 +246,7 @@ class TestVersions:
             assert "DeleteMarkers" not in answer
 
 
+@pytest.mark.thorough
 async def test_a_listing_of_a_thousand_keys_of_the_longest_kind(stage: Stage) -> None:
     """Each key a kilobyte that is four and more when it is encoded."""
     for number in range(1000):

@@ -12,6 +12,8 @@ from uuid import uuid4
 import psutil
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 MEBIBYTE = 1024 * 1024
 LIMIT = 256 * MEBIBYTE
 """Less than half of what comes each time."""

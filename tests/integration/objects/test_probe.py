@@ -230,6 +230,7 @@ async def test_access_denied_passes_through(double: S3Double, upstream: Upstream
     assert (caught.value.status, caught.value.s3_code) == (403, "AccessDenied")
 
 
+@pytest.mark.thorough
 async def test_a_store_that_takes_one_write_a_second_for_a_key_is_waited_for(
     double: S3Double, upstream: Upstream
 ) -> None:
@@ -287,6 +288,7 @@ class Stumbling(S3Double):
             await super().__call__(scope, receive, send)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", [b"/a/KEY", b"/a//key", b"/a/%C3%A9"], ids=str)
 @pytest.mark.parametrize("status", [500, 503, 429])
 async def test_a_passing_failure_does_not_count_as_confused_keys(ending: bytes, status: int) -> None:
@@ -294,6 +296,7 @@ async def test_a_passing_failure_does_not_count_as_confused_keys(ending: bytes, 
         assert failed(await probe(upstream, "bucket", now)) == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("ending", "confused"),
     [

@@ -13,7 +13,7 @@ from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import framed, head, receive
 from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough]
 
 MEBIBYTE = 1024 * 1024
 UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"

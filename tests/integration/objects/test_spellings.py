@@ -119,6 +119,7 @@ async def test_an_upload_of_old_is_not_completed(postgres_server: EmbeddedPostgr
         assert stage.body("k") is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("plain", "other"), [("k", "K"), ("a/k", "A/k"), ("e", "\u00e9"), ("e", "e\u0301")])
 async def test_letters_that_are_one_to_the_store(postgres_server: EmbeddedPostgres, plain: str, other: str) -> None:
     """Of a file system that folds case there is no telling what it makes of what is not ASCII."""

@@ -198,6 +198,7 @@ async def test_a_body_that_does_not_match_its_head_is_not_staged(front: Front, d
     await assert_nothing_left(front)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sent", [0, 1000, 7 * MEBIBYTE, 12 * MEBIBYTE, len(BODY) - 1])
 async def test_a_client_that_hangs_up(front: Front, sent: int) -> None:
     whole = plain(BODY)
@@ -257,6 +258,7 @@ async def test_a_store_that_does_not_open_an_upload(front: Front) -> None:
     assert front.notes.told == []
 
 
+@pytest.mark.thorough
 async def test_a_slow_store_slows_the_client_down(front: Front) -> None:
     """What has come from the client and is not in the store yet stays small."""
     held = front.double.hold(operation="CreateMultipartUpload")
@@ -333,6 +335,7 @@ async def test_a_checksum_in_the_head_of_a_part_goes_along(front: Front) -> None
     assert getattr(await front.outcome(), "code", None) == "BadDigest"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delay", [0.0, 0.6, 60.0])
 async def test_an_upload_is_abandoned_once_the_store_does_not_list_it(front: Front, delay: float) -> None:
     """Among many others of keys that begin alike: the listing has several pages."""

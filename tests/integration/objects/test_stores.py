@@ -85,6 +85,7 @@ async def test_a_delete_leaves_a_tombstone_where_absence_is_forbidden(stage: Sta
     assert [one["Size"] for one in listed["Contents"]] == [5]
 
 
+@pytest.mark.thorough
 async def test_without_conditional_completion_puts_go_on_and_a_late_one_blocks(
     postgres_server: EmbeddedPostgres,
 ) -> None:

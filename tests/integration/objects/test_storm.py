@@ -19,6 +19,7 @@ from gateway.objects.protocol.generator import candidates
 from tests.doubles.s3 import Mutation, Rule, S3Double
 from tests.integration.objects.clients import connect, outcome, warm_up
 from tests.integration.objects.object_gateway import Stage, staged
+from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -137,7 +138,7 @@ def originals(mutations: list[Mutation]) -> list[Mutation]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first(range(4)))
 async def test_nothing_older_takes_effect_after_an_acknowledged_write(shared: Stage, seed: int) -> None:
     storm = Storm(shared, seed)
     before = shared.double.sequence
@@ -161,6 +162,7 @@ async def test_nothing_older_takes_effect_after_an_acknowledged_write(shared: St
             assert not (one.refused and there & forms), "P3: refused, and yet it took effect"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4, 6))
 async def test_the_last_holder_has_the_last_word(shared: Stage, seed: int) -> None:
     """However much was left hanging, a barrier settles it, and from then on nothing moves."""

@@ -108,6 +108,7 @@ class TestTombstones:
             assert await one.sweep() == Swept(tombstones=1)
             assert not of_kind(events, IntentSettled)
 
+    @pytest.mark.thorough
     async def test_two_sweepers_at_once(self, stage: Stage) -> None:
         await entomb(stage, *(f"k{number}" for number in range(250)))
         patient = {"pending_wait": PATIENCE}
@@ -155,6 +156,7 @@ class TestTombstones:
         assert stage.body("k") == b"new"
 
 
+@pytest.mark.thorough
 class TestUploads:
     @pytest.mark.parametrize(("minutes", "staged_by_us", "swept"), [(16, True, 1), (14, True, 0), (600, False, 0)])
     async def test_an_upload_that_was_left_behind_is_aborted(
@@ -272,6 +274,7 @@ class TestAtWork:
             await asyncio.sleep(0.2)
             assert set(stage.double.objects("bucket")) == {"k"}
 
+    @pytest.mark.thorough
     async def test_the_command_runs_one_round_and_reports_it(self, stage: Stage, tmp_path: Path) -> None:
         await entomb(stage, "a", "b")
         path = tmp_path / "gateway.toml"

@@ -56,6 +56,7 @@ async def test_an_object_is_reason_enough(stage: Stage) -> None:
     assert await outcome(connect(stage.origin).delete_bucket, Bucket="other") == NOT_EMPTY
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("many", [False, True])
 async def test_a_tombstone_reads_as_a_delete_marker(stage: Stage, *, many: bool) -> None:
     client = connect(stage.origin, "1")

@@ -58,6 +58,7 @@ async def test_an_acknowledged_object_stays(postgres_server: EmbeddedPostgres, d
         assert before["ETag"] != after["ETag"]
 
 
+@pytest.mark.thorough
 @both
 @pytest.mark.parametrize("conditional", [True, False])
 async def test_a_deleted_object_that_was_written_again_stays(

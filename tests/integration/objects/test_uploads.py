@@ -416,6 +416,7 @@ async def test_a_late_completion_of_an_upload_older_than_the_object(shared: Stag
     await late(shared, key, nth=2)
 
 
+@pytest.mark.thorough
 async def test_a_completion_whose_outcome_is_not_known(postgres_server: EmbeddedPostgres, key: str) -> None:
     """Its sender is told so, and told again later what became of it."""
     ignoring = store(ignored_conditions=frozenset({COMPLETE}))

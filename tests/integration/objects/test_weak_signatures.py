@@ -77,6 +77,7 @@ async def test_the_intent_has_the_lifetime_of_the_signature(weak: Stage, strong:
         assert (asked.lifetime or 15 * 60) < seconds
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("body", [b"before", None])
 async def test_a_settlers_write_has_a_short_signature_too(weak: Stage, key: str, body: bytes | None) -> None:
     """A settler's own tombstone may be late too. Where it would displace an object there is nothing but waiting."""
@@ -98,6 +99,7 @@ async def test_a_settlers_write_has_a_short_signature_too(weak: Stage, key: str,
     assert await outcome(connect(weak.origin, "33").put_object, Key=key, Body=b"x") == (412, "StaleFencingToken")
 
 
+@pytest.mark.thorough
 async def test_a_late_write_is_settled_by_the_clock_of_the_store(postgres_server: EmbeddedPostgres, key: str) -> None:
     double = RecordingDouble()
     double.behave(ignored_conditions=WEAK["complete"])

@@ -1,5 +1,6 @@
 """Ends one statement of a request: the n-th that it sends to PostgreSQL, on whichever session."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,6 +13,7 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import app
+from tests.waiting import PATIENCE
 
 # Statements that ``asyncpg.Connection`` sends. A transaction sends its own by ``execute``.
 _METHODS = ("fetch", "fetchrow", "fetchmany", "execute", "copy_from_query")
@@ -55,8 +57,15 @@ class Fault:
             return await _execute(session, _CANCELLED)
         if self._how is How.LOST:
             await statement()
-        await self._operator.fetchval("SELECT pg_terminate_backend($1, 30000)", session.get_server_pid())
+        await self._end(session.get_server_pid())
         return await statement()
+
+    async def _end(self, session: int) -> None:
+        """End the session, and return once it is gone. PostgreSQL can wait itself, but looks only each 100 ms."""
+        await self._operator.execute("SELECT pg_terminate_backend($1)", session)
+        async with asyncio.timeout(PATIENCE):
+            while await self._operator.fetchval("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", session):
+                await asyncio.sleep(0.001)
 
 
 class Ender:

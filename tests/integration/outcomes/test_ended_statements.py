@@ -14,6 +14,7 @@ from gateway.errors import OutcomeUnknown, Unavailable
 from tests.integration.outcomes.ending import Fault, How
 from tests.integration.outcomes.paths import PATHS
 from tests.integration.outcomes.world import Attempt, World, opened
+from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -29,7 +30,7 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
             yield one
 
 
-@pytest.mark.parametrize("how", How)
+@pytest.mark.parametrize("how", first([How.LOST, How.TERMINATED, How.TIMEOUT]))
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_is_unavailable_and_nothing_else(world: World, path: str, how: How) -> None:
     for number in range(1, MOST):

@@ -39,6 +39,7 @@ async def all_of(stage: Watched, what: str, key: str = "auditor-key", **paramete
 
 
 class TestLists:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("order", ["newest", "oldest"])
     @pytest.mark.parametrize("by", ["id", "position"])
     async def test_pages_in_both_orders_by_id_and_by_position(self, stage: Watched, order: str, by: str) -> None:

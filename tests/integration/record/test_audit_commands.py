@@ -131,6 +131,7 @@ class TestHostileNames:
             _check_harmless(result.stdout)
             assert len(result.stdout.splitlines()) in (len(HOSTILE), len(HOSTILE) + 1)
 
+    @pytest.mark.thorough
     async def test_nor_on_a_terminal(self, stage: Watched) -> None:
         for name in HOSTILE:
             await refused(stage.database, name, resource="r" * 512)
@@ -240,6 +241,7 @@ class TestVerify:
             assert "30 entries, positions 1 to 30." in result.stdout
             assert result.stdout.splitlines()[-1] == f"--head 30:{head['hash']}"
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("change", "said"),
         [

@@ -86,6 +86,7 @@ class TestCsv:
 
 
 class TestWhole:
+    @pytest.mark.thorough
     async def test_day_after_day_whatever_is_asked_for(self, stage: Watched) -> None:
         entries = await of_days(stage.database, 400)
         for asked in ({}, {"holder": "holder-1"}, {"prefix": "job/1"}, {"since": entries[100].at.isoformat()}):
@@ -127,6 +128,7 @@ class TestWhole:
 BIG = 40_000
 
 
+@pytest.mark.thorough
 class TestClientsThatDoNotRead:
     async def test_they_hold_no_memory_and_leave_their_place(self, stage: Watched) -> None:
         await sealed(stage.database, BIG)

@@ -86,6 +86,7 @@ def examples(strategy: st.SearchStrategy[Filters], count: int) -> list[Filters]:
 
 
 class TestPages:
+    @pytest.mark.thorough
     async def test_whatever_is_asked_for_is_what_the_rules_admit(self, year: tuple[Database, list[Entry]]) -> None:
         database, entries = year
         asked = examples(filters(entries), 150)
@@ -98,6 +99,7 @@ class TestPages:
             assert [entry.position for entry in oldest] == wanted, one
             assert await search.total(database, one) == Total(len(wanted), exact=True), one
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("oldest_first", [False, True])
     @pytest.mark.parametrize("asked", [Filters(), Filters(kinds=(Kind.REJECTION,), holder="holder-2")])
     async def test_pages_lead_through_all_of_it(
@@ -163,6 +165,7 @@ class TestTotals:
     ) -> None:
         assert await search.total(year[0], Filters(), cap) == total
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(("near", "most"), [(1, 2), (2, 9), (8, 64)])
     async def test_with_the_first_page_it_is_the_same(
         self, year: tuple[Database, list[Entry]], monkeypatch: pytest.MonkeyPatch, near: int, most: int

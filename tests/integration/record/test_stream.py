@@ -180,6 +180,7 @@ class TestManners:
             await stream.block()
         await client.aclose()
 
+    @pytest.mark.thorough
     async def test_who_does_not_read_is_cut_off_without_holding_memory(
         self, dsn: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -143,6 +143,7 @@ async def test_a_receipt_counts_though_its_body_never_ends(dsn: str, database: D
     assert [attempt.positions for attempt in receiver.attempts] == [[1], [2]]
 
 
+@pytest.mark.thorough
 async def test_ten_thousand_entries_arrive_once_each_by_two_gateways(dsn: str, database: Database) -> None:
     async with receiving() as receiver:
         hook = webhook("ops", receiver.url)
@@ -156,6 +157,7 @@ async def test_ten_thousand_entries_arrive_once_each_by_two_gateways(dsn: str, d
     assert len({message.id for message in receiver.taken}) == len(receiver.taken) >= 100
 
 
+@pytest.mark.thorough
 async def test_a_gateway_that_is_killed_before_the_receipt_has_its_message_sent_again(
     dsn: str, database: Database
 ) -> None:
@@ -284,6 +286,7 @@ async def test_hostile_names_arrive_as_they_are(dsn: str, database: Database) ->
     assert entry["details"] == {"x": HOSTILE}
 
 
+@pytest.mark.thorough
 async def test_how_they_stand_is_for_auditors_and_trying_them_for_administrators(dsn: str, database: Database) -> None:
     async with receiving() as receiver:
         callers = [
@@ -354,6 +357,7 @@ async def test_a_zombie_is_told_of_and_so_is_the_alarm_that_it_raises(dsn: str, 
     assert receiver.taken[-1].data["details"]["rejections"] == [refused["id"]]
 
 
+@pytest.mark.thorough
 async def test_a_former_secret_signs_beside_the_new_one(dsn: str, database: Database) -> None:
     new = "whsec_" + "bmV3" * 12
     async with receiving() as receiver:

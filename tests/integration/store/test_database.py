@@ -154,6 +154,7 @@ async def test_a_lock_that_is_held_too_long_is_unavailable(dsn: str) -> None:
 RAISED = "DO $$ BEGIN RAISE EXCEPTION 'ringing' USING ERRCODE = '{}'; END $$"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sqlstate",
     [

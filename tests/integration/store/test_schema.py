@@ -143,6 +143,7 @@ async def test_the_migrations_arrive_at_exactly_what_the_files_say(
     assert len(by_files) > 1000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("statement", "named"), DIFFERENCES.items())
 async def test_the_comparison_finds_every_kind_of_difference(
     connection: asyncpg.Connection, statement: str, named: str

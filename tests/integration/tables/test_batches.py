@@ -71,6 +71,7 @@ async def test_a_lone_write_goes_at_once_by_itself(write: Send, held: Database, 
     assert trips.sizes == []
 
 
+@pytest.mark.thorough
 async def test_each_gets_its_own_rows_back(write: Send, held: Database, trips: Trips) -> None:
     answers = await asyncio.gather(
         *(
@@ -163,6 +164,7 @@ async def test_a_locked_row_does_not_hold_up_the_others(write: Send, held: Datab
     await locker.close()
 
 
+@pytest.mark.thorough
 class TestLockTimeout:
     @pytest.fixture
     async def database(self, dsn: str) -> AsyncIterator[Database]:
@@ -251,6 +253,7 @@ async def test_large_writes_go_by_themselves(write: Send, held: Database, trips:
     assert trips.sizes == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 async def test_random_histories_end_alike_with_and_without_batches(
     write: Send, held: Database, monkeypatch: pytest.MonkeyPatch, seed: int

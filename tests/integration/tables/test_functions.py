@@ -64,6 +64,7 @@ async def tables(tables: Database) -> Database:
     return tables
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
@@ -141,6 +142,7 @@ async def test_forms_of_results(client: httpx.AsyncClient) -> None:
     assert answer.json() == "Asia/Tokyo"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "target", "status", "code"),
     [

@@ -18,6 +18,8 @@ from schemathesis.specs.openapi.checks import (
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.integration.tables.raw_http import Watched, watched_gateway
 
+pytestmark = pytest.mark.thorough
+
 TABLES = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, balance numeric(12, 2) DEFAULT 0, extra jsonb);
 INSERT INTO accounts VALUES (1, 'ann', 10, '{"a": 1}'), (2, 'bob', 20, NULL);

@@ -132,6 +132,7 @@ async def test_a_form_and_a_table_of_values(client: httpx.AsyncClient, tables: D
     answered(await client.post("/users?columns=id", content="id,other\n20,x\n", headers=csv), 201)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("content", [b"{}", b"5", b"nonsense", b'{"id": 2}'])
 async def test_a_delete_ignores_its_body(client: httpx.AsyncClient, content: bytes) -> None:
     answer = await client.request("DELETE", "/users?id=eq.1", headers={"fencing-token": "1"}, content=content)
@@ -140,6 +141,7 @@ async def test_a_delete_ignores_its_body(client: httpx.AsyncClient, content: byt
     assert "content-length" not in answer.headers
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("body", ["5", '"x"', "null", "[]", "{}", "[{}]"])
 async def test_an_update_of_nothing(client: httpx.AsyncClient, tables: Database, body: str) -> None:
     answer = await client.patch("/users?id=eq.1", headers={"fencing-token": "9"}, content=body)
@@ -172,6 +174,7 @@ async def test_a_write_is_fenced_by_the_value_that_is_written(
         await client.delete(f"/users?id=eq.{written}", headers={"fencing-token": "1"})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -350,6 +353,7 @@ async def test_head_has_the_headers_of_get(client: httpx.AsyncClient) -> None:
     assert dict(answer.headers) == dict(shown.headers)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("table", "allow"),
     [

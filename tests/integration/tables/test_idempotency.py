@@ -245,6 +245,7 @@ class TestFailures:
         await post(client)
         answered(await post(client, token=None), 428, "token-required")
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "key",
         [
@@ -270,6 +271,7 @@ class TestFailures:
         answered(answer, 400, "request-malformed")
         assert await shipments(tables) == 3
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("key", ["k", "k" * 255, '"k k"', '"a\\"b\\\\"', "0b7c6a2e-5f0e-4c8e-9d0a-3d2f0d6b9f11"])
     async def test_a_well_formed_key_is_taken(self, client: httpx.AsyncClient, key: str) -> None:
         first = await post(client, key)

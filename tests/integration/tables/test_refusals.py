@@ -62,6 +62,7 @@ class TestNothingIsWritten:
     async def test_a_missing_token_comes_before_everything_else(self, write: Send, method: str) -> None:
         answered(await write(method, "/nowhere?huh", None), 428, "token-required")
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "resource", ["", "a b", "a%2fb", "a%41", "x" * (MAX_BYTES + 1), "a,b", "caf\xe9", "%", "a?b"]
     )
@@ -275,6 +276,7 @@ async def _patched(client: httpx.AsyncClient, name: str) -> httpx.Response:
     return await send(client, "PATCH", f"/{name}?id=eq.1&v=gte.0", {"v": 1}, token=5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("known", ["known before", "not known before"])
 @pytest.mark.parametrize("way", FAR)
 async def test_a_write_that_may_reach_a_foreign_table_is_refused(

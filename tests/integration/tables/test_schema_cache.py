@@ -99,6 +99,7 @@ async def test_partitioned_tables_are_served(write: Send, tables: Database) -> N
         assert response.headers["fencing-resource"] == "public.parted/1/1"
 
 
+@pytest.mark.thorough
 async def test_the_database_may_be_down_at_the_start_and_later() -> None:
     """503 while it is away, nothing lost, and no restart needed."""
     with TemporaryDirectory(prefix="pg") as directory:

@@ -265,6 +265,7 @@ async def test_no_write_uses_an_outdated_table(write: Send, tables: Database, ch
         assert await dump(tables) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", [one for one in CHANGES if one.locks], ids=lambda change: change.name)
 @pytest.mark.usefixtures("blind")
 async def test_no_write_uses_a_table_that_changes_after_it_was_sent(
@@ -281,6 +282,7 @@ async def test_no_write_uses_a_table_that_changes_after_it_was_sent(
     assert [found["value"] for found in await tables.fetch("SELECT value FROM fencing.fence")] == [5]
 
 
+@pytest.mark.thorough
 @every_change
 async def test_a_write_itself_finds_the_change(write: Send, tables: Database, change: Change) -> None:
     await first(change, write)

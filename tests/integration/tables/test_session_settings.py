@@ -47,6 +47,7 @@ async def change(tables: Database, sql: str) -> None:
     await tables.run(lambda transaction: transaction.execute(sql))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", CARELESS)
 async def test_settings_of_code_end_with_its_write(write: Send, tables: Database, code: str) -> None:
     await change(tables, CARELESS[code])

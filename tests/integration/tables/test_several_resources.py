@@ -329,6 +329,7 @@ class TestWholeTable:
             answered(await write("DELETE", target, token=5, resource="ledger"), 400, "21000")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("key", "stored", "spellings", "name"),
     [

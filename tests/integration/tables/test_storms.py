@@ -96,6 +96,7 @@ async def test_what_cannot_be_recorded_is_not_refused(write: Send, overtaken: Da
     answered(await write("PATCH", TARGET, {"note": "zombie"}, token=1), 412, "token-stale")
 
 
+@pytest.mark.thorough
 async def test_a_slow_database_makes_nobody_less_of_a_zombie(
     write: Send, overtaken: Database, stranger: asyncpg.Connection
 ) -> None:

@@ -16,6 +16,8 @@ from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.serving_app import served
 from tests.integration.tables.asking import rows
 
+pytestmark = pytest.mark.thorough
+
 OTHER = """
 CREATE SCHEMA other;
 CREATE TABLE other.shipments (id bigint PRIMARY KEY, order_id bigint, state text DEFAULT 'new');

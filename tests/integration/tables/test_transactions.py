@@ -235,6 +235,7 @@ class TestTokens:
         (notes,) = [{note for (note,) in await rows(tables, "SELECT note FROM accounts")}]
         assert len(notes) == 1, "the last transaction has written all three rows"
 
+    @pytest.mark.thorough
     async def test_a_transaction_runs_alone_after_a_deadlock(
         self, api: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
     ) -> None:
@@ -294,6 +295,7 @@ class TestKeys:
         again = await send(api, patch(1, token="6", holder="bob"), **{"Idempotency-Key": '"k"'})
         assert (again.content, again.headers["idempotency-replayed"]) == (first.content, "true")
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "writes",
         [
@@ -421,6 +423,7 @@ BAD_DOCUMENTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 class TestBadDocuments:
     async def test_a_malformed_document_is_refused(self, api: httpx.AsyncClient, tables: Database) -> None:
         headers = {"Fencing-Token": "5", "Content-Type": "application/json"}

@@ -315,6 +315,7 @@ async def test_no_credential_is_repeated_anywhere(
     assert "X-Amz-Credential=AKIAWRITER&" in found["/v1/rejections?limit=1000"], "what identifies a caller is kept"
 
 
+@pytest.mark.thorough
 async def test_each_of_them_is_where_a_credential_would_be_seen(
     postgres_server: EmbeddedPostgres, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ class TestExpressions:
         for where, expression in EXPRESSIONS:
             assert expression.count(pair[0]) == expression.count(pair[1]), where
 
+    @pytest.mark.installed
     @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
     def test_prometheus_understands_them(self, tmp_path: Path) -> None:
         own = [(where, one) for where, one in shown() if not one.startswith("label_values(")]
@@ -224,12 +225,13 @@ class TestPage:
         rows = re.findall(rf"^\| `({areas})` \| `([\w-]+)` \| [^|]+ \|$", PAGE, re.MULTILINE)
         assert sorted(rows) == sorted((area, stage) for area, stages in STAGES.items() for stage in stages)
 
-    @pytest.mark.parametrize("one", declared(), ids=lambda one: str(one.name))
-    def test_names_follow_the_conventions(self, one: Counter | Gauge | Histogram) -> None:
-        assert re.fullmatch(r"gateway_[a-z_]+", one.name)
-        assert one.name.endswith("_total") == isinstance(one, Counter)
-        assert one.text.endswith(".")
-        if "duration" in one.name or "oldest" in one.name:
-            assert one.name.endswith("_seconds")
-        if "memory" in one.name:
-            assert one.name.endswith("_bytes")
+    def test_names_follow_the_conventions(self, subtests: pytest.Subtests) -> None:
+        for one in declared():
+            with subtests.test(name=one.name):
+                assert re.fullmatch(r"gateway_[a-z_]+", one.name)
+                assert one.name.endswith("_total") == isinstance(one, Counter)
+                assert one.text.endswith(".")
+                if "duration" in one.name or "oldest" in one.name:
+                    assert one.name.endswith("_seconds")
+                if "memory" in one.name:
+                    assert one.name.endswith("_bytes")

@@ -88,6 +88,7 @@ async def test_no_line_is_written_unless_it_is_wanted(postgres_server: EmbeddedP
     assert lines.about("request") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("theirs", "kept"),
     [(b"a-b_c:9", "a-b_c:9"), (b"x" * 128, "x" * 128), (b"x" * 129, None), (b"two words", None), (b"caf\xe9", None)],

@@ -107,6 +107,7 @@ async def test_writes_that_come_together_are_a_batch(stage: Stage) -> None:
     assert grown("gateway_batch_size_count") < 16
 
 
+@pytest.mark.thorough
 async def test_entries_of_the_record_are_counted_by_their_kind(stage: Stage) -> None:
     kinds = ("rejection", "raised", "barrier", "lease-granted", "lease-expired")
 
@@ -159,6 +160,7 @@ async def test_who_waits_for_a_lock_is_seen(stage: Stage) -> None:
         assert (await waiting).status_code == 201
 
 
+@pytest.mark.thorough
 async def test_a_write_under_way_is_a_pending_intent_and_a_lost_one_an_unknown_outcome(stage: Stage) -> None:
     key = "reports/lost"
     stage.double.cut("before", operation="PutObject", key=key)
@@ -194,6 +196,7 @@ async def test_a_pool_that_is_used_up_is_seen(stage: Stage) -> None:
 
 
 class TestHostileRequests:
+    @pytest.mark.thorough
     async def test_no_series_is_added(self, stage: Stage, moved: Samples) -> None:
         """Each kind once for the series of its own, then with many names. Thousands are in tests/unit/observe."""
 

@@ -193,6 +193,7 @@ class TestObjects:
         puts = [one for one in stage.double.requests if one.key == "traced" and one.operation.value == "PutObject"]
         assert [one.traceparent for one in puts] == [f"00-{trace}-{found['s3 PUT'].id}-01"]
 
+    @pytest.mark.thorough
     async def test_a_renewal_in_the_background_is_in_no_trace(self, stage: Stage, collector: Collector) -> None:
         trace = uuid4().hex
         token = otel_context.attach(otel.set_span_in_context(_span(trace)))
@@ -256,6 +257,7 @@ class TestWhoseTrace:
         begun = [span for span in collector.spans if span.trace != trace and span.name == "PATCH tables"]
         assert bool(begun) == bool(sample)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "header",
         ["", "00-zz", f"00-{'0' * 32}-{PARENT}-01", "ff-" + "a" * 32 + f"-{PARENT}-01", "x" * 5000, "\xff\xfe"],
@@ -271,6 +273,7 @@ class TestWhoseTrace:
         assert span.parent == ""
 
 
+@pytest.mark.thorough
 class TestWithoutTheCollector:
     @pytest.mark.parametrize("origin", ["http://127.0.0.1:9", None], ids=["refuses", "hangs"])
     async def test_writes_go_on_and_the_gateway_stops_in_time(
@@ -315,6 +318,7 @@ assert "opentelemetry" not in sys.modules
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", [_OF_THE_GATEWAY, _OF_THE_CLIENT], ids=["gateway", "client"])
 def test_nothing_is_loaded_unless_it_is_wanted(program: str) -> None:
     subprocess.run([sys.executable, "-c", program], check=True)

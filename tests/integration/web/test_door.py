@@ -149,6 +149,7 @@ async def test_forms_of_other_sites_are_refused(dsn: str) -> None:
         assert same.status_code == 303
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "following",
     [
@@ -187,6 +188,7 @@ async def test_who_follows_a_link_from_elsewhere_arrives_with_the_session(dsn: s
         assert (await client.get("/ui/rejections", headers=again)).status_code == 303
 
 
+@pytest.mark.thorough
 async def test_where_anybody_is_let_in_no_login_is_needed(dsn: str) -> None:
     await put_on_record(dsn)
     async with serving(dsn, auth={"anonymous": True}) as client:

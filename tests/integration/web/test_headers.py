@@ -48,6 +48,7 @@ async def test_files_are_kept_for_as_long_as_they_stay_the_same(dsn: str) -> Non
             assert old.headers["cache-control"] == "no-cache"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "path",
     ["../app.py", "..%2f..%2fapp.py", "%2e%2e/door.py", "vendor", "", "style.css/", "vendor/VENDORED", "//etc/passwd"],

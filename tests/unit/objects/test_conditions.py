@@ -106,15 +106,15 @@ CONDITIONAL = {
 }
 
 
-@pytest.mark.parametrize(
-    "operation", [one for one in Operation if one.kind is not OperationKind.READ and one not in CONDITIONAL], ids=str
-)
 @pytest.mark.parametrize("headers", [{"if-match": '"e"'}, {"if-match": "*"}, {"if-none-match": "*"}])
-def test_no_condition_is_dropped_silently(operation: Operation, headers: dict[str, str]) -> None:
-    with pytest.raises(StoreError) as caught:
-        conditions.read(operation, headers)
-    assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
-    assert conditions.read(operation, {}) is None
+def test_no_condition_is_dropped_silently(subtests: pytest.Subtests, headers: dict[str, str]) -> None:
+    unconditional = [one for one in Operation if one.kind is not OperationKind.READ and one not in CONDITIONAL]
+    for operation in unconditional:
+        with subtests.test(operation=operation):
+            with pytest.raises(StoreError) as caught:
+                conditions.read(operation, headers)
+            assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
+            assert conditions.read(operation, {}) is None
 
 
 @pytest.mark.parametrize("value", [b'"e"', b"*"])

@@ -42,68 +42,72 @@ def every_header() -> Iterator[tuple[Operation, str]]:
             yield from ((operation, name) for name in headers_of(operation))
 
 
-@pytest.mark.parametrize(("operation", "name"), list(every_header()))
-def test_every_header_of_the_model_goes_on_or_is_accounted_for(operation: Operation, name: str) -> None:
-    if operation.kind is not OperationKind.READ and name in REFUSED:
-        with pytest.raises(StoreError) as caught:
-            forwarded(operation, {name: "1"})
-        assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
-        assert name in caught.value.message
-        return
-    of_the_copy = operation.copies and name in addressing.COPY_HEADERS
-    checksum = name.startswith("x-amz-checksum-") and operation in (
-        Operation.PUT_OBJECT,
-        Operation.PUT_OBJECT_ANNOTATION,
-        Operation.UPLOAD_PART,
-    )
-    evaluated = name in EVALUATED and operation.kind is not OperationKind.READ
-    kept_here = of_the_copy or checksum or evaluated or name in OF_THE_BODY
-    assert forwarded(operation, {name: "1"}) == (() if kept_here else ((name, "1"),))
+def test_every_header_of_the_model_goes_on_or_is_accounted_for(subtests: pytest.Subtests) -> None:
+    for operation, name in every_header():
+        with subtests.test(operation=operation, name=name):
+            if operation.kind is not OperationKind.READ and name in REFUSED:
+                with pytest.raises(StoreError) as caught:
+                    forwarded(operation, {name: "1"})
+                assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
+                assert name in caught.value.message
+                continue
+            of_the_copy = operation.copies and name in addressing.COPY_HEADERS
+            checksum = name.startswith("x-amz-checksum-") and operation in (
+                Operation.PUT_OBJECT,
+                Operation.PUT_OBJECT_ANNOTATION,
+                Operation.UPLOAD_PART,
+            )
+            evaluated = name in EVALUATED and operation.kind is not OperationKind.READ
+            kept_here = of_the_copy or checksum or evaluated or name in OF_THE_BODY
+            assert forwarded(operation, {name: "1"}) == (() if kept_here else ((name, "1"),))
 
 
-@pytest.mark.parametrize("operation", list(Operation), ids=str)
-def test_an_unknown_header_is_dropped_on_a_read_and_refused_else(operation: Operation) -> None:
-    for name in ("x-amz-anything-new", "x_amz_acl", "x-amz_acl", "x-amz-meta_a"):
-        if operation.kind is OperationKind.READ:
-            assert forwarded(operation, {name: "1"}) == ()
-        else:
-            with pytest.raises(StoreError) as caught:
-                forwarded(operation, {name: "1"})
-            assert caught.value.status == 501
+def test_an_unknown_header_is_dropped_on_a_read_and_refused_else(subtests: pytest.Subtests) -> None:
+    for operation in Operation:
+        with subtests.test(operation=operation):
+            for name in ("x-amz-anything-new", "x_amz_acl", "x-amz_acl", "x-amz-meta_a"):
+                if operation.kind is OperationKind.READ:
+                    assert forwarded(operation, {name: "1"}) == ()
+                else:
+                    with pytest.raises(StoreError) as caught:
+                        forwarded(operation, {name: "1"})
+                    assert caught.value.status == 501
 
 
-@pytest.mark.parametrize("operation", list(Operation), ids=str)
-def test_metadata_of_new_objects_are_forwarded_and_the_gateways_own_never(operation: Operation) -> None:
-    makes = operation in (Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD)
-    own = {"x-amz-meta-fencing-write-id": "forged", "x-amz-meta-fencing_tombstone": "true"}
-    if makes:
-        assert forwarded(operation, {"x-amz-meta-a": "1", **own}) == (("x-amz-meta-a", "1"),)
-    elif operation.kind is OperationKind.READ:
-        assert forwarded(operation, {"x-amz-meta-a": "1", **own}) == ()
-    else:
-        for name in ("x-amz-meta-a", *own):
-            with pytest.raises(StoreError):
-                forwarded(operation, {name: "1"})
+def test_metadata_go_with_what_makes_an_object_and_the_gateways_own_never(subtests: pytest.Subtests) -> None:
+    for operation in Operation:
+        with subtests.test(operation=operation):
+            makes = operation in (Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD)
+            own = {"x-amz-meta-fencing-write-id": "forged", "x-amz-meta-fencing_tombstone": "true"}
+            if makes:
+                assert forwarded(operation, {"x-amz-meta-a": "1", **own}) == (("x-amz-meta-a", "1"),)
+            elif operation.kind is OperationKind.READ:
+                assert forwarded(operation, {"x-amz-meta-a": "1", **own}) == ()
+            else:
+                for name in ("x-amz-meta-a", *own):
+                    with pytest.raises(StoreError):
+                        forwarded(operation, {name: "1"})
 
 
-@pytest.mark.parametrize("operation", list(Operation), ids=str)
-def test_headers_for_the_gateway_are_not_forwarded(operation: Operation) -> None:
-    said = [
-        "authorization",
-        "fencing-token",
-        "host",
-        "x-amz-content-sha256",
-        "x-amz-date",
-        "x-amz-decoded-content-length",
-        "x-amz-sdk-checksum-algorithm",
-        "x-amz-security-token",
-        "x-amz-trailer",
-        "x-amz-user-agent",
-        "amz-sdk-invocation-id",
-        "amz-sdk-request",
-        "x-forwarded-for",
-    ]
-    assert forwarded(operation, dict.fromkeys(said, "1")) == ()
+def test_what_is_said_to_the_gateway_never_goes_on(subtests: pytest.Subtests) -> None:
+    for operation in Operation:
+        with subtests.test(operation=operation):
+            said = [
+                "authorization",
+                "fencing-token",
+                "host",
+                "x-amz-content-sha256",
+                "x-amz-date",
+                "x-amz-decoded-content-length",
+                "x-amz-sdk-checksum-algorithm",
+                "x-amz-security-token",
+                "x-amz-trailer",
+                "x-amz-user-agent",
+                "amz-sdk-invocation-id",
+                "amz-sdk-request",
+                "x-forwarded-for",
+            ]
+            assert forwarded(operation, dict.fromkeys(said, "1")) == ()
 
 
 def test_the_checksum_algorithm_goes_on_where_the_store_makes_the_checksum() -> None:

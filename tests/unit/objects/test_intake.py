@@ -107,6 +107,7 @@ PLACES = st.lists(st.integers(0, 5000), max_size=12)
 CHUNKS = st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=6)
 
 
+@pytest.mark.thorough
 @given(CHUNKS, PLACES)
 def test_however_a_body_is_cut_it_comes_out_whole(chunks: list[bytes], places: list[int]) -> None:
     body = b"".join(chunks)
@@ -123,6 +124,7 @@ def test_however_a_body_is_cut_it_comes_out_whole(chunks: list[bytes], places: l
         assert asyncio.run(whole.whole()).content == body
 
 
+@pytest.mark.thorough
 @given(CHUNKS, PLACES, st.sampled_from(["crc", "signature", "end", "length", "gone"]))
 def test_a_body_that_is_not_proven_never_comes_out_whole(chunks: list[bytes], places: list[int], fault: str) -> None:
     body = b"".join(chunks)

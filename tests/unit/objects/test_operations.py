@@ -83,12 +83,13 @@ def requests(name: str) -> list[S3Request]:
     ]
 
 
-@pytest.mark.parametrize("name", sorted(set(MODEL.operation_names) - UNSERVED.keys() - NOT_TOLD_APART.keys()))
-def test_every_operation_of_the_model_is_served_as_what_it_is(name: str) -> None:
-    for request in requests(name):
-        assert request.operation.value == OLD_NAMES.get(name, name)
-        assert request.operation.kind is kind_of(request.operation)
-        assert request.operation.writes == (request.operation in WRITES | AMENDMENTS)
+def test_every_operation_of_the_model_is_served_as_what_it_is(subtests: pytest.Subtests) -> None:
+    for name in set(MODEL.operation_names) - UNSERVED.keys() - NOT_TOLD_APART.keys():
+        with subtests.test(name=name):
+            for request in requests(name):
+                assert request.operation.value == OLD_NAMES.get(name, name)
+                assert request.operation.kind is kind_of(request.operation)
+                assert request.operation.writes == (request.operation in WRITES | AMENDMENTS)
 
 
 @pytest.mark.parametrize("name", sorted(UNSERVED))
@@ -151,9 +152,10 @@ def test_only_a_put_of_an_object_copies(method: str, level: Level) -> None:
         assert caught.value.status == 501
 
 
-@pytest.mark.parametrize("operation", [one for one in Operation if one.markers], ids=str)
-def test_markers_are_read_by_their_exact_name(operation: Operation) -> None:
-    for marker in operation.markers:
-        misspelt = {marker.swapcase()} | (operation.markers - {marker})
-        with pytest.raises(StoreError):
-            recognise(operation.method, operation.level, misspelt, copies=operation.copies)
+def test_markers_are_read_by_their_exact_name(subtests: pytest.Subtests) -> None:
+    for operation in Operation:
+        with subtests.test(operation=operation):
+            for marker in operation.markers:
+                misspelt = {marker.swapcase()} | (operation.markers - {marker})
+                with pytest.raises(StoreError):
+                    recognise(operation.method, operation.level, misspelt, copies=operation.copies)

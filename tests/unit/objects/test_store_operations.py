@@ -240,6 +240,7 @@ async def test_the_answer_to_a_put_is_interpreted(store: Store, said: bytes, exp
     assert len(store.received) == 1
 
 
+@pytest.mark.thorough
 async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
     store.answers = [HANG]
     async with upstream(store, timeout=1) as up:

@@ -229,11 +229,17 @@ def test_fenced_credentials_are_not_read_here() -> None:
     assert put((b"x-amz-security-token", b"fc1.fencing-token=9")).fencing == FencingHeaders()
 
 
-@pytest.mark.parametrize("operation", list(Operation), ids=str)
-def test_metadata_carry_the_token_of_new_objects(operation: Operation) -> None:
-    makes = {Operation.PUT_OBJECT, Operation.COPY_OBJECT, Operation.CREATE_MULTIPART_UPLOAD, Operation.POST_OBJECT}
-    fencing = read_fencing(operation, [(b"x-amz-meta-fencing-token", b"7")])
-    assert fencing == (FencingHeaders(Token(0, 7)) if operation in makes else FencingHeaders())
+def test_metadata_speak_where_an_object_is_made_with_them(subtests: pytest.Subtests) -> None:
+    for operation in Operation:
+        with subtests.test(operation=operation):
+            makes = {
+                Operation.PUT_OBJECT,
+                Operation.COPY_OBJECT,
+                Operation.CREATE_MULTIPART_UPLOAD,
+                Operation.POST_OBJECT,
+            }
+            fencing = read_fencing(operation, [(b"x-amz-meta-fencing-token", b"7")])
+            assert fencing == (FencingHeaders(Token(0, 7)) if operation in makes else FencingHeaders())
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,7 @@ async def test_a_stream_may_take_long_while_it_makes_progress() -> None:
     assert seen.bodies == [80]
 
 
+@pytest.mark.thorough
 async def test_a_source_that_takes_long_is_not_the_fault_of_the_store() -> None:
     async with hop(taking(Seen()), timeout=1) as store:
         body = BodyStream(pieces(10, 10, pause=1.2), 20)
