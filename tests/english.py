@@ -40,7 +40,10 @@ BANNED = {
 }
 """Words and phrases that no sentence contains, and what to say."""
 
-ALLOWED: dict[str, str] = {}
+ALLOWED = {
+    "This copy request is illegal because it is trying to copy an object to itself without changing the object's "
+    "metadata, storage class, website redirect location or encryption attributes.": "AWS's own message, which clients know",
+}
 """Sentences that break a rule, and the reason why they may."""
 
 

@@ -21,8 +21,8 @@ _OPERATOR = re.compile(rf"(?:{_OPERATORS})(?:\([^)]*\))?\.")
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a function is called with. ``named`` holds the texts of a query or a form, by name, in their order; ``text``
-    is a body as it came. ``names`` None: the body names nothing, and can only be handed over whole.
+    """The arguments of a call. ``named`` holds the texts of a query or a form, by name, in their order; ``text`` is a
+    body as it came. ``names`` None: the body names nothing, and can only be passed as a whole.
     """
 
     names: frozenset[str] | None
@@ -30,7 +30,7 @@ class Arguments:
     named: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def payload(self, function: Function, *, whole: bool) -> str:
-        """The one value of the statement: a JSON object by the names of parameters, or the body itself."""
+        """Return the one value of the statement: a JSON object by the names of parameters, or the body itself."""
         if whole or not self.named:
             return self.text
         several = {one.name for one in function.parameters if one.variadic}
@@ -57,7 +57,9 @@ def from_body(kind: BodyType, content: bytes, columns: Sequence[str] | None) -> 
 
 
 def from_query(query_string: bytes) -> tuple[Arguments, bytes]:
-    """The arguments, and the rest of the query string: a parameter whose value begins with an operator is a filter."""
+    """Return the arguments and the rest of the query string: a parameter whose value begins with an operator is a
+    filter.
+    """
     named: dict[str, list[str]] = {}
     rest = []
     for part in query_string.split(b"&"):

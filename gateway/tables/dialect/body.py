@@ -86,7 +86,7 @@ def _urlencoded(content: bytes) -> dict[str, str]:
 
 
 def _made(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> Payload:
-    """A payload of rows that did not come as JSON."""
+    """Return a payload of rows that did not come as JSON."""
     return Payload(orjson.dumps(rows).decode(), rows, tuple(sorted(columns)))
 
 

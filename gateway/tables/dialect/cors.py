@@ -25,7 +25,7 @@ _REQUESTED = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2000}")
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Whose pages are let in: exact origins, or ``*`` for all. None by default."""
+    """The origins whose pages are allowed: exact ones, or ``*`` for all. None by default."""
 
     allowed: tuple[str, ...] = ()
 
@@ -34,10 +34,10 @@ class Origins:
         return origins.admits(self.allowed, origin)
 
     def preflight(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Response | None:
-        """The answer to a browser that asks before it sends a request; None for anything else.
+        """Return the answer to a browser's preflight request; None for any other request.
 
-        It carries no key, so it is answered before anybody is authenticated, and says nothing about tables. What every
-        answer says comes from ``headers``.
+        A preflight carries no key, so it is answered before authentication, and tells nothing about tables. The other
+        headers come from ``headers``.
         """
         found = _single(headers)
         origin = found.get(b"origin")
@@ -55,7 +55,7 @@ class Origins:
         return Response(200, answer)
 
     def headers(self, origin: bytes | None) -> Headers:
-        """What every answer says, whoever asks, so that no cache mixes them up."""
+        """Return the headers of every answer, for any origin, so that no cache mixes them up."""
         if not self.allowed:
             return []
         every = "*" in self.allowed
@@ -70,7 +70,7 @@ class Origins:
 
 
 def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """The headers that stand there once."""
+    """Return the headers that occur once."""
     found: dict[bytes, bytes] = {}
     twice: set[bytes] = set()
     for name, value in headers:

@@ -5,17 +5,18 @@ import re
 from gateway.errors import DialectError
 
 MOST_VALUES = 1_000_000
-"""In one body. They are read one by one, and meanwhile everybody else waits."""
+"""In one body. They are read one by one, and other requests wait meanwhile."""
 
-# One field with what ends it: a comma, the end of a line, or the end of all. Whatever is none is caught by itself.
+# One field with its end: a comma, the end of a line, or the end of all. The last group catches any other character.
 _FIELD = re.compile(r'(?:"((?:[^"]++|"")*+)"|([^",\r\n]*+))(,|\r\n|\n|\r|\Z)|([\s\S])')
 _LINE = re.compile(r"\r\n|\n|\r")
 
 
 def parse(content: bytes) -> tuple[tuple[str, ...], list[dict[str, str | None]]]:
-    """The names, and the rows by them. A bare ``NULL`` is null; in quotes it is a text, and nothing is an empty text.
+    """Return the names, and the rows by them. A bare ``NULL`` is null; in quotes it is a text, and nothing is an empty
+    text.
 
-    Raises PGRST102 for anything that is no table of equally long lines under different names.
+    Raise PGRST102 unless the lines are equally long and the names differ.
     """
     lines = _lines(_decoded(content))
     if not lines or not any(lines[0]):

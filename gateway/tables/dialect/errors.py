@@ -1,4 +1,4 @@
-"""What the caller gets where something is wrong: PostgREST's four keys and statuses for every error there is."""
+"""The answers to errors: PostgREST's four keys and its status for each error."""
 
 import re
 
@@ -24,11 +24,11 @@ _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def of_database(error: SqlError, *, known_caller: bool, verbose: bool) -> GatewayError:
-    """An error of the database as PostgREST answers it: the SQLSTATE is the code.
+    """Return an error of the database as PostgREST answers it: the SQLSTATE is the code.
 
-    ``known_caller``: whether a missing privilege is final, or showing credentials could help. Without ``verbose``
-    the database's details and hints, which may quote rows, are kept back; what was raised as ``PGRST`` is meant to be
-    seen.
+    ``known_caller``: whether a missing privilege is final, or credentials could help. Without ``verbose`` the
+    database's details and hints are left out, because they may quote rows. An error raised as ``PGRST`` is meant for
+    the caller.
     """
     if error.sqlstate == "FN422":
         return mismatch(error.message or None)
@@ -42,7 +42,7 @@ def of_database(error: SqlError, *, known_caller: bool, verbose: bool) -> Gatewa
 
 
 def mismatch(touched: str | None) -> ResourceMismatch:
-    """A row was touched that no claimed resource covers. ``touched`` is its name; None where it has no name."""
+    """Return the error for a touched row without a claim. ``touched`` is its name, None without a name."""
     if not touched:
         return ResourceMismatch("The write touches a row whose columns do not make up a resource name.")
     return ResourceMismatch(f"The write touches {touched}, which its token does not cover.", facts={"touched": touched})
@@ -65,7 +65,7 @@ def answer(failure: GatewayError, *, verbose: bool = True) -> Response:
     else:
         headers.append(JSON.content_type)
     if failure.status in BODILESS:
-        # What was raised may ask for such a status; a body would be taken for the beginning of the next answer.
+        # A raised error may set such a status. A client would read a body as the beginning of the next answer.
         return Response(failure.status, [pair for pair in headers if pair[0] != b"content-type"])
     body = orjson.dumps(_document(failure, verbose=verbose))
     headers.append((b"content-length", str(len(body)).encode()))
@@ -83,7 +83,7 @@ def _document(failure: GatewayError, *, verbose: bool) -> dict[str, str | None]:
 
 
 def _details(failure: GatewayError) -> str | None:
-    """The facts of an error as one sentence: postgrest clients show their users nothing but text."""
+    """Return the facts of an error as one sentence: postgrest clients show their users only text."""
     facts = failure.facts
     if "raised_by" not in facts:
         return ", ".join(f"{name}: {value}" for name, value in facts.items()) or None

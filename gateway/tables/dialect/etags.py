@@ -1,7 +1,7 @@
-"""Which version of a row a request is meant for: the conditions of RFC 9110, held against the row's ETag.
+"""The version of a row that a request is meant for: the conditions of RFC 9110, compared with the row's ETag.
 
-A fencing token stops a writer whose lock has passed to somebody else. It does not stop two live writers, who may both
-have read a row before either wrote it: that is what an ETag is for.
+A fencing token stops a writer whose lock has passed to another holder. It does not stop two live writers that have both
+read a row before either wrote it. An ETag does.
 """
 
 import re
@@ -81,7 +81,7 @@ def check_preconditions(preconditions: Preconditions, method: str, query: Query,
         return
     reads = method in ("GET", "HEAD")
     if reads and preconditions.match is None:
-        return  # what has no ETag has not been read before: If-None-Match holds
+        return  # a row without an ETag has not been read before, so If-None-Match holds
     if method == "POST" or not names_one_row(query, table):
         keys = ", ".join(table.primary_key)
         raise ConditionUnsupported(
@@ -98,7 +98,7 @@ def check_preconditions(preconditions: Preconditions, method: str, query: Query,
 
 
 def row_changed(current: str | None) -> RowChanged:
-    """The error for a row whose ETag is now ``current``; None: it is not there."""
+    """Return the error for a row whose ETag is now ``current``; None: the row is gone."""
     if current is None:
         return RowChanged("There is no such row any more, or not yet.", facts={"etag": None})
     etag = quoted(current)
@@ -106,7 +106,7 @@ def row_changed(current: str | None) -> RowChanged:
 
 
 def quoted(tag: str) -> str:
-    """A tag as it stands in a header."""
+    """Return a tag in the form of a header."""
     return f'"{tag}"'
 
 

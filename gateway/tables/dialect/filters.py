@@ -38,7 +38,7 @@ _TREE = re.compile(r"(not\.)?(and|or)(?=[ \t]*\()")
 
 
 def parse_filter(field: Field, text: str) -> Condition:
-    """A filter parameter: ``text`` is ``[not.]operator.value``, the value read to the end."""
+    """Read a filter parameter: ``text`` is ``[not.]operator.value``, the value read to the end."""
     operator, dot, value = text.partition(".")
     negated = operator == "not"
     if negated:
@@ -52,7 +52,7 @@ def parse_filter(field: Field, text: str) -> Condition:
 
 
 def parse_tree(operator: str, text: str, *, negated: bool) -> Logic:
-    """A logic parameter: ``operator`` is ``and`` or ``or``, ``text`` its parenthesised list."""
+    """Read a logic parameter: ``operator`` is ``and`` or ``or``, ``text`` its parenthesised list."""
     cursor = Cursor(text, "logic tree", before=len(f"not.{operator}" if negated else operator))
     children = _children(cursor)
     cursor.finish()
@@ -94,7 +94,7 @@ def _rest(cursor: Cursor) -> str:
 
 
 def _delimited(cursor: Cursor) -> str:
-    """A value inside a tree: quoted, an array literal, or whatever stands before the next comma or parenthesis."""
+    """Read a value inside a tree: quoted, an array literal, or the text before the next comma or parenthesis."""
     start = cursor.position
     for read in (read_quoted, _array_literal):
         value = read(cursor)
@@ -111,7 +111,7 @@ def _array_literal(cursor: Cursor) -> str | None:
 
 
 def _element(cursor: Cursor) -> str:
-    """A value of ``in``: like one inside a tree, but braces mean nothing here."""
+    """Read a value of ``in``: like one inside a tree, but braces mean nothing here."""
     start = cursor.position
     value = read_quoted(cursor)
     if value is not None and cursor.next in ("", ",", ")"):

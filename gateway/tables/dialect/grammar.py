@@ -1,8 +1,8 @@
-"""What the dialect's query strings are made of: the terms as values, and the reading of names, paths and quoted texts.
+"""The terms of the dialect's query strings as values, and the reading of names, paths and quoted texts.
 
-Names are letters, digits, ``_``, ``$``, spaces and inner hyphens; anything else stands in double quotes. Everything is
-read in one pass from left to right, so a text costs time in proportion to its length; what could grow in depth or in
-the statement made of it has a limit here.
+Names are letters, digits, ``_``, ``$``, spaces and inner hyphens; anything else needs double quotes. The reader makes
+one pass from left to right, so a text costs time in proportion to its length. Limits here bound the depth, and the size
+of the statement.
 """
 
 import re
@@ -38,7 +38,7 @@ class Field:
 class Condition:
     """``field operator value``. ``value`` is text; a tuple of texts for ``in``; the word for ``is``.
 
-    A quantified operator is an operator of its own, ``eq(any)``: whoever looks for ``eq`` must not find it.
+    A quantified operator is an operator of its own, ``eq(any)``: code that looks for ``eq`` must not find it.
     ``language`` is the text search configuration of the ``fts`` family.
     """
 
@@ -127,7 +127,7 @@ class Cursor:
         self.position, self.depth, self.terms = 0, 0, 0
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """What the pattern matches here, if it does."""
+        """Return the text that the pattern matches here, if it does."""
         match = pattern.match(self.text, self.position)
         if match is not None:
             self.position = match.end()
@@ -189,7 +189,7 @@ def not_implemented(feature: str) -> DialectError:
 
 
 def read_quoted(cursor: Cursor) -> str | None:
-    """A text in double quotes, without its quotes and escapes; None where there is none."""
+    """Return a text in double quotes without quotes and escapes; None if there is none."""
     quoted = cursor.take(_QUOTED)
     return None if quoted is None else _ESCAPED.sub(r"\1", quoted[1])
 
@@ -208,7 +208,7 @@ def read_name(cursor: Cursor, expecting: str = EXPECTING_NAME) -> str:
 
 
 def read_field(cursor: Cursor, expecting: str = EXPECTING_NAME) -> Field:
-    """A name and the JSON path behind it."""
+    """Read a name and the JSON path behind it."""
     cursor.take(SPACES)
     name = read_name(cursor, expecting)
     return Field(name, read_path(cursor))

@@ -50,13 +50,13 @@ _QUALITY = re.compile(r"q=([01](?:\.[0-9]{0,3})?)")
 
 @lru_cache(maxsize=256)
 def accepted(accept: str) -> Media | None:
-    """The best of the forms of rows that the caller accepts, by its ``q``, then by its order; None for none."""
+    """Return the best form of rows that the caller accepts, by its ``q``, then by its order; None if there is none."""
     return JSON if not accept else _best(accept, _ROWS)
 
 
 @lru_cache(maxsize=64)
 def root_accepted(accept: str) -> Media | None:
-    """The same for the description of all that is served."""
+    """Return the same for the description of the root."""
     return OPENAPI if not accept else _best(accept, _ROOT)
 
 
@@ -66,7 +66,7 @@ def not_acceptable(accept: str) -> DialectError:
 
 
 def body_type(headers: Mapping[bytes, str]) -> BodyType:
-    """The form of the body. Raises PGRST102 for one that is not read."""
+    """Return the form of the body. Raise PGRST102 for an unsupported one."""
     name = headers.get(b"content-type", "").partition(";")[0].strip().lower()
     if name not in _BODIES:
         raise type_not_acceptable(name)

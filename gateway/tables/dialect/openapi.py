@@ -21,7 +21,9 @@ def options(table: Table) -> Response:
 
 
 def permitted(table: Table) -> Iterable[str]:
-    """The writes a table permits. PUT needs a primary key. Rows of a foreign table are out of reach of the fences."""
+    """Return the writes a table permits. PUT needs a primary key. A foreign table permits none: no fence reaches its
+    rows.
+    """
     if table.reaches_foreign:
         return
     if table.insertable:
@@ -35,12 +37,12 @@ def permitted(table: Table) -> Iterable[str]:
 
 
 def allowed(*methods: str) -> Response:
-    """The answer to OPTIONS."""
+    """Return the answer to OPTIONS."""
     return Response(200, [(b"allow", ",".join(methods).encode()), (b"content-length", b"0")])
 
 
 def root(document: Mapping[str, Any], *, with_body: bool) -> Response:
-    """The description of all that is served."""
+    """Return the answer of the root."""
     body = orjson.dumps(document)
     headers = [OPENAPI.content_type, (b"content-length", str(len(body)).encode())]
     return Response(200, headers, body if with_body else b"")
@@ -126,7 +128,7 @@ _CONDITIONS = {"PATCH": ("if_match",), "PUT": ("if_match", "if_none_match"), "DE
 
 
 def document(tables: Sequence[Table], functions: Sequence[Function], prefix: str) -> Document:
-    """The description of these tables and functions, which are served below ``prefix``."""
+    """Return the description of these tables and functions, which are served below ``prefix``."""
     return {
         "swagger": "2.0",
         "info": {
@@ -224,7 +226,7 @@ def _property(table: Table, column: Column) -> Document:
 
 
 def _typed(shown: str, base: str) -> Document:
-    """JSON's type of a type of PostgreSQL's. What can be anything has none."""
+    """Return JSON's type for a type of PostgreSQL. A type that can be anything has none."""
     if base.endswith("[]"):
         return {"type": "array", "format": shown, "items": _typed(base[:-2], base[:-2])}
     if base in ("json", "jsonb"):
@@ -303,7 +305,7 @@ def _reference(name: str) -> Document:
 
 
 def _pointer(name: str) -> str:
-    """A name as a part of a JSON pointer in a URL's fragment."""
+    """Return a name as a part of a JSON pointer in a URL's fragment."""
     return quote(name.replace("~", "~0").replace("/", "~1"), safe="~")
 
 

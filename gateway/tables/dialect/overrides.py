@@ -1,8 +1,8 @@
-"""What code inside the database says about an answer: through settings of its transaction, or by raising ``PGRST``.
+"""Answers set by code in the database: by settings of its transaction, or by raising ``PGRST``.
 
-A function or trigger may set ``response.headers`` (a JSON array of objects with one key each) and ``response.status``,
-or raise an error with SQLSTATE ``PGRST`` whose message and detail are JSON. Headers that frame a message, or that
-the gateway alone answers for, cannot be set.
+A function or trigger may set ``response.headers`` (a JSON array of objects with one key each) and ``response.status``.
+It may also raise an error with SQLSTATE ``PGRST`` whose message and detail are JSON. It cannot set headers that frame a
+message, or headers that belong to the gateway.
 """
 
 import re
@@ -32,7 +32,7 @@ _DETAIL_HINT = "DETAIL must be a JSON object with obligatory keys: 'status', 'he
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What was said about an answer. ``status`` None: nothing of that."""
+    """The settings for an answer. ``status`` None: it was not set."""
 
     status: int | None
     headers: Headers
@@ -46,7 +46,7 @@ def read(headers: str | None, status: str | None) -> Overrides | None:
 
 
 def status_of(text: str | None) -> int | None:
-    """The status that was set, if one was. Raises PGRST112 for what is none."""
+    """Return the status that was set, if any. Raise PGRST112 for an invalid one."""
     if not text:
         return None
     if re.fullmatch(r"[0-9]{3}", text) and 200 <= int(text) <= 599:
@@ -55,7 +55,7 @@ def status_of(text: str | None) -> int | None:
 
 
 def headers_of(text: str | None) -> Headers:
-    """The headers that were set, without those that may not be. Raises PGRST111 for what are none."""
+    """Return the headers that were set, without the forbidden ones. Raise PGRST111 for invalid ones."""
     if not text:
         return []
     try:
@@ -77,7 +77,7 @@ def replaced(headers: Headers, others: Headers) -> Headers:
 
 
 def raised(error: SqlError) -> DialectError:
-    """An error raised with SQLSTATE ``PGRST``: its message and detail are all of the answer, or else it is PGRST121."""
+    """Return the answer of an error with SQLSTATE ``PGRST``: its message and detail, or else PGRST121."""
     try:
         message = _object(error.message)
         code, text = _text(message["code"]), _text(message["message"])

@@ -40,7 +40,7 @@ _CHOICES: dict[str, tuple[str, frozenset[str]]] = {
     "tx": ("tx", frozenset(("commit", "rollback"))),
     "handling": ("strict", frozenset(("strict", "lenient"))),
 }
-# What names of zones are made of; anything else is no preference of ours.
+# Characters of time zone names; any other text is an unknown preference.
 _ZONE = re.compile(r"[A-Za-z0-9_+:/-]{1,64}")
 
 
@@ -66,11 +66,11 @@ def parse_preferences(header: str) -> Preferences:
 
 
 def honoured(preferences: Preferences, *, tx_override: bool, zones: Container[str]) -> Preferences:
-    """What is left of them without what cannot be honoured. ``zones`` are the time zones there are.
+    """Return the preferences that can be honoured. ``zones`` are the existing time zones.
 
-    ``tx_override``: the operator lets callers choose how a transaction ends. Raises PGRST122 where handling is strict
-    and something cannot be honoured: a caller that insists on a rollback must not get a commit. Who insists on a commit
-    gets it in any case.
+    ``tx_override``: the operator lets callers choose how a transaction ends. Raise PGRST122 if handling is strict and a
+    preference cannot be honoured: a caller that insists on a rollback must not get a commit. A caller that insists on a
+    commit gets it in any case.
     """
     chooses = preferences.tx is None or tx_override
     exists = preferences.timezone is None or preferences.timezone in zones

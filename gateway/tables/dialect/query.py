@@ -69,7 +69,7 @@ class Query:
     """Whether there was a key without ``=``: no filter, but it may have been meant as one."""
 
     def capped(self, most: int) -> "Query":
-        """The same for no more than ``most`` rows, and no more than these inside each of them."""
+        """Return the same query for no more than ``most`` rows, and no more than these inside each of them."""
         embeds = tuple(replace(embed, limit=_least(embed.limit, most)) for embed in self.embeds)
         return replace(self, limit=_least(self.limit, most), embeds=embeds)
 
@@ -278,7 +278,7 @@ def _decoded(raw: bytes) -> str:
 
 
 def narrowed(query: Query, header: str) -> Query:
-    """The rows that both the query and ``Range: 0-9`` ask for; another form of the header is not meant for us."""
+    """Return the rows that both the query and ``Range: 0-9`` ask for. Another form of the header is ignored."""
     match = _RANGE.fullmatch(header.strip())
     if match is None:
         return query

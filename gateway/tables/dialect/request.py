@@ -1,4 +1,4 @@
-"""What the caller wants: one HTTP request of the dialect as one frozen value."""
+"""One HTTP request of the dialect as one frozen value."""
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ class Request:
 
 
 def headings(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
-    """The headers of the dialect by lower-case name; those that may be repeated are joined by commas."""
+    """Return the headers of the dialect by lower-case name; repeatable ones are joined by commas."""
     found: dict[bytes, str] = {}
     for raw_name, raw_value in headers:
         name = raw_name.lower()
@@ -55,7 +55,7 @@ def headings(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, str]:
 
 
 def profile_of(method: str, headers: Mapping[bytes, str]) -> str | None:
-    """The schema the caller names: Content-Profile on writes, Accept-Profile on everything else."""
+    """Return the schema that the caller names: Content-Profile on writes, Accept-Profile on all other requests."""
     return headers.get(b"content-profile" if method in WRITES else b"accept-profile")
 
 
@@ -78,9 +78,9 @@ def parse(method: str, query_string: bytes, headers: Mapping[bytes, str]) -> Req
 
 
 def settled(request: Request, headers: Mapping[bytes, str], *, tx_override: bool, zones: Container[str]) -> Request:
-    """The request with what can be honoured of its preferences. ``zones`` are the time zones there are.
+    """Return the request with the preferences that can be honoured. ``zones`` are the existing time zones.
 
-    Raises PGRST122 for preferences that strict handling refuses, PGRST107 where no form of answer is acceptable.
+    Raise PGRST122 for preferences that strict handling refuses, PGRST107 if no form of answer is acceptable.
     """
     preferences = honoured(request.preferences, tx_override=tx_override, zones=zones)
     accept = headers.get(b"accept", "")
@@ -95,7 +95,7 @@ def unsupported(method: str) -> DialectError:
 
 
 def content_length(headers: Mapping[bytes, str]) -> int | None:
-    """The announced size of the body in bytes, if it is announced."""
+    """Return the announced size of the body in bytes, if it is announced."""
     text = headers.get(b"content-length", "")
     return int(text) if text.isascii() and text.isdigit() else None
 
@@ -105,7 +105,7 @@ Kind: TypeAlias = Literal["table", "function", "root"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is for, as the client names it. ``shown_schema``: the answer names the schema it is in."""
+    """The target of a request, as the client names it. ``shown_schema``: the answer names its schema."""
 
     schema: str
     name: str
@@ -113,7 +113,7 @@ class Target:
 
 
 def name_of(path: str, prefixes: Sequence[str]) -> tuple[Kind, str]:
-    """What a path is for: a table or a function, and its name; or all there is. Raises PGRST125 for any other path."""
+    """Return the kind of a path (table, function, or root) and its name. Raise PGRST125 for any other path."""
     for prefix in prefixes:
         if path.startswith(prefix):
             rest = path[len(prefix) :]
@@ -149,12 +149,12 @@ _MOST = 255
 _QUOTED = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _BARE = re.compile(r"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]+")
 
-# What of the headers decides what is done, or in which form it is answered.
+# Headers that decide the effect of a request, or the form of its answer.
 _MEANT = (b"content-type", b"prefer", b"accept", b"if-match", b"if-none-match")
 
 
 def parse_key(headers: Mapping[bytes, str]) -> str | None:
-    """The key in the header, if there is one. Raises ``RequestMalformed``."""
+    """Return the key in the header, if there is one. Raise ``RequestMalformed``."""
     if HEADER not in headers:
         return None
     text = headers[HEADER].strip(" \t")
@@ -171,7 +171,7 @@ def parse_key(headers: Mapping[bytes, str]) -> str | None:
 def fingerprint(
     method: str, path: str, schema: str, query_string: bytes, headers: Mapping[bytes, str], body: bytes
 ) -> bytes:
-    """What tells this request from others: 32 bytes. ``headers`` by lower-case name.
+    """Return the fingerprint of this request: 32 bytes. ``headers`` by lower-case name.
 
     Clients may send the parameters of a query, and the names in ``columns``, in another order the next time.
     """

@@ -1,4 +1,4 @@
-"""What the caller gets where all is well: statuses, headers and bodies of the dialect."""
+"""The answers to successful requests: statuses, headers and bodies of the dialect."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,10 +43,10 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a write did: rows touched, those of them that are new, and what was asked back, as texts.
+    """The result of a write: the touched rows, the new ones among them, and the returned rows, as texts.
 
-    ``said``: what code in the database has said about the answer. ``total``: of a call, how many rows there are
-    beyond this page, where they were counted. ``etag``: that of the one row written, if asked for.
+    ``said``: the answer that code in the database has set. ``total``: for a call, the number of rows beyond this page,
+    if they were counted. ``etag``: of the one row written, if asked for.
     """
 
     touched: int
@@ -75,7 +75,7 @@ class Accepted:
 
 
 def read(request: Request, row: Row, path: str, query_string: bytes) -> Response:
-    """The answer to GET and HEAD. Raises PGRST103 for an offset beyond the end, PGRST116 where not one row is there."""
+    """Return the answer to GET and HEAD. Raise PGRST103 beyond the end, PGRST116 unless there is one row."""
     touched, total, offset = row["touched"], row["total"], request.query.offset
     if total is not None and offset > total:
         raise beyond(offset, total)
@@ -100,16 +100,16 @@ def read(request: Request, row: Row, path: str, query_string: bytes) -> Response
 
 
 def _not_as_expected(request: Request, etag: str | None, headers: Headers) -> Response:
-    """The answer to a read whose condition is not met: nothing new, or (``If-Match``) another version."""
+    """Return the answer to a read whose condition fails: nothing new, or (``If-Match``) another version."""
     if request.preconditions.match is not None and not request.preconditions.match.match_strongly(etag):
         raise row_changed(etag)
     return Response(304, [pair for pair in headers if pair[0] in _OF_NOTHING_NEW])
 
 
 def call(request: Request, written: Written, accepted: Accepted, *, sets: bool, nothing: bool) -> Response:
-    """The answer to the call of a function. ``sets``: it returns rows, not one thing; ``nothing``: not even that.
+    """Return the answer to the call of a function. ``sets``: it returns rows; ``nothing``: it returns nothing.
 
-    Raises PGRST103 for an offset beyond the end, PGRST116 where not one row is there.
+    Raise PGRST103 for an offset beyond the end, PGRST116 unless there is one row.
     """
     headers: Headers = _fences(accepted)
     total, offset = written.total, request.query.offset
@@ -136,7 +136,7 @@ def beyond(offset: int, total: int) -> DialectError:
 
 
 def _fences(accepted: Accepted) -> Headers:
-    """The fences a write was accepted under."""
+    """Return the headers of the fences of an accepted write."""
     headers: Headers = []
     if accepted.pairs:
         headers.append((b"fencing-token", _bounded([f"{resource}={token}" for resource, token in accepted.pairs])))
@@ -148,7 +148,7 @@ def _fences(accepted: Accepted) -> Headers:
 
 
 def write(request: Request, table: Table, written: Written, accepted: Accepted, path: str) -> Response:
-    """The answer to a write that is durable."""
+    """Return the answer to a write that is durable."""
     headers = _fences(accepted)
     if request.method != "PUT":
         headers.append((b"content-range", _write_range(request, written.touched)))
@@ -173,7 +173,7 @@ def etag_header(etag: str) -> tuple[bytes, bytes]:
 
 
 def single(body: str, touched: int) -> str:
-    """The one element of a JSON array of one row; PGRST116 where it is not one."""
+    """Return the one element of a JSON array of one row; raise PGRST116 for any other number."""
     check_single(touched)
     return body.strip()[1:-1]
 
@@ -190,7 +190,7 @@ def check_single(touched: int) -> None:
 
 
 def overridden(response: Response, said: Overrides | None) -> Response:
-    """The answer with what was said about it."""
+    """Return the answer with the settings of code in the database."""
     if said is None:
         return response
     headers = replaced(response.headers, said.headers)
@@ -222,7 +222,7 @@ def check_put(request: Request, touched: int) -> None:
 
 
 def location(path: str, table: Table, keys: Sequence[Any]) -> bytes:
-    """Where the one new row is, as a path with filters on its primary key."""
+    """Return the address of the one new row, as a path with filters on its primary key."""
     filters = (
         f"{quote(name)}={'is.null' if key is None else 'eq.' + quote(key, safe='')}"
         for name, key in zip(table.primary_key, keys, strict=True)
@@ -258,7 +258,7 @@ def _range(offset: int, touched: int, total: str) -> bytes:
 
 
 def _without_resolution(request: Request, table: Table) -> Request:
-    """Where nothing can be in conflict, no resolution of conflicts was applied."""
+    """Return the applied resolution of conflicts. Without possible conflicts there is none."""
     if request.preferences.resolution is None or request.query.on_conflict or table.primary_key:
         return request
     return replace(request, preferences=replace(request.preferences, resolution=None))
@@ -271,7 +271,7 @@ def _add_applied(headers: Headers, request: Request) -> None:
 
 
 def applied(method: str, preferences: Preferences) -> Iterable[str]:
-    """The honoured preferences, in PostgREST's fixed order. ``method`` RPC: a call."""
+    """Return the honoured preferences, in PostgREST's fixed order. ``method`` RPC: a call."""
     writes = method in WRITES
     if preferences.resolution is not None and method == "POST":
         yield f"resolution={preferences.resolution}"
@@ -300,6 +300,6 @@ def _bounded(resources: Sequence[str]) -> bytes:
 
 
 def _content_location(path: str, query_string: bytes) -> bytes:
-    """The same address whatever the order of its parameters, and without the key that some clients repeat there."""
+    """Return one address for all orders of its parameters, and without the key that some clients repeat there."""
     parts = sorted(part for part in query_string.split(b"&") if part and not part.startswith(b"apikey="))
     return b"?".join(filter(None, (quote(path).encode(), b"&".join(parts))))

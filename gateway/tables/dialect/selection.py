@@ -31,9 +31,9 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is in the answer. ``columns`` empty stands for all columns, unless something is embedded.
+    """The selected columns of an answer. Empty ``columns`` stand for all, unless a table is embedded.
 
-    ``terms``: how many columns, JSON steps and embedded tables there are.
+    ``terms``: the number of columns, JSON steps and embedded tables.
     """
 
     columns: tuple[Selected, ...] = ()
@@ -81,7 +81,7 @@ def _short_names(text: str, what: str) -> tuple[str, ...]:
 
 
 def parse_names(text: str, what: str) -> tuple[str, ...]:
-    """A comma list of plain column names, sorted: clients send them in random order."""
+    """Read a comma list of plain column names, sorted: clients send them in random order."""
     return (_short_names if len(text) <= _LONGEST_KEPT else _names)(text, what)
 
 
@@ -96,7 +96,7 @@ def _names(text: str, what: str) -> tuple[str, ...]:
 
 
 def _read_items(cursor: Cursor, columns: list[Selected], embedded: list[Embedded] | None) -> None:
-    """The items of one level. ``embedded`` None: this is the inside of an embedded table."""
+    """Read the items of one level. ``embedded`` None: this is the inside of an embedded table."""
     while True:
         item = _item(cursor, nested=embedded is None)
         if isinstance(item, Selected):

@@ -1,6 +1,6 @@
-"""The documents of ``POST /v1/transaction``: several writes, each with the parts of a request of its own; the answers.
+"""The documents of ``POST /v1/transaction``: several writes, each with the parts of its own request; the answers.
 
-Pure. What a write may be is not decided here: each becomes a request like any other, and is judged like one.
+Pure. The rules of a write are not here: each becomes a request like any other, and is judged like one.
 """
 
 import json
@@ -92,7 +92,7 @@ def of_write(number: int) -> Iterator[None]:
 
 
 def fingerprint(entries: tuple[Entry, ...]) -> bytes:
-    """What tells this list of writes from others, whatever tokens they carry: 32 bytes."""
+    """Return the fingerprint of this list of writes, independent of its tokens: 32 bytes."""
     return digest([
         part
         for one in entries
@@ -144,7 +144,7 @@ def _entry(fields: Any, body: str, shown: FencingHeaders) -> Entry:
     )
 
 
-# What a query string may consist of already: only what could not stand in a URL is encoded.
+# Characters that a query string may already contain: only characters that a URL cannot contain are encoded.
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 
 
@@ -157,7 +157,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _shown(texts: Mapping[str, str], default: FencingHeaders) -> FencingHeaders:
-    """What the write says about its lock, and the headers of the request where it says nothing."""
+    """Return the lock of a write, and the request's own headers for a write that names none."""
     pairs = [(header, texts[name].encode()) for name, header in _OF_THE_LOCK.items() if name in texts]
     own = fencing_headers.read(pairs, pairs=True)
     holder = own.holder or default.holder
@@ -171,9 +171,9 @@ def _shown(texts: Mapping[str, str], default: FencingHeaders) -> FencingHeaders:
 
 
 def _bodies(text: str, writes: list[Any]) -> list[str]:
-    """The text of each write's body, empty where it has none. ``text`` is known to be JSON of this structure.
+    """Return the text of each write's body, empty if it has none. ``text`` is known to be JSON of this structure.
 
-    A number that has been read and written again can be another number: the database shall see what was sent.
+    A number that was parsed and written again can be another number, so the database gets the text that was sent.
     """
     members = list(_members(text, _space(text, 0)))
     if len(members) != 1:
@@ -187,7 +187,7 @@ def _bodies(text: str, writes: list[Any]) -> list[str]:
 
 
 def _body(text: str, at: int) -> str:
-    """The text of the body of the write that begins at ``at``."""
+    """Return the text of the body of the write that begins at ``at``."""
     found: dict[str, str] = {}
     for name, begin, end in _members(text, at):
         if name in found:
@@ -197,7 +197,7 @@ def _body(text: str, at: int) -> str:
 
 
 def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    """The members of the object that begins at ``at``: name, and where the value begins and ends."""
+    """Yield the members of the object that begins at ``at``: name, and the begin and end of the value."""
     at = _space(text, at + 1)
     while text[at] != "}":
         name, at = _DECODER.raw_decode(text, at)
@@ -210,7 +210,7 @@ def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _space(text: str, at: int) -> int:
-    """The position of what comes after the white space at ``at``."""
+    """Return the position behind the white space at ``at``."""
     space = _SPACE.match(text, at)
     assert space is not None
     return space.end()

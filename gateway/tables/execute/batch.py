@@ -47,7 +47,7 @@ class Batches:
     """Sends statements that answer with exactly one row each: by itself with ``one``, or ``many`` in one round trip."""
 
     def __init__(self, one: SendOne, many: SendMany, *, writes: bool = True, observe: Observe = ignore) -> None:
-        """``writes`` tells ``observe`` what the statements are."""
+        """Send by ``one`` and ``many``. ``writes`` tells ``observe`` whether the statements write."""
         self._one, self._many = one, many
         self._writes, self._observe = writes, observe
         self._lanes: dict[str, Lane[_Statement, Record]] = {}
@@ -88,7 +88,7 @@ class Batches:
         )
 
     async def _together(self, sql: str, checks: int, batch: Sequence[_Statement]) -> list[Record]:
-        # The first statement of a transaction checks its table. What it found stays so until the transaction ends.
+        # The first statement of a transaction checks its table. The result holds until the transaction ends.
         for asked in batch[1:]:
             asked.arguments[checks] = False
         began = self._begin(batch)

@@ -163,7 +163,7 @@ class FunctionCalls:
             objection = TokenRequired(f"A call of {table.name}, which may write, needs a fencing token.")
         elif not names:
             objection = ResourceUnderivable(
-                f"What {table.name} writes cannot be told, so the resource must be named.",
+                f"The rows that {table.name} writes cannot be named, so the resource must be given.",
                 advice="Name the resource whose lock you hold in Fencing-Resource.",
             )
         if objection is not None and self._rule.mode is Mode.ENFORCE:

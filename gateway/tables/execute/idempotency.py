@@ -1,9 +1,9 @@
-"""Idempotency keys: replaying an answer that is kept under its key, and clearing old answers away.
+"""Idempotency keys: replay of a kept answer, and cleanup of old answers.
 
-A replay writes nothing, but its client relies on the write that it reports. So it does as the write itself would do: it
-raises the fences of that write to the tokens that are shown now, and settles S3 mutations of older holders. A token
-that is older than its fence raises nothing and is not refused: the write it asks for has been done. It still waits
-until no mutation older than itself is under way.
+A replay writes nothing, but its client relies on the write that it reports. So it acts as the write itself would. It
+raises the fences of that write to the presented tokens, and settles S3 mutations of older holders. A token older than
+its fence raises nothing and is not refused, because its write has been done. The replay still waits until no older
+mutation is under way.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

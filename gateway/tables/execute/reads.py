@@ -77,8 +77,8 @@ class Reader:
     async def read_only(self, wanted: Request, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
         """Run ``work`` in a transaction that cannot write, in the time zone of the request.
 
-        The transaction is rolled back: code that runs in it may change settings of the session, and the next request
-        makes names of resources in these.
+        The transaction is rolled back. Code in it may change settings of the session, and the names of the next request
+        depend on these settings.
         """
         found: list[Result] = []
 

@@ -1,9 +1,9 @@
-"""Recipes: how plain requests of one form become a statement, worked out once and kept. Pure.
+"""Recipes: the way from plain requests of one form to a statement, worked out once and kept. Pure.
 
-A *form* is everything of a request but its values: method, path, the headers of the dialect, the names in its filters,
-every other parameter to the letter. A recipe is learnt from a request that was planned, and decides nothing of its own.
-It puts the values of the next request of that form into the same statement and the same resource name. A request that
-is not plain has no form, and is planned each time.
+A *form* is a request without its values: its method, path, dialect headers and filter names, and all other parameters
+to the letter. A recipe is learnt from a planned request, and decides nothing of its own. It puts
+the values of the next request of that form into the same statement and the same resource name. A request that is not
+plain has no form, and is planned each time.
 """
 
 import re
@@ -103,10 +103,11 @@ class FormReader:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecipe:
-    """How a write of one form, with a body of these columns, becomes one statement under one fence.
+    """The way from a write of one form, with a body of these columns, to one statement under one fence.
 
-    ``sources`` has two things for each field of the resource's name: the position of a filter or the column of the body
-    that has its value, and the pattern of canonical texts. ``fixed``: the statement's other values.
+    ``sources`` has two things for each field of the resource's name. One is the position of the filter, or the column
+    of the body, that has its value. The other is the pattern of canonical texts. ``fixed``: the statement's other
+    values.
     """
 
     request: Request

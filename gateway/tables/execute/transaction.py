@@ -51,7 +51,7 @@ MOST_KEPT = 1024 * 1024
 """Bytes of an answer that is kept under a key."""
 
 _SEND_AGAIN = (
-    "Send the same request again with the same Idempotency-Key: if it has taken effect you get its answer, and if not, "
+    "Send the same request with the same Idempotency-Key. If it has taken effect you get its answer, and if not, "
     "it is carried out now."
 )
 

@@ -1,7 +1,7 @@
-"""Canonical texts: which values can stand in a resource name, and which texts of them need no asking the database.
+"""Canonical texts: the values that can form a resource name, and the texts that need no question to the database.
 
-One row must have one name, however a client writes its key: ``05`` and ``5`` are one integer. So a value goes into a
-name as the database would print it, and a type whose equal values can be printed in several ways names nothing.
+One row must have one name, in whatever form a client writes its key: ``05`` and ``5`` are one integer. So a value goes
+into a name as the database would print it. A type whose equal values have several texts cannot form names.
 """
 
 import re
@@ -44,7 +44,7 @@ _TEXTUAL = {
 
 
 def canonical_text(column: Column) -> re.Pattern[str] | None:
-    """What recognises a text of this column that is canonical already; None where its values make no names."""
+    """Return the pattern of canonical texts of this column; None if its values form no names."""
     if not column.deterministic:
         return None
     if column.is_enum:

@@ -1,7 +1,7 @@
-"""Which resources a write belongs to: from the catalog, the table's rule, the filters and the body.
+"""The resources of a write: from the catalog, the table's rule, the filters and the body.
 
-The plan only *claims* names. Whatever is claimed, every row the statement touches is named again by the database and
-must be among the claimed ones, so a wrong guess here can refuse a write but never let one through.
+The plan only *claims* names. The database names every touched row again, and each of these names must be claimed. So a
+wrong guess here can refuse a write but never let one through.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,9 +57,9 @@ Values: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the operator has decided for one table. ``template`` None: the primary key names the row.
+    """The operator's rule for one table. ``template`` None: the primary key names the row.
 
-    ``unfiltered``: updates and deletes without a filter are meant. Only where one resource is the whole table.
+    ``unfiltered``: updates and deletes without a filter are allowed. It needs one resource for the whole table.
     ``version``: the column that changes with every change of a row, which is its ETag then.
     """
 
@@ -98,9 +98,9 @@ NOTHING_NAMED = Explicit()
 class Claim:
     """The resources a write claims, before the values in their names are canonical.
 
-    ``rows`` holds the values of the template's fields, one tuple for each resource. Where the caller names resources
-    itself, these are claimed, and all rows must turn out to have one of their names. ``guarded``: nothing has shown
-    which names the rows have that are about to change, so the statement must look before it changes them.
+    ``rows`` holds the values of the template's fields, one tuple for each resource. If the caller names resources
+    itself, these are claimed, and all rows must turn out to have one of their names. ``guarded``: the names of the rows
+    before their change are unknown, so the statement must check them before it changes them.
     """
 
     explicit: Explicit = NOTHING_NAMED
@@ -122,7 +122,7 @@ def naming(table: Table, rule: Rule) -> Naming:
 
 
 def table_resource(table: Table) -> str:
-    """The name of the table as a whole: what is recorded where no row can be named."""
+    """Return the name of the whole table, recorded if no row can be named."""
     return f"{escape(table.schema)}.{escape(table.name)}"
 
 
@@ -141,7 +141,7 @@ def derive(request: Request, payload: Payload | None, named: Naming, explicit: E
 
 
 def questions(claim: Claim, named: Naming) -> dict[Column, set[str]]:
-    """The values that only the database can bring into canonical form, by column. Usually none."""
+    """Return the values that only the database can make canonical, by column. Usually none."""
     asked: dict[Column, set[str]] = {}
     for position, column in enumerate(named.columns if claim.rows else ()):
         known = canonical_text(column)
@@ -152,10 +152,10 @@ def questions(claim: Claim, named: Naming) -> dict[Column, set[str]]:
 
 
 def resources(claim: Claim, named: Naming, answers: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
-    """The claimed names, sorted. ``answers`` has the escaped canonical form of each value asked about, by column name.
+    """Return the claimed names, sorted. ``answers`` has the escaped canonical form of each questioned value, by column.
 
-    Raises ``ResourceMalformed`` for a name that grows too long, and for one that the caller's names leave out
-    ``ResourceMismatch``, or ``TokenRequired`` where each has a token.
+    Raise ``ResourceMalformed`` for a name that is too long. For a name that the caller's names leave out, raise
+    ``ResourceMismatch``, or ``TokenRequired`` if each has a token.
     """
     if answers:
         escaped = (_escaped(row, named.fields, answers) for row in claim.rows)
@@ -227,7 +227,7 @@ def upserts(request: Request, table: Table) -> bool:
 
 
 def conflict_target(request: Request, table: Table) -> tuple[str, ...]:
-    """The columns of ON CONFLICT; empty where the table has no key and none were named: then there is none."""
+    """Return the columns of ON CONFLICT; none without a key and without named columns: then there is no ON CONFLICT."""
     if request.method == "PUT":
         return table.primary_key
     return request.query.on_conflict or table.primary_key
@@ -242,7 +242,7 @@ def _body_rows(payload: Payload, named: Naming) -> tuple[Values, ...]:
 
 
 def _texts(payload: Payload, name: str, named: Naming) -> list[str]:
-    """The values of one column of the body, with numbers as they were sent."""
+    """Return the values of one column of the body, with numbers as they were sent."""
     values = [row.get(name) for row in payload.rows]
     if any(map(_is_inexact, values)):
         values = [row.get(name) for row in payload.exact_rows()]
@@ -255,7 +255,7 @@ def _is_inexact(value: Any) -> bool:
 
 
 def _text(value: Any, name: str, named: Naming) -> str:
-    """A JSON value as the database will read it."""
+    """Return a JSON value as the database will read it."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -274,7 +274,7 @@ def _is_canonical(named: Naming) -> bool:
 
 
 def _pinned_rows(request: Request, named: Naming, moved: Payload | None) -> tuple[Values, ...]:
-    """The names that the filters pin, and those that an update with this body gives to the same rows."""
+    """Return the names that the filters pin, and the names that an update with this body gives to the same rows."""
     if not named.fields:
         return ((),)
     pinned = pins(request.query.filters)

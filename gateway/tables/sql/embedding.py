@@ -23,7 +23,7 @@ class Embedding:
     def __init__(
         self, origin: Table, relations: Relations, embeds: tuple[EmbedShape, ...], bind: Bind = bound_slot
     ) -> None:
-        """Raises PGRST200 or PGRST201 where it is not clear what is to be embedded."""
+        """Find the related table. Raise PGRST200 or PGRST201 if there is none, or more than one."""
         self._origin, self._bind = origin, bind
         self._embeds = [
             _Embed(shape, relation, Conditions(relation.target, bind))
@@ -38,19 +38,19 @@ class Embedding:
         return tuple({(table.schema, table.name): table for table in tables}.values())
 
     def columns(self) -> list[ColumnElement[Any]]:
-        """The related rows as JSON: one object or null where there can only be one, else an array."""
+        """Return the related rows as JSON: one object or null if there is at most one, else an array."""
         return [self._value(embed) for embed in self._embeds if embed.shape.select]
 
     def required(self) -> list[ColumnElement[Any]]:
-        """The conditions that come with ``!inner``."""
+        """Return the conditions that come with ``!inner``."""
         return [self._exists(embed) for embed in self._embeds if embed.shape.inner]
 
     def present(self, number: int) -> ColumnElement[Any]:
-        """The condition that there is any related row."""
+        """Return the condition that there is any related row."""
         return self._exists(self._embeds[number])
 
     def ordered(self, term: OrderShape) -> ColumnElement[Any]:
-        """A term of an order by a field of the one related row. Raises PGRST118 where there can be several."""
+        """Return a term of an order by a field of the one related row. Raise PGRST118 if there can be several."""
         assert term.embed is not None
         embed = self._embeds[term.embed]
         if not embed.relation.to_one:
@@ -86,7 +86,7 @@ class Embedding:
         return rows
 
     def _rows(self, embed: "_Embed", columns: list[ColumnElement[Any]]) -> sa.Select[Any]:
-        """The related rows that the embedded table's own filters let through."""
+        """Return the related rows that pass the embedded table's own filters."""
         relation = embed.relation
         sources: list[sa.FromClause] = [from_table(relation.target).alias(_TARGET)]
         junction = relation.junction

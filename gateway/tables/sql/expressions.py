@@ -55,7 +55,7 @@ class Type(sa.types.UserDefinedType[Any]):
 
 
 def checked(name: str) -> str:
-    """The name, unless the compiler would take it for something else."""
+    """Return the name, escaped for the compiler if necessary."""
     # It looks for its own placeholders in the finished text, also inside quotes.
     if "%(" in name or "\0" in name:
         raise not_implemented("An identifier with '%('")
@@ -63,12 +63,12 @@ def checked(name: str) -> str:
 
 
 def quoted(name: str) -> quoted_name:
-    """A name for SQLAlchemy, to be quoted whatever it is."""
+    """Return a name for SQLAlchemy that is quoted in any case."""
     return quoted_name(checked(name), quote=True)
 
 
 def quote(name: str) -> str:
-    """A name in quotes."""
+    """Return a name in quotes."""
     return _QUOTE(checked(name))
 
 
@@ -78,31 +78,31 @@ def reference(source: str, column: str) -> str:
 
 
 def string(text: str) -> str:
-    """A text of the catalog's or the operator's as a literal. Texts of a caller are bound instead."""
+    """Return a text of the catalog or the operator as a literal. Texts of a caller are bound instead."""
     return "'" + checked(text).replace("'", "''") + "'"
 
 
 def bound(name: str, type_: sa.types.TypeEngine[Any]) -> sa.BindParameter[Any]:
-    """A named value."""
+    """Return a named value."""
     return sa.bindparam(name, type_=type_)
 
 
 def from_table(table: Table) -> sa.TableClause:
-    """The table as it stands in FROM, INTO and UPDATE."""
+    """Return the table for FROM, INTO and UPDATE."""
     columns: list[sa.ColumnClause[Any]] = [sa.column(quoted(name)) for name in table.columns]
     return sa.table(quoted(table.name), *columns, schema=quoted(table.schema))
 
 
 def compiled(statement: sa.Select[Any], *, runs_code: bool = False) -> Statement:
-    """The text of a statement, made once for a shape."""
+    """Return the text of a statement, made once for a shape."""
     made = statement.compile(dialect=_DIALECT)
     return Statement(str(made), tuple(getattr(made, "positiontup", None) or ()), runs_code)
 
 
 def kept(make: Callable[[Shape], Statement]) -> Callable[[Shape], Statement]:
-    """``make``, asked once for each shape as long as there is room. The oldest statements go first.
+    """Cache ``make`` for each shape while there is room. The oldest statements go first.
 
-    What is kept is bounded in number and in size, because callers decide how many shapes there are, and how long.
+    The cache is bounded in number and in size, because callers decide how many shapes there are, and how long.
     """
     statements: dict[Shape, Statement] = {}
     size = 0
@@ -158,9 +158,9 @@ def separated(
 
 
 def record_text(row: str) -> str:
-    """SQL for a record as values separated by commas, quoted where they must be.
+    """Return SQL for a record as values separated by commas, quoted if they must be.
 
-    That is the text of a record without its parentheses, and with backslashes as they are: only records double them.
+    It is the text of a record without its parentheses, and with single backslashes: only records double them.
     """
     return f"replace(substring({row}::text, 2, length({row}::text) - 2), '\\\\', '\\')"
 
@@ -170,7 +170,7 @@ def _string(text: str) -> ColumnElement[Any]:
 
 
 def directed(value: ColumnElement[Any], *, descending: bool, nulls: str | None) -> ColumnElement[Any]:
-    """A term of ORDER BY."""
+    """Return a term of ORDER BY."""
     term = value.desc() if descending else value.asc()
     if nulls is None:
         return term
@@ -186,17 +186,17 @@ _DIGITS = 32
 
 
 def version_of(table: Table, column: str | None) -> str | None:
-    """The column the operator has named, if the table has it and it can be a version."""
+    """Return the operator's version column, if the table has it and it can be a version."""
     if column is None or column not in table.columns or table.columns[column].base_type not in VERSION_TYPES:
         return None
     return column
 
 
 def tag(table: Table, version: str | None) -> str:
-    """The ETag of a row of the table without its quotes. ``version`` None: a digest.
+    """Return the ETag of a row of the table without its quotes. ``version`` None: a digest.
 
-    A version stands in it as it does in a JSON answer: whoever has read a list of rows knows their ETags as well.
-    Where it is NULL, the digest stands in for it.
+    A version appears in it as in a JSON answer: a client that has read a list of rows knows their ETags as well. A
+    digest replaces a NULL version.
     """
     row = f"({quote(table.name)}.*)::text"
     digest = f"left(encode(sha256(convert_to({row}, 'UTF8')), 'hex'), {_DIGITS})"

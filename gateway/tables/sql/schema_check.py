@@ -1,8 +1,8 @@
-"""Whether a table still is what a statement was planned with: asked in that very statement, so that no change escapes.
+"""The check that a table still is as planned. The statement itself makes it, so that it misses no change.
 
 A statement takes its locks first and its snapshot then. With the locks no table changes any more, and the snapshot sees
-each change that was committed before them; so what is read here is the state the statement works on. The answer is
-true or an error, never false: an error undoes what triggers may have done by then.
+each change that was committed before them. So the check reads the state that the statement works on. The answer is true
+or an error, never false: an error undoes the effects of triggers until then.
 """
 
 from gateway.errors import SqlError
@@ -13,11 +13,12 @@ _CHANGED = "fencing.a_table_that_has_changed"
 
 
 def unchanged(table: Table) -> str:
-    """SQL for true as long as the table is as it is known here. Otherwise it raises what ``tells_of_change`` knows.
+    """Return SQL that is true while the table is as cached. Otherwise it raises an error that ``tells_of_change``
+    knows.
 
-    What matters: that the name means this table, its kind, every column, the primary key, and that nothing was added
-    that acts on its own: rules, triggers, children, policies. ``fencing.check_unchanged_v1`` looks.
-    If other tables carry out its writes, ``fencing.check_foreign_v1`` looks whether one of them is a foreign table.
+    It compares the meaning of the name, the kind, every column and the primary key. Nothing may have been added that
+    acts on its own: rules, triggers, children, policies. ``fencing.check_unchanged_v1`` does it. If other tables carry
+    out its writes, ``fencing.check_foreign_v1`` looks for foreign tables among them.
     """
     checked = _called(
         "check_unchanged_v1",
@@ -37,9 +38,9 @@ def unchanged(table: Table) -> str:
 
 
 def same_relation(table: Table) -> str:
-    """SQL like ``unchanged``, for reads: only that the name means this table, and what is behind it still is a table.
+    """Return SQL like ``unchanged``, for reads: the name means this table, and it still is a table.
 
-    A read of something else would answer with something else, or carry out what a view or a policy calls.
+    A read of another object would answer with other data, or run the code of a view or a policy.
     """
     return _called("check_relation_v1", *_relation(table))
 

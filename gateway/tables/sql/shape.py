@@ -16,8 +16,8 @@ from gateway.tables.naming.plan import conflict_target
 
 # A field: name, then each step of its path as (arrow, is it an index?, slot of the key).
 FieldShape: TypeAlias = tuple[str, tuple[tuple[str, bool, int], ...]]
-# (field, operator, negated, slot of the value, slot of the language or None), or (and|or, negated, children), or
-# (embed, negated, number of an embedded table): whether it has any row.
+# One of three: (field, operator, negated, slot of the value, slot of the language or None),
+# `(and|or, negated, children)`, or `(embed, negated, number of an embedded table)`, which asks for any row there.
 FilterShape: TypeAlias = tuple[Any, ...]
 SelectShape: TypeAlias = tuple[FieldShape | None, str, str | None]
 
@@ -69,10 +69,10 @@ class ReadShape(NamedTuple):
 class WriteShape(NamedTuple):
     """A write without its values.
 
-    ``fenced``: the statement itself checks the fence and its touched rows (the fast path); otherwise it runs in a
-    transaction that has claimed, and reports what it touched. ``default_row``: one row of nothing but defaults.
-    ``guarded``: a row is changed only if the name it has so far is a claimed one, and otherwise nothing is.
-    ``tagged``: it names one row, whose new ETag is asked for as well.
+    ``fenced``: the statement itself checks the fence and its touched rows (the fast path). Otherwise it runs in a
+    transaction that has claimed, and reports the touched rows. ``default_row``: one row of defaults only. ``guarded``:
+    a row is changed only if its name so far is claimed, and otherwise nothing is. ``tagged``: it names one row, whose
+    new ETag is asked for.
     """
 
     action: Literal["POST", "PATCH", "PUT", "DELETE"]
@@ -92,7 +92,7 @@ class WriteShape(NamedTuple):
 
 
 def lower_read(request: Request, *, counted: bool, tagged: bool = False) -> tuple[ReadShape, dict[str, object]]:
-    """The shape of a read, and its values by parameter name."""
+    """Return the shape of a read, and its values by parameter name."""
     query, values = request.query, dict[str, object]()
     embedded = [embed.wanted for embed in query.embeds]
     filters = tuple(_lower_filter(node, values, embedded) for node in query.filters)
@@ -118,7 +118,9 @@ def lower_write(
     fenced: bool,
     guarded: bool = False,
 ) -> tuple[WriteShape, dict[str, object]]:
-    """The shape of a write, and its values; the caller adds ``payload``, ``claimed`` and the values of the fence."""
+    """Return the shape of a write, and its values; the caller adds ``payload``, ``claimed`` and the values of the
+    fence.
+    """
     query, preferences = request.query, request.preferences
     values: dict[str, object] = {}
     rows = preferences.returns == "representation"
@@ -143,7 +145,7 @@ def lower_write(
 
 
 def lower_filters(filters: Sequence[Node]) -> tuple[tuple[FilterShape, ...], dict[str, object]]:
-    """Filters without their values, and the values."""
+    """Return filters without their values, and the values."""
     values: dict[str, object] = {}
     return tuple(_lower_filter(node, values) for node in filters), values
 
@@ -223,7 +225,7 @@ def _lower_select(select: Sequence[Selected], values: dict[str, object]) -> tupl
 
 
 def _label(selected: Selected, field: Field) -> str:
-    """The key in the answer: the alias, else the last key of a JSON path, else the column."""
+    """Return the key in the answer: the alias, else the last key of a JSON path, else the column."""
     keys = [key for _, key in field.path if isinstance(key, str)]
     return selected.alias or (keys[-1] if keys else field.name)
 

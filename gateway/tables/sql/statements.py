@@ -97,16 +97,16 @@ class Statements:
         )
 
     def _tag_of(self, where: list[ColumnElement[Any]]) -> ColumnElement[Any]:
-        """The ETag of the one row there is; where tables that inherit from this one have more, that of one of them."""
+        """Return the ETag of the one row; if inheriting tables have more rows, that of one of them."""
         return sa.select(sa.func.min(self._tag)).select_from(self._target).where(*where).scalar_subquery()
 
     def _version_of(self, filters: tuple[FilterShape, ...]) -> Statement:
-        """The ETags of the rows that the filters match, which stay as they are until the transaction ends."""
+        """Return the ETags of the rows that the filters match. The rows stay unchanged until the transaction ends."""
         where = [self._conditions.condition(one, self.table.name) for one in filters]
         return compiled(sa.select(self._tag.label("etag")).select_from(self._target).where(*where).with_for_update())
 
     def _matching(self, shape: ReadShape) -> Statement:
-        """A row for each that the filters match, on this page or not: to be counted, or guessed at."""
+        """Return a row for each match of the filters, on this page or not: to be counted, or estimated."""
         embedding = Embedding(self.table, self._relations, shape.embeds)
         conditions = Conditions(self.table, present=embedding.present)
         where = [conditions.condition(one, self.table.name) for one in shape.filters] + embedding.required()
@@ -139,7 +139,7 @@ class Statements:
         return compiled(sa.select(*results).select_from(write))
 
     def _bodies(self, form: Form, order: list[ColumnElement[Any]]) -> ColumnElement[Any]:
-        """What is asked back of all touched rows."""
+        """Return the columns to return of all touched rows."""
         rows: ColumnElement[Any] = sa.literal_column(f"{_WRITE}.body")
         if form == "csv":
             return separated(rows, sa.literal_column(f"{_WRITE}.line"), order)
@@ -174,10 +174,10 @@ class Statements:
         return change if shape.conflict is None else self._resolved(change, shape)
 
     def _resolved(self, change: Any, shape: WriteShape) -> Any:
-        """ON CONFLICT. Neither the columns in conflict nor those of the resource's name are ever overwritten.
+        """Return ON CONFLICT. It never overwrites the columns in conflict or those of the resource's name.
 
-        So RETURNING shows the name the row already had, and a row of another resource is found out (an upsert on a
-        unique key could otherwise rewrite the primary key).
+        So RETURNING shows the name that the row already had, and a row of another resource is detected. An upsert on a
+        unique key could otherwise rewrite the primary key.
         """
         assert shape.conflict is not None
         resolution, target = shape.conflict
@@ -194,11 +194,11 @@ class Statements:
         return change.on_conflict_do_update(index_elements=index, set_=changes, where=guard)
 
     def _guard(self, where: Sequence[ColumnElement[Any]]) -> ColumnElement[Any]:
-        """A condition on the name that a row has before it is changed: a claimed one, or an error that undoes all.
+        """Return a condition on the name of a row before its change: a claimed one, or an error that undoes all.
 
-        It is part of the statement's own condition, so it is judged again on the version of the row that is changed in
-        the end, should another transaction have changed it meanwhile. A join with the row as it was could not be: it
-        keeps what it has read. ``where`` stands in it once more, because conditions are evaluated in any order.
+        It is part of the statement's own condition. So it is judged again on the version of the row that is changed in
+        the end, if another transaction has changed it meanwhile. A join with the row as it was would keep its old
+        values. ``where`` occurs in it once more, because conditions are evaluated in any order.
         """
         assert self._named is not None
         name: ColumnElement[Any] = sa.literal_column(name_expression(self._named))
@@ -262,9 +262,10 @@ class _Body:
 
 
 def name_expression(named: Naming) -> str:
-    """SQL for the resource name of a row. NULL where a column of the name is.
+    """Return SQL for the resource name of a row, NULL if a column of the name is.
 
-    Compared byte by byte, whatever the collation of the columns: a case-insensitive one must not make two names equal.
+    Names are compared byte by byte, with any collation of the columns: a case-insensitive one must not make two names
+    equal.
     """
     pieces = []
     for literal, column in zip(named.template.literals, (*named.columns, None), strict=True):
@@ -279,7 +280,7 @@ def name_expression(named: Naming) -> str:
 
 
 def canonical(column: Column) -> str:
-    """A statement that brings ``$1`` (an array of texts) into the canonical, escaped form of a column's values."""
+    """Return a statement that makes ``$1`` (an array of texts) canonical and escaped, as a column's values."""
     return (
         f"SELECT u.value, fencing.escape_v1(u.value::{column.exact_type}::text) AS escaped "  # noqa: S608 - a type's name
         "FROM unnest($1::text[]) AS u (value)"
@@ -287,10 +288,11 @@ def canonical(column: Column) -> str:
 
 
 def _fence() -> CTE:
-    """The fence row, locked against a raise, if it carries exactly the presented token and nothing older is pending.
+    """Return the fence row, locked against a raise, if it carries exactly the presented token and nothing older is
+    pending.
 
-    The visible version already carries the token, so the raise had committed before this statement's snapshot, and
-    the snapshot sees all that the holder before had written. That is what makes one statement enough.
+    The visible version already carries the token, so the raise was committed before this statement's snapshot. The
+    snapshot sees all writes of the holder before. That is why one statement is enough.
     """
     fence = sa.table("fence", *(sa.column(name) for name in ("resource", "epoch", "value", "holder")), schema="fencing")
     intent = sa.table("intent", *(sa.column(name) for name in ("resource", "epoch", "value")), schema="fencing")
@@ -324,10 +326,10 @@ def _overtaken() -> ColumnElement[Any]:
 
 
 def _if_asked(check: str) -> ColumnElement[Any]:
-    """A check of the table, where this statement is the one of its transaction to make it.
+    """Return a check of the table, for the one statement of a transaction that makes it.
 
-    The question is in a subquery of its own: a planner that knew the answer would find each plan for the value at hand
-    cheaper than one for all, and make a plan for each write.
+    The question is in a subquery of its own. A planner that knew the answer would find each custom plan cheaper than a
+    generic one. It would make a plan for each write.
     """
     asked = sa.select(bound(CHECKS, sa.Boolean())).scalar_subquery()
     return sa.case((asked, sa.literal_column(check)), else_=sa.true())
@@ -349,7 +351,7 @@ def _verification(resource: ColumnElement[Any], *, raises: bool) -> list[ColumnE
 
 
 def _or_default(column: Column, element: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The value of a key, or what the column would get by itself where the key is absent (JSON null is not absent)."""
+    """Return the value of a key, or the column's default if the key is absent (JSON null is not absent)."""
     if column.default is None:
         return value
     key: ColumnElement[Any] = sa.literal_column(f"{string(column.name)}::text")

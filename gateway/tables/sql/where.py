@@ -1,7 +1,7 @@
 """Fields and filters as SQL expressions.
 
-Values travel as text and are cast by the server to the type in the catalog. Where a value comes from is up to ``bind``:
-a parameter of its own in an ordinary statement, a column of a list of values in a statement for many requests.
+Values travel as text, and the server casts them to the type in the catalog. ``bind`` decides where a value comes from.
+It is a parameter in an ordinary statement, and a column of a list of values in a statement for many requests.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ _QUANTIFIERS = {"any": sa.func.any, "all": sa.func.all}
 
 
 def bound_slot(slot: int, type_: sa.types.TypeEngine[Any]) -> ColumnElement[Any]:
-    """The value as a parameter of its own."""
+    """Return the value as a parameter of its own."""
     return bound(f"v{slot}", type_)
 
 
@@ -71,7 +71,7 @@ class Conditions:
         return sa.not_(condition) if shape[1] else condition
 
     def field(self, field: FieldShape, source: str, *, comparable: bool = True) -> tuple[ColumnElement[Any], str]:
-        """The expression of a field, and the type its values are cast to: of a domain the one below it.
+        """Return the expression of a field, and the type of its values: for a domain its base type.
 
         ``comparable``: JSON comes as jsonb, which unlike json has an equality and an order.
         """
@@ -82,7 +82,7 @@ class Conditions:
         value: ColumnElement[Any] = sa.literal_column(reference(source, name))
         if not path:
             return value, column.base_type
-        # What is jsonb already stays as it is: an index on the expression must match.
+        # A jsonb column stays as it is: an index on the expression must match.
         if not column.is_json or (comparable and column.base_type == "json" and path[-1][0] == "->"):
             value = sa.func.to_jsonb(value)
         for arrow, is_index, slot in path:
@@ -90,7 +90,7 @@ class Conditions:
         return value, "text" if path[-1][0] == "->>" else "jsonb"
 
     def selected(self, select: tuple[SelectShape, ...], source: str) -> list[ColumnElement[Any]]:
-        """The columns of the answer; nothing selected means all."""
+        """Return the columns of the answer; nothing selected means all."""
         if not select:
             return [_all(source)]
         return [self._one_selected(field, label, cast, source) for field, label, cast in select]
