@@ -188,8 +188,13 @@ class FencedWrites:
             presented = Presented(writer.token, writer.holder, write_id, next(iter(writer.sequencers), None))
         attempt = replace(exchange.attempt(), token=writer.token, holder=writer.holder, rule=target.rule)
         mark = opened.write_id if opened else write_id
-        write = FencedWrite(request.bucket, key, target, presented, attempt, write_id, mark)
-        return await self._apply_policy(replace(write, capture_start=capture_start, evidence=_evidence(exchange, mark)))
+        evidence = _evidence(exchange, mark)
+        write = FencedWrite(
+            *(request.bucket, key, target, presented, attempt, write_id, mark),
+            capture_start=capture_start,
+            evidence=evidence,
+        )
+        return await self._apply_policy(write)
 
     async def _apply_policy(self, write: FencedWrite) -> FencedWrite:
         """Return the write, if the policy of its resource takes its token. Raises ``TokenImplausible`` (recorded).
