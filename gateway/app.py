@@ -47,9 +47,9 @@ from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic, flushing
 from gateway.tables.execute.idempotency_cleanup import forgetting
 from gateway.tables.pipeline import TablePlane
-from gateway.web import documentation, report
+from gateway.web import documentation, incident_report
+from gateway.web.incident_report import Report
 from gateway.web.rendering import Site
-from gateway.web.report import Report
 from gateway.webhooks.alarms import Watch
 from gateway.webhooks.configured import alarms, webhooks
 from gateway.webhooks.outbox import Outbox
@@ -221,7 +221,7 @@ class Gateway:
         return probes
 
     async def _report(self, resource: str, since: datetime | None, until: datetime | None) -> Report:
-        return await report.make(self._site, resource, since, until)
+        return await incident_report.make(self._site, resource, since, until)
 
     async def _document(self, request: Request) -> Response:
         return documentation.answer(self._site, request)

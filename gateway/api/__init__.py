@@ -15,11 +15,11 @@ from gateway.api import (
     exports,
     fences,
     leases,
-    locks,
+    lock_administration,
     record,
+    record_stream,
     reports,
     sequencers,
-    streams,
     transactions,
     webhooks,
 )
@@ -86,10 +86,10 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
     # The first are the first to be looked at.
     for router in (
         leases.routes(holding, barrier, audit, caller),
-        locks.routes(holding, caller),
+        lock_administration.routes(holding, caller),
         fences.routes(database, barrier, admission, audit, caller),
         fences.epoch_routes(database, barrier, caller),
-        streams.routes(follower, caller),
+        record_stream.routes(follower, caller),
         exports.routes(database, caller),
         record.rejection_routes(database, caller),
         record.routes(database, caller),

@@ -1,4 +1,4 @@
-"""Leases, as their holders use them: acquire, keep, give back. How locks stand is in ``gateway.api.locks``."""
+"""Leases, as their holders use them: acquire, renew, release. ``lock_administration`` shows and breaks locks."""
 
 import re
 from collections.abc import Callable

@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from gateway.auth import credentials
-from gateway.auth.credentials import FencedCredentials
+from gateway.auth import fenced_credentials
+from gateway.auth.fenced_credentials import FencedCredentials
 from gateway.auth.principal import ANONYMOUS, Grant, Principal
 from gateway.config.server import CallerKeys
 from gateway.errors import Forbidden, StoreError, Unauthenticated
@@ -117,15 +117,15 @@ class Keys:
 
         Fenced credentials belong to the caller they were issued to, bound to their grant.
         """
-        fenced = credentials.is_fenced(session_token)
+        fenced = fenced_credentials.is_fenced(session_token)
         owned = self._secrets.get(access_key_id)
         if owned is not None and not fenced:
             return owned
-        if owned is None and not access_key_id.startswith(credentials.PREFIX):
+        if owned is None and not access_key_id.startswith(fenced_credentials.PREFIX):
             return None
         if owned is not None or session_token is None or not fenced:
             raise StoreError("InvalidToken", 400, "This access key and this session token do not belong together.")
-        presented = credentials.read(session_token)
+        presented = fenced_credentials.read(session_token)
         issued_to = self._secrets_by_name.get(presented.caller)
         if issued_to is None:
             return None
@@ -142,7 +142,7 @@ class Keys:
                 advice="Ask the operator of the gateway for an access_key_id and a secret_access_key.",
             )
         _, secret = self._secrets_by_name[principal.name]
-        return credentials.issue(principal.name, secret, grant, secrets.token_hex(10).upper())
+        return fenced_credentials.issue(principal.name, secret, grant, secrets.token_hex(10).upper())
 
     def _owner(self, key: bytes) -> Principal:
         digest, owner = _digest(key), None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.auth import canonical, claims
+from gateway.auth import canonical_request, signature_claims
 from gateway.auth.principal import Principal, SecretOf, owner
 from gateway.errors import StoreError
 
@@ -69,21 +69,23 @@ def _by_name(fields: Mapping[str, str]) -> dict[str, str]:
 
 def _signer(form: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Principal:
     if "awsaccesskeyid" in form or "signature" in form:
-        raise claims.version_2()
+        raise signature_claims.version_2()
     if "policy" not in form:
         raise StoreError("AccessDenied", 403, "Access denied: the form carries no signed policy.")
     for name in _REQUIRED:
         if name not in form:
             raise StoreError("InvalidArgument", 400, f"Bucket POST must contain a field named '{name}'.")
-    claims.check_algorithm(form["x-amz-algorithm"], "InvalidArgument")
-    credential = claims.credential(form["x-amz-credential"], "InvalidArgument")
-    if claims.moment(form["x-amz-date"]) is None or form["x-amz-date"][:8] != credential.day:
+    signature_claims.check_algorithm(form["x-amz-algorithm"], "InvalidArgument")
+    credential = signature_claims.credential(form["x-amz-credential"], "InvalidArgument")
+    if signature_claims.moment(form["x-amz-date"]) is None or form["x-amz-date"][:8] != credential.day:
         raise StoreError(
             "InvalidArgument", 400, "x-amz-date must look like 20260131T235959Z, of the day of the credential."
         )
     principal, secret = owner(credential.access_key_id, form.get("x-amz-security-token"), secret_of, now)
-    key = canonical.signing_key(secret, credential.day, credential.region)
-    if not hmac.compare_digest(canonical.signature(key, form["policy"]).encode(), form["x-amz-signature"].encode()):
+    key = canonical_request.signing_key(secret, credential.day, credential.region)
+    if not hmac.compare_digest(
+        canonical_request.signature(key, form["policy"]).encode(), form["x-amz-signature"].encode()
+    ):
         raise StoreError("SignatureDoesNotMatch", 403, "The signature does not match the policy and its secret key.")
     return principal
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
-from gateway.auth import canonical, claims
-from gateway.auth.canonical import RequestHead
-from gateway.auth.claims import MAX_LIFETIME, Claim, PayloadMode
+from gateway.auth import canonical_request, signature_claims
+from gateway.auth.canonical_request import RequestHead
 from gateway.auth.principal import Principal, SecretOf, owner
+from gateway.auth.signature_claims import MAX_LIFETIME, Claim, PayloadMode
 from gateway.errors import StoreError
 
 
@@ -31,11 +31,15 @@ def sign(
     moment = _moment(timestamp)
     added = [("x-amz-content-sha256", payload_sha256), ("x-amz-date", moment)]
     headers = sorted([*_named(request), *((name, value.encode()) for name, value in added)])
-    digest, names = canonical.request(request.method, request.raw_path, request.query_string, headers, payload_sha256)
-    scope = canonical.scope(moment[:8], credentials.region)
+    digest, names = canonical_request.request(
+        request.method, request.raw_path, request.query_string, headers, payload_sha256
+    )
+    scope = canonical_request.scope(moment[:8], credentials.region)
     credential = f"Credential={credentials.access_key_id}/{scope}"
     signature = _signature(credentials, moment, digest)
-    added.append(("authorization", f"{canonical.ALGORITHM} {credential},SignedHeaders={names},Signature={signature}"))
+    added.append(
+        ("authorization", f"{canonical_request.ALGORITHM} {credential},SignedHeaders={names},Signature={signature}")
+    )
     return added
 
 
@@ -49,15 +53,17 @@ def presign(request: RequestHead, credentials: Credentials, timestamp: datetime,
     moment = _moment(timestamp)
     headers = sorted(_named(request))
     parameters = {
-        "X-Amz-Algorithm": canonical.ALGORITHM,
-        "X-Amz-Credential": f"{credentials.access_key_id}/{canonical.scope(moment[:8], credentials.region)}",
+        "X-Amz-Algorithm": canonical_request.ALGORITHM,
+        "X-Amz-Credential": f"{credentials.access_key_id}/{canonical_request.scope(moment[:8], credentials.region)}",
         "X-Amz-Date": moment,
         "X-Amz-Expires": str(int(expires.total_seconds())),
         "X-Amz-SignedHeaders": ";".join(name for name, _ in headers),
     }
     own = [request.query_string.decode("ascii")] if request.query_string else []
     query = "&".join([*own, *(f"{name}={quote(value, safe='')}" for name, value in parameters.items())])
-    digest, _ = canonical.request(request.method, request.raw_path, query.encode(), headers, PayloadMode.UNSIGNED)
+    digest, _ = canonical_request.request(
+        request.method, request.raw_path, query.encode(), headers, PayloadMode.UNSIGNED
+    )
     return f"{query}&X-Amz-Signature={_signature(credentials, moment, digest)}"
 
 
@@ -66,13 +72,13 @@ def _named(request: RequestHead) -> list[tuple[str, bytes]]:
 
 
 def _moment(timestamp: datetime) -> str:
-    return timestamp.astimezone(UTC).strftime(canonical.TIMESTAMP_FORMAT)
+    return timestamp.astimezone(UTC).strftime(canonical_request.TIMESTAMP_FORMAT)
 
 
 def _signature(credentials: Credentials, moment: str, digest: str) -> str:
-    key = canonical.signing_key(credentials.secret_access_key, moment[:8], credentials.region)
-    scope = canonical.scope(moment[:8], credentials.region)
-    return canonical.signature(key, canonical.ALGORITHM, moment, scope, digest)
+    key = canonical_request.signing_key(credentials.secret_access_key, moment[:8], credentials.region)
+    scope = canonical_request.scope(moment[:8], credentials.region)
+    return canonical_request.signature(key, canonical_request.ALGORITHM, moment, scope, digest)
 
 
 __all__ = [
@@ -101,14 +107,16 @@ class ChunkSignatures:
 
     def check_chunk(self, presented: str, sha256: str) -> None:
         """Check the signature of the next chunk, whose data hash to ``sha256`` (hex)."""
-        self._check(presented, "AWS4-HMAC-SHA256-PAYLOAD", canonical.SHA256_OF_NOTHING, sha256)
+        self._check(presented, "AWS4-HMAC-SHA256-PAYLOAD", canonical_request.SHA256_OF_NOTHING, sha256)
 
     def check_trailer(self, presented: str, sha256: str) -> None:
         """Check the signature of the trailer, whose lines ``name:value\\n`` hash to ``sha256`` (hex)."""
         self._check(presented, "AWS4-HMAC-SHA256-TRAILER", sha256)
 
     def _check(self, presented: str, kind: str, *hashes: str) -> None:
-        expected = canonical.signature(self.signing_key, kind, self.timestamp, self.scope, self.previous, *hashes)
+        expected = canonical_request.signature(
+            self.signing_key, kind, self.timestamp, self.scope, self.previous, *hashes
+        )
         if not hmac.compare_digest(expected.encode(), presented.encode()):
             raise StoreError("SignatureDoesNotMatch", 403, "The signature of a chunk of the body does not match.")
         self.previous = expected
@@ -132,13 +140,15 @@ def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> Verified
 
     Raises ``StoreError`` with S3's code for everything else.
     """
-    claim = claims.read(request)
+    claim = signature_claims.read(request)
     signer = claim.credential
     principal, secret = owner(signer.access_key_id, claim.session_token, secret_of, now)
     _in_time(claim, now)
-    digest, _ = canonical.request(request.method, request.raw_path, claim.query_string, claim.headers, claim.payload)
-    key = canonical.signing_key(secret, signer.day, signer.region)
-    expected = canonical.signature(key, canonical.ALGORITHM, claim.timestamp, signer.scope, digest)
+    digest, _ = canonical_request.request(
+        request.method, request.raw_path, claim.query_string, claim.headers, claim.payload
+    )
+    key = canonical_request.signing_key(secret, signer.day, signer.region)
+    expected = canonical_request.signature(key, canonical_request.ALGORITHM, claim.timestamp, signer.scope, digest)
     if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
         raise StoreError("SignatureDoesNotMatch", 403, "The signature does not match the request and its secret key.")
     if claim.mode in (PayloadMode.SIGNED_CHUNKS, PayloadMode.SIGNED_CHUNKS_TRAILER):

@@ -13,10 +13,10 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from pydantic_settings.exceptions import SettingsError
 
 from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
+from gateway.config.observability import Alarm, Audit, Telemetry, Webhook
 from gateway.config.section import is_sendable
 from gateway.config.server import Auth, CallerKeys, Server
 from gateway.config.stores import ObjectStore, Postgres
-from gateway.config.watching import Alarm, Audit, Telemetry, Webhook
 from gateway.errors import ConfigurationError
 from gateway.fencing.policy import TokenPolicy
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gateway.fencing.record import Kind
-from gateway.timeline import words
+from gateway.timeline import sentences
 from gateway.timeline.axis import Axis
 from gateway.timeline.history import Activity, History, Key, Refusals, Span, Takeover
 from gateway.timeline.lanes import Lane, LeaseSpan, lanes, takeovers
+from gateway.timeline.sentences import Clock
 from gateway.timeline.shapes import Arrow, Band, Bar, Flag, Mark, Picture, Present, Row, Stroke, Upright
-from gateway.timeline.words import Clock
 
 WIDTH, LEFT, RIGHT = 1120.0, 232.0, 1088.0
 TOP, FOOT = 34.0, 44.0
@@ -43,12 +43,12 @@ def draw(history: History) -> Picture:
     )
     lanes_end = top + max(1, len(rows)) * height
     flags = tuple(
-        Flag(axis.x(one.at), words.said_remark(one, clock), one.kind, one.id)
+        Flag(axis.x(one.at), sentences.said_remark(one, clock), one.kind, one.id)
         for one in history.remarks
         if history.span.has(one.at)
     )
     bottom = lanes_end + (_FLAGS if flags else 0.0)
-    headline = words.headline(drawn, history.totals, clock)
+    headline = sentences.headline(drawn, history.totals, clock)
     return Picture(
         span=history.span,
         width=WIDTH,
@@ -65,7 +65,7 @@ def draw(history: History) -> Picture:
         flags_y=lanes_end + _FLAGS / 2 if flags else None,
         strip=strip,
         headline=headline,
-        summary=words.plain(headline),
+        summary=sentences.plain(headline),
         rest=rest,
         has=_present(rows, flags),
         clock=clock,
@@ -90,15 +90,15 @@ def _row(lane: Lane, y: float, height: float, axis: Axis, clock: Clock) -> Row:
         lane,
         y,
         height,
-        words.name(lane),
+        sentences.name(lane),
         lane.party.shown,
-        words.note(lane),
-        words.said_lane(lane, clock),
+        sentences.note(lane),
+        sentences.said_lane(lane, clock),
         _held(lane, axis),
         _late(lane, axis),
         tuple(_bands(lane, axis, clock, labelled=height == ROW)),
         tuple(_marks(lane, axis, clock)),
-        tuple(words.said_lease(lane.party, lease, clock) for lease in lane.leases),
+        tuple(sentences.said_lease(lane.party, lease, clock) for lease in lane.leases),
     )
 
 
@@ -128,8 +128,8 @@ def _bands(lane: Lane, axis: Axis, clock: Clock, *, labelled: bool) -> list[Band
         since, until = lease.since or axis.span.since, _end(lease, lane, axis)
         if until >= axis.span.since and since <= axis.span.until:
             ended = labelled and lease.end is not None and lease.until is not None and axis.span.has(lease.until)
-            end = words.said_end(lease.end) if ended and lease.end is not None else None
-            bands.append(Band(axis.x(since), axis.x(until), words.said_lease(lane.party, lease, clock), end))
+            end = sentences.said_end(lease.end) if ended and lease.end is not None else None
+            bands.append(Band(axis.x(since), axis.x(until), sentences.said_lease(lane.party, lease, clock), end))
     return bands
 
 
@@ -168,7 +168,7 @@ def _mark(lane: Lane, refusals: Refusals, axis: Axis, clock: Clock) -> Mark:
         axis.x(refusals.first),
         MARK - 2,
         _short_number(refusals.count) if several else None,
-        words.said_refusals(lane, refusals, clock),
+        sentences.said_refusals(lane, refusals, clock),
         noted=refusals.noted == refusals.count,
         id=refusals.id,
         span=Span(refusals.first - margin, refusals.last + margin) if several else None,
@@ -194,7 +194,7 @@ def _arrows(known: Sequence[Takeover], rows: Sequence[Row], axis: Axis, clock: C
                 target.y,
                 clock.time(takeover.at),
                 flipped=x > RIGHT - _LABEL,
-                label=words.said_takeover(takeover, clock),
+                label=sentences.said_takeover(takeover, clock),
                 from_lane=source is not None,
                 inferred=takeover.inferred,
             )
@@ -240,7 +240,7 @@ def _strip(activity: Sequence[Activity], axis: Axis, clock: Clock) -> tuple[Bar,
                 round(max(1.0, x2 - x1 - 1.0), 1),
                 _height(piece.refused, most_refused),
                 _height(piece.takeovers, most_takeovers),
-                words.said_activity(piece, clock),
+                sentences.said_activity(piece, clock),
                 piece.span,
             )
         )
@@ -260,7 +260,7 @@ def _rest(history: History, drawn: Sequence[Lane]) -> str | None:
     others = totals.parties - len(history.parties)
     zombies = totals.zombies - sum(1 for lane in drawn if lane.tally.refused)
     refused = totals.refused - sum(lane.tally.refused for lane in drawn)
-    return words.said_rest(others, max(0, zombies), max(0, refused))
+    return sentences.said_rest(others, max(0, zombies), max(0, refused))
 
 
 def _short_number(count: int) -> str:

@@ -7,7 +7,7 @@ from gateway.fencing.record import Kind
 from gateway.timeline.axis import Tick
 from gateway.timeline.history import Span
 from gateway.timeline.lanes import Lane
-from gateway.timeline.words import Clock, Sentence
+from gateway.timeline.sentences import Clock, Sentence
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from gateway.auth.callers import Keys
 from gateway.errors import GatewayError
 from gateway.http.body import Bodies
-from gateway.web import entries, lists, live, login, observe_mode, overview, report, resource
+from gateway.web import entry_page, incident_report, lists, live_page, login, observe_mode, overview_page, resource_page
 from gateway.web.login import Clock, Door, Protection
 from gateway.web.rendering import Site
 
@@ -26,14 +26,14 @@ def build(site: Site, keys: Keys, clock: Clock, bodies: Bodies) -> ASGIApp:
     app = Starlette(
         routes=[
             *login.routes(keys, clock, site.pages, bodies),
-            *overview.routes(site),
+            *overview_page.routes(site),
             *lists.routes(site),
-            *entries.routes(site),
+            *entry_page.routes(site),
             *observe_mode.routes(site),
-            *resource.search_routes(site),
-            *resource.routes(site),
-            *report.routes(site),
-            *live.routes(site),
+            *resource_page.search_routes(site),
+            *resource_page.routes(site),
+            *incident_report.routes(site),
+            *live_page.routes(site),
             site.assets.route(),
             Route("/ui", _to_overview),
         ],

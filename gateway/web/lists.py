@@ -12,10 +12,10 @@ from starlette.types import Receive, Scope, Send
 from gateway.db import search
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Kind
-from gateway.web import filters
-from gateway.web.filters import PLANES, REASONS, SPANS, Asked, read_filters
+from gateway.web import record_lists
+from gateway.web.advice import titles
+from gateway.web.record_lists import PLANES, REASONS, SPANS, Asked, read_filters
 from gateway.web.rendering import Site
-from gateway.web.words import titles
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ async def _show(site: Site, one: List, request: Request) -> Response:
     page, problem, asked = None, None, None
     try:
         asked = read_filters(sent, now, one.kinds)
-        page = await filters.page(site.database, asked)
+        page = await record_lists.page(site.database, asked)
     except RequestMalformed as error:
         problem = error.message
     return site.pages.render(

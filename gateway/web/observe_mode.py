@@ -14,7 +14,7 @@ from gateway.db.search import Group, Grouping
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Filters, Kind
 from gateway.fencing.rules import Mode
-from gateway.web.filters import SPANS
+from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Site
 from gateway.web.rules import Rule, busy
 

@@ -18,8 +18,8 @@ from gateway.config import Config
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.record.following import Follower
+from gateway.web.advice import title
 from gateway.web.assets import Assets
-from gateway.web.words import title
 
 NAVIGATION = (
     ("/ui/", "Overview"),

@@ -1,8 +1,8 @@
 """What the configuration says of webhooks and alarms, as the outbox and the watch take it."""
 
 from gateway.config import Config
-from gateway.config.watching import Alarm as AlarmSection
-from gateway.config.watching import Webhook as WebhookSection
+from gateway.config.observability import Alarm as AlarmSection
+from gateway.config.observability import Webhook as WebhookSection
 from gateway.db.webhooks import Wanted
 from gateway.webhooks import signing
 from gateway.webhooks.alarms import Alarm

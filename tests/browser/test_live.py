@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from gateway.web import live
+from gateway.web import live_page
 from tests.browser.incidents import HOSTILE, SCHEMES, Incident, late_write
 from tests.browser.stage import Stage
 from tests.browser.watching import Watch, barriers
@@ -108,8 +108,8 @@ def listed_and_summed_up(page: Page) -> tuple[int, int]:
 def test_a_lost_connection_is_shown_and_nothing_is_missed(
     visiting: Callable[..., tuple[Page, Watch]], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "QUIET", 0.1)
-    monkeypatch.setattr(live, "LONGEST", 1.0)  # so the gateway ends the stream by itself
+    monkeypatch.setattr(live_page, "QUIET", 0.1)
+    monkeypatch.setattr(live_page, "LONGEST", 1.0)  # so the gateway ends the stream by itself
     page, watch = visiting("/ui/live")
     watch.expected += ["ERR_FAILED"]
     expect(page.locator("#connection")).to_have_text("live")

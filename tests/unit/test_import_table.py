@@ -105,12 +105,12 @@ LIBRARIES: dict[str, str] = {
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
     "errors text fencing timeline http.head http.origins "
-    "auth.canonical auth.claims auth.credentials auth.post_policy auth.principal auth.sigv4 "
+    "auth.canonical_request auth.fenced_credentials auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "objects.body.checksums objects.body.decoder objects.body.form_fields objects.body.form_parser "
     "observe.events observe.instruments "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.retry webhooks.signing "
-    "client.errors web.words"
+    "client.errors web.advice"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
 

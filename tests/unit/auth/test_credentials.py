@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from gateway.auth import credentials
+from gateway.auth import fenced_credentials
 from gateway.auth.callers import Keys
-from gateway.auth.credentials import FencedCredentials
+from gateway.auth.fenced_credentials import FencedCredentials
 from gateway.auth.principal import ANONYMOUS, EVERYTHING, Grant, Principal
 from gateway.auth.sigv4 import RequestHead, verify
 from gateway.config.server import CallerKeys
@@ -155,7 +155,7 @@ def test_no_claim_can_be_changed(issued: FencedCredentials) -> None:
 
 @given(st.data())
 def test_no_character_can_be_changed(data: st.DataObject) -> None:
-    issued = credentials.issue("batch", "batch-secret", GRANT, "0123456789ABCDEF")
+    issued = fenced_credentials.issue("batch", "batch-secret", GRANT, "0123456789ABCDEF")
     place = data.draw(st.integers(0, len(issued.session_token) - 1))
     other = data.draw(st.characters().filter(lambda character: character != issued.session_token[place]))
     changed = issued.session_token[:place] + other + issued.session_token[place + 1 :]

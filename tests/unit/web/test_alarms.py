@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from gateway.fencing.record import Kind
-from gateway.web.entries import told
+from gateway.web.entry_page import told
 from tests.unit.web.test_words import REFUSED
 
 ABOUT = {"alarm": "many", "prefix": "job/", "more_than": 5, "minutes": 10, "count": 6}

@@ -7,7 +7,7 @@ import pytest
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
-from gateway.web.filters import read_filters
+from gateway.web.record_lists import read_filters
 
 NOW = datetime(2026, 3, 8, 12, tzinfo=UTC)
 

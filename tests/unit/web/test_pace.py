@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from gateway.fencing.record import Entry, Kind
-from gateway.web.live import A_SECOND, Pace
+from gateway.web.live_page import A_SECOND, Pace
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _NOTHING = dict.fromkeys((field.name for field in fields(Entry)), None)

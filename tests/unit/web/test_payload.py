@@ -1,6 +1,6 @@
 """Payloads as people look at them."""
 
-from gateway.web.entries import shown
+from gateway.web.entry_page import shown
 
 
 def test_text_is_shown_line_by_line() -> None:

@@ -9,7 +9,7 @@ import pytest
 from gateway.fencing.record import Entry, Kind
 from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
-from gateway.web.words import advice
+from gateway.web.advice import advice
 
 AT = datetime(2026, 3, 8, 12, tzinfo=UTC)
 BACK = "lower now than it was then"

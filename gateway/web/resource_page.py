@@ -20,8 +20,8 @@ from gateway.text import machine_time
 from gateway.timeline import axis, picture
 from gateway.timeline.history import History, Span
 from gateway.timeline.shapes import Picture
-from gateway.web import filters as paging
-from gateway.web.filters import SPANS, Asked, form_field, read_filters
+from gateway.web import record_lists as paging
+from gateway.web.record_lists import SPANS, Asked, form_field, read_filters
 from gateway.web.rendering import Site, address, resource_address
 from gateway.web.rules import rules
 

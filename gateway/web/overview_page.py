@@ -15,7 +15,7 @@ from gateway.db.traffic import Bucket, Counts
 from gateway.db.webhooks import Standing as Delivery
 from gateway.errors import RequestMalformed, Unavailable
 from gateway.fencing.record import Filters, Kind
-from gateway.web.filters import SPANS
+from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Site
 from gateway.web.rules import Busy, busy
 

@@ -19,7 +19,7 @@ from gateway.fencing.record import Entry, Filters, Kind
 from gateway.http.streaming import Outlet, Room, Streamed
 from gateway.record.following import Subscription
 from gateway.timeline.history import TAKEOVERS
-from gateway.web.filters import form_field
+from gateway.web.record_lists import form_field
 from gateway.web.rendering import Site
 
 A_SECOND = 20

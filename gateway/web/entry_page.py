@@ -13,8 +13,8 @@ from starlette.routing import Route
 from gateway.db import fences, rejections, search
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind
+from gateway.web.advice import advice, title
 from gateway.web.rendering import Site
-from gateway.web.words import advice, title
 
 _LINE = 16
 _MOST_BINARY = 1024

@@ -17,9 +17,9 @@ from gateway.api.reports import answer
 from gateway.db import search
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Entry, Filters, Kind
-from gateway.web.filters import form_field, read_filters
+from gateway.web.record_lists import form_field, read_filters
 from gateway.web.rendering import Site
-from gateway.web.resource import Shown, lag, read_timeline
+from gateway.web.resource_page import Shown, lag, read_timeline
 
 MOST_WRITES = 1000
 MOST_EVENTS = 500

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from urllib.parse import unquote_to_bytes
 
-from gateway.auth import canonical
-from gateway.auth.canonical import RequestHead
+from gateway.auth import canonical_request
+from gateway.auth.canonical_request import RequestHead
 from gateway.errors import StoreError
 
 MAX_LIFETIME = timedelta(days=7)
@@ -51,7 +51,7 @@ class Credential:
 
     @property
     def scope(self) -> str:
-        return canonical.scope(self.day, self.region)
+        return canonical_request.scope(self.day, self.region)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def moment(timestamp: str) -> datetime | None:
     if len(timestamp) != 16:
         return None  # strptime would take a date with digits missing, which binds no day of a credential
     try:
-        return datetime.strptime(timestamp, canonical.TIMESTAMP_FORMAT).replace(tzinfo=UTC)
+        return datetime.strptime(timestamp, canonical_request.TIMESTAMP_FORMAT).replace(tzinfo=UTC)
     except ValueError:
         return None
 
@@ -114,7 +114,7 @@ def check_algorithm(name: str, code: str) -> None:
         raise version_2()
     if name.startswith("AWS4-ECDSA"):
         raise StoreError("NotImplemented", 501, f"Signature Version 4A is not supported. {_ADVICE}")
-    if name != canonical.ALGORITHM:
+    if name != canonical_request.ALGORITHM:
         raise StoreError(code, 400, f"The type of the authorization is not supported. {_ADVICE}")
 
 
