@@ -47,7 +47,7 @@ from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic, flushing
 from gateway.tables.execute.idempotency_cleanup import forgetting
 from gateway.tables.pipeline import TablePlane
-from gateway.web import documentation, incident_report
+from gateway.web import incident_report
 from gateway.web.incident_report import Report
 from gateway.web.rendering import Site
 from gateway.webhooks.alarms import Watch
@@ -224,7 +224,7 @@ class Gateway:
         return await incident_report.make(self._site, resource, since, until)
 
     async def _document(self, request: Request) -> Response:
-        return documentation.answer(self._site, request)
+        return web.answer_documentation(self._site, request)
 
     async def _scrape(self, accept: str) -> tuple[bytes, str]:
         await self._vitals.refresh()

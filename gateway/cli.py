@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from gateway.commands.audit import audit
-from gateway.commands.console import ConfigPath, say, show
+from gateway.commands.console import ConfigPath, print_report, say
 from gateway.commands.guard import guard
 from gateway.config import Config, api_key, environment, load
 from gateway.config.server import Server
@@ -115,7 +115,7 @@ def doctor(config: ConfigPath = None) -> None:
     """Examine configuration, database and object store, and say what follows. Exit code 1: something is wrong."""
     from gateway.doctor.examination import examine  # noqa: PLC0415 - all the libraries of the object plane hang on it
 
-    show(asyncio.run(examine(load(config))))
+    print_report(asyncio.run(examine(load(config))))
 
 
 @application.command()
@@ -141,10 +141,10 @@ def credentials(
     ] = None,
 ) -> None:
     """Print temporary S3 keys that write with a fencing token, for credential_process in ~/.aws/config."""
-    from gateway.commands.credentials import Wanted, fetch  # noqa: PLC0415 - serving needs no HTTP client
+    from gateway.commands.api_client import CredentialsRequest, fetch_credentials  # noqa: PLC0415 - serving needs no HTTP client
 
     key = api_key(api_key_file).get_secret_value()
-    typer.echo(fetch(url, key, Wanted(resource, token, holder, ttl, read or ())))
+    typer.echo(fetch_credentials(url, key, CredentialsRequest(resource, token, holder, ttl, read or ())))
 
 
 @application.command("epoch")
@@ -164,19 +164,19 @@ def start_epoch(
 
     Exit code 1: some of the fences under --prefix have not got one.
     """
-    from gateway.commands import epochs  # noqa: PLC0415 - serving needs no HTTP client
-    from gateway.commands.api_client import Gateway  # noqa: PLC0415 - the same
+    from gateway.commands import api_client  # noqa: PLC0415 - serving needs no HTTP client
 
-    gateway = Gateway(url, api_key(api_key_file).get_secret_value())
+    gateway = api_client.Gateway(url, api_key(api_key_file).get_secret_value())
     if resource is not None and expected is not None and prefix is None:
-        typer.echo(f"{resource}: {expected} -> {epochs.start(gateway, epochs.Carried(resource, expected), reason)}")
+        fence = api_client.CarriedToken(resource, expected)
+        typer.echo(f"{resource}: {expected} -> {api_client.start_epoch(gateway, fence, reason)}")
         return
     if not prefix or resource is not None or expected is not None:
         raise ConfigurationError("name a RESOURCE and the --expected token, or a --prefix that is not empty", advice="")
     failed = False
-    for fence in epochs.under(gateway, prefix):
+    for fence in api_client.fences_under(gateway, prefix):
         try:
-            typer.echo(f"{fence.resource}: {fence.token} -> {epochs.start(gateway, fence, reason)}")
+            typer.echo(f"{fence.resource}: {fence.token} -> {api_client.start_epoch(gateway, fence, reason)}")
         except GatewayError as error:
             failed = True
             say(f"gateway: {fence.resource}: {error.message} {error.advice}".rstrip())
@@ -218,10 +218,10 @@ def run(  # noqa: PLR0913 - an option is an argument
     pass_api_key: Annotated[bool, typer.Option("--pass-api-key", help="Let the command have the API key.")] = False,
 ) -> None:
     """Run a command while a lock is held, with its token in the environment; stop it when the lock is lost."""
-    from gateway.commands.run import Wanted  # noqa: PLC0415 - the client library hangs on it
+    from gateway.commands.run import RunOptions  # noqa: PLC0415 - the client library hangs on it
     from gateway.commands.run import run as run_command  # noqa: PLC0415
 
-    wanted = Wanted(
+    wanted = RunOptions(
         command=tuple(command),
         url=url,
         resource=lock,

@@ -18,17 +18,13 @@ from gateway.api import (
     lock_administration,
     record,
     record_stream,
-    reports,
-    sequencers,
     transactions,
     webhooks,
 )
-from gateway.api import health as measured
-from gateway.api import health as operations
+from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
-from gateway.api.health import Buckets, Health, Metrics
+from gateway.api.health import Buckets, Health, Metrics, health_routes, metrics_routes
 from gateway.api.leases import Locks
-from gateway.api.reports import MakeReport
 from gateway.api.requests import MAX_BODY, AsSent, Authenticate, Intake
 from gateway.api.transactions import Transact
 from gateway.auth.callers import Keys
@@ -93,13 +89,13 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
         exports.routes(database, caller),
         record.rejection_routes(database, caller),
         record.routes(database, caller),
-        reports.routes(make_report, caller),
+        exports.report_routes(make_report, caller),
         credentials.routes(database, keys, admission, audit, caller),
-        sequencers.routes(database, signer, caller),
+        fences.sequencer_routes(database, signer, caller),
         transactions.routes(transact, caller),
         webhooks.routes(outbox, caller),
-        operations.routes(health, buckets, caller),
-        measured.metrics_routes(metrics, caller),
+        health_routes(health, buckets, caller),
+        metrics_routes(metrics, caller),
     ):
         _add(app, router, caller, bodies)
     app.router.add_route("/v1/docs", documentation, include_in_schema=False)

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admission import Admission
+from gateway.api.fences import SequencerText
 from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
-from gateway.api.sequencers import SequencerText
 from gateway.auth.callers import Keys
 from gateway.auth.principal import EVERYTHING, Grant, Principal
 from gateway.db import fences, record

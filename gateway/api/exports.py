@@ -1,20 +1,24 @@
 """The record as a file: CSV for spreadsheets, NDJSON for programs. However long it is, little of it is in memory."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from gateway.api.record_views import EventFilters, Position, RejectionFilters
-from gateway.api.requests import Authenticate
-from gateway.auth.principal import Principal
+from gateway.api.record_views import EventFilters, Moment, Position, RejectionFilters
+from gateway.api.requests import Authenticate, ResourceName
+from gateway.auth.principal import Principal, shown_to
 from gateway.db.database import Database
 from gateway.db.export import Form, exporting
+from gateway.errors import Forbidden
 from gateway.fencing.record import Filters
+from gateway.fencing.resource import canonical
+from gateway.http.problems import Problem
 from gateway.http.streaming import Room, Streamed, Work
 
 MOST = 4
@@ -81,3 +85,59 @@ async def _opened(database: Database, room: Room, form: Form, filters: Filters, 
     with room.place(audits=filters.shown_to is None):
         async with exporting(database, filters, after) as export:
             yield lambda outlet: export.write(form, outlet.write)
+
+
+_REPORT_HEADERS = {
+    # It may be opened where it was saved: then nothing of it is to run, or to be fetched.
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+
+
+class Report(Protocol):
+    """An HTML document, and what its file may be called."""
+
+    @property
+    def content(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+MakeReport: TypeAlias = Callable[[str, datetime | None, datetime | None], Awaitable[Report]]
+
+
+def report_answer(report: Report) -> Response:
+    """A report as a file to be saved."""
+    headers = {**_REPORT_HEADERS, "content-disposition": f'attachment; filename="{report.name}"'}
+    return Response(report.content, headers=headers, media_type="text/html")
+
+
+def report_routes(make: MakeReport, caller: Authenticate) -> APIRouter:
+    """``/v1/reports/{resource}``."""
+    router = APIRouter()
+
+    @router.get(
+        "/v1/reports/{resource:path}",
+        summary="An incident report of one resource",
+        description="For callers that may audit: one that left out what others did would say that it never happened. "
+        "One HTML document with the timeline, each refused write, and where the record ended when it was made. Without "
+        "`since` and `until` it is about the last day on which something of note happened.",
+        response_class=Response,
+        responses={
+            200: {"content": {"text/html": {}}},
+            403: {"model": Problem, "description": "The caller may not audit."},
+        },
+    )
+    async def read_report(
+        resource: ResourceName,
+        principal: Annotated[Principal, Depends(caller)],
+        since: Annotated[Moment | None, Query(description="From here on.")] = None,
+        until: Annotated[Moment | None, Query(description="Up to here; now, if it is left out.")] = None,
+    ) -> Response:
+        if shown_to(principal) is not None:
+            raise Forbidden(f"The caller {principal.name} may not audit.")
+        return report_answer(await make(canonical(resource), since, until))
+
+    return router

@@ -35,7 +35,7 @@ class HealthView(BaseModel):
     )
 
 
-def routes(health: Health, buckets: Buckets, authenticate: Authenticate) -> APIRouter:
+def health_routes(health: Health, buckets: Buckets, authenticate: Authenticate) -> APIRouter:
     """``/v1/health`` and ``/v1/ready``. Nobody has to say who asks, but names of buckets are for callers."""
     router = APIRouter()
 

@@ -1,6 +1,7 @@
 """How a command of this program calls a gateway: one request, and its answer or an error that says what to do."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import httpx
 
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
+from gateway.fencing.resource import canonical
 
 TIMEOUT = 30.0
 
@@ -97,3 +99,85 @@ class Gateway:
     def stranger(self) -> ConfigurationError:
         """The error for answers that no gateway gives."""
         return ConfigurationError(f"What answers at {self.url} is not a fencing gateway.", advice="")
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsRequest:
+    """The credentials to ask for. ``ttl`` is in seconds.
+
+    ``read``: patterns of what they read beside the resource; ``all`` alone for everything.
+    """
+
+    resource: str
+    token: str
+    holder: str | None
+    ttl: int
+    read: Sequence[str] = ()
+
+
+def fetch_credentials(url: str, api_key: str, wanted: CredentialsRequest) -> str:
+    """Ask the gateway at ``url`` for credentials; one line of JSON, in the form that AWS calls credential_process.
+
+    Raises ``GatewayError`` with what the gateway said, ``Unavailable`` where it said nothing.
+    """
+    asked: dict[str, object] = {"resource": wanted.resource, "token": wanted.token, "ttl": wanted.ttl}
+    if wanted.holder is not None:
+        asked["holder"] = wanted.holder
+    if wanted.read:
+        asked["read"] = "all" if list(wanted.read) == ["all"] else list(wanted.read)
+    gateway = Gateway(url, api_key)
+    document = gateway.call("POST", "/v1/credentials", body=asked, status=201)
+    try:
+        named = {
+            "AccessKeyId": document["access_key_id"],
+            "SecretAccessKey": document["secret_access_key"],
+            "SessionToken": document["session_token"],
+            "Expiration": document["expiration"],
+        }
+    except (LookupError, TypeError) as error:
+        raise gateway.stranger() from error
+    return json.dumps({"Version": 1, **named})
+
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedToken:
+    """A fence, and the token it carries."""
+
+    resource: str
+    token: str
+
+
+def start_epoch(gateway: Gateway, fence: CarriedToken, reason: str) -> str:
+    """Start a new epoch of a fence, if it carries exactly this token; the token it carries then.
+
+    Raises what ``Gateway.call`` raises; ``GatewayError`` too where the fence carries another token.
+    """
+    path = f"/v1/fences/{canonical(fence.resource)}/epoch"
+    document = gateway.call("POST", path, body={"expected": fence.token, "reason": reason})
+    try:
+        answered, token = str(document["resource"]), str(document["token"])
+    except (LookupError, TypeError) as error:
+        raise gateway.stranger() from error
+    if answered != fence.resource:
+        raise GatewayError(
+            f"A new epoch of {answered} has begun, not of {fence.resource}.",
+            advice="A proxy on the way changes paths. Have it pass them on as they were sent (docs/fencing.md).",
+        )
+    return token
+
+
+def fences_under(gateway: Gateway, prefix: str) -> Iterator[CarriedToken]:
+    """Every fence whose name starts with ``prefix``, in the order of names. Raises what ``Gateway.call`` raises."""
+    after: str | None = ""
+    while after is not None:
+        parameters = {"prefix": prefix, "after": after, "limit": _PAGE}
+        document = gateway.call("GET", "/v1/fences", parameters=parameters)
+        try:
+            page = [CarriedToken(str(one["resource"]), str(one["token"])) for one in document["fences"]]
+            after = document["after"]
+        except (LookupError, TypeError) as error:
+            raise gateway.stranger() from error
+        yield from page

@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from gateway.commands import record_client, record_terminal
+from gateway.commands import record_client
 from gateway.commands import verify as verifying
 from gateway.commands.api_client import Gateway
-from gateway.commands.console import say
+from gateway.commands.console import print_entry, print_table, say
 from gateway.commands.record_client import WHAT, WHEN, Since, fetch, filtered, keep, moment
 from gateway.config import api_key_if_any
 from gateway.errors import ConfigurationError
@@ -78,7 +78,7 @@ def search(
         for entry in entries:
             _show(console, entry, as_json=True)
         return
-    record_terminal.table(console, entries)
+    print_table(console, entries)
     say(f"{len(entries):,} of {total}" if entries else "Nothing on record fits.")
 
 
@@ -199,7 +199,7 @@ def _show(console: Console, entry: record_client.Entry, *, as_json: bool) -> Non
         # ASCII alone: what is none is an escape of JSON's.
         console.out(json.dumps(entry), highlight=False)
     else:
-        record_terminal.line(console, entry)
+        print_entry(console, entry)
 
 
 def _seen(progress: Progress, task: TaskID) -> Any:

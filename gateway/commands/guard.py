@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.console import ConfigPath, say, show
+from gateway.commands.console import ConfigPath, print_report, say
 from gateway.config import load
 from gateway.doctor.findings import Report, Section
 
@@ -73,7 +73,7 @@ def show_guards(config: ConfigPath = None) -> None:
     """Say which tables have a guard, and whether it fits their rules. Exit code 1: one does not."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
-    show(Report((Section("guards", tuple(asyncio.run(guards.show(load(config))))),)))
+    print_report(Report((Section("guards", tuple(asyncio.run(guards.show(load(config))))),)))
 
 
 @guard.command("pack")

@@ -42,7 +42,7 @@ _OVERRULING = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SECURITY_TOKEN")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunOptions:
     """What to run, under which lock. ``ttl``, ``wait`` and ``grace`` are in seconds; ``wait`` None: for ever.
 
     ``source``: the address of a lock service, or ``gateway``. ``holder``: how the name of the holder begins; what
@@ -64,16 +64,16 @@ class Wanted:
     pass_api_key: bool = False
 
 
-def run(wanted: Wanted, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]) -> int:
+def run(options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]) -> int:
     """Run the command to its end; the exit code for it (docs/run.md). ``say`` takes lines for its user.
 
     Raises ``ConfigurationError`` for what its user has to correct first.
     """
-    if (problem := _cannot_run(wanted.command[0], inherited)) is not None:
-        say(f"{wanted.command[0]}: {'command not found' if problem == NOT_FOUND else 'cannot be executed'}")
+    if (problem := _cannot_run(options.command[0], inherited)) is not None:
+        say(f"{options.command[0]}: {'command not found' if problem == NOT_FOUND else 'cannot be executed'}")
         return problem
     try:
-        return asyncio.run(_Run(wanted, api_key, inherited, say).run())
+        return asyncio.run(_Run(options, api_key, inherited, say).run())
     except NotAcquired as error:
         say(str(error))
         return NOT_ACQUIRED
@@ -92,8 +92,10 @@ def run(wanted: Wanted, api_key: str, inherited: Mapping[str, str], say: Callabl
 class _Run:
     """One run, from the lock to its release."""
 
-    def __init__(self, wanted: Wanted, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]) -> None:
-        self._wanted = wanted
+    def __init__(
+        self, options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
+        self._options = options
         self._api_key = api_key
         self._inherited = inherited
         self._say = say
@@ -117,39 +119,39 @@ class _Run:
                 return 128 + self._interrupted
 
     async def _hold(self, signals: Signals) -> int:
-        wanted = self._wanted
+        options = self._options
         async with (
-            FencedClient(wanted.url, api_key=self._api_key, holder=wanted.holder) as client,
+            FencedClient(options.url, api_key=self._api_key, holder=options.holder) as client,
             client.lock(
-                wanted.resource,
-                source=_source(wanted.source),
-                ttl=wanted.ttl,
-                wait=wanted.wait,
-                mode=wanted.mode,
+                options.resource,
+                source=_source(options.source),
+                ttl=options.ttl,
+                wait=options.wait,
+                mode=options.mode,
                 on_loss="tell",
             ) as lock,
         ):
             environment = self._environment(await self._variables(lock))
             try:
                 ended = await supervise(
-                    wanted.command,
+                    options.command,
                     environment,
                     lost=lock.lost.wait,
                     stopping=lambda: self._say(f"{_reason(lock)} The command is stopped."),
-                    grace=wanted.grace,
+                    grace=options.grace,
                     signals=signals,
                 )
             except OSError as error:
-                self._say(f"{wanted.command[0]}: {error.strerror}")
+                self._say(f"{options.command[0]}: {error.strerror}")
                 return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             return self._code(lock, ended)
 
     async def _variables(self, lock: Lock) -> dict[str, str]:
         """What the command gets to know of the lock."""
-        wanted = self._wanted
-        read: Read = "all" if wanted.read == ("all",) else wanted.read or "own"
+        options = self._options
+        read: Read = "all" if options.read == ("all",) else options.read or "own"
         try:
-            return await lock.environment(pattern=wanted.credentials, ttl=CREDENTIALS_TTL, read=read)
+            return await lock.environment(pattern=options.credentials, ttl=CREDENTIALS_TTL, read=read)
         except Refused as refusal:
             if refusal.status != 403:
                 raise
@@ -161,7 +163,7 @@ class _Run:
         kept = {name: value for name, value in self._inherited.items() if not _is_dropped(name, fenced=fenced)}
         if fenced and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & kept.keys():
             kept |= dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION"), REGION)
-        if self._wanted.pass_api_key:
+        if self._options.pass_api_key:
             kept["GATEWAY_API_KEY"] = self._api_key
         return {**kept, **variables}
 

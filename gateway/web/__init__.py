@@ -13,8 +13,17 @@ from starlette.types import ASGIApp
 from gateway.auth.callers import Keys
 from gateway.errors import GatewayError
 from gateway.http.body import Bodies
-from gateway.web import entry_page, incident_report, lists, live_page, login, observe_mode, overview_page, resource_page
-from gateway.web.login import Clock, Door, Protection
+from gateway.web import (
+    entry_page,
+    incident_report,
+    live_page,
+    login,
+    observe_mode,
+    overview_page,
+    record_lists,
+    resource_page,
+)
+from gateway.web.login import HEADERS, Clock, Door, Protection
 from gateway.web.rendering import Site
 
 SEGMENT = "ui"
@@ -27,7 +36,7 @@ def build(site: Site, keys: Keys, clock: Clock, bodies: Bodies) -> ASGIApp:
         routes=[
             *login.routes(keys, clock, site.pages, bodies),
             *overview_page.routes(site),
-            *lists.routes(site),
+            *record_lists.routes(site),
             *entry_page.routes(site),
             *observe_mode.routes(site),
             *resource_page.search_routes(site),
@@ -40,6 +49,16 @@ def build(site: Site, keys: Keys, clock: Clock, bodies: Bodies) -> ASGIApp:
         exception_handlers={GatewayError: site.answer_error, HTTPException: site.answer_http},
     )
     return Protection(Door(app, keys, clock, site.pages))
+
+
+def answer_documentation(site: Site, request: Request) -> Response:
+    """Return the page at ``/v1/docs``: Swagger UI, which comes with the gateway and loads ``/v1/openapi.json``.
+
+    It shares an origin with sessions of the page, so it loads the gateway's own files and nothing else.
+    """
+    page = site.pages.render(request, "documentation.html")
+    page.headers.update(HEADERS)
+    return page
 
 
 async def _to_overview(_: Request) -> Response:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api.reports import answer
+from gateway.api.exports import report_answer
 from gateway.db import search
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Entry, Filters, Kind
@@ -45,7 +45,7 @@ def routes(site: Site) -> list[Route]:
         asked, name = read_filters(sent, await site.database.now()), form_field(sent, "name")
         if name is None:
             raise RequestMalformed("name: which resource?", advice="Open the report from the page of a resource.")
-        return answer(await make(site, name, asked.filters.since, asked.filters.until))
+        return report_answer(await make(site, name, asked.filters.since, asked.filters.until))
 
     return [Route("/ui/resource/report", download)]
 

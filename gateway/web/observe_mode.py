@@ -9,14 +9,67 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.config import Config
 from gateway.db import search, traffic
 from gateway.db.search import Group, Grouping
+from gateway.db.traffic import Counts, OfRule
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Filters, Kind
 from gateway.fencing.rules import Mode
 from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Site
-from gateway.web.rules import Rule, busy
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``name``: the table, or the pattern of keys. ``configured``: it has a rule of its own, not that of all others."""
+
+    plane: str
+    name: str
+    mode: Mode
+    configured: bool = True
+
+    @property
+    def change(self) -> str:
+        """What to write into the configuration, so that the rule is enforced."""
+        if not self.configured:
+            return '[fencing]\nmode = "enforce"'
+        key = "name" if self.plane == "tables" else "match"
+        quoted = self.name.replace("\\", "\\\\").replace('"', '\\"')
+        return f'[[{self.plane}]]\n{key} = "{quoted}"\nmode = "enforce"'
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A rule, and the writes under it in a span; None where there were none."""
+
+    rule: Rule
+    traffic: OfRule | None
+
+    @property
+    def counts(self) -> Counts:
+        return Counts() if self.traffic is None else self.traffic.counts
+
+
+def rules(config: Config) -> list[Rule]:
+    """All rules that stand in the configuration."""
+    general = config.fencing.mode
+    return [
+        *(Rule("tables", rule.name, rule.mode or general) for rule in config.tables),
+        *(Rule("objects", rule.match, rule.mode or general) for rule in config.objects),
+    ]
+
+
+def busy(config: Config, found: Sequence[OfRule]) -> list[Busy]:
+    """Rules with their traffic: those with writes in the order they were found, then those without."""
+    known = {(rule.plane, rule.name): rule for rule in rules(config)}
+    listed = []
+    for one in found:
+        own = known.pop((one.plane, one.rule), None)
+        general = Rule(one.plane, one.rule, config.fencing.mode, configured=False)
+        listed.append(Busy(own or general, one))
+    return [*listed, *(Busy(rule, None) for rule in known.values())]
+
 
 QUIET = timedelta(days=1)
 """For so long nothing must have happened that would have been refused."""

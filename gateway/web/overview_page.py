@@ -15,9 +15,9 @@ from gateway.db.traffic import Bucket, Counts
 from gateway.db.webhooks import Standing as Delivery
 from gateway.errors import RequestMalformed, Unavailable
 from gateway.fencing.record import Filters, Kind
+from gateway.web.observe_mode import Busy, busy
 from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Site
-from gateway.web.rules import Busy, busy
 
 _STEPS = {
     "1h": timedelta(minutes=1),

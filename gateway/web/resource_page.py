@@ -21,9 +21,9 @@ from gateway.timeline import axis, picture
 from gateway.timeline.history import History, Span
 from gateway.timeline.shapes import Picture
 from gateway.web import record_lists as paging
+from gateway.web.observe_mode import rules
 from gateway.web.record_lists import SPANS, Asked, form_field, read_filters
 from gateway.web.rendering import Site, address, resource_address
-from gateway.web.rules import rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def routes(site: Site) -> list[Route]:
             raise RequestMalformed("name: which resource?", advice="Look for it on the page of resources.")
         whole = form_field(sent, "whole") == "true"
         found = await read_timeline(site.database, name, asked.filters.since, asked.filters.until, whole=whole)
-        page = await paging.page(site.database, _of_span(asked, name, found.span))
+        page = await paging.read_page(site.database, _of_span(asked, name, found.span))
         standing = await _standing(site, name, found)
         known = standing.fence is not None or found.last is not None or bool(standing.lock.holders)
         return site.pages.render(

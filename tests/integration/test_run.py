@@ -22,7 +22,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway.commands.run import Wanted, run
+from gateway.commands.run import RunOptions, run
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import ConfigurationError
 from tests.databases import fresh_database
@@ -291,7 +291,7 @@ def test_what_has_to_be_corrected_first_is_an_error_and_nothing_is_started(
     proof = tmp_path / "started"
     known = {"command": ("touch", str(proof)), "url": gateway.origin, "resource": "job/42", **wanted}
     with pytest.raises(ConfigurationError, match=said):
-        run(Wanted(**known), key, gateway.environment(), pytest.fail)
+        run(RunOptions(**known), key, gateway.environment(), pytest.fail)
     assert not proof.exists()
 
 

@@ -3,7 +3,7 @@
 from gateway.config import Config
 from gateway.db.traffic import Counts, OfRule
 from gateway.fencing.rules import Mode
-from gateway.web.rules import busy
+from gateway.web.observe_mode import busy
 
 CONFIG = Config.model_validate(
     {
