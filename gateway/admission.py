@@ -44,7 +44,7 @@ _ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class IssuerVerdict:
     """What the issuer says of a sequencer: that it has signed it, and that its lease still lasts."""
 
     authentic: bool
@@ -66,7 +66,7 @@ class Issuer:
         }
         self._client: httpx.AsyncClient | None = None
 
-    async def check(self, sequencer: Sequencer) -> Verdict:
+    async def check(self, sequencer: Sequencer) -> IssuerVerdict:
         """What the issuer says. Raises ``Unavailable`` where it says nothing that can be relied on."""
         try:
             async with asyncio.timeout(self._timeout):
@@ -79,7 +79,7 @@ class Issuer:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _asked(self, sequencer: Sequencer) -> Verdict:
+    async def _asked(self, sequencer: Sequencer) -> IssuerVerdict:
         for attempt in range(_ATTEMPTS):
             try:
                 status, content = await self._sent(json.dumps({"sequencer": sequencer.text}))
@@ -117,7 +117,7 @@ class Issuer:
         return self._client
 
 
-def _verdict(content: bytes, sequencer: Sequencer) -> Verdict:
+def _verdict(content: bytes, sequencer: Sequencer) -> IssuerVerdict:
     """Read the answer, which must be about this very sequencer."""
     try:
         said: Any = json.loads(content)
@@ -129,7 +129,7 @@ def _verdict(content: bytes, sequencer: Sequencer) -> Verdict:
         raise _unavailable("its answer is about another sequencer")
     if type(authentic) is not bool or type(held) is not bool:
         raise _unavailable("what answers there is no fencing gateway")
-    return Verdict(authentic, held)
+    return IssuerVerdict(authentic, held)
 
 
 def _unavailable(reason: str) -> Unavailable:

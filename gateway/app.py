@@ -12,10 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import api, web, wiring
 from gateway.admission import Admission
-from gateway.api.health import BucketView, Metrics
+from gateway.api.health import BucketView, MetricsSource
 from gateway.api.leases import without_id
 from gateway.api.requests import path_as_sent
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.config import Config
 from gateway.db import intents
 from gateway.db.notifications import CATALOG, LEASES, RECORD
@@ -23,7 +23,7 @@ from gateway.errors import Forbidden, GatewayError, Unavailable
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.guard.watching import Watching
 from gateway.http import origins
-from gateway.http.body import Bodies, Memory, Pace
+from gateway.http.body import BodyReader, Memory, Pace
 from gateway.http.connection import Connection
 from gateway.http.head import Head
 from gateway.http.middleware import Middleware, answer_problem
@@ -74,8 +74,8 @@ class Gateway:
         self._observe = observe = Sinks(telemetry.observe, self._traffic)
         self._capture = Capture(config.audit.capture, config.audit.redact)
         pace = Pace(idle=config.server.body_timeout, grace=config.server.body_timeout)
-        self._bodies = Bodies(Memory(config.server.memory), pace)
-        keys = Keys(config.callers, anonymous=config.auth.anonymous)
+        self._bodies = BodyReader(Memory(config.server.memory), pace)
+        keys = Callers(config.callers, anonymous=config.auth.anonymous)
         policies, signer, self._issuer = (
             wiring.policies(config),
             wiring.signer(config),
@@ -104,7 +104,7 @@ class Gateway:
             make_report=self._report,
             outbox=self._outbox,
             holding=wiring.locks(config, self._leases, signer, policies, observe),
-            metrics=Metrics(self._scrape, config.telemetry.public_metrics),
+            metrics=MetricsSource(self._scrape, config.telemetry.public_metrics),
             documentation=self._document,
         )
         self._vitals = Vitals(
@@ -175,20 +175,20 @@ class Gateway:
         """What works in the background waits by itself: neither Postgres nor the store needs to be there yet."""
         try:
             async with (
-                self._sealing.at_work(),
-                self._follower.at_work(),
+                self._sealing.running(),
+                self._follower.running(),
                 flushing(self._database, self._traffic, self._observe),
                 self._tables.following(self._listen),
                 forgetting(self._database, self._retention, self._observe),
-                self._leases.at_work(),
-                Watching(self._database, self._observe).at_work(),
-                self._outbox.at_work(),
-                self._watch.at_work(),
+                self._leases.running(),
+                Watching(self._database, self._observe).running(),
+                self._outbox.running(),
+                self._watch.running(),
             ):
                 if self._upstream is None or self._objects is None:
                     yield
                 else:
-                    async with self._upstream, self._objects.sweeper.at_work(self._sweep_interval):
+                    async with self._upstream, self._objects.sweeper.running(self._sweep_interval):
                         yield
         finally:
             await self._database.close()
@@ -263,7 +263,7 @@ class Gateway:
             if response.status >= 500:
                 raise Unavailable(f"The store answers with {response.status}.")
 
-    def _build_objects(self, config: Config, keys: Keys) -> ObjectPlane | None:
+    def _build_objects(self, config: Config, keys: Callers) -> ObjectPlane | None:
         if config.s3 is None or self._upstream is None or self._profiles is None:
             return None
         return ObjectPlane(
@@ -291,7 +291,7 @@ class Gateway:
             return None
         return Profiles(self._upstream, self._database.now, config.s3.distrust)
 
-    def _build_tables(self, config: Config, keys: Keys) -> TablePlane:
+    def _build_tables(self, config: Config, keys: Callers) -> TablePlane:
         return TablePlane(
             self._database,
             wiring.exposure(config),

@@ -10,7 +10,7 @@ from gateway.observe.events import Observe, SweepFailed
 
 
 @asynccontextmanager
-async def working(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def background_tasks(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """All of these, each in a task of its own, as long as this lasts; then they are cancelled, wherever they are.
 
     None of them may raise: that would end what goes on before them, too.
@@ -24,7 +24,7 @@ async def working(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
                 task.cancel()
 
 
-async def rounds(
+async def repeat(
     what: str,
     work: Callable[[], Awaitable[object]],
     observe: Observe,
@@ -46,13 +46,13 @@ async def rounds(
             await work()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
             if waits == pause:
-                observe(SweepFailed(what, said(error)))
+                observe(SweepFailed(what, describe_failure(error)))
             waits = max(pause, min(2 * waits, longest))
         else:
             waits = pause
         await asyncio.sleep(waits)
 
 
-def said(error: Exception) -> str:
+def describe_failure(error: Exception) -> str:
     """What went wrong. Of an error nobody has foreseen only the type: its text may quote what is not for the log."""
     return error.message if isinstance(error, GatewayError) else type(error).__name__

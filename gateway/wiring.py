@@ -3,7 +3,7 @@
 from functools import partial
 
 from gateway.admission import Issuer
-from gateway.api.leases import Locks
+from gateway.api.leases import LeaseTerms
 from gateway.config import Config
 from gateway.db.database import Database
 from gateway.db.notifications import Channels, Listen
@@ -23,10 +23,10 @@ def resources(config: Config) -> Resources:
     return Resources(rules, mode=config.fencing.mode, equal=config.fencing.equal)
 
 
-def locks(config: Config, service: LeaseService, signer: Signer, policies: Policies, observe: Observe) -> Locks:
+def locks(config: Config, service: LeaseService, signer: Signer, policies: Policies, observe: Observe) -> LeaseTerms:
     """What the lease service is given to grant by."""
     settings = config.leases
-    return Locks(
+    return LeaseTerms(
         service, signer.sign, policies.lock_delay, settings.max_ttl, settings.max_wait, settings.issuer, observe
     )
 

@@ -23,16 +23,16 @@ from gateway.api import (
 )
 from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
-from gateway.api.health import Buckets, Health, Metrics, health_routes, metrics_routes
-from gateway.api.leases import Locks
-from gateway.api.requests import MAX_BODY, AsSent, Authenticate, Intake
+from gateway.api.health import HealthCheck, MetricsSource, ProbedBuckets, health_routes, metrics_routes
+from gateway.api.leases import LeaseTerms
+from gateway.api.requests import MAX_BODY, Authenticate, BodyIntake, PathAsSent
 from gateway.api.transactions import Transact
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.fencing.sequencer import Signer
 from gateway.http import problems
-from gateway.http.body import Bodies
+from gateway.http.body import BodyReader
 from gateway.http.head import Head
 from gateway.record.audit import Audit
 from gateway.record.following import Follower
@@ -42,20 +42,20 @@ from gateway.webhooks.outbox import Outbox
 def build(  # noqa: PLR0913 - all that its subjects are about, by name
     *,
     database: Database,
-    keys: Keys,
-    bodies: Bodies,
+    keys: Callers,
+    bodies: BodyReader,
     barrier: Barrier,
     admission: Admission,
     signer: Signer,
     audit: Audit,
-    health: Health,
-    buckets: Buckets,
+    health: HealthCheck,
+    buckets: ProbedBuckets,
     transact: Transact,
-    holding: Locks,
+    holding: LeaseTerms,
     follower: Follower,
     make_report: MakeReport,
     outbox: Outbox,
-    metrics: Metrics,
+    metrics: MetricsSource,
     documentation: Callable[[Request], Awaitable[Response]],
 ) -> FastAPI:
     """The API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
@@ -68,7 +68,7 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
         openapi_url="/v1/openapi.json",
     )
     problems.install(app)
-    app.add_middleware(AsSent)
+    app.add_middleware(PathAsSent)
 
     def caller(request: Request) -> Principal:
         # The page, or the intake of the body, has proven the caller already.
@@ -108,12 +108,12 @@ _LIMITS: dict[str, int | None] = {
 }
 
 
-def _add(app: FastAPI, router: APIRouter, caller: Authenticate, bodies: Bodies) -> None:
+def _add(app: FastAPI, router: APIRouter, caller: Authenticate, bodies: BodyReader) -> None:
     """Take over its routes as they are: those of a router that is included are built again at the first request."""
     for route in router.routes:
         if isinstance(route, APIRoute):
             route.responses = {**problems.EVERYWHERE, **route.responses}
             limit = _LIMITS.get(route.path, MAX_BODY)
             if limit is not None and (route.body_field is not None or "requestBody" in (route.openapi_extra or {})):
-                route.app = Intake(route.app, caller, bodies, limit)
+                route.app = BodyIntake(route.app, caller, bodies, limit)
         app.router.routes.append(route)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.admission import Admission
 from gateway.api.fences import SequencerText
 from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.auth.principal import EVERYTHING, Grant, Principal
 from gateway.db import fences, record
 from gateway.db.database import Database
@@ -62,7 +62,7 @@ class CredentialsView(BaseModel):
     read: Scope
 
 
-def routes(database: Database, keys: Keys, admission: Admission, audit: Audit, caller: Authenticate) -> APIRouter:
+def routes(database: Database, keys: Callers, admission: Admission, audit: Audit, caller: Authenticate) -> APIRouter:
     """``/v1/credentials``."""
     router = APIRouter()
 

@@ -19,7 +19,7 @@ from gateway.errors import Forbidden
 from gateway.fencing.record import Filters
 from gateway.fencing.resource import canonical
 from gateway.http.problems import Problem
-from gateway.http.streaming import Room, Streamed, Work
+from gateway.http.streaming import ReaderSlots, StreamedResponse, Work
 
 MOST = 4
 """Exports that one process serves at one time: each keeps a session of the database busy."""
@@ -47,7 +47,7 @@ Opening: TypeAlias = AbstractAsyncContextManager[Work]
 def routes(database: Database, caller: Authenticate) -> APIRouter:
     """``/v1/rejections.csv``, ``/v1/events.ndjson`` and so on. Those who may not audit are shown their own entries."""
     router = APIRouter()
-    room = Room(MOST, "exports")
+    room = ReaderSlots(MOST, "exports")
     for form in Form:
         _add(router, form, partial(_opened, database, room, form), caller)
     return router
@@ -58,7 +58,7 @@ def _add(router: APIRouter, form: Form, opened: Callable[[Filters, int], Opening
 
     def answer(name: str, query: RejectionExport | EventExport, principal: Principal) -> Response:
         attachment = {"content-disposition": f'attachment; filename="{name}.{form}"'}
-        return Streamed(opened(query.wanted(principal), query.after), TYPES[form], attachment)
+        return StreamedResponse(opened(query.wanted(principal), query.after), TYPES[form], attachment)
 
     described: dict[str, Any] = {
         "description": _SAID[form],
@@ -80,7 +80,9 @@ def _add(router: APIRouter, form: Form, opened: Callable[[Filters, int], Opening
 
 
 @asynccontextmanager
-async def _opened(database: Database, room: Room, form: Form, filters: Filters, after: int) -> AsyncIterator[Work]:
+async def _opened(
+    database: Database, room: ReaderSlots, form: Form, filters: Filters, after: int
+) -> AsyncIterator[Work]:
     """What writes an export. Raises ``TooManyReaders``, and ``Unavailable`` where the database is away."""
     with room.place(audits=filters.shown_to is None):
         async with exporting(database, filters, after) as export:

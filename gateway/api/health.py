@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from gateway.api.requests import Authenticate
 from gateway.errors import Unauthenticated, Unavailable
 
-Health: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
+HealthCheck: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
 """Names each service behind the gateway, with ``ok`` or what is wrong."""
 
 
@@ -21,7 +21,7 @@ class BucketView(BaseModel):
     missing: dict[str, str] = Field(description="The probes its store did not pass, each with what follows from it.")
 
 
-Buckets: TypeAlias = Callable[[], Mapping[str, BucketView]]
+ProbedBuckets: TypeAlias = Callable[[], Mapping[str, BucketView]]
 """The buckets that have been probed, by name."""
 
 
@@ -35,7 +35,7 @@ class HealthView(BaseModel):
     )
 
 
-def health_routes(health: Health, buckets: Buckets, authenticate: Authenticate) -> APIRouter:
+def health_routes(health: HealthCheck, buckets: ProbedBuckets, authenticate: Authenticate) -> APIRouter:
     """``/v1/health`` and ``/v1/ready``. Nobody has to say who asks, but names of buckets are for callers."""
     router = APIRouter()
 
@@ -71,14 +71,14 @@ Scrape: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class MetricsSource:
     """What the route needs. ``public``: nobody has to say who asks."""
 
     scrape: Scrape
     public: bool = False
 
 
-def metrics_routes(metrics: Metrics, authenticate: Authenticate) -> APIRouter:
+def metrics_routes(metrics: MetricsSource, authenticate: Authenticate) -> APIRouter:
     """``/v1/metrics``. Any caller may read them: no resource, holder or caller is named in there."""
     router = APIRouter()
 

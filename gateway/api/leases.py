@@ -21,7 +21,7 @@ from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
-from gateway.http.raw_routes import LeanRoute, body_of, read, while_connected
+from gateway.http.raw_routes import RawRoute, body_of, read_body, while_connected
 from gateway.leases.service import LeaseService
 from gateway.observe.events import Observe, StepReached
 from gateway.observe.stages import staged
@@ -125,7 +125,7 @@ RELEASE_BEFORE, RELEASE_AFTER = StepReached("leases.release.before"), StepReache
 
 
 @dataclass(frozen=True, slots=True)
-class Locks:
+class LeaseTerms:
     """What the routes of locks need. ``sign`` makes the sequencer of a resource, mode and token, if it has a key.
 
     ``lock_delay``: of a resource, in seconds. ``max_ttl`` and ``max_wait`` are in seconds, too. ``issuer``: the origin
@@ -185,17 +185,17 @@ class Locks:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoints:
+class LeaseEndpoints:
     """What the routes do."""
 
-    locks: Locks
+    locks: LeaseTerms
     barrier: Barrier
     audit: Audit
     caller: Authenticate
 
     async def acquire(self, request: Request, resource: ResourceName) -> Response:
         principal = self.caller(request)
-        wish = await read(request, AcquireRequest)
+        wish = await read_body(request, AcquireRequest)
         wanted = self.locks.wanted(resource, wish, principal.name)
         self.locks.observe(ACQUIRE_BEFORE)
         acquiring = self.locks.service.acquire(wanted)
@@ -222,7 +222,7 @@ class Endpoints:
 
     async def renew(self, request: Request, resource: ResourceName, lease: str) -> Response:
         principal = self.caller(request)
-        wish = await read(request, RenewRequest)
+        wish = await read_body(request, RenewRequest)
         one = self.locks.renewal(resource, _lease_id(lease), principal.name, wish.ttl)
         self.locks.observe(RENEW_BEFORE)
         renewed = await self.locks.service.renew(one.resource, one.lease, one.caller, one.ttl)
@@ -231,7 +231,7 @@ class Endpoints:
 
     async def renew_many(self, request: Request) -> Response:
         principal = self.caller(request)
-        wish = await read(request, RenewManyRequest)
+        wish = await read_body(request, RenewManyRequest)
         wanted = [self.locks.renewal(one.resource, one.lease, principal.name, one.ttl) for one in wish.leases]
         self.locks.observe(RENEW_BEFORE)
         renewed = await self.locks.service.renew_many(wanted)
@@ -252,7 +252,7 @@ class Endpoints:
 
     async def withdraw(self, request: Request, resource: ResourceName) -> Response:
         principal = self.caller(request)
-        wish = await read(request, WithdrawRequest)
+        wish = await read_body(request, WithdrawRequest)
         name = canonical(resource)
         self.locks.observe(RELEASE_BEFORE)
         await self.locks.service.withdraw(name, wish.holder, principal.name, wish.request)
@@ -276,10 +276,10 @@ _ELSEWHERE = {"model": Problem, "description": "The locks of this gateway are at
 _FOREIGN = {"model": Problem, "description": "The lease is another caller's."}
 
 
-def routes(locks: Locks, barrier: Barrier, audit: Audit, caller: Authenticate) -> APIRouter:
+def routes(locks: LeaseTerms, barrier: Barrier, audit: Audit, caller: Authenticate) -> APIRouter:
     """``/v1/leases`` for holders, and ``/v1/withdrawals``."""
-    router = APIRouter(route_class=LeanRoute, default_response_class=Response)
-    endpoints = Endpoints(locks, barrier, audit, caller)
+    router = APIRouter(route_class=RawRoute, default_response_class=Response)
+    endpoints = LeaseEndpoints(locks, barrier, audit, caller)
     again = {"model": LeaseView, "description": "The holder has it already: the same lease, the same token."}
     router.post(
         "/v1/leases/{resource:path}",

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.leases import Locks
+from gateway.api.leases import LeaseTerms
 from gateway.api.requests import MAX_PAGE, Authenticate, ResourceName, TokenText, check_administrator, storable
 from gateway.auth.principal import Principal
 from gateway.fencing.lease import LockView as Lock
@@ -70,7 +70,7 @@ class BreakRequest(BaseModel):
     reason: Annotated[str, Field(min_length=1, max_length=500)]
 
 
-def routes(locks: Locks, caller: Authenticate) -> APIRouter:
+def routes(locks: LeaseTerms, caller: Authenticate) -> APIRouter:
     """``/v1/leases`` for those who look, and ``/v1/breaks``."""
     router = APIRouter()
     service = locks.service

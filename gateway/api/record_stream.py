@@ -18,7 +18,7 @@ from gateway.api.record_views import EventFilters, Position, RejectionFilters, e
 from gateway.api.requests import Authenticate
 from gateway.auth.principal import Principal
 from gateway.fencing.record import Entry, Filters
-from gateway.http.streaming import PATIENCE, Outlet, Room, Streamed
+from gateway.http.streaming import SEND_TIMEOUT, BodyWriter, ReaderSlots, StreamedResponse
 from gateway.record.following import Follower, Subscription
 
 _TYPE = "text/event-stream"
@@ -27,14 +27,14 @@ _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class StreamLimits:
     """Seconds. ``heartbeat``: after which a client hears that it is still connected, and how far the record is.
 
-    ``patience``: in which it must take something of what waits for it. ``most``: so many are served at one time.
+    ``timeout``: in which it must take something of what waits for it. ``most``: so many are served at one time.
     """
 
     heartbeat: float = 15.0
-    patience: float = PATIENCE
+    timeout: float = SEND_TIMEOUT
     most: int = 200
 
 
@@ -56,11 +56,11 @@ LastEventId = Annotated[
 ]
 
 
-def routes(follower: Follower, caller: Authenticate, manners: Manners | None = None) -> APIRouter:
+def routes(follower: Follower, caller: Authenticate, manners: StreamLimits | None = None) -> APIRouter:
     """``/v1/rejections/stream`` and ``/v1/events/stream``. Those who may not audit are told of their own entries."""
     router = APIRouter()
-    manners = manners or Manners()
-    room = Room(manners.most, "streams")
+    manners = manners or StreamLimits()
+    room = ReaderSlots(manners.most, "streams")
     described: dict[str, Any] = {
         "description": "Server-sent events. The id of each is its position; comments keep the connection alive.",
         "response_class": Response,
@@ -69,7 +69,7 @@ def routes(follower: Follower, caller: Authenticate, manners: Manners | None = N
 
     def answer(filters: Filters, after: int | None, view: Callable[[Entry], BaseModel]) -> Response:
         opening = _opened(follower, room, manners, filters, after, view)
-        return Streamed(opening, _TYPE, _HEADERS, endless=True, patience=manners.patience)
+        return StreamedResponse(opening, _TYPE, _HEADERS, endless=True, timeout=manners.timeout)
 
     @router.get("/v1/rejections/stream", summary="Refused writes as they go on record", **described)
     async def stream_rejections(
@@ -93,12 +93,12 @@ def routes(follower: Follower, caller: Authenticate, manners: Manners | None = N
 @asynccontextmanager
 async def _opened(
     follower: Follower,
-    room: Room,
-    manners: Manners,
+    room: ReaderSlots,
+    manners: StreamLimits,
     filters: Filters,
     after: int | None,
     view: Callable[[Entry], BaseModel],
-) -> AsyncIterator[Callable[[Outlet], Any]]:
+) -> AsyncIterator[Callable[[BodyWriter], Any]]:
     """What writes a stream. Raises ``TooManyReaders``, ``RequestMalformed``, ``Unavailable``."""
     with room.place(audits=filters.shown_to is None):
         async with follower.subscribed(filters, after) as subscription:
@@ -106,7 +106,7 @@ async def _opened(
 
 
 async def _tell(
-    subscription: Subscription, heartbeat: float, view: Callable[[Entry], BaseModel], outlet: Outlet
+    subscription: Subscription, heartbeat: float, view: Callable[[Entry], BaseModel], outlet: BodyWriter
 ) -> None:
     """Tell for ever. The first words are where it begins, for a client that is cut off before it has heard anything."""
     await outlet.write(b"retry: 1000\n" + _progress(subscription))

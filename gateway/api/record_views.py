@@ -86,7 +86,7 @@ class EventFilters(RejectionFilters):
         return self.of(principal, tuple(dict.fromkeys(self.kind)))
 
 
-class Page(BaseModel):
+class PageQuery(BaseModel):
     """Which part of a list. ``before`` and ``after`` are both bounds; which one leads on is a question of the order."""
 
     order: Annotated[Literal["newest", "oldest"], Field(description="What comes first.")] = "newest"
@@ -99,7 +99,7 @@ class Page(BaseModel):
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
 
-class RejectionQuery(RejectionFilters, Page):
+class RejectionQuery(RejectionFilters, PageQuery):
     """A page of rejections."""
 
 
@@ -121,14 +121,14 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundEntries:
     """``leads``: the fields of an answer beside its entries."""
 
     entries: Sequence[Entry]
     leads: dict[str, Any]
 
 
-async def page(database: Database, asked: RejectionQuery, principal: Principal) -> Found:
+async def page(database: Database, asked: RejectionQuery, principal: Principal) -> FoundEntries:
     """The page that is asked for. Raises ``NotFound`` for a cursor that leads nowhere."""
     filters = asked.wanted(principal)
     before = await position(database, asked.before, principal)
@@ -141,12 +141,12 @@ async def page(database: Database, asked: RejectionQuery, principal: Principal) 
         found = await search.page(database, filters, asked.limit, before=before, after=after, oldest_first=oldest_first)
     is_full = len(found) == asked.limit
     last = found[-1].id if is_full else None
-    return Found(
+    return FoundEntries(
         found,
         {
             "before": None if oldest_first else last,
             "after": last if oldest_first else None,
-            **counted(total),
+            **total_fields(total),
         },
     )
 
@@ -208,7 +208,7 @@ class EntryView(BaseModel):
     hash: str = Field(description="SHA-256 over the entry and the hash before it, in hexadecimal digits.")
 
 
-class Counted(BaseModel):
+class Totals(BaseModel):
     """How much there is beside the page."""
 
     total: int | None = Field(
@@ -225,13 +225,13 @@ After: TypeAlias = Annotated[
 ]
 
 
-class RejectionList(Counted):
+class RejectionList(Totals):
     rejections: list[RejectionView]
     before: Before
     after: After
 
 
-class EntryList(Counted):
+class EntryList(Totals):
     events: list[EntryView]
     before: Before
     after: After
@@ -277,7 +277,7 @@ def entry_view(entry: Entry) -> EntryView:
     )
 
 
-def counted(total: Total | None) -> dict[str, Any]:
+def total_fields(total: Total | None) -> dict[str, Any]:
     """The fields of ``Counted``."""
     return {
         "total": None if total is None else total.count,

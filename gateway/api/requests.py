@@ -11,7 +11,7 @@ from gateway.auth.principal import Principal
 from gateway.errors import BodyTooLarge, Forbidden, RequestMalformed
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt
-from gateway.http.body import Bodies, ClientGone
+from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 
 MAX_PAGE = 1000
@@ -59,10 +59,10 @@ MAX_VALUES = 5_000
 _STRUCTURE = b"[{,"
 
 
-class Intake:
+class BodyIntake:
     """Plain ASGI. ``caller`` proves the caller or raises, ``limit`` is in bytes."""
 
-    def __init__(self, app: ASGIApp, caller: Callable[[Request], Principal], bodies: Bodies, limit: int) -> None:
+    def __init__(self, app: ASGIApp, caller: Callable[[Request], Principal], bodies: BodyReader, limit: int) -> None:
         self._app, self._caller, self._bodies, self._limit = app, caller, bodies, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,7 +104,7 @@ ResourceName: TypeAlias = Annotated[
 ]
 
 
-class AsSent:
+class PathAsSent:
     """ASGI middleware that has ``app`` route by the path as it was sent."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -59,7 +59,7 @@ def _encoded(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
-class Keys:
+class Callers:
     """All callers there are. ``anonymous`` lets requests in that show no credentials at all."""
 
     def __init__(self, callers: Iterable[CallerKeys], *, anonymous: bool) -> None:
@@ -125,7 +125,7 @@ class Keys:
             return None
         if owned is not None or session_token is None or not fenced:
             raise StoreError("InvalidToken", 400, "This access key and this session token do not belong together.")
-        presented = fenced_credentials.read(session_token)
+        presented = fenced_credentials.read_session_token(session_token)
         issued_to = self._secrets_by_name.get(presented.caller)
         if issued_to is None:
             return None

@@ -33,7 +33,7 @@ class FencedCredentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
+class PresentedSession:
     """A session token that was shown, read but not proven. ``caller`` is who it says it was issued to."""
 
     caller: str
@@ -75,7 +75,7 @@ def is_fenced(session_token: str | None) -> bool:
     return session_token is not None and session_token.startswith(f"{_VERSION}.")
 
 
-def read(session_token: str) -> Presented:
+def read_session_token(session_token: str) -> PresentedSession:
     """Read a session token. Raises ``StoreError`` (InvalidToken) for what cannot have been issued."""
     parts = session_token.split(".")
     if len(parts) != 3 or parts[0] != _VERSION:
@@ -88,7 +88,7 @@ def read(session_token: str) -> Presented:
         sequencer = Sequencer.parse(str(content["sequencer"])) if "sequencer" in content else None
         token, readable = Token.parse(content["token"]), tuple(content.get("read", ()))
         grant = Grant(content["resource"], token, content["holder"], expires, sequencer, readable)
-        return Presented(str(content["caller"]), grant, claims, proof)
+        return PresentedSession(str(content["caller"]), grant, claims, proof)
     except (GatewayError, ArithmeticError, LookupError, TypeError, ValueError, OSError, RecursionError) as error:
         raise _invalid() from error
 

@@ -42,7 +42,7 @@ class PayloadMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class CredentialScope:
     """An access key id and the day (``YYYYMMDD``) and region that its signing key is for."""
 
     access_key_id: str
@@ -55,14 +55,14 @@ class Credential:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SignatureClaim:
     """Everything that a signature covers and that its proof needs.
 
     ``headers`` are the signed ones, sorted, names in lower case. ``payload`` is what the canonical request says about
     the body. ``query_string`` is what is signed of the query. ``lifetime`` is None in the header form.
     """
 
-    credential: Credential
+    credential: CredentialScope
     timestamp: str
     time: datetime
     headers: tuple[tuple[str, bytes], ...]
@@ -74,7 +74,7 @@ class Claim:
     lifetime: timedelta | None = None
 
 
-def read(request: RequestHead) -> Claim:
+def read(request: RequestHead) -> SignatureClaim:
     """The claim of a request, in either form. Raises ``StoreError`` with S3's code where there is no clear one."""
     headers = _by_name(request.headers)
     parameters, covered = _parameters(request.query_string)
@@ -90,12 +90,12 @@ def read(request: RequestHead) -> Claim:
     return _from_header(headers, authorization, request.query_string)
 
 
-def credential(text: str, code: str) -> Credential:
+def credential(text: str, code: str) -> CredentialScope:
     """Read ``id/day/region/s3/aws4_request``. Raises ``StoreError`` with ``code``."""
     match = _CREDENTIAL.fullmatch(text)
     if match is None or match["service"] != "s3" or match["end"] != "aws4_request":
         raise StoreError(code, 400, "The credential must read access-key-id/YYYYMMDD/region/s3/aws4_request.")
-    return Credential(match["id"], match["day"], match["region"])
+    return CredentialScope(match["id"], match["day"], match["region"])
 
 
 def moment(timestamp: str) -> datetime | None:
@@ -131,7 +131,7 @@ _AUTHORIZATION = re.compile(
 )
 
 
-def _from_header(headers: Mapping[str, list[bytes]], authorization: str, query_string: bytes) -> Claim:
+def _from_header(headers: Mapping[str, list[bytes]], authorization: str, query_string: bytes) -> SignatureClaim:
     algorithm, _, rest = authorization.partition(" ")
     check_algorithm(algorithm, "InvalidArgument")
     match = _AUTHORIZATION.fullmatch(rest.strip())
@@ -154,7 +154,9 @@ def _from_header(headers: Mapping[str, list[bytes]], authorization: str, query_s
         raise StoreError("InvalidRequest", 400, "Missing required header for this request: x-amz-content-sha256.")
     mode, payload = _payload(said)
     session_token = _one(headers, "x-amz-security-token")
-    return Claim(signer, timestamp, time, signed, match["signature"], mode, payload, session_token, query_string)
+    return SignatureClaim(
+        signer, timestamp, time, signed, match["signature"], mode, payload, session_token, query_string
+    )
 
 
 # The query form -----------------------------------------------------------------------------------------------------
@@ -170,7 +172,7 @@ _SECONDS = re.compile(r"[1-9][0-9]{0,5}")
 
 def _from_query(
     method: str, headers: Mapping[str, list[bytes]], parameters: Mapping[str, str], query_string: bytes
-) -> Claim:
+) -> SignatureClaim:
     if missing := [name for name in _REQUIRED if name not in parameters]:
         raise StoreError(_QUERY_ERROR, 400, f"A signature in the query needs the parameter {missing[0]} as well.")
     check_algorithm(parameters["X-Amz-Algorithm"], _QUERY_ERROR)
@@ -194,7 +196,9 @@ def _from_query(
     said = parameters.get("X-Amz-Content-Sha256", _one(headers, "x-amz-content-sha256"))
     mode, payload = _payload(PayloadMode.UNSIGNED if said is None else said)
     session_token = parameters.get("X-Amz-Security-Token", _one(headers, "x-amz-security-token"))
-    return Claim(signer, timestamp, time, signed, signature, mode, payload, session_token, query_string, lifetime)
+    return SignatureClaim(
+        signer, timestamp, time, signed, signature, mode, payload, session_token, query_string, lifetime
+    )
 
 
 def _parameters(query_string: bytes) -> tuple[dict[str, str], bytes]:

@@ -11,12 +11,12 @@ from urllib.parse import quote
 from gateway.auth import canonical_request, signature_claims
 from gateway.auth.canonical_request import RequestHead
 from gateway.auth.principal import Principal, SecretOf, owner
-from gateway.auth.signature_claims import MAX_LIFETIME, Claim, PayloadMode
+from gateway.auth.signature_claims import MAX_LIFETIME, PayloadMode, SignatureClaim
 from gateway.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class StoreCredentials:
     """What outbound requests are signed with."""
 
     access_key_id: str
@@ -25,7 +25,7 @@ class Credentials:
 
 
 def sign(
-    request: RequestHead, payload_sha256: str, credentials: Credentials, timestamp: datetime
+    request: RequestHead, payload_sha256: str, credentials: StoreCredentials, timestamp: datetime
 ) -> list[tuple[str, str]]:
     """The headers that sign ``request`` at ``timestamp`` (aware). All its headers are signed; Host must be there."""
     moment = _moment(timestamp)
@@ -43,7 +43,7 @@ def sign(
     return added
 
 
-def presign(request: RequestHead, credentials: Credentials, timestamp: datetime, expires: timedelta) -> str:
+def presign(request: RequestHead, credentials: StoreCredentials, timestamp: datetime, expires: timedelta) -> str:
     """The query string that signs ``request`` from ``timestamp`` (aware) on for ``expires`` (1 second to 7 days).
 
     Its own query comes first, as it was; all its headers are signed, Host must be there; the body is not covered.
@@ -75,7 +75,7 @@ def _moment(timestamp: datetime) -> str:
     return timestamp.astimezone(UTC).strftime(canonical_request.TIMESTAMP_FORMAT)
 
 
-def _signature(credentials: Credentials, moment: str, digest: str) -> str:
+def _signature(credentials: StoreCredentials, moment: str, digest: str) -> str:
     key = canonical_request.signing_key(credentials.secret_access_key, moment[:8], credentials.region)
     scope = canonical_request.scope(moment[:8], credentials.region)
     return canonical_request.signature(key, canonical_request.ALGORITHM, moment, scope, digest)
@@ -83,10 +83,10 @@ def _signature(credentials: Credentials, moment: str, digest: str) -> str:
 
 __all__ = [
     "ChunkSignatures",
-    "Credentials",
     "PayloadMode",
     "RequestHead",
     "SecretOf",
+    "StoreCredentials",
     "VerifiedSignature",
     "presign",
     "sign",
@@ -157,7 +157,7 @@ def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> Verified
     return VerifiedSignature(principal, claim.mode, claim.payload if claim.mode is PayloadMode.EXACT else None)
 
 
-def _in_time(claim: Claim, now: datetime) -> None:
+def _in_time(claim: SignatureClaim, now: datetime) -> None:
     if claim.lifetime is None:
         if abs(claim.time - now) > MAX_SKEW:
             raise StoreError("RequestTimeTooSkewed", 403, "The request was signed more than 15 minutes off our time.")

@@ -16,7 +16,7 @@ from gateway.commands import record_client
 from gateway.commands import verify as verifying
 from gateway.commands.api_client import Gateway
 from gateway.commands.console import print_entry, print_table, say
-from gateway.commands.record_client import WHAT, WHEN, Since, fetch, filtered, keep, moment
+from gateway.commands.record_client import WHAT, WHEN, Since, fetch_report, parse_moment, takes_filters, write_report
 from gateway.config import api_key_if_any
 from gateway.errors import ConfigurationError
 from gateway.fencing.chain import Verifier
@@ -36,7 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, wi
 
 
 @audit.command()
-@filtered(WHAT)
+@takes_filters(WHAT)
 def tail(
     *,
     url: Url,
@@ -53,14 +53,16 @@ def tail(
         say(f"gateway audit: {why} Trying again in {pause:g} seconds.")
 
     with suppress(KeyboardInterrupt):
-        for number, entry in enumerate(record_client.followed(_gateway(url, api_key_file), filters, last, lost), 1):
+        for number, entry in enumerate(
+            record_client.follow_entries(_gateway(url, api_key_file), filters, last, lost), 1
+        ):
             _show(console, entry, as_json=as_json)
             if number == most:
                 break
 
 
 @audit.command()
-@filtered(WHAT, WHEN)
+@takes_filters(WHAT, WHEN)
 def search(
     *,
     url: Url,
@@ -72,7 +74,7 @@ def search(
 ) -> None:
     """Find entries by what they are about."""
     order = "oldest" if oldest else "newest"
-    entries, total = record_client.found(_gateway(url, api_key_file), filters, most, order)
+    entries, total = record_client.find_entries(_gateway(url, api_key_file), filters, most, order)
     console = _console()
     if as_json:
         for entry in entries:
@@ -83,7 +85,7 @@ def search(
 
 
 @audit.command()
-@filtered(WHAT, WHEN)
+@takes_filters(WHAT, WHEN)
 def export(
     *,
     url: Url,
@@ -103,7 +105,7 @@ def export(
     if chosen not in ("csv", "ndjson"):
         raise ConfigurationError("--format: must be csv or ndjson", advice="")
     with (
-        record_client.exported(_gateway(url, api_key_file), chosen, {**filters, "after": after}) as pieces,
+        record_client.export_entries(_gateway(url, api_key_file), chosen, {**filters, "after": after}) as pieces,
         _written(output) as file,
         _progress(shown=output is not None) as progress,
     ):
@@ -137,11 +139,11 @@ def verify(
             verdict = verifying.verify(verifying.read(files), witnesses, _seen(progress, task))
         elif url is not None:
             gateway = _gateway(url, api_key_file)
-            end, hash_ = record_client.head(gateway)
+            end, hash_ = record_client.read_head(gateway)
             task = progress.add_task("verified", total=end)
             # What the gateway says about its end has to be what it hands out.
             said = {end: hash_} if end else {}
-            with record_client.exported(gateway, "ndjson", {}) as pieces:
+            with record_client.export_entries(gateway, "ndjson", {}) as pieces:
                 verdict = verifying.verify(pieces, {**said, **witnesses}, _seen(progress, task), whole=True)
         else:
             raise ConfigurationError("name files to verify, or a gateway with --url", advice="")
@@ -162,15 +164,15 @@ def report(
 
     Without a time it is about the last day on which something of note happened.
     """
-    begin, end = moment("--since", since), moment("--until", until)
-    keep(fetch(_gateway(url, api_key_file), resource, begin, end), output)
+    begin, end = parse_moment("--since", since), parse_moment("--until", until)
+    write_report(fetch_report(_gateway(url, api_key_file), resource, begin, end), output)
     say(f"{output}: written")
 
 
-def _judge(verdict: verifying.Verdict) -> None:
+def _judge(verdict: verifying.Verification) -> None:
     console = _console()
     for finding in verdict.findings:
-        console.print(verifying.words(finding), style="bold red")
+        console.print(verifying.describe(finding), style="bold red")
     if verdict.flaws > len(verdict.findings):
         console.print(f"And {verdict.flaws - len(verdict.findings):,} findings more.", style="bold red")
     if verdict.entries:

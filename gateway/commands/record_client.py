@@ -30,18 +30,18 @@ _SILENCE_OF_EXPORT = 600.0
 _LONGEST_PAUSE = 30.0
 
 
-def given(filters: Filters) -> dict[str, Any]:
+def given_filters(filters: Filters) -> dict[str, Any]:
     """The filters that ask for something."""
     return {name: value for name, value in filters.items() if value is not None and value != []}
 
 
-def found(gateway: Gateway, filters: Filters, most: int, order: str = "newest") -> tuple[list[Entry], str]:
+def find_entries(gateway: Gateway, filters: Filters, most: int, order: str = "newest") -> tuple[list[Entry], str]:
     """At most so many entries, and how many there are in all, in words. Raises what ``Gateway.call`` raises."""
     entries: list[Entry] = []
     total = ""
     bounds: dict[str, Any] = {}
     while len(entries) < most:
-        asked = {**given(filters), **bounds, "order": order, "limit": min(_PAGE, most - len(entries))}
+        asked = {**given_filters(filters), **bounds, "order": order, "limit": min(_PAGE, most - len(entries))}
         page = gateway.call("GET", "/v1/events", parameters=asked)
         try:
             entries += page["events"]
@@ -55,7 +55,7 @@ def found(gateway: Gateway, filters: Filters, most: int, order: str = "newest") 
     return entries, total
 
 
-def head(gateway: Gateway) -> tuple[int, str]:
+def read_head(gateway: Gateway) -> tuple[int, str]:
     """The end of the record: position and hash. Raises what ``Gateway.call`` raises."""
     document = gateway.call("GET", "/v1/record/head")
     try:
@@ -65,13 +65,15 @@ def head(gateway: Gateway) -> tuple[int, str]:
 
 
 @contextmanager
-def exported(gateway: Gateway, form: str, filters: Filters) -> Iterator[Iterator[bytes]]:
+def export_entries(gateway: Gateway, form: str, filters: Filters) -> Iterator[Iterator[bytes]]:
     """An export in pieces. Raises ``Unavailable`` where it breaks off, and what ``Gateway.call`` raises."""
-    with gateway.streamed(f"/v1/events.{form}", given(filters), silence=_SILENCE_OF_EXPORT) as pieces:
+    with gateway.streamed(f"/v1/events.{form}", given_filters(filters), silence=_SILENCE_OF_EXPORT) as pieces:
         yield pieces
 
 
-def followed(gateway: Gateway, filters: Filters, last: int, lost: Callable[[str, float], None]) -> Iterator[Entry]:
+def follow_entries(
+    gateway: Gateway, filters: Filters, last: int, lost: Callable[[str, float], None]
+) -> Iterator[Entry]:
     """The ``last`` entries that are there, and then what comes, for ever; each once, whatever happens in between.
 
     ``lost`` is told why there is no connection any more, and after how many seconds it is tried again. Raises what
@@ -83,14 +85,14 @@ def followed(gateway: Gateway, filters: Filters, last: int, lost: Callable[[str,
         try:
             headers = {} if position is None else {"Last-Event-ID": str(position)}
             with gateway.streamed(
-                "/v1/events/stream", given(filters), headers=headers, silence=_SILENCE_OF_STREAM
+                "/v1/events/stream", given_filters(filters), headers=headers, silence=_SILENCE_OF_STREAM
             ) as pieces:
                 for identifier, entry in _events(pieces):
                     attempts = count()
                     if position is None and last:
                         # From where the stream begins, back: so nothing falls between the two.
                         before = {**filters, "before": identifier + 1}
-                        yield from found(gateway, before, last)[0][::-1]
+                        yield from find_entries(gateway, before, last)[0][::-1]
                     position = identifier
                     if entry is not None:
                         yield entry
@@ -131,7 +133,7 @@ def _in_words(total: int | None, exact: bool | None) -> str:  # noqa: FBT001 - a
     return "" if total is None else f"{total:,}" if exact else f"more than {total:,}"
 
 
-def fetch(gateway: Gateway, resource: str, since: datetime | None, until: datetime | None) -> str:
+def fetch_report(gateway: Gateway, resource: str, since: datetime | None, until: datetime | None) -> str:
     """The report as HTML. ``since`` and ``until`` are aware; without them, of the last day with anything of note.
 
     Raises ``ResourceMalformed``, and what ``Gateway.fetch`` raises.
@@ -144,7 +146,7 @@ def fetch(gateway: Gateway, resource: str, since: datetime | None, until: dateti
     return report
 
 
-def keep(report: str, output: Path) -> None:
+def write_report(report: str, output: Path) -> None:
     """Write the report to a file. Raises ``ConfigurationError`` where that is not possible."""
     try:
         output.write_text(report, encoding="utf-8")
@@ -154,7 +156,7 @@ def keep(report: str, output: Path) -> None:
         ) from error
 
 
-def moment(option: str, text: str | None) -> datetime | None:
+def parse_moment(option: str, text: str | None) -> datetime | None:
     """A time of the command line; one without a zone is in UTC. Raises ``ConfigurationError``, naming the option."""
     if text is None:
         return None
@@ -192,7 +194,7 @@ WHEN: Mapping[str, Any] = {
 """When they happened."""
 
 
-def filtered(*options: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes_filters(*options: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command these options in the place of its parameter ``filters``, in which it gets what was said.
 
     typer makes options of the parameters that a function says it has; so the function says what it would have, had they
@@ -224,5 +226,5 @@ def _parameters(hints: Mapping[str, Any]) -> list[inspect.Parameter]:
 
 def _as_asked(said: Mapping[str, Any]) -> Filters:
     """Raises ``ConfigurationError`` for what is no time."""
-    moments = {name: moment(f"--{name}", said[name]) for name in WHEN if name in said}
+    moments = {name: parse_moment(f"--{name}", said[name]) for name in WHEN if name in said}
     return {**said, **{name: None if read is None else read.isoformat() for name, read in moments.items()}}

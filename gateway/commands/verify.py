@@ -24,7 +24,7 @@ _WORDS = {
 
 
 @dataclass(slots=True)
-class Verdict:
+class Verification:
     """What has come of it. ``anchored``: whether it is known what the first entry follows on."""
 
     entries: int = 0
@@ -38,12 +38,12 @@ class Verdict:
 
 def verify(
     pieces: Iterable[bytes], witnesses: dict[int, str], seen: Callable[[Verifier, int], None], *, whole: bool = False
-) -> Verdict:
+) -> Verification:
     """Take an export, in pieces. ``seen`` is told after each piece how far it is, and how many bytes that was.
 
     ``whole``: it is all that there is on record, and not a part that somebody has kept.
     """
-    verifier, verdict = Verifier(witnesses, whole=whole), Verdict()
+    verifier, verdict = Verifier(witnesses, whole=whole), Verification()
 
     def counted() -> Iterator[bytes]:
         for piece in pieces:
@@ -80,7 +80,7 @@ def witnesses(noted: Iterable[str]) -> dict[int, str]:
     return read
 
 
-def words(finding: Finding) -> str:
+def describe(finding: Finding) -> str:
     """A finding as a sentence."""
     if finding.flaw is Flaw.UNREADABLE:
         return f"Line {finding.line} {_WORDS[finding.flaw]}."
@@ -89,7 +89,7 @@ def words(finding: Finding) -> str:
     return f"Entry {finding.position:,} {_WORDS[finding.flaw]} (line {finding.line})."
 
 
-def _note(verdict: Verdict, findings: Iterable[Finding]) -> None:
+def _note(verdict: Verification, findings: Iterable[Finding]) -> None:
     for finding in findings:
         verdict.flaws += 1
         if len(verdict.findings) < SHOWN:

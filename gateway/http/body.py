@@ -103,7 +103,7 @@ class Pace:
     rate: int = 16 * 1024
 
 
-class Arrivals:
+class ArrivingBody:
     """The body of one request as it arrives. ``state`` is that of its ASGI scope."""
 
     __slots__ = ("_pace", "_receive", "_state", "_waited", "arrived")
@@ -137,7 +137,7 @@ class Arrivals:
         return message
 
 
-class Body(Arrivals):
+class Body(ArrivingBody):
     """The body of one request, whole. Call ``release`` when the request is answered."""
 
     __slots__ = ("_content", "_memory", "_room", "_scope")
@@ -195,7 +195,7 @@ class Body(Arrivals):
 
 
 @dataclass(frozen=True, slots=True)
-class Bodies:
+class BodyReader:
     """Shared by all bodies: the slowest pace, and the memory budget."""
 
     memory: Memory

@@ -12,11 +12,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request's line, headers and trailers. S3's come to 8 KiB at most, metadata included."""
-PATIENCE = 20.0
+HEAD_TIMEOUT = 20.0
 """Seconds until a head must be complete, and until what is left of the body of an answered request must have come."""
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than load balancers do, so that it is not we who cut them off."""
-STALL = 300.0
+STALL_TIMEOUT = 300.0
 """Seconds in which a client must take some of its answer."""
 # Bytes that may wait to be taken by a client before the answer is held up. At uvloop's 64 KiB every piece of a large
 # answer stops and waits for its turn, which costs a third more processor time; more than this gains nothing.
@@ -149,7 +149,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _set_deadline(self) -> None:
-        self._deadline = self.loop.call_later(PATIENCE, self._expire)
+        self._deadline = self.loop.call_later(HEAD_TIMEOUT, self._expire)
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
@@ -174,7 +174,7 @@ class Connection(HttpToolsProtocol):
     def _watch_stall(self) -> None:
         self._clear_stall()
         left = self.transport.get_write_buffer_size()
-        self._stall = self.loop.call_later(STALL, self._check_stall, left)
+        self._stall = self.loop.call_later(STALL_TIMEOUT, self._check_stall, left)
 
     def _check_stall(self, left: int) -> None:
         if self.transport.get_write_buffer_size() < left:

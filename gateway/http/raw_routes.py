@@ -20,7 +20,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Result = TypeVar("Result")
 
 
-class LeanRoute(APIRoute):
+class RawRoute(APIRoute):
     """A route whose endpoint takes the request itself."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -41,7 +41,7 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"content": content, "required": "required" in schema}}
 
 
-async def read(request: Request, model: type[Model]) -> Model:
+async def read_body(request: Request, model: type[Model]) -> Model:
     """The body of a request, which is JSON whatever it calls itself; none at all is an empty object.
 
     Raises what FastAPI raises, for the same answer.

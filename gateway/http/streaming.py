@@ -10,33 +10,33 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.errors import TooManyReaders
 
-PATIENCE = 30.0
+SEND_TIMEOUT = 30.0
 """Seconds in which a client must take something of what waits for it."""
 
 
-class NotReading(Exception):
+class ClientStalled(Exception):
     """The client does not take the answer."""
 
 
-class Outlet:
+class BodyWriter:
     """The body of an answer. What a client does not take waits in its connection, which takes little; then we wait."""
 
-    def __init__(self, send: Send, patience: float) -> None:
-        self._send, self._patience = send, patience
+    def __init__(self, send: Send, timeout: float) -> None:
+        self._send, self._timeout = send, timeout
 
     async def write(self, piece: bytes) -> None:
         """Raises ``NotReading`` where the client has taken nothing for too long."""
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         except TimeoutError as error:
-            raise NotReading from error
+            raise ClientStalled from error
 
 
-Work: TypeAlias = Callable[[Outlet], Coroutine[Any, Any, None]]
+Work: TypeAlias = Callable[[BodyWriter], Coroutine[Any, Any, None]]
 
 
-class Streamed(Response):
+class StreamedResponse(Response):
     """An answer that is written until there is no more of it, or the client goes, or this gateway is being stopped.
 
     ``opening`` gives what writes it, and is left with the answer. What it raises is answered as any error is.
@@ -51,12 +51,12 @@ class Streamed(Response):
         headers: Mapping[str, str] | None = None,
         *,
         endless: bool = False,
-        patience: float | None = None,
+        timeout: float | None = None,
     ) -> None:
         super().__init__(None, 200, headers, media_type)
         del self.headers["content-length"]
         self._opening, self._endless = opening, endless
-        self._patience = PATIENCE if patience is None else patience
+        self._timeout = SEND_TIMEOUT if timeout is None else timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._endless:
@@ -66,7 +66,7 @@ class Streamed(Response):
             await self._write(work, scope["state"], receive, send)
 
     async def _write(self, work: Work, state: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        working: asyncio.Future[None] = asyncio.ensure_future(work(Outlet(send, self._patience)))
+        working: asyncio.Future[None] = asyncio.ensure_future(work(BodyWriter(send, self._timeout)))
         leaving = asyncio.ensure_future(_left(receive))
         stopping = asyncio.ensure_future(state["stopping"].wait())
         try:
@@ -77,7 +77,7 @@ class Streamed(Response):
                 return
             if failure is None or (self._endless and isinstance(failure, asyncio.CancelledError)):
                 await send({"type": "http.response.body", "body": b""})
-            elif isinstance(failure, (NotReading, asyncio.CancelledError)):
+            elif isinstance(failure, (ClientStalled, asyncio.CancelledError)):
                 state["abort"]()
                 await leaving
             else:
@@ -88,7 +88,7 @@ class Streamed(Response):
             await asyncio.gather(working, leaving, stopping, return_exceptions=True)
 
 
-class Room:
+class ReaderSlots:
     """So many at one time. ``who`` they are, as people call them.
 
     Whoever may write may read what it has done itself. The last quarter is for those that may audit: otherwise anybody

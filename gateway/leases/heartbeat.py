@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from gateway.background import rounds, said, working
+from gateway.background import background_tasks, describe_failure, repeat
 from gateway.db import leases
 from gateway.db.database import Database
 from gateway.db.leases import Turn
@@ -58,12 +58,12 @@ class Attendance:
         self._hears = False
         self._strays: frozenset[int] = frozenset()
 
-    def at_work(self) -> AbstractAsyncContextManager[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """As long as this lasts."""
-        sweep = rounds("leases that have lapsed", self.sweep, self._observe, self._times.sweep)
+        sweep = repeat("leases that have lapsed", self.sweep, self._observe, self._times.sweep)
         if self._listen is None:
-            return working(self._beat(), sweep)
-        return working(self._beat(), sweep, self._hear(self._listen))
+            return background_tasks(self._beat(), sweep)
+        return background_tasks(self._beat(), sweep, self._hear(self._listen))
 
     async def attend(self) -> None:
         """One beat: be heard of, and put right whatever was missed."""
@@ -117,7 +117,9 @@ class Attendance:
                             self.queue.go_on(resource, int(handed), float(look_in))
             except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
                 if pause == _FIRST_PAUSE:
-                    self._observe(ServiceUnreachable("postgres", f"Hand-overs are not heard of: {said(error)}"))
+                    self._observe(
+                        ServiceUnreachable("postgres", f"Hand-overs are not heard of: {describe_failure(error)}")
+                    )
             finally:
                 self._hears = False
             await asyncio.sleep(pause)
@@ -134,7 +136,9 @@ class Attendance:
         try:
             await self.attend()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            self._observe(ServiceUnreachable("postgres", f"Those who wait for locks are not attended: {said(error)}"))
+            self._observe(
+                ServiceUnreachable("postgres", f"Those who wait for locks are not attended: {describe_failure(error)}")
+            )
 
     def _go_on(self, turn: Turn) -> None:
         self.queue.go_on(turn.resource, turn.handed, turn.look_in)

@@ -121,9 +121,9 @@ class LeaseService:
         return len(self._queue.tickets())
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
         """What goes on in the background while requests are served. Waits by itself for a database that is away."""
-        async with self._attendance.at_work():
+        async with self._attendance.running():
             try:
                 yield
             finally:

@@ -14,7 +14,7 @@ from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.intent import Duplicates
 from gateway.fencing.rules import Decision, Fence, Presented
-from gateway.http.body import Bodies, ClientGone
+from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 from gateway.objects.background.bypass_scan import Patrol
 from gateway.objects.background.sweeper import Sweeper
@@ -78,7 +78,7 @@ class ObjectPlane:
         observe: Observe,
         clock: Callable[[], datetime],
         settings: Settings,
-        bodies: Bodies,
+        bodies: BodyReader,
     ) -> None:
         """``clock`` judges the age of signatures."""
         self._bodies, memory = bodies, bodies.memory

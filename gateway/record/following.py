@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import date
 from itertools import islice
 
-from gateway.background import said, working
+from gateway.background import background_tasks, describe_failure
 from gateway.db import record, search
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
@@ -69,11 +69,11 @@ class Follower:
         """How many follow at the moment."""
         return self._followers
 
-    def at_work(self) -> AbstractAsyncContextManager[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """As long as this lasts. Waits by itself for a database that is away."""
         if self._listen is None:
-            return working(self._follow())
-        return working(self._follow(), self._hear(self._listen))
+            return background_tasks(self._follow())
+        return background_tasks(self._follow(), self._hear(self._listen))
 
     @asynccontextmanager
     async def subscribed(self, filters: Filters, after: int | None = None) -> AsyncIterator[Subscription]:
@@ -169,4 +169,4 @@ class Follower:
     def _tell(self, pause: float, error: Exception) -> None:
         """What goes wrong is announced once until it goes well again."""
         if pause == _LOOK:
-            self._observe(ServiceUnreachable("postgres", f"The record is not followed: {said(error)}"))
+            self._observe(ServiceUnreachable("postgres", f"The record is not followed: {describe_failure(error)}"))

@@ -12,7 +12,7 @@ from gateway.db.database import Database
 from gateway.db.notifications import Listen
 from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
 from gateway.fencing import headers as fencing_headers
-from gateway.http.body import Bodies, Body, ClientGone, Memory, Message, Receive, Scope, offload
+from gateway.http.body import Body, BodyReader, ClientGone, Memory, Message, Receive, Scope, offload
 from gateway.http.head import Head
 from gateway.http.origins import origin_of
 from gateway.observe.events import Observe
@@ -95,7 +95,7 @@ class TablePlane:
         settle: Settle | None = None,
         admission: Admission | None = None,
         capture: Capture = NOTHING,
-        bodies: Bodies | None = None,
+        bodies: BodyReader | None = None,
     ) -> None:
         """``authenticate`` proves the caller from raw headers; ``settle`` is None where there is no object plane;
         ``capture`` is what is kept of the payloads of refused writes; ``bodies`` reads the bodies of requests.
@@ -105,7 +105,7 @@ class TablePlane:
         admission = admission or Admission(database)
         self._database, self._authenticate, self._observe = database, authenticate, observe
         self._capture = capture
-        self._bodies = bodies or Bodies(Memory(4 * exposure.max_body))
+        self._bodies = bodies or BodyReader(Memory(4 * exposure.max_body))
         self._schemas, self._prefixes, self._max_body = exposure.schemas, exposure.prefixes, exposure.max_body
         self._tables = KnownTables(database, exposure.schemas, exposure.rules, exposure.default_rule, observe)
         self._fast = FastPath(database, self._tables, admission, Audit(database, observe, "tables"), observe)

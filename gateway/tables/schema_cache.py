@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from gateway.background import said, working
+from gateway.background import background_tasks, describe_failure
 from gateway.db import catalog
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
@@ -206,7 +206,7 @@ _LONGEST_PAUSE = 30.0
 def following(tables: KnownTables, listen: Listen | None, observe: Observe) -> AbstractAsyncContextManager[None]:
     """As long as this lasts. Without ``listen`` the catalog is read but once, as soon as the database is there."""
     follow = _Follow(tables, observe)
-    return working(follow.once() if listen is None else follow.always(listen))
+    return background_tasks(follow.once() if listen is None else follow.always(listen))
 
 
 class _Follow:
@@ -240,7 +240,7 @@ class _Follow:
             await work()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
             if self._pause == _FIRST_PAUSE:
-                self._observe(ServiceUnreachable("postgres", f"The catalog is not followed: {said(error)}"))
+                self._observe(ServiceUnreachable("postgres", f"The catalog is not followed: {describe_failure(error)}"))
             return False
         return True
 

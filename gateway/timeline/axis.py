@@ -45,8 +45,8 @@ class Axis:
         ticks: list[Tick] = []
         day = None
         while moment <= self.span.until:
-            of_tick = said_day(moment)
-            label = of_tick if step >= timedelta(days=1) else said_time(moment, step)
+            of_tick = format_day(moment)
+            label = of_tick if step >= timedelta(days=1) else format_time(moment, step)
             named = of_tick if step < timedelta(days=1) and of_tick != day else None
             ticks.append(Tick(moment, self.x(moment), label, named))
             day = of_tick
@@ -54,7 +54,7 @@ class Axis:
         return tuple(ticks)
 
 
-def said_time(moment: datetime, step: timedelta) -> str:
+def format_time(moment: datetime, step: timedelta) -> str:
     """A time of day, as finely as ``step`` needs it."""
     moment = moment.astimezone(UTC)
     if step < timedelta(seconds=1):
@@ -62,7 +62,7 @@ def said_time(moment: datetime, step: timedelta) -> str:
     return f"{moment:%H:%M:%S}" if step < timedelta(minutes=1) else f"{moment:%H:%M}"
 
 
-def said_day(moment: datetime) -> str:
+def format_day(moment: datetime) -> str:
     """A day: ``21 Nov 2025``."""
     moment = moment.astimezone(UTC)
     return f"{moment.day} {moment:%b %Y}"

@@ -43,7 +43,7 @@ def draw(history: History) -> Picture:
     )
     lanes_end = top + max(1, len(rows)) * height
     flags = tuple(
-        Flag(axis.x(one.at), sentences.said_remark(one, clock), one.kind, one.id)
+        Flag(axis.x(one.at), sentences.describe_remark(one, clock), one.kind, one.id)
         for one in history.remarks
         if history.span.has(one.at)
     )
@@ -93,12 +93,12 @@ def _row(lane: Lane, y: float, height: float, axis: Axis, clock: Clock) -> Row:
         sentences.name(lane),
         lane.party.shown,
         sentences.note(lane),
-        sentences.said_lane(lane, clock),
+        sentences.describe_lane(lane, clock),
         _held(lane, axis),
         _late(lane, axis),
         tuple(_bands(lane, axis, clock, labelled=height == ROW)),
         tuple(_marks(lane, axis, clock)),
-        tuple(sentences.said_lease(lane.party, lease, clock) for lease in lane.leases),
+        tuple(sentences.describe_lease(lane.party, lease, clock) for lease in lane.leases),
     )
 
 
@@ -128,8 +128,8 @@ def _bands(lane: Lane, axis: Axis, clock: Clock, *, labelled: bool) -> list[Band
         since, until = lease.since or axis.span.since, _end(lease, lane, axis)
         if until >= axis.span.since and since <= axis.span.until:
             ended = labelled and lease.end is not None and lease.until is not None and axis.span.has(lease.until)
-            end = sentences.said_end(lease.end) if ended and lease.end is not None else None
-            bands.append(Band(axis.x(since), axis.x(until), sentences.said_lease(lane.party, lease, clock), end))
+            end = sentences.lease_end_text(lease.end) if ended and lease.end is not None else None
+            bands.append(Band(axis.x(since), axis.x(until), sentences.describe_lease(lane.party, lease, clock), end))
     return bands
 
 
@@ -168,7 +168,7 @@ def _mark(lane: Lane, refusals: Refusals, axis: Axis, clock: Clock) -> Mark:
         axis.x(refusals.first),
         MARK - 2,
         _short_number(refusals.count) if several else None,
-        sentences.said_refusals(lane, refusals, clock),
+        sentences.describe_refusals(lane, refusals, clock),
         noted=refusals.noted == refusals.count,
         id=refusals.id,
         span=Span(refusals.first - margin, refusals.last + margin) if several else None,
@@ -194,7 +194,7 @@ def _arrows(known: Sequence[Takeover], rows: Sequence[Row], axis: Axis, clock: C
                 target.y,
                 clock.time(takeover.at),
                 flipped=x > RIGHT - _LABEL,
-                label=sentences.said_takeover(takeover, clock),
+                label=sentences.describe_takeover(takeover, clock),
                 from_lane=source is not None,
                 inferred=takeover.inferred,
             )
@@ -240,7 +240,7 @@ def _strip(activity: Sequence[Activity], axis: Axis, clock: Clock) -> tuple[Bar,
                 round(max(1.0, x2 - x1 - 1.0), 1),
                 _height(piece.refused, most_refused),
                 _height(piece.takeovers, most_takeovers),
-                sentences.said_activity(piece, clock),
+                sentences.describe_activity(piece, clock),
                 piece.span,
             )
         )
@@ -260,7 +260,7 @@ def _rest(history: History, drawn: Sequence[Lane]) -> str | None:
     others = totals.parties - len(history.parties)
     zombies = totals.zombies - sum(1 for lane in drawn if lane.tally.refused)
     refused = totals.refused - sum(lane.tally.refused for lane in drawn)
-    return sentences.said_rest(others, max(0, zombies), max(0, refused))
+    return sentences.describe_rest(others, max(0, zombies), max(0, refused))
 
 
 def _short_number(count: int) -> str:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from gateway.fencing.record import Kind
 from gateway.text import span, visible
-from gateway.timeline.axis import said_day, said_time
+from gateway.timeline.axis import format_day, format_time
 from gateway.timeline.history import Activity, Party, Refusals, Remark, Span, Takeover, Totals
 from gateway.timeline.lanes import Lane, LeaseSpan
 
@@ -41,23 +41,25 @@ class Clock:
 
     def time(self, moment: datetime) -> str:
         """The time of day alone."""
-        return said_time(moment, timedelta(milliseconds=1) if self.span.length < _FINE else timedelta(seconds=1))
+        return format_time(moment, timedelta(milliseconds=1) if self.span.length < _FINE else timedelta(seconds=1))
 
     def say(self, moment: datetime) -> str:
         """The time of day, and the day where it is needed."""
         said = self.time(moment)
         same_day = moment.astimezone(UTC).date() == self.span.until.astimezone(UTC).date()
-        return said if same_day else f"{said} on {said_day(moment)}"
+        return said if same_day else f"{said} on {format_day(moment)}"
 
 
-def who(party: Party) -> str:
+def party_text(party: Party) -> str:
     """A party in plain text: ``writer-a (token 33)``."""
     return f"{party.name} ({party.shown})"
 
 
 def plain(sentences: Sequence[Sentence]) -> str:
     """Sentences in plain text, each party with its token."""
-    return " ".join("".join(who(piece) if isinstance(piece, Party) else piece for piece in one) for one in sentences)
+    return " ".join(
+        "".join(party_text(piece) if isinstance(piece, Party) else piece for piece in one) for one in sentences
+    )
 
 
 def headline(lanes: Sequence[Lane], totals: Totals, clock: Clock) -> tuple[Sentence, ...]:
@@ -133,7 +135,7 @@ def _standing(lanes: Sequence[Lane], clock: Clock) -> tuple[Sentence, ...]:
     return ((holding.party, f" has held it since {clock.say(holding.since)}."),)
 
 
-def said_refusals(lane: Lane, refusals: Refusals, clock: Clock) -> str:
+def describe_refusals(lane: Lane, refusals: Refusals, clock: Clock) -> str:
     """What a mark stands for."""
     fate = "Refused" if not refusals.noted else "Passed, would have been refused" if _all_noted(refusals) else "Refused"
     reason = f" ({refusals.reason})" if refusals.reason else ""
@@ -141,38 +143,38 @@ def said_refusals(lane: Lane, refusals: Refusals, clock: Clock) -> str:
     if lane.overtaken is not None and refusals.first >= lane.overtaken.at:
         late = f", {span(refusals.first - lane.overtaken.at)} after it was overtaken"
     if refusals.count == 1:
-        return f"{fate}: a write of {who(lane.party)} at {clock.say(refusals.first)}{late}{reason}."
+        return f"{fate}: a write of {party_text(lane.party)} at {clock.say(refusals.first)}{late}{reason}."
     times = _between(refusals.first, refusals.last, clock)
-    return f"{fate}: {number(refusals.count)} writes of {who(lane.party)} {times}{late}{reason}."
+    return f"{fate}: {number(refusals.count)} writes of {party_text(lane.party)} {times}{late}{reason}."
 
 
 def _all_noted(refusals: Refusals) -> bool:
     return refusals.noted == refusals.count
 
 
-def said_takeover(takeover: Takeover, clock: Clock) -> str:
+def describe_takeover(takeover: Takeover, clock: Clock) -> str:
     """What an arrow stands for."""
     at = f"{'No later than ' if takeover.inferred else ''}{clock.say(takeover.at)}"
     if takeover.kind is Kind.EPOCH:
         return f"{at}: {takeover.by.caller or 'an administrator'} began a new epoch, {takeover.by.shown}."
     if takeover.over is None:
-        return f"{at}: {who(takeover.by)} took over."
+        return f"{at}: {party_text(takeover.by)} took over."
     held = ""
     if takeover.over_since is not None:
         held = f", which had held it for {span(takeover.at - takeover.over_since)}"
     barrier = " by a barrier" if takeover.kind is Kind.BARRIER else ""
-    return f"{at}: {who(takeover.by)} took over{barrier} from {who(takeover.over)}{held}."
+    return f"{at}: {party_text(takeover.by)} took over{barrier} from {party_text(takeover.over)}{held}."
 
 
-def said_lane(lane: Lane, clock: Clock) -> str:
+def describe_lane(lane: Lane, clock: Clock) -> str:
     """What a lane comes to."""
-    said = [who(lane.party) + "."]
+    said = [party_text(lane.party) + "."]
     if lane.since is not None:
         said.append(f"Took over at {clock.say(lane.since)}.")
     else:
         said.append("Is not known to have taken over.")
     if lane.overtaken is not None:
-        said.append(f"Overtaken by {who(lane.overtaken.by)} at {clock.say(lane.overtaken.at)}.")
+        said.append(f"Overtaken by {party_text(lane.overtaken.by)} at {clock.say(lane.overtaken.at)}.")
     elif lane.holds:
         said.append("Still holds it.")
     if lane.tally.refused:
@@ -201,33 +203,33 @@ def note(lane: Lane) -> str | None:
     return ", ".join(counted) or None
 
 
-def said_lease(party: Party, lease: LeaseSpan, clock: Clock) -> str:
+def describe_lease(party: Party, lease: LeaseSpan, clock: Clock) -> str:
     """What the band of a lease stands for."""
     since = "from before this record" if lease.since is None else f"granted at {clock.say(lease.since)}"
     if lease.until is None or lease.end is None:
-        return f"Lease of {who(party)}, {since}."
-    return f"Lease of {who(party)}, {since}, {_LEASE_ENDS[lease.end]} at {clock.say(lease.until)}."
+        return f"Lease of {party_text(party)}, {since}."
+    return f"Lease of {party_text(party)}, {since}, {_LEASE_ENDS[lease.end]} at {clock.say(lease.until)}."
 
 
-def said_end(kind: Kind) -> str:
+def lease_end_text(kind: Kind) -> str:
     """How a lease ended, in one word."""
     return _LEASE_ENDS[kind]
 
 
-def said_remark(remark: Remark, clock: Clock) -> str:
+def describe_remark(remark: Remark, clock: Clock) -> str:
     """What a warning stands for."""
     times = "" if remark.count == 1 else f", {number(remark.count)} times"
     return f"{_REMARKS[remark.kind]}{times}, {clock.say(remark.at)}."
 
 
-def said_activity(activity: Activity, clock: Clock) -> str:
+def describe_activity(activity: Activity, clock: Clock) -> str:
     """What a bar of the strip stands for."""
     refused, takeovers = number(activity.refused), number(activity.takeovers)
     when = f"From {clock.say(activity.span.since)} to {clock.say(activity.span.until)}"
     return f"{when}: {refused} refused {_writes(activity.refused)}, {takeovers} takeovers."
 
 
-def said_rest(others: int, zombies: int, refused: int) -> str:
+def describe_rest(others: int, zombies: int, refused: int) -> str:
     """What is not drawn: ``1,240 more holders without refused writes``."""
     holders = "holder is" if others == 1 else "holders are"
     quiet = others - zombies

@@ -10,9 +10,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.errors import GatewayError
-from gateway.http.body import Bodies
+from gateway.http.body import BodyReader
 from gateway.web import (
     entry_page,
     incident_report,
@@ -23,14 +23,14 @@ from gateway.web import (
     record_lists,
     resource_page,
 )
-from gateway.web.login import HEADERS, Clock, Door, Protection
+from gateway.web.login import HEADERS, Clock, LoginGate, SecurityHeaders
 from gateway.web.rendering import Site
 
 SEGMENT = "ui"
 """The first segment of all paths that are the page's."""
 
 
-def build(site: Site, keys: Keys, clock: Clock, bodies: Bodies) -> ASGIApp:
+def build(site: Site, keys: Callers, clock: Clock, bodies: BodyReader) -> ASGIApp:
     """Return the app of everything under ``/ui/``. ``clock`` ends sessions."""
     app = Starlette(
         routes=[
@@ -48,7 +48,7 @@ def build(site: Site, keys: Keys, clock: Clock, bodies: Bodies) -> ASGIApp:
         ],
         exception_handlers={GatewayError: site.answer_error, HTTPException: site.answer_http},
     )
-    return Protection(Door(app, keys, clock, site.pages))
+    return SecurityHeaders(LoginGate(app, keys, clock, site.pages))
 
 
 def answer_documentation(site: Site, request: Request) -> Response:

@@ -27,17 +27,17 @@ _TITLES = {
 _LONG = timedelta(minutes=1)
 
 
-def title(kind: Kind) -> str:
+def kind_title(kind: Kind) -> str:
     """What a kind of entry is called."""
     return _TITLES.get(kind, kind.value)
 
 
-def titles() -> dict[str, str]:
+def kind_titles() -> dict[str, str]:
     """All kinds with what they are called."""
-    return {kind.value: title(kind) for kind in Kind}
+    return {kind.value: kind_title(kind) for kind in Kind}
 
 
-def advice(rejection: Entry, lag: timedelta | None, fence: Fence | None) -> list[str]:
+def rejection_advice(rejection: Entry, lag: timedelta | None, fence: Fence | None) -> list[str]:
     """What to do about a refused write, the most urgent first.
 
     ``lag``: for how long its writer had been a zombie; ``fence`` is the one the resource has now.

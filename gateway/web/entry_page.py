@@ -13,7 +13,7 @@ from starlette.routing import Route
 from gateway.db import fences, rejections, search
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind
-from gateway.web.advice import advice, title
+from gateway.web.advice import kind_title, rejection_advice
 from gateway.web.rendering import Site
 
 _LINE = 16
@@ -21,20 +21,20 @@ _MOST_BINARY = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PayloadLines:
     """``lines`` of text, or of bytes in hex with their offsets where it is none (``binary``)."""
 
     lines: list[str]
     binary: bool
 
 
-def shown(body: bytes) -> Shown:
+def payload_lines(body: bytes) -> PayloadLines:
     """The payload as lines. What is not UTF-8 is shown by its first bytes; a last character cut in two is left out."""
     try:
-        return Shown(_text(body).splitlines(), binary=False)
+        return PayloadLines(_text(body).splitlines(), binary=False)
     except UnicodeDecodeError:
         begins = range(0, min(len(body), _MOST_BINARY), _LINE)
-        return Shown([_hex(begin, body[begin : begin + _LINE]) for begin in begins], binary=True)
+        return PayloadLines([_hex(begin, body[begin : begin + _LINE]) for begin in begins], binary=True)
 
 
 def _text(body: bytes) -> str:
@@ -56,7 +56,7 @@ GROUPS = (("Resources", "resource"), ("Holders", "holder"), ("Callers", "caller"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AlarmSummary:
     """``count`` refused writes at resources that begin with ``prefix``, from ``since`` on, before ``until``.
 
     Both are whole seconds, as fields of forms have them, with all that was counted between them.
@@ -76,7 +76,7 @@ class Told:
     raised: UUID | None
 
 
-def told(entry: Entry) -> Told | None:
+def alarm_summary(entry: Entry) -> AlarmSummary | None:
     """None of an entry that is about no alarm; or whose details are not those of one, and shown as they are."""
     details: Mapping[str, Any] = entry.details or {}
     try:
@@ -89,7 +89,7 @@ def told(entry: Entry) -> Told | None:
                 since, until = _moment(details["since"]), _moment(details["until"])
             case _:
                 return None
-        return Told(
+        return AlarmSummary(
             name=str(details["alarm"]),
             prefix=str(details["prefix"]),
             more_than=int(details["more_than"]),
@@ -138,9 +138,9 @@ def routes(site: Site) -> list[Route]:
             lag=lag,
             fence=fence,
             kept=kept,
-            payload=None if kept is None else shown(kept.body),
+            payload=None if kept is None else payload_lines(kept.body),
             others=[other for other in others if other.id != entry.id][:_OTHERS],
-            advice=advice(entry, lag, fence),
+            advice=rejection_advice(entry, lag, fence),
             now=await site.database.now(),
         )
 
@@ -149,9 +149,9 @@ def routes(site: Site) -> list[Route]:
         if entry.kind is Kind.REJECTION:
             return RedirectResponse(f"/ui/rejections/{entry.id}", 307)
         now = await site.database.now()
-        alarm = told(entry)
+        alarm = alarm_summary(entry)
         return site.pages.render(
-            request, "event.html", entry=entry, title=title(entry.kind), alarm=alarm, groups=GROUPS, now=now
+            request, "event.html", entry=entry, title=kind_title(entry.kind), alarm=alarm, groups=GROUPS, now=now
         )
 
     return [Route("/ui/rejections/{id}", show_rejection), Route("/ui/events/{id}", show_event)]

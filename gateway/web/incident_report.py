@@ -19,7 +19,7 @@ from gateway.errors import RequestMalformed
 from gateway.fencing.record import Entry, Filters, Kind
 from gateway.web.record_lists import form_field, read_filters
 from gateway.web.rendering import Site
-from gateway.web.resource_page import Shown, lag, read_timeline
+from gateway.web.resource_page import TimelineView, lag, read_timeline
 
 MOST_WRITES = 1000
 MOST_EVENTS = 500
@@ -74,7 +74,7 @@ async def make(site: Site, resource: str, since: datetime | None, until: datetim
     return Report(content, _file_name(resource, found.span.since))
 
 
-async def _listed(site: Site, found: Shown, kinds: Sequence[Kind], most: int) -> list[Entry]:
+async def _listed(site: Site, found: TimelineView, kinds: Sequence[Kind], most: int) -> list[Entry]:
     """The oldest entries of the span, one more than ``most`` if there are more."""
     filters = Filters(
         kinds=tuple(kinds),

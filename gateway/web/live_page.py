@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from gateway.db import record, search
 from gateway.fencing.record import Entry, Filters, Kind
-from gateway.http.streaming import Outlet, Room, Streamed
+from gateway.http.streaming import BodyWriter, ReaderSlots, StreamedResponse
 from gateway.record.following import Subscription
 from gateway.timeline.history import TAKEOVERS
 from gateway.web.record_lists import form_field
@@ -28,7 +28,7 @@ _NAMED = 3
 
 
 @dataclass(slots=True)
-class Storm:
+class SkippedEntries:
     """Entries that were not shown one by one. ``busiest`` are the resources with the most of them."""
 
     count: int = 0
@@ -47,13 +47,13 @@ class Storm:
         return self.resources.most_common(_NAMED)
 
 
-class Pace:
+class EntryPacer:
     """Seconds are those of a monotonic clock, which is passed in."""
 
     def __init__(self, now: float) -> None:
         self._begun = now
         self._shown = 0
-        self._storm = Storm()
+        self._storm = SkippedEntries()
 
     def take(self, entries: Sequence[Entry], now: float) -> Sequence[Entry]:
         """Those of some new entries that are shown at once; the others are for the sum at the end of the second."""
@@ -71,11 +71,11 @@ class Pace:
         """Seconds until a sum is due; None where there is none."""
         return max(0.0, self._begun + 1.0 - now) if self._storm.count else None
 
-    def due(self, now: float) -> Storm | None:
+    def due(self, now: float) -> SkippedEntries | None:
         """The sum, if it is due. A new second begins with it."""
         if not self._storm.count or now - self._begun < 1.0:
             return None
-        storm, self._storm = self._storm, Storm()
+        storm, self._storm = self._storm, SkippedEntries()
         self._begun, self._shown = now, 0
         return storm
 
@@ -94,7 +94,7 @@ LONGEST = 600.0
 
 def routes(site: Site) -> list[Route]:
     """``/ui/live`` and its stream."""
-    room = Room(_VIEWERS, "live pages")
+    room = ReaderSlots(_VIEWERS, "live pages")
 
     async def show(request: Request) -> Response:
         filters = _wanted(request)
@@ -112,7 +112,7 @@ def routes(site: Site) -> list[Route]:
     async def stream(request: Request) -> Response:
         filters = _wanted(request)
         after = await _position(site, request)
-        return Streamed(_opened(site, room, filters, after), "text/event-stream", _HEADERS, endless=True)
+        return StreamedResponse(_opened(site, room, filters, after), "text/event-stream", _HEADERS, endless=True)
 
     return [Route("/ui/live", show), Route("/ui/live/stream", stream)]
 
@@ -133,16 +133,16 @@ async def _position(site: Site, request: Request) -> int | None:
 
 @asynccontextmanager
 async def _opened(
-    site: Site, room: Room, filters: Filters, after: int | None
-) -> AsyncIterator[Callable[[Outlet], Coroutine[Any, Any, None]]]:
+    site: Site, room: ReaderSlots, filters: Filters, after: int | None
+) -> AsyncIterator[Callable[[BodyWriter], Coroutine[Any, Any, None]]]:
     with room.place(audits=True):
         async with site.follower.subscribed(filters, after) as subscription:
             yield partial(_tell, site, subscription, filters)
 
 
-async def _tell(site: Site, subscription: Subscription, filters: Filters, outlet: Outlet) -> None:
+async def _tell(site: Site, subscription: Subscription, filters: Filters, outlet: BodyWriter) -> None:
     clock = asyncio.get_running_loop().time
-    pace, ends = Pace(clock()), clock() + LONGEST
+    pace, ends = EntryPacer(clock()), clock() + LONGEST
     await outlet.write(b"retry: 2000\n\n")
     while clock() < ends:
         wait = pace.wait(clock())

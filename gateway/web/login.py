@@ -11,10 +11,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.auth.callers import LIFETIME, Keys
+from gateway.auth.callers import LIFETIME, Callers
 from gateway.auth.principal import Principal
 from gateway.errors import BodyTooLarge, RequestMalformed, Unauthenticated
-from gateway.http.body import Bodies, ClientGone
+from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 from gateway.http.origins import SAFE, Sender, sender
 from gateway.web.assets import PREFIX
@@ -35,14 +35,14 @@ _FOREIGN_FORM = "The form was not sent from a page of this gateway."
 _NO_AUDIT = "This caller may not read the record."
 
 
-class Door:
+class LoginGate:
     """Plain ASGI around the pages. Puts the viewer, a ``Principal``, into ``scope["state"]["viewer"]``.
 
     Who has not proven who it is, is sent to the login; who is not allowed to read the record gets 403. Forms are taken
     from our own pages only.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, clock: Clock, pages: Pages) -> None:
+    def __init__(self, app: ASGIApp, keys: Callers, clock: Clock, pages: Pages) -> None:
         self._app = app
         self._keys = keys
         self._clock = clock
@@ -74,7 +74,7 @@ class Door:
         return self._app
 
 
-def routes(keys: Keys, clock: Clock, pages: Pages, bodies: Bodies) -> list[Route]:
+def routes(keys: Callers, clock: Clock, pages: Pages, bodies: BodyReader) -> list[Route]:
     """Logging in and out, and the choice of light and dark."""
 
     async def show_login(request: Request) -> Response:
@@ -124,7 +124,7 @@ def routes(keys: Keys, clock: Clock, pages: Pages, bodies: Bodies) -> list[Route
     ]
 
 
-def _viewer(keys: Keys, request: Request, clock: Clock) -> Principal | None:
+def _viewer(keys: Callers, request: Request, clock: Clock) -> Principal | None:
     try:
         return keys.by_session(request.cookies.get(COOKIE), clock())
     except Unauthenticated:
@@ -181,7 +181,7 @@ def _safe(following: str | None) -> str:
     return HOME if "." in segments or ".." in segments else following
 
 
-async def _form(request: Request, bodies: Bodies) -> dict[str, str]:
+async def _form(request: Request, bodies: BodyReader) -> dict[str, str]:
     """Return the fields of a small form. Its sender need not have proven anything yet."""
     try:
         content = await bodies.of(request.scope, request.receive).whole(_MAX_FORM)
@@ -220,7 +220,7 @@ HEADERS = {
 """What every answer says."""
 
 
-class Protection:
+class SecurityHeaders:
     """Plain ASGI. An answer's own headers win: static files may be kept."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -21,7 +21,7 @@ from gateway.web.rendering import Site
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ConfiguredRule:
     """``name``: the table, or the pattern of keys. ``configured``: it has a rule of its own, not that of all others."""
 
     plane: str
@@ -40,10 +40,10 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class RuleTraffic:
     """A rule, and the writes under it in a span; None where there were none."""
 
-    rule: Rule
+    rule: ConfiguredRule
     traffic: OfRule | None
 
     @property
@@ -51,31 +51,31 @@ class Busy:
         return Counts() if self.traffic is None else self.traffic.counts
 
 
-def rules(config: Config) -> list[Rule]:
+def configured_rules(config: Config) -> list[ConfiguredRule]:
     """All rules that stand in the configuration."""
     general = config.fencing.mode
     return [
-        *(Rule("tables", rule.name, rule.mode or general) for rule in config.tables),
-        *(Rule("objects", rule.match, rule.mode or general) for rule in config.objects),
+        *(ConfiguredRule("tables", rule.name, rule.mode or general) for rule in config.tables),
+        *(ConfiguredRule("objects", rule.match, rule.mode or general) for rule in config.objects),
     ]
 
 
-def busy(config: Config, found: Sequence[OfRule]) -> list[Busy]:
+def rules_with_traffic(config: Config, found: Sequence[OfRule]) -> list[RuleTraffic]:
     """Rules with their traffic: those with writes in the order they were found, then those without."""
-    known = {(rule.plane, rule.name): rule for rule in rules(config)}
+    known = {(rule.plane, rule.name): rule for rule in configured_rules(config)}
     listed = []
     for one in found:
         own = known.pop((one.plane, one.rule), None)
-        general = Rule(one.plane, one.rule, config.fencing.mode, configured=False)
-        listed.append(Busy(own or general, one))
-    return [*listed, *(Busy(rule, None) for rule in known.values())]
+        general = ConfiguredRule(one.plane, one.rule, config.fencing.mode, configured=False)
+        listed.append(RuleTraffic(own or general, one))
+    return [*listed, *(RuleTraffic(rule, None) for rule in known.values())]
 
 
 QUIET = timedelta(days=1)
 """For so long nothing must have happened that would have been refused."""
 
 
-class Answer(StrEnum):
+class Readiness(StrEnum):
     """What is to be said about a rule."""
 
     SAFE = "safe"
@@ -85,28 +85,30 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleReadiness:
     """``since``: nothing would have been refused since then; ``writes``: those of the span that were seen."""
 
-    answer: Answer
+    answer: Readiness
     since: datetime | None
     writes: int
     observed: int
     last: datetime | None
 
 
-def verdict(*, writes: int, observed: int, last: datetime | None, since: datetime, now: datetime) -> Verdict:
+def rule_readiness(
+    *, writes: int, observed: int, last: datetime | None, since: datetime, now: datetime
+) -> RuleReadiness:
     """Judge the span from ``since`` until ``now``: so many writes, of which so many would have been refused.
 
     ``last`` is when the last one of those happened, in the span.
     """
     if writes == 0:
-        return Verdict(Answer.UNKNOWN, None, 0, 0, None)
+        return RuleReadiness(Readiness.UNKNOWN, None, 0, 0, None)
     if observed == 0 or last is None:
-        return Verdict(Answer.SAFE, since, writes, 0, None)
+        return RuleReadiness(Readiness.SAFE, since, writes, 0, None)
     if now - last < QUIET:
-        return Verdict(Answer.NOT_SAFE, None, writes, observed, last)
-    return Verdict(Answer.SAFE, last, writes, observed, last)
+        return RuleReadiness(Readiness.NOT_SAFE, None, writes, observed, last)
+    return RuleReadiness(Readiness.SAFE, last, writes, observed, last)
 
 
 _USUAL = "7d"
@@ -115,11 +117,11 @@ _MOST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ObservedRule:
     """A rule that observes, what is to be said about it, and whose writes would have been refused for what."""
 
-    rule: Rule
-    verdict: Verdict
+    rule: ConfiguredRule
+    rule_readiness: RuleReadiness
     callers: Sequence[Group]
     reasons: Sequence[Group]
 
@@ -133,7 +135,7 @@ def routes(site: Site) -> list[Route]:
             raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
         now = await site.database.now()
         since = now - SPANS[span][1]
-        listed = busy(site.config, await traffic.of_rules(site.database, since, now))
+        listed = rules_with_traffic(site.config, await traffic.of_rules(site.database, since, now))
         judged = [
             await _judge(site, one.rule, one.counts.accepted + one.counts.refused, since, now)
             for one in listed
@@ -154,14 +156,14 @@ def routes(site: Site) -> list[Route]:
     return [Route("/ui/observe", show)]
 
 
-async def _judge(site: Site, rule: Rule, passed: int, since: datetime, now: datetime) -> Judged:
+async def _judge(site: Site, rule: ConfiguredRule, passed: int, since: datetime, now: datetime) -> ObservedRule:
     """``passed``: writes of the span that nothing was to be said against, as they were counted."""
     asked = Filters(kinds=(Kind.REJECTION,), plane=rule.plane, rule=rule.name, enforced=False, since=since)
     observed = (await search.total(site.database, asked)).count
     newest = await search.page(site.database, asked, 1)
-    return Judged(
+    return ObservedRule(
         rule,
-        verdict(
+        rule_readiness(
             writes=passed + observed,
             observed=observed,
             last=newest[0].at if newest else None,

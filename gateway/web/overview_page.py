@@ -15,7 +15,7 @@ from gateway.db.traffic import Bucket, Counts
 from gateway.db.webhooks import Standing as Delivery
 from gateway.errors import RequestMalformed, Unavailable
 from gateway.fencing.record import Filters, Kind
-from gateway.web.observe_mode import Busy, busy
+from gateway.web.observe_mode import RuleTraffic, rules_with_traffic
 from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Site
 
@@ -41,7 +41,7 @@ class Overview:
     series: Sequence[Bucket]
     resources: Sequence[Group]
     holders: Sequence[Group]
-    rules: Sequence[Busy]
+    rules: Sequence[RuleTraffic]
     deliveries: Sequence[Delivery]
     alarms: Mapping[str, Alarm]
 
@@ -105,7 +105,7 @@ async def _look(site: Site, span: str) -> Overview:
         await traffic.series(database, since, until, count),
         by_resource,
         by_holder,
-        busy(site.config, await traffic.of_rules(database, since, until)),
+        rules_with_traffic(site.config, await traffic.of_rules(database, since, until)),
         await webhooks.listed(database, [webhook.name for webhook in site.config.webhooks]),
         {alarm.name: alarm for alarm in await overview.alarms(database)},
     )

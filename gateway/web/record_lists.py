@@ -17,7 +17,7 @@ from gateway.db.search import Total
 from gateway.errors import RequestMalformed, TokenMalformed
 from gateway.fencing.record import Entry, Filters, Kind
 from gateway.fencing.token import Token
-from gateway.web.advice import titles
+from gateway.web.advice import kind_titles
 from gateway.web.rendering import Site
 
 SPANS = {
@@ -41,7 +41,7 @@ _EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinf
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ListQuery:
     """``fields`` are those of the form that say something. ``before`` and ``after`` are positions in the record."""
 
     fields: Mapping[str, str]
@@ -59,7 +59,7 @@ class Asked:
         return said + [("kind", kind.value) for kind in self.kinds]
 
 
-def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tuple[Kind, ...] = ()) -> Asked:
+def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tuple[Kind, ...] = ()) -> ListQuery:
     """Read the parameters of an address. ``now``: the database's. ``kinds``: what the list is about; none: anything.
 
     Raises ``RequestMalformed``, which names the field.
@@ -86,7 +86,7 @@ def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tu
     given: dict[str, str] = {
         name: _in_form(_moment(name, fields[name])) for name in ("since", "until") if name in fields
     }
-    return Asked({**kept, **given}, asked_kinds, filters, before, after)
+    return ListQuery({**kept, **given}, asked_kinds, filters, before, after)
 
 
 def form_field(parameters: Sequence[tuple[str, str]], name: str) -> str | None:
@@ -154,7 +154,7 @@ SIZE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RecordPage:
     """``older`` and ``newer`` are what to ask for next, as parameters; None where nothing more is there.
 
     ``total`` is counted for the first page alone.
@@ -166,7 +166,7 @@ class Page:
     older: dict[str, int] | None
 
 
-async def read_page(database: Database, asked: Asked, size: int = SIZE) -> Page:
+async def read_page(database: Database, asked: ListQuery, size: int = SIZE) -> RecordPage:
     """The page that is asked for. One entry more than it has is looked for, to know whether there are any."""
     backwards = asked.after is not None and asked.before is None
     found = await search.page(
@@ -179,10 +179,10 @@ async def read_page(database: Database, asked: Asked, size: int = SIZE) -> Page:
     if asked.before is None and asked.after is None:
         total = await search.total(database, asked.filters) if more else Total(len(entries), exact=True)
     if not entries:
-        return Page((), total, None, None)
+        return RecordPage((), total, None, None)
     is_newest = asked.before is None if not backwards else not more
     is_oldest = not more if not backwards else False
-    return Page(
+    return RecordPage(
         entries,
         total,
         None if is_newest else {"after": entries[0].position},
@@ -191,15 +191,15 @@ async def read_page(database: Database, asked: Asked, size: int = SIZE) -> Page:
 
 
 @dataclass(frozen=True, slots=True)
-class List:
+class ListKind:
     """One of the lists. ``kinds``: what it is about; all, if there are none."""
 
     template: str
     kinds: tuple[Kind, ...]
 
 
-REJECTIONS = List("rejections.html", (Kind.REJECTION,))
-EVENTS = List("events.html", ())
+REJECTIONS = ListKind("rejections.html", (Kind.REJECTION,))
+EVENTS = ListKind("events.html", ())
 EXPORTS = ("rejections.csv", "rejections.ndjson", "events.csv", "events.ndjson")
 
 _OF_A_REQUEST = ("type", "asgi", "http_version", "method", "scheme", "headers", "client", "server", "state")
@@ -208,7 +208,7 @@ _NO_TIMES = {"since": "", "until": ""}
 """A field for times cannot show what is none."""
 
 
-class Forwarded(Response):
+class ApiAnswer(Response):
     """What the API answers to a path and a query, to the viewer of the page."""
 
     def __init__(self, site: Site, path: str, query: str) -> None:
@@ -232,7 +232,7 @@ def routes(site: Site) -> list[Route]:
     ]
 
 
-async def _show(site: Site, one: List, request: Request) -> Response:
+async def _show(site: Site, one: ListKind, request: Request) -> Response:
     now = await site.database.now()
     sent = request.query_params.multi_items()
     page, problem, asked = None, None, None
@@ -252,7 +252,7 @@ async def _show(site: Site, one: List, request: Request) -> Response:
         fields=dict(sent) | _NO_TIMES if asked is None else asked.fields,
         chosen=() if asked is None else asked.kinds,
         kept=_kept(asked),
-        titles=titles(),
+        titles=kind_titles(),
         span_choices=[(span, name) for span, (name, _) in SPANS.items()],
         planes=PLANES,
         reasons=REASONS,
@@ -261,10 +261,10 @@ async def _show(site: Site, one: List, request: Request) -> Response:
 
 async def _export(site: Site, name: str, request: Request) -> Response:
     asked = read_filters(request.query_params.multi_items(), await site.database.now())
-    return Forwarded(site, f"/v1/{name}", urlencode(asked.exported))
+    return ApiAnswer(site, f"/v1/{name}", urlencode(asked.exported))
 
 
-def _kept(asked: Asked | None) -> list[tuple[str, str]]:
+def _kept(asked: ListQuery | None) -> list[tuple[str, str]]:
     """The filters as parameters, for the addresses of other pages of the same list, and of its exports."""
     if asked is None:
         return []

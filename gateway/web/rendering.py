@@ -18,7 +18,7 @@ from gateway.config import Config
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.record.following import Follower
-from gateway.web.advice import title
+from gateway.web.advice import kind_title
 from gateway.web.assets import Assets
 
 NAVIGATION = (
@@ -90,7 +90,7 @@ def environment() -> Environment:
         "resource_address": resource_address,
         "age": text.age,
         "pairs": _pairs,
-        "kind_title": title,
+        "kind_title": kind_title,
     }
     return made
 

@@ -21,13 +21,13 @@ from gateway.timeline import axis, picture
 from gateway.timeline.history import History, Span
 from gateway.timeline.shapes import Picture
 from gateway.web import record_lists as paging
-from gateway.web.observe_mode import rules
-from gateway.web.record_lists import SPANS, Asked, form_field, read_filters
+from gateway.web.observe_mode import configured_rules
+from gateway.web.record_lists import SPANS, ListQuery, form_field, read_filters
 from gateway.web.rendering import Site, address, resource_address
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TimelineView:
     """A timeline, made at ``now`` by the database's clock, when the record ended at ``head``.
 
     ``last`` is when the last thing of note happened to the resource, within the span or not; None if nothing ever has.
@@ -46,7 +46,7 @@ class Shown:
 
 async def read_timeline(
     database: Database, resource: str, since: datetime | None, until: datetime | None, *, whole: bool = False
-) -> Shown:
+) -> TimelineView:
     """The timeline from ``since`` to ``until``. Without either: of the last day on which something of note happened.
 
     ``whole``: of everything there is on record instead. Raises ``RequestMalformed`` for spans that are none.
@@ -60,12 +60,12 @@ async def read_timeline(
         span = await _eventful(database, resource, last, head.position, now, whole=whole)
     else:
         until = now if until is None else until
-        span = checked(until - axis.DAY if since is None else since, until)
+        span = checked_span(until - axis.DAY if since is None else since, until)
     history = await timeline.history(database, resource, span, head.position)
-    return Shown(history, picture.draw(history), head, now, last)
+    return TimelineView(history, picture.draw(history), head, now, last)
 
 
-def checked(since: datetime, until: datetime) -> Span:
+def checked_span(since: datetime, until: datetime) -> Span:
     """A span somebody has asked for. Raises ``RequestMalformed``."""
     if not axis.EARLIEST <= since < until <= axis.LATEST:
         raise RequestMalformed("since must be before until, and both in a year from 2000 to 2199.")
@@ -89,7 +89,7 @@ _QUEUE = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ResourceStatus:
     """How a resource stands now. ``mode`` is that of the rule its last refused write came under; None if unknown."""
 
     fence: Fence | None
@@ -100,7 +100,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SpanLink:
     """A way to another span; ``address`` is None where there is none."""
 
     title: str
@@ -135,7 +135,7 @@ def routes(site: Site) -> list[Route]:
             zoom=_zoom(name),
             entry_of=_entry,
             steps=_steps(name, found),
-            spans=[Step(title, address(PATH, name=name, span=span)) for span, (title, _) in SPANS.items()],
+            spans=[SpanLink(title, address(PATH, name=name, span=span)) for span, (title, _) in SPANS.items()],
             span=asked.fields.get("span"),
             kept=[("name", name), *_span_fields(found.span)],
             fields={"since": _field(found.span.since), "until": _field(found.span.until)},
@@ -144,27 +144,27 @@ def routes(site: Site) -> list[Route]:
     return [Route(PATH, show)]
 
 
-def _of_span(asked: Asked, name: str, span: Span) -> Asked:
+def _of_span(asked: ListQuery, name: str, span: Span) -> ListQuery:
     """The refused writes that are drawn, and no others. What ends at ``until`` is drawn as well."""
     filters = replace(asked.filters, resource=name, since=span.since, until=span.until + timedelta(microseconds=1))
     return replace(asked, filters=filters)
 
 
-async def _standing(site: Site, name: str, found: Shown) -> Standing:
+async def _standing(site: Site, name: str, found: TimelineView) -> ResourceStatus:
     (lock,) = await leases.views(site.database, [name], _QUEUE)
     pending, since = await timeline.pending(site.database, name)
     newest = await search.page(site.database, Filters(kinds=(Kind.REJECTION,), resource=name), 1)
-    return Standing(found.history.fence, lock, pending, since, _mode(site, newest))
+    return ResourceStatus(found.history.fence, lock, pending, since, _mode(site, newest))
 
 
 def _mode(site: Site, newest: Sequence[Entry]) -> Mode | None:
     if not newest or newest[0].plane not in ("tables", "objects"):
         return None
-    known = {(rule.plane, rule.name): rule.mode for rule in rules(site.config)}
+    known = {(rule.plane, rule.name): rule.mode for rule in configured_rules(site.config)}
     return known.get((newest[0].plane, newest[0].rule or ""), site.config.fencing.mode)
 
 
-def lag(found: Shown) -> Callable[[Entry], timedelta | None]:
+def lag(found: TimelineView) -> Callable[[Entry], timedelta | None]:
     """For how long the writer of an entry had been a zombie: since the takeover that its lane shows."""
     overtaken = {row.lane.party.key: row.lane.overtaken for row in found.picture.rows}
 
@@ -185,7 +185,7 @@ def _entry(identifier: UUID) -> str:
     return f"/ui/events/{identifier}"
 
 
-def _steps(name: str, found: Shown) -> list[Step]:
+def _steps(name: str, found: TimelineView) -> list[SpanLink]:
     span, zoom = found.span, _zoom(name)
     ways = (
         ("← Earlier", axis.earlier(span)),
@@ -194,9 +194,9 @@ def _steps(name: str, found: Shown) -> list[Step]:
         ("Later →", axis.later(span, found.now)),
     )
     return [
-        *(Step(title, None if to is None else zoom(to)) for title, to in ways),
-        Step("Last eventful day", address(PATH, name=name)),
-        Step("Whole record", address(PATH, name=name, whole="true")),
+        *(SpanLink(title, None if to is None else zoom(to)) for title, to in ways),
+        SpanLink("Last eventful day", address(PATH, name=name)),
+        SpanLink("Whole record", address(PATH, name=name, whole="true")),
     ]
 
 

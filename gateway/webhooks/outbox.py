@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from random import SystemRandom
 from uuid import uuid4
 
-from gateway.background import said
+from gateway.background import describe_failure
 from gateway.db import webhooks as store
 from gateway.db.database import Database
 from gateway.db.record import Place, stretch
@@ -80,7 +80,7 @@ class Outbox:
         self._webhooks = {webhook.name: webhook for webhook in webhooks}
         self._courier, self._times, self._chance = courier or Courier(), times or Times(), chance
         self._owner = uuid4()
-        self._at_work_on: set[str] = set()
+        self._delivering: set[str] = set()
         self._woken, self._stopping = asyncio.Event(), asyncio.Event()
 
     def wake(self) -> None:
@@ -88,7 +88,7 @@ class Outbox:
         self._woken.set()
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
         """Deliver in the background. What is under way at the end gets some seconds to end by itself."""
         try:
             if not self._webhooks:
@@ -134,14 +134,16 @@ class Outbox:
                     if not introduced:
                         await store.introduce(self._database, list(self._webhooks))
                         introduced = True
-                    idle = [name for name in self._webhooks if name not in self._at_work_on]
+                    idle = [name for name in self._webhooks if name not in self._delivering]
                     for outbox in await store.take(self._database, idle, self._owner, self._times.owned):
-                        self._at_work_on.add(outbox.name)
+                        self._delivering.add(outbox.name)
                         group.create_task(self._deliver_whatever_happens(outbox))
                     reachable = True
                 except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
                     if reachable:
-                        self._observe(ServiceUnreachable("postgres", f"Webhooks are not attended: {said(error)}"))
+                        self._observe(
+                            ServiceUnreachable("postgres", f"Webhooks are not attended: {describe_failure(error)}")
+                        )
                     reachable = False
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._times.look):
@@ -152,9 +154,11 @@ class Outbox:
             await self._deliver(outbox)
             await store.release(self._database, outbox.name, self._owner)
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            self._observe(ServiceUnreachable("postgres", f"The webhook {outbox.name} is held up: {said(error)}"))
+            self._observe(
+                ServiceUnreachable("postgres", f"The webhook {outbox.name} is held up: {describe_failure(error)}")
+            )
         finally:
-            self._at_work_on.discard(outbox.name)
+            self._delivering.discard(outbox.name)
 
     async def _deliver(self, outbox: store.Outbox) -> None:
         """One message after the other, as long as they are received and this gateway is the one that delivers."""

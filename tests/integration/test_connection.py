@@ -59,8 +59,8 @@ async def endless(scope: Any, send: Any) -> None:
 
 @pytest.fixture
 async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    monkeypatch.setattr(connection, "PATIENCE", 0.4)
-    monkeypatch.setattr(connection, "STALL", 0.4)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.4)
+    monkeypatch.setattr(connection, "STALL_TIMEOUT", 0.4)
     asked.clear()
     sent.clear()
     headers_seen.clear()
@@ -116,7 +116,7 @@ def head(size: int, path: bytes = b"/") -> bytes:
 async def test_heads_of_any_size(
     port: int, monkeypatch: pytest.MonkeyPatch, request_head: bytes, status: int, step: int
 ) -> None:
-    monkeypatch.setattr(connection, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", PATIENCE)
     pieces = [request_head[start : start + step] for start in range(0, len(request_head), step)]
     answer = await exchange(port, *pieces)
     # What is still on its way when the connection closes may take the answer with it; nobody was asked all the same.
@@ -158,7 +158,7 @@ async def test_what_is_left_of_a_body_after_the_answer_has_to_come(port: int) ->
 async def test_after_the_rest_of_a_body_the_connection_can_be_used_again(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", PATIENCE)
     start = b"PUT / HTTP/1.1\r\ncontent-length: 10\r\n\r\n"
     answer = await exchange(port, start, b"x" * 5, b"x" * 5, head(10, b"/again"), pause=0.05)
     assert answer.count(OK) == 2
@@ -181,7 +181,7 @@ async def test_trailers_count_against_the_limit_of_the_head(
     port: int, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]
 ) -> None:
     """The request may be under way, so the connection ends without an answer: its outcome is unknown."""
-    monkeypatch.setattr(connection, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", PATIENCE)
     assert await exchange(port, CHUNKED, *pieces, pause=0.001) == b""
 
 
@@ -249,7 +249,7 @@ async def test_an_answer_that_nobody_reads(port: int) -> None:
 
 async def test_an_answer_that_is_read_slowly(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole of it takes longer than it may stand still."""
-    monkeypatch.setattr(connection, "STALL", 1.5)
+    monkeypatch.setattr(connection, "STALL_TIMEOUT", 1.5)
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024 * 1024)
     writer.write(head(10, b"/large"))
     size = 0

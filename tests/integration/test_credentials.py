@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from botocore.credentials import ProcessProvider
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.auth.principal import EVERYTHING, Grant, Principal
 from gateway.config import Config
 from gateway.demo import demonstration as demo
@@ -81,7 +81,7 @@ class TestEndpoint:
         }
         expires = datetime.fromisoformat(issued["expiration"])
         assert timedelta(seconds=110) < expires - before < timedelta(seconds=130)
-        found = Keys(settings.callers, anonymous=False).secret_of(issued["access_key_id"], issued["session_token"])
+        found = Callers(settings.callers, anonymous=False).secret_of(issued["access_key_id"], issued["session_token"])
         grant = Grant(job, Token(2, 34), "host 7", expires)
         assert found == (Principal("writer", grant=grant), issued["secret_access_key"])
 
@@ -145,7 +145,7 @@ class TestEndpoint:
         assert (await api.get(f"/v1/fences/{job}")).json()["token"] is None
 
     async def test_the_caller_of_the_demo_can_have_them(self) -> None:
-        keys = Keys(demo.configuration("postgresql://none/", "http://none").callers, anonymous=True)
+        keys = Callers(demo.configuration("postgresql://none/", "http://none").callers, anonymous=True)
         caller = keys.by_bearer([(b"apikey", b"demo-key")])
         assert caller.admin
         assert keys.issue(caller, Grant("job/42", Token(0, 34), None, datetime.now(UTC))).session_token
@@ -181,7 +181,7 @@ class TestCommand:
         printed = json.loads(answer.stdout)
         assert set(printed) == {"Version", "AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration"}
         assert printed["Version"] == 1
-        found = Keys(settings.callers, anonymous=False).secret_of(printed["AccessKeyId"], printed["SessionToken"])
+        found = Callers(settings.callers, anonymous=False).secret_of(printed["AccessKeyId"], printed["SessionToken"])
         assert found is not None
         assert found[0].grant == Grant(job, Token(0, 34), "me", datetime.fromisoformat(printed["Expiration"]))
         assert found[1] == printed["SecretAccessKey"]
@@ -201,7 +201,7 @@ class TestCommand:
         options = [word for pattern in said for word in ("--read", pattern)]
         answer = await fetched(monkeypatch, origin, "--resource", job, "--token", "34", *options)
         printed = json.loads(answer.stdout)
-        found = Keys(settings.callers, anonymous=False).secret_of(printed["AccessKeyId"], printed["SessionToken"])
+        found = Callers(settings.callers, anonymous=False).secret_of(printed["AccessKeyId"], printed["SessionToken"])
         assert found is not None
         assert found[0].grant is not None
         assert found[0].grant.read == read

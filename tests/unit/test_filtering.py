@@ -6,7 +6,7 @@ import typer
 from typer.testing import CliRunner
 
 from gateway.api.record_views import EventFilters
-from gateway.commands.record_client import WHAT, WHEN, Filters, filtered
+from gateway.commands.record_client import WHAT, WHEN, Filters, takes_filters
 
 
 def test_there_is_an_option_for_each_filter_of_the_api() -> None:
@@ -18,7 +18,7 @@ def test_a_command_gets_what_was_said_and_keeps_its_own_options() -> None:
     got: list[tuple[Filters, int]] = []
 
     @application.command()
-    @filtered(WHAT, WHEN)
+    @takes_filters(WHAT, WHEN)
     def look(*, filters: Filters, most: Annotated[int, typer.Option()] = 50) -> None:
         """Look into it."""
         got.append((filters, most))
@@ -38,7 +38,7 @@ def test_one_that_follows_the_record_has_none_about_time() -> None:
     application = typer.Typer()
 
     @application.command()
-    @filtered(WHAT)
+    @takes_filters(WHAT)
     def follow(*, filters: Filters) -> None:
         assert {*filters} == {*WHAT}
 

@@ -78,7 +78,7 @@ class Sweeper:
         self._stopping = asyncio.Event()
 
     @asynccontextmanager
-    async def at_work(self, interval: float) -> AsyncIterator[None]:
+    async def running(self, interval: float) -> AsyncIterator[None]:
         """Sweep in the background, each ``interval`` seconds; 0: not at all. What goes wrong is an event.
 
         What is under way then gets some seconds to end by itself: an intent that is cut off would hold up writers.

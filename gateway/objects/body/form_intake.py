@@ -6,7 +6,7 @@ from contextlib import aclosing, suppress
 
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.fencing.record import Captured
-from gateway.http.body import Arrivals, ClientGone
+from gateway.http.body import ArrivingBody, ClientGone
 from gateway.objects.body.checksums import Declared, Proof, Verification
 from gateway.objects.body.decoder import VerifiedBody, whole
 from gateway.objects.body.form_parser import MAX_FIELD_BYTES, FormParser, is_form, malformed
@@ -26,7 +26,7 @@ class FormIntake:
 
     def __init__(
         self,
-        arrivals: Arrivals,
+        arrivals: ArrivingBody,
         headers: Iterable[tuple[bytes, bytes]],
         max_size: int,
         capture: Capture = NOTHING,

@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from gateway.auth.sigv4 import VerifiedSignature
 from gateway.errors import GatewayError
 from gateway.fencing.record import Captured
-from gateway.http.body import Arrivals, ClientGone
+from gateway.http.body import ArrivingBody, ClientGone
 from gateway.objects.body.checksums import Proof
 from gateway.objects.body.decoder import Inspection, VerifiedBody, whole
 from gateway.record.capture import NOTHING, Capture
@@ -54,7 +54,7 @@ class Intake:
 
     def __init__(
         self,
-        arrivals: Arrivals,
+        arrivals: ArrivingBody,
         headers: Iterable[tuple[bytes, bytes]],
         signature: VerifiedSignature,
         max_size: int,

@@ -10,7 +10,7 @@ from gateway.auth import post_policy
 from gateway.auth.principal import SecretOf
 from gateway.auth.sigv4 import PayloadMode, RequestHead, VerifiedSignature
 from gateway.errors import StoreError, TokenRequired
-from gateway.http.body import Bodies
+from gateway.http.body import BodyReader
 from gateway.http.head import Head
 from gateway.objects.body import form_fields
 from gateway.objects.body.form_fields import Form
@@ -42,7 +42,7 @@ class Forms:
         *,
         domains: tuple[str, ...],
         max_body: int,
-        bodies: Bodies,
+        bodies: BodyReader,
         capture: Capture = NOTHING,
     ) -> None:
         self._writes = writes

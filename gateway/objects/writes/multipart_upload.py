@@ -23,7 +23,13 @@ class Uploads:
     """CreateMultipartUpload, UploadPart, UploadPartCopy, CompleteMultipartUpload, AbortMultipartUpload."""
 
     def __init__(
-        self, database: Database, upstream: Upstream, writes: Writes, sources: Sources, memory: Memory, threshold: int
+        self,
+        database: Database,
+        upstream: Upstream,
+        writes: Writes,
+        sources: Sources,
+        memory: Memory,
+        threshold: int,
     ) -> None:
         """``threshold``: the largest part, in bytes, that is taken into memory if there is a reason to."""
         self._database = database

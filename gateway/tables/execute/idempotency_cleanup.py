@@ -7,7 +7,7 @@ yet still comes again.
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
-from gateway.background import rounds, working
+from gateway.background import background_tasks, repeat
 from gateway.db import idempotency
 from gateway.db.database import Database
 from gateway.observe.events import Observe
@@ -23,7 +23,9 @@ def forgetting(
     database: Database, retention: float, observe: Observe, interval: float = INTERVAL
 ) -> AbstractAsyncContextManager[None]:
     """As long as this lasts. ``retention`` is in seconds, of the database's clock. What goes wrong is an event."""
-    return working(rounds("answers under idempotency keys", partial(forget, database, retention), observe, interval))
+    return background_tasks(
+        repeat("answers under idempotency keys", partial(forget, database, retention), observe, interval)
+    )
 
 
 async def forget(database: Database, retention: float) -> int:

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from gateway import wiring
-from gateway.admission import MAX_ANSWER, Issuer, Verdict
+from gateway.admission import MAX_ANSWER, Issuer, IssuerVerdict
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
 from gateway.fencing.sequencer import Sequencer, Signer
@@ -116,7 +116,7 @@ async def issuer_at(origin: str, timeout: float = PATIENCE) -> AsyncIterator[Iss
 @pytest.mark.parametrize(("authentic", "held"), [(True, True), (True, False), (False, True)])
 async def test_what_it_says_counts(*, authentic: bool, held: bool) -> None:
     async with answering(says("200 OK", told(authentic=authentic, held=held))) as origin, issuer_at(origin) as issuer:
-        assert await issuer.check(SHOWN) == Verdict(authentic, held)
+        assert await issuer.check(SHOWN) == IssuerVerdict(authentic, held)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ async def test_a_connection_that_was_closed_meanwhile_is_no_obstacle() -> None:
 
     async with answering(once) as origin, issuer_at(origin) as issuer:
         for _ in range(3):
-            assert await issuer.check(SHOWN) == Verdict(authentic=True, held=True)
+            assert await issuer.check(SHOWN) == IssuerVerdict(authentic=True, held=True)
 
 
 async def test_unreachable_it_is_refused_or_by_order(postgres_server: EmbeddedPostgres, name: str) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import httpx
 from mypy_boto3_s3 import S3Client
 
-from gateway.auth.sigv4 import Credentials, RequestHead, presign
+from gateway.auth.sigv4 import RequestHead, StoreCredentials, presign
 from tests.integration.admission.world import Shown, World
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.raw import Reply
@@ -194,7 +194,9 @@ async def presigned(world: World, resource: str, shown: Shown) -> Said:
     origin, path = world.stage.origin, f"/bucket/{_key(resource)}"
     query = "&".join(f"{name.lower()}={quote(value, safe='')}" for name, value in shown.headers.items())
     head = RequestHead("PUT", path.encode(), query.encode(), [(b"host", urlsplit(origin).netloc.encode())])
-    signature = presign(head, Credentials(ACCESS_KEY, SECRET_KEY, "us-east-1"), datetime.now(UTC), timedelta(minutes=5))
+    signature = presign(
+        head, StoreCredentials(ACCESS_KEY, SECRET_KEY, "us-east-1"), datetime.now(UTC), timedelta(minutes=5)
+    )
     async with httpx.AsyncClient(timeout=PATIENCE) as http:
         return _said(await http.put(f"{origin}{path}?{signature}", content=b"after"))
 

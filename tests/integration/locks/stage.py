@@ -64,9 +64,9 @@ def wanted(
 
 @asynccontextmanager
 async def gateway(
-    dsn: str, times: Times = QUICK, *, listens: bool = True, at_work: bool = True
+    dsn: str, times: Times = QUICK, *, listens: bool = True, running: bool = True
 ) -> AsyncIterator[Gateway]:
-    """A gateway. One that is not ``at_work`` answers but hears nothing and is not heard of, as if it were paused."""
+    """A gateway. One that is not ``running`` answers but hears nothing and is not heard of, as if it were paused."""
     long = 2 * PATIENCE
     database, events = Database(dsn, lock_timeout=long, connect_timeout=long), Events()
     service = LeaseService(
@@ -75,9 +75,9 @@ async def gateway(
     one = Gateway(dsn, service, database, events)
     _count(database, one.statements)
     async with AsyncExitStack() as stack:
-        if at_work:
-            await stack.enter_async_context(service.at_work())
-        if at_work and listens:
+        if running:
+            await stack.enter_async_context(service.running())
+        if running and listens:
             async with asyncio.timeout(PATIENCE):
                 while not service._attendance._hears:
                     await asyncio.sleep(0.005)

@@ -293,7 +293,7 @@ async def test_a_place_that_has_lapsed_does_not_come_to_life_beside_the_lease(
     dsn_of_module: str, pair: Pair, job: str
 ) -> None:
     lease = await pair[0].acquire(job, "ann")
-    async with gateway(dsn_of_module, at_work=False) as paused:
+    async with gateway(dsn_of_module, running=False) as paused:
         dead = await paused.waits(job, "bob")
         there = paused.service._place.attendant
         await rows(pair[0], "UPDATE fencing.attendant SET until = '-infinity' WHERE id = $1", there)
@@ -306,7 +306,7 @@ async def test_a_place_that_has_lapsed_does_not_come_to_life_beside_the_lease(
 
 async def test_a_gateway_that_died_while_it_waited_is_passed_over(dsn_of_module: str, pair: Pair, job: str) -> None:
     lease = await pair[0].acquire(job, "ann")
-    async with gateway(dsn_of_module, at_work=False) as dying:
+    async with gateway(dsn_of_module, running=False) as dying:
         dead = await dying.waits(job, "bob")
         late = await pair[1].waits(job, "cid")
         await rows(
@@ -323,7 +323,7 @@ async def test_a_gateway_that_died_while_it_waited_is_passed_over(dsn_of_module:
 
 async def test_a_gateway_that_died_before_it_collected_is_passed_over(dsn_of_module: str, pair: Pair, job: str) -> None:
     lease = await pair[0].acquire(job, "ann")
-    async with gateway(dsn_of_module, at_work=False) as dying:
+    async with gateway(dsn_of_module, running=False) as dying:
         dead = await dying.waits(job, "bob")
         late = await pair[1].waits(job, "cid")
         await pair[0].release(lease)

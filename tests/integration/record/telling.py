@@ -31,7 +31,7 @@ async def telling(
     events, database = Events(), Database(dsn)
     outbox = Outbox(database, webhooks, events, courier=courier, times=times, chance=lambda: 0.0)
     try:
-        async with outbox.at_work():
+        async with outbox.running():
             while len(await outbox.standings()) < len(webhooks):
                 outbox.wake()
             yield outbox, events

@@ -172,7 +172,7 @@ class TestTail:
                 raise Unavailable("The connection was lost.")
 
         def follow() -> list[int]:
-            followed = audit_reading.followed(
+            followed = audit_reading.follow_entries(
                 Lossy(stage.origin, AUDITOR), {"after": 0}, 0, lambda why, _: said.append(why)
             )
             return [next(followed)["position"] for _ in range(200)]

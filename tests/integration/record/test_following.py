@@ -29,7 +29,7 @@ async def following(database: Database, dsn: str | None = None, kept: int = 2000
     """With a ``dsn`` it hears of what is new."""
     listen = None if dsn is None else partial(listening, dsn, PATIENCE, RECORD)
     follower = Follower(database, Events(), listen, kept=kept)
-    async with follower.at_work():
+    async with follower.running():
         yield follower
 
 
@@ -135,7 +135,7 @@ async def test_it_looks_by_itself_where_nothing_can_be_heard(database: Database)
 async def test_it_goes_on_when_its_sessions_were_lost(database: Database, dsn: str) -> None:
     events = Events()
     follower = Follower(database, events, partial(listening, dsn, PATIENCE, RECORD))
-    async with follower.at_work(), follower.subscribed(Filters()) as subscription:
+    async with follower.running(), follower.subscribed(Filters()) as subscription:
         await sealed(database, 3)
         found = await taken(subscription, 3)
         await end_sessions(dsn)

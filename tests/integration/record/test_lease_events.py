@@ -98,7 +98,7 @@ async def test_one_that_is_withdrawn_is_given_back(one: Gateway) -> None:
 async def test_what_nobody_was_told_of_is_not_on_record(one: Gateway, dsn: str) -> None:
     """It was handed over to somebody who had hung up, and went on to the next."""
     lease = await one.acquire("job/1", "ann")
-    async with gateway(dsn, at_work=False) as deaf:
+    async with gateway(dsn, running=False) as deaf:
         dead = await deaf.waits("job/1", "bob")
         await one.release(lease)
         await pass_time(one, "job/1", 31)
@@ -109,7 +109,7 @@ async def test_what_nobody_was_told_of_is_not_on_record(one: Gateway, dsn: str) 
 
 async def test_nor_is_that_it_was_withdrawn_before(one: Gateway, dsn: str) -> None:
     lease = await one.acquire("job/1", "ann")
-    async with gateway(dsn, at_work=False) as deaf:
+    async with gateway(dsn, running=False) as deaf:
         dead = await deaf.waits("job/1", "bob", request="r-1")
         await one.release(lease)
         await leases.withdraw(one.database, "job/1", "bob", "writer", "r-1")

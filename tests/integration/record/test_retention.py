@@ -266,7 +266,7 @@ class TestInTheBackground:
         events = Events()
         day = await sealed_on(database, 12, 3)
         quick = Pauses(prepare=0.01, drop=0.01)
-        async with Sealing(database, events, 10, quick).at_work():
+        async with Sealing(database, events, 10, quick).running():
             while PartitionDropped(day) not in events or len(await days(database)) < 32:
                 # One of the two may find the other at it, and is done another time.
                 assert all("in use" in event.error for event in events if isinstance(event, SweepFailed)), events

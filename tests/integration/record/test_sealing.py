@@ -215,7 +215,7 @@ async def test_what_could_never_be_sealed_is_refused_at_once(database: Database)
 class TestInTheBackground:
     async def test_every_gateway_seals_and_says_so(self, dsn: str, database: Database) -> None:
         events = Events()
-        async with Sealing(database, events, 400, QUICK).at_work(), Sealing(database, events, 400, QUICK).at_work():
+        async with Sealing(database, events, 400, QUICK).running(), Sealing(database, events, 400, QUICK).running():
             await written(database, 30)
             while (await record.head(database)).position < 30:
                 await asyncio.sleep(0.01)
@@ -235,7 +235,7 @@ class TestInTheBackground:
     async def test_it_goes_on_after_whatever_goes_wrong(self, database: Database) -> None:
         events = Events()
         await as_superuser(database, "ALTER FUNCTION fencing.seal_v1 RENAME TO seal_v0")
-        async with Sealing(database, events, 400, QUICK).at_work():
+        async with Sealing(database, events, 400, QUICK).running():
             while not [event for event in events if isinstance(event, SweepFailed)]:
                 await asyncio.sleep(0.01)
             await as_superuser(database, "ALTER FUNCTION fencing.seal_v0 RENAME TO seal_v1")

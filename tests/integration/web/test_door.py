@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from gateway.auth import callers
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.config.server import CallerKeys
 from gateway.db.database import Database
-from gateway.http.body import Bodies, Memory
+from gateway.http.body import BodyReader, Memory
 from gateway.observe.events import ignore
 from gateway.record.following import Follower
 from gateway.web import build
@@ -110,9 +110,9 @@ async def test_a_session_ends_after_twelve_hours_and_with_its_key(dsn: str, data
         raise AssertionError("nothing is forwarded here")
 
     def page(callers: list[dict[str, object]]) -> httpx.AsyncClient:
-        keys = Keys([CallerKeys.model_validate(caller) for caller in callers], anonymous=False)
+        keys = Callers([CallerKeys.model_validate(caller) for caller in callers], anonymous=False)
         site = Site(database, Follower(database, ignore, None), config, health, dict, nowhere)
-        app = build(site, keys, lambda: now, Bodies(Memory(1_000_000)))
+        app = build(site, keys, lambda: now, BodyReader(Memory(1_000_000)))
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
 
     async with page(CALLERS) as client:

@@ -10,10 +10,10 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.config.server import CallerKeys
 from gateway.web.assets import Assets
-from gateway.web.login import Door
+from gateway.web.login import LoginGate
 from gateway.web.rendering import Pages
 from tests.integration.web.stage import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
 
@@ -59,7 +59,7 @@ async def test_nobody_comes_in_by_what_a_host_is_called(dsn: str) -> None:
 async def test_the_door_looks_at_the_path_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at one that is put together with the header ``Host``, as ``request.url`` of many versions of Starlette is."""
     monkeypatch.setattr(Request, "url", property(lambda _: httpx.URL("http://x/ui/login?/ui/rejections")))
-    keys = Keys([CallerKeys.model_validate(one) for one in CALLERS], anonymous=False)
+    keys = Callers([CallerKeys.model_validate(one) for one in CALLERS], anonymous=False)
     let_in: list[str] = []
 
     async def inside(scope: Scope, *_: object) -> None:
@@ -70,7 +70,7 @@ async def test_the_door_looks_at_the_path_that_is_served(monkeypatch: pytest.Mon
 
     async def send(_: Message) -> None: ...
 
-    door = Door(inside, keys, lambda: datetime.now(UTC), Pages(Assets()))
+    door = LoginGate(inside, keys, lambda: datetime.now(UTC), Pages(Assets()))
     for path in ("/ui/rejections", "/ui/login"):
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
         await door(scope, receive, send)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from gateway.auth import fenced_credentials
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.auth.fenced_credentials import FencedCredentials
 from gateway.auth.principal import ANONYMOUS, EVERYTHING, Grant, Principal
 from gateway.auth.sigv4 import RequestHead, verify
@@ -34,7 +34,7 @@ def caller(name: str, secret: str = "batch-secret", **more: Any) -> CallerKeys:
 
 
 CALLERS = (caller("batch", admin=True), caller("other", "other-secret"), CallerKeys(name="k", api_key=SecretStr("k")))
-KEYS = Keys(CALLERS, anonymous=True)
+KEYS = Callers(CALLERS, anonymous=True)
 BATCH = Principal("batch")
 
 
@@ -43,7 +43,7 @@ def issued() -> FencedCredentials:
     return KEYS.issue(BATCH, GRANT)
 
 
-def refusal(access_key_id: str, session_token: str | None, keys: Keys = KEYS) -> tuple[str, int]:
+def refusal(access_key_id: str, session_token: str | None, keys: Callers = KEYS) -> tuple[str, int]:
     with pytest.raises(StoreError) as caught:
         keys.secret_of(access_key_id, session_token)
     return caught.value.s3_code, caught.value.status
@@ -76,7 +76,7 @@ def test_their_holder_cannot_widen_what_they_read(read: object) -> None:
 
 
 def test_every_gateway_of_the_same_configuration_takes_them(issued: FencedCredentials) -> None:
-    assert Keys(CALLERS, anonymous=False).secret_of(issued.access_key_id, issued.session_token) is not None
+    assert Callers(CALLERS, anonymous=False).secret_of(issued.access_key_id, issued.session_token) is not None
 
 
 def test_no_two_are_the_same(issued: FencedCredentials) -> None:
@@ -119,12 +119,12 @@ def test_any_client_signs_with_them_until_they_expire(form: type[S3SigV4Auth]) -
 
 
 def test_a_new_secret_of_the_caller_ends_them(issued: FencedCredentials) -> None:
-    rotated = Keys([caller("batch", "new-secret")], anonymous=False)
+    rotated = Callers([caller("batch", "new-secret")], anonymous=False)
     assert refusal(issued.access_key_id, issued.session_token, rotated) == INVALID
 
 
 def test_they_go_with_their_caller(issued: FencedCredentials) -> None:
-    gone = Keys([caller("other")], anonymous=False)
+    gone = Callers([caller("other")], anonymous=False)
     assert gone.secret_of(issued.access_key_id, issued.session_token) is None
 
 
@@ -216,4 +216,4 @@ def test_who_can_have_them() -> None:
 
 def test_an_id_that_the_operator_chose_wins_over_the_prefix() -> None:
     configured = CallerKeys(name="a", access_key_id="FENCEOFMINE", secret_access_key=SecretStr("s"))
-    assert Keys([configured], anonymous=False).secret_of("FENCEOFMINE", None) == (Principal("a"), "s")
+    assert Callers([configured], anonymous=False).secret_of("FENCEOFMINE", None) == (Principal("a"), "s")

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.config.server import CallerKeys
 from gateway.errors import Unauthenticated
@@ -31,7 +31,7 @@ Headers = list[tuple[bytes, bytes]]
 )
 def test_a_key_proves_its_owner(headers: Headers, name: str) -> None:
     for anonymous in (False, True):
-        assert Keys(CALLERS, anonymous=anonymous).by_bearer(headers) == Principal(name)
+        assert Callers(CALLERS, anonymous=anonymous).by_bearer(headers) == Principal(name)
 
 
 @pytest.mark.parametrize(
@@ -55,24 +55,24 @@ def test_a_key_proves_its_owner(headers: Headers, name: str) -> None:
 def test_a_wrong_key_is_refused_even_where_anybody_is_let_in(headers: Headers) -> None:
     for anonymous in (False, True):
         with pytest.raises(Unauthenticated) as refusal:
-            Keys(CALLERS, anonymous=anonymous).by_bearer(headers)
+            Callers(CALLERS, anonymous=anonymous).by_bearer(headers)
         assert "worker-key" not in refusal.value.message
 
 
 def test_an_empty_configured_key_lets_nobody_in() -> None:
-    keys = Keys([CallerKeys(name="hollow", api_key=SecretStr(""))], anonymous=True)
+    keys = Callers([CallerKeys(name="hollow", api_key=SecretStr(""))], anonymous=True)
     with pytest.raises(Unauthenticated):
         keys.by_bearer([(b"apikey", b"")])
 
 
 def test_no_credentials_are_anonymous_only_where_that_is_allowed() -> None:
-    assert Keys(CALLERS, anonymous=True).by_bearer([(b"host", b"h")]) is ANONYMOUS
+    assert Callers(CALLERS, anonymous=True).by_bearer([(b"host", b"h")]) is ANONYMOUS
     with pytest.raises(Unauthenticated):
-        Keys(CALLERS, anonymous=False).by_bearer([])
+        Callers(CALLERS, anonymous=False).by_bearer([])
 
 
 def test_a_secret_is_found_by_its_id_and_shown_to_nobody() -> None:
-    keys = Keys(CALLERS, anonymous=False)
+    keys = Callers(CALLERS, anonymous=False)
     assert keys.secret_of("AKBATCH", None) == (Principal("batch"), "batch-secret")
     assert keys.secret_of("worker", None) is None
     assert "secret" not in repr(keys)

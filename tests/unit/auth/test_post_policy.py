@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.auth.post_policy import PostPolicy, verify
 from gateway.auth.principal import Grant, Principal
 from gateway.config.server import CallerKeys
@@ -134,7 +134,7 @@ def test_what_boto3_makes_is_accepted() -> None:
 
 
 def test_fenced_credentials_sign_forms() -> None:
-    keys = Keys([CallerKeys(name="w", access_key_id=ID, secret_access_key=SecretStr(SECRET))], anonymous=False)
+    keys = Callers([CallerKeys(name="w", access_key_id=ID, secret_access_key=SecretStr(SECRET))], anonymous=False)
     today = datetime.now(UTC).replace(microsecond=0)
     grant = Grant("s3/bucket/**", Token(0, 34), None, today + timedelta(hours=1))
     issued = keys.issue(Principal("w"), grant)

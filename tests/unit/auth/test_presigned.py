@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.auth.principal import Principal
-from gateway.auth.sigv4 import Credentials, PayloadMode, RequestHead, presign, sign, verify
+from gateway.auth.sigv4 import PayloadMode, RequestHead, StoreCredentials, presign, sign, verify
 from gateway.errors import StoreError
 
 # The example account of the S3 documentation.
 ID = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
-CREDENTIALS = Credentials(ID, SECRET, "us-east-1")
+CREDENTIALS = StoreCredentials(ID, SECRET, "us-east-1")
 THEN = datetime(2013, 5, 24, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 OWNER = Principal("worker")

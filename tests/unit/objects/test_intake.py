@@ -17,7 +17,7 @@ from gateway.auth import canonical_request
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, PayloadMode, VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError
-from gateway.http.body import Arrivals, ClientGone, Pace
+from gateway.http.body import ArrivingBody, ClientGone, Pace
 from gateway.objects.body.intake import Intake
 
 Headers = list[tuple[bytes, bytes]]
@@ -96,7 +96,7 @@ def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
 def intake(
     headers: Headers, receive: Receive, *, pace: Pace | None = None, signature: VerifiedSignature = SIGNER
 ) -> Intake:
-    return Intake(Arrivals(receive, pace or Pace()), headers, signature, 10_000)
+    return Intake(ArrivingBody(receive, pace or Pace()), headers, signature, 10_000)
 
 
 async def streamed(one: Intake) -> bytes:

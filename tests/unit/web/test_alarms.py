@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from gateway.fencing.record import Kind
-from gateway.web.entry_page import told
+from gateway.web.entry_page import alarm_summary
 from tests.unit.web.test_words import REFUSED
 
 ABOUT = {"alarm": "many", "prefix": "job/", "more_than": 5, "minutes": 10, "count": 6}
@@ -34,7 +34,7 @@ def at(hour: int, minute: int, second: int) -> datetime:
 
 def test_what_is_said_when_it_begins() -> None:
     """The span has all that was counted in it, and what began it."""
-    alarm = told(replace(REFUSED, kind=Kind.ALARM_RAISED, details=RAISED))
+    alarm = alarm_summary(replace(REFUSED, kind=Kind.ALARM_RAISED, details=RAISED))
     assert alarm is not None
     assert (alarm.name, alarm.prefix, alarm.more_than, alarm.minutes, alarm.count) == ("many", "job/", 5, 10, 6)
     assert (alarm.since, alarm.until) == (at(11, 50, 0), at(12, 0, 1))
@@ -43,7 +43,7 @@ def test_what_is_said_when_it_begins() -> None:
 
 
 def test_what_is_said_when_it_is_over() -> None:
-    alarm = told(replace(REFUSED, kind=Kind.ALARM_CLEARED, details=CLEARED))
+    alarm = alarm_summary(replace(REFUSED, kind=Kind.ALARM_CLEARED, details=CLEARED))
     assert alarm is not None
     assert (alarm.since, alarm.until) == (at(11, 50, 0), at(13, 0, 1))
     assert (alarm.rejections, alarm.raised) == ([], UUID(int=8))
@@ -66,8 +66,8 @@ def test_what_is_said_when_it_is_over() -> None:
     ],
 )
 def test_whatever_else_stands_there_is_shown_as_it_is(details: Any) -> None:
-    assert told(replace(REFUSED, kind=Kind.ALARM_RAISED, details=details)) is None
+    assert alarm_summary(replace(REFUSED, kind=Kind.ALARM_RAISED, details=details)) is None
 
 
 def test_no_other_entry_is_an_alarm() -> None:
-    assert told(replace(REFUSED, kind=Kind.BYPASS, details=RAISED)) is None
+    assert alarm_summary(replace(REFUSED, kind=Kind.BYPASS, details=RAISED)) is None

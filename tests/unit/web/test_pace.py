@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from gateway.fencing.record import Entry, Kind
-from gateway.web.live_page import A_SECOND, Pace
+from gateway.web.live_page import A_SECOND, EntryPacer
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _NOTHING = dict.fromkeys((field.name for field in fields(Entry)), None)
@@ -17,7 +17,7 @@ def entries(count: int, resource: str = "r") -> list[Entry]:
 
 
 def test_a_few_are_shown_at_once() -> None:
-    pace = Pace(100.0)
+    pace = EntryPacer(100.0)
     assert len(pace.take(entries(A_SECOND), 100.5)) == A_SECOND
     assert pace.wait(100.5) is None
     assert len(pace.take(entries(1), 101.1)) == 1
@@ -25,7 +25,7 @@ def test_a_few_are_shown_at_once() -> None:
 
 
 def test_a_storm_is_summed_up_at_the_end_of_its_second() -> None:
-    pace = Pace(100.0)
+    pace = EntryPacer(100.0)
     assert len(pace.take(entries(100, "a"), 100.2)) == A_SECOND
     assert pace.take(entries(300, "b"), 100.4) == ()
     assert pace.due(100.9) is None
@@ -37,7 +37,7 @@ def test_a_storm_is_summed_up_at_the_end_of_its_second() -> None:
 
 
 def test_nothing_that_comes_is_left_out() -> None:
-    pace, now, shown, summed = Pace(0.0), 0.0, 0, 0
+    pace, now, shown, summed = EntryPacer(0.0), 0.0, 0, 0
     for step in range(400):
         now += 0.07
         shown += len(pace.take(entries(step % 9), now))

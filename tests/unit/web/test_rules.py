@@ -3,7 +3,7 @@
 from gateway.config import Config
 from gateway.db.traffic import Counts, OfRule
 from gateway.fencing.rules import Mode
-from gateway.web.observe_mode import busy
+from gateway.web.observe_mode import rules_with_traffic
 
 CONFIG = Config.model_validate(
     {
@@ -20,7 +20,7 @@ def of(plane: str, rule: str) -> OfRule:
 
 
 def test_those_with_traffic_come_first_then_the_silent_ones() -> None:
-    found = busy(CONFIG, [of("tables", "public.c"), of("tables", "public.b"), of("objects", "public.a")])
+    found = rules_with_traffic(CONFIG, [of("tables", "public.c"), of("tables", "public.b"), of("objects", "public.a")])
     assert [(one.rule.plane, one.rule.name, one.rule.mode, one.rule.configured) for one in found] == [
         ("tables", "public.c", Mode.OBSERVE, False),
         ("tables", "public.b", Mode.OBSERVE, True),
@@ -32,7 +32,7 @@ def test_those_with_traffic_come_first_then_the_silent_ones() -> None:
 
 
 def test_what_to_change_is_toml() -> None:
-    changes = {one.rule.name: one.rule.change for one in busy(CONFIG, [of("tables", "public.c")])}
+    changes = {one.rule.name: one.rule.change for one in rules_with_traffic(CONFIG, [of("tables", "public.c")])}
     assert changes["public.b"] == '[[tables]]\nname = "public.b"\nmode = "enforce"'
     assert changes['x"\\y/**'] == '[[objects]]\nmatch = "x\\"\\\\y/**"\nmode = "enforce"'
     assert changes["public.c"] == '[fencing]\nmode = "enforce"'

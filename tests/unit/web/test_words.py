@@ -9,7 +9,7 @@ import pytest
 from gateway.fencing.record import Entry, Kind
 from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
-from gateway.web.advice import advice
+from gateway.web.advice import rejection_advice
 
 AT = datetime(2026, 3, 8, 12, tzinfo=UTC)
 BACK = "lower now than it was then"
@@ -59,24 +59,24 @@ REFUSED = Entry(
 )
 def test_a_fence_is_said_to_be_set_back_where_it_was(reason: str, token: int, now: Fence | None, *, back: bool) -> None:
     refused = replace(REFUSED, reason=reason, token=Token(0, token))
-    said = advice(refused, timedelta(seconds=1), now)
+    said = rejection_advice(refused, timedelta(seconds=1), now)
     assert any(BACK in one for one in said) is back
 
 
 def test_a_write_that_met_no_fence_cannot_tell() -> None:
     refused = replace(REFUSED, reason="token-implausible", fence=None)
-    assert not any(BACK in one for one in advice(refused, None, fence(1)))
+    assert not any(BACK in one for one in rejection_advice(refused, None, fence(1)))
 
 
 def test_who_was_overtaken_for_long_is_to_be_looked_for() -> None:
     def looked_for(lag: timedelta) -> bool:
-        return any("Look for what stopped it" in one for one in advice(REFUSED, lag, fence(34)))
+        return any("Look for what stopped it" in one for one in rejection_advice(REFUSED, lag, fence(34)))
 
     assert (looked_for(timedelta(seconds=59)), looked_for(timedelta(minutes=1))) == (False, True)
 
 
 def test_what_passed_was_not_kept_from_anything() -> None:
-    passed, *_ = advice(replace(REFUSED, enforced=False), None, fence(34))
+    passed, *_ = rejection_advice(replace(REFUSED, enforced=False), None, fence(34))
     assert "took effect" in passed
-    nothing, *_ = advice(REFUSED, None, fence(34))
+    nothing, *_ = rejection_advice(REFUSED, None, fence(34))
     assert "Nothing was written" in nothing
