@@ -67,6 +67,11 @@ class GatewayError(Exception):
         self.advice = self.default_advice if advice is None else advice
         self.facts: dict[str, Fact] = dict(facts or {})
 
+    @property
+    def retry_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the header ``Retry-After`` as ASGI takes it; an empty list where a retry cannot help."""
+        return [] if self.retry_after is None else [(b"retry-after", str(self.retry_after).encode())]
+
 
 class ConfigurationError(GatewayError):
     """A configuration that cannot be used. The message names the file and the key."""

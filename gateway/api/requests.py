@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth.principal import Principal
 from gateway.errors import BodyTooLarge, Forbidden, RequestMalformed
-from gateway.fencing.headers import FencingHeaders
+from gateway.fencing.headers import HOLDER_PATTERN, FencingHeaders
 from gateway.fencing.record import Attempt
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
@@ -19,7 +19,7 @@ MAX_PAGE = 1000
 Authenticate: TypeAlias = Callable[[Request], Principal]
 
 TokenText: TypeAlias = Annotated[str, Field(max_length=40, examples=["34", "2.34"])]
-HolderName: TypeAlias = Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
+HolderName: TypeAlias = Annotated[str, Field(max_length=200, pattern=f"^{HOLDER_PATTERN}$")]
 
 
 def check_administrator(principal: Principal, advice: str | None = None) -> None:

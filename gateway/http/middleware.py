@@ -120,16 +120,18 @@ async def answer_problem(error: GatewayError, send: Send) -> None:
     """Answer with RFC 9457 problem JSON."""
     body = orjson.dumps(problem(error))
     headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode())]
-    if error.retry_after is not None:
-        headers.append((b"retry-after", str(error.retry_after).encode()))
-    if error.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.start", "status": error.status, "headers": headers + problem_headers(error)})
     await send({"type": "http.response.body", "body": body})
 
 
+def problem_headers(error: GatewayError) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a problem document that depend on its error."""
+    challenge = [(b"www-authenticate", b"Bearer")] if error.status == 401 else []
+    return error.retry_headers + challenge
+
+
 def problem(error: GatewayError) -> dict[str, Any]:
-    """The error as a problem document; its facts are members of their own."""
+    """Return the error as a problem document. Each of its facts is a member."""
     return {
         **{name.replace("-", "_"): fact for name, fact in error.facts.items()},
         "type": f"urn:fencing-gateway:{error.code}",

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from gateway.errors import GatewayError, NotFound, RequestMalformed, for_callers
-from gateway.http.middleware import problem
+from gateway.http.middleware import problem, problem_headers
 
 _MOST_NAMED = 20
 """Mistakes in one request that its answer names."""
@@ -70,9 +70,7 @@ def _described(document: dict[str, Any]) -> dict[str, Any]:
 async def _answer_error(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, GatewayError)
     error = for_callers(error)
-    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    if error.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
+    headers = {name.decode(): value.decode() for name, value in problem_headers(error)}
     return _problem(request, error, error.status, headers)
 
 
