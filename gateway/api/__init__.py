@@ -1,6 +1,6 @@
 """The fencing API: locks, fences, barriers, transactions, the record of rejections, fenced credentials, health.
 
-JSON, described by OpenAPI at ``/v1/docs``. One module a subject.
+It speaks JSON, and OpenAPI describes it at ``/v1/docs``. Each subject has a module.
 """
 
 from collections.abc import Awaitable, Callable
@@ -39,7 +39,7 @@ from gateway.record.following import Follower
 from gateway.webhooks.outbox import Outbox
 
 
-def build(  # noqa: PLR0913 - all that its subjects are about, by name
+def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     *,
     database: Database,
     keys: Callers,
@@ -58,12 +58,12 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
     metrics: MetricsSource,
     documentation: Callable[[Request], Awaitable[Response]],
 ) -> FastAPI:
-    """The API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
+    """Build the API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
     app = FastAPI(
         title="Fencing gateway",
         description="Fencing tokens in front of Postgres tables and S3 buckets: fences, barriers, refused writes.",
         version="1",
-        docs_url=None,  # FastAPI's own loads scripts from another host
+        docs_url=None,  # FastAPI's own page loads scripts from another host
         redoc_url=None,
         openapi_url="/v1/openapi.json",
     )
@@ -71,7 +71,7 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
     app.add_middleware(PathAsSent)
 
     def caller(request: Request) -> Principal:
-        # The page, or the intake of the body, has proven the caller already.
+        # The page, or the body intake, may have proven the caller already.
         state = request.scope["state"]
         principal: Principal | None = state.get("viewer")
         if principal is None:
@@ -79,7 +79,7 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
             state["caller"] = principal.name
         return principal
 
-    # The first are the first to be looked at.
+    # The router tries routes in this order.
     for router in (
         leases.routes(holding, barrier, audit, caller),
         lock_administration.routes(holding, caller),
@@ -103,13 +103,13 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
 
 
 _LIMITS: dict[str, int | None] = {
-    "/v1/leases": 1024 * 1024,  # renewals of all leases of a program in one request
+    "/v1/leases": 1024 * 1024,  # a program renews all its leases in one request
     "/v1/transaction": None,  # the table plane reads it, within its own limit
 }
 
 
 def _add(app: FastAPI, router: APIRouter, caller: Authenticate, bodies: BodyReader) -> None:
-    """Take over its routes as they are: those of a router that is included are built again at the first request."""
+    """Add the routes of ``router`` as they are. FastAPI would rebuild those of an included router later."""
     for route in router.routes:
         if isinstance(route, APIRoute):
             route.responses = {**problems.EVERYWHERE, **route.responses}

@@ -1,4 +1,4 @@
-"""Fenced credentials: temporary S3 keys with which any client writes under a token, and under no other."""
+"""Fenced credentials: temporary S3 keys that let any client write under one token, and under no other."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, TypeAlias
@@ -25,12 +25,12 @@ Scope: TypeAlias = Literal["own", "all"] | Annotated[list[Pattern], Field(max_le
 
 
 class CredentialsRequest(BaseModel):
-    """What the credentials are to be good for."""
+    """The resource, the token and the lifetime of the credentials."""
 
     model_config = ConfigDict(extra="forbid")
 
     resource: Annotated[str, Field(max_length=512, examples=["job/42", "s3/reports/42/**"])] = Field(
-        description="A resource; a segment * stands for any one segment, a last ** for all the rest."
+        description="A resource. A segment * stands for any one segment, a last ** for all remaining ones."
     )
     token: TokenText
     holder: HolderName | None = None
@@ -38,19 +38,19 @@ class CredentialsRequest(BaseModel):
     ttl: Annotated[int, Field(ge=60, le=43200, description="Seconds until they expire.")] = 3600
     read: Scope = Field(
         default="own",
-        description="What they read: what they write; or beside it what these patterns of resources cover; or all "
-        "buckets that the caller reads.",
+        description="The readable resources: `own` is the resource that they write. A list of patterns adds the "
+        "resources that it covers. `all` adds every bucket that the caller reads.",
         examples=["own", ["s3/inputs/**"]],
     )
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Return the patterns of what is to be read beside the resource itself."""
+        """Return the patterns of what may be read beside the resource itself."""
         return {"own": (), "all": (EVERYTHING,)}[self.read] if isinstance(self.read, str) else tuple(self.read)
 
 
 class CredentialsView(BaseModel):
-    """Temporary S3 keys. They are shown once, and not kept."""
+    """Temporary S3 keys. The gateway shows them once and does not keep them."""
 
     access_key_id: str
     secret_access_key: str
@@ -63,19 +63,19 @@ class CredentialsView(BaseModel):
 
 
 def routes(database: Database, keys: Callers, admission: Admission, audit: Audit, caller: Authenticate) -> APIRouter:
-    """``/v1/credentials``."""
+    """Build the route ``/v1/credentials``."""
     router = APIRouter()
 
     @router.post(
         "/v1/credentials",
         summary="Get temporary S3 keys that write with a fencing token",
-        description="Any S3 client that uses them writes with this token, to this resource and to nothing else. "
-        "It reads this resource too, and nothing else unless the request asks for more. "
-        "They expire by themselves, and are useless as soon as a newer holder has taken over.",
+        description="An S3 client that uses the keys writes with this token, to this resource and to nothing else. "
+        "It also reads this resource, and more only if the request asks for it. "
+        "The keys expire. They stop working as soon as a newer holder has taken over.",
         status_code=201,
         responses={
-            403: {"model": Problem, "description": "The caller has no S3 keys itself, or the token is not taken."},
-            412: {"model": Problem, "description": "The token has been overtaken already. On record."},
+            403: {"model": Problem, "description": "The caller has no S3 keys, or the policy refuses the token."},
+            412: {"model": Problem, "description": "The token has been overtaken. The refusal is on record."},
         },
     )
     async def issue_credentials(
@@ -91,7 +91,8 @@ def routes(database: Database, keys: Callers, admission: Admission, audit: Audit
         issued = keys.issue(principal, grant)
         shown = FencingHeaders(grant.token, grant.pattern, grant.holder)
         presented = Presented(grant.token, grant.holder, sequencer=sequencer)
-        # Where it is about many resources, each write is looked at when it comes. So it is here too; this spares some.
+        # Each write is checked when it arrives. This early check refuses useless credentials at once.
+        # A pattern of many resources has no single fence to check.
         if grant.plain and (refused := await admission.admit([(grant.pattern, presented)])):
             raise await audit.implausible(refused, attempt(request, principal, shown))
         fence = await fences.read(database, grant.pattern) if grant.plain else None

@@ -1,4 +1,4 @@
-"""Locks, as anybody may see them, and as an administrator may break them. No id of a lease is shown here."""
+"""The state of locks, for every caller, and breaking them, for administrators. No id of a lease is shown here."""
 
 from datetime import datetime
 from typing import Annotated
@@ -20,7 +20,7 @@ BREAK_BEFORE, BREAK_AFTER = StepReached("leases.break.before"), StepReached("lea
 
 
 class HoldView(BaseModel):
-    """Somebody who has the lock."""
+    """A holder of the lock."""
 
     holder: str
     caller: str
@@ -32,7 +32,7 @@ class HoldView(BaseModel):
 
 
 class WaiterView(BaseModel):
-    """Somebody in the queue."""
+    """A request in the queue."""
 
     holder: str
     caller: str
@@ -41,16 +41,16 @@ class WaiterView(BaseModel):
 
 
 class LockView(BaseModel):
-    """How a lock stands."""
+    """The state of a lock."""
 
     resource: str
-    mode: Mode | None = Field(description="How it is held; null where it is not.")
-    token: str | None = Field(description="The last one issued; null where none ever was.")
+    mode: Mode | None = Field(description="How the lock is held; null if it is free.")
+    token: str | None = Field(description="The last token issued; null if there was none.")
     holders: list[HoldView]
     waiters: int
-    queue: list[WaiterView] = Field(description="The first of those who wait, in their order.")
+    queue: list[WaiterView] = Field(description="The first waiting requests, in their order.")
     delayed_for: float | None = Field(
-        description="Seconds for which nobody gets the lock, because its holder was lost; null where nothing delays it."
+        description="Seconds until the lock opens after its holder was lost; null without a delay."
     )
 
 
@@ -60,18 +60,18 @@ class LockList(BaseModel):
 
 
 class BreakRequest(BaseModel):
-    """Whose hold is to be ended, and why."""
+    """The token whose leases are ended, and the reason."""
 
     model_config = ConfigDict(extra="forbid")
 
     expected: TokenText = Field(
-        description="The token of the lease or leases. Nothing happens if it is another by now."
+        description="The token of the lease or leases. If it is another one by now, nothing happens."
     )
     reason: Annotated[str, Field(min_length=1, max_length=500)]
 
 
 def routes(locks: LeaseTerms, caller: Authenticate) -> APIRouter:
-    """``/v1/leases`` for those who look, and ``/v1/breaks``."""
+    """Build the read-only routes of ``/v1/leases``, and ``/v1/breaks``."""
     router = APIRouter()
     service = locks.service
 
@@ -86,23 +86,23 @@ def routes(locks: LeaseTerms, caller: Authenticate) -> APIRouter:
             locks=[_lock_view(one) for one in found], after=found[-1].resource if len(found) == limit else None
         )
 
-    @router.get("/v1/leases/{resource:path}", summary="Read how a lock stands", dependencies=[Depends(caller)])
+    @router.get("/v1/leases/{resource:path}", summary="Read the state of a lock", dependencies=[Depends(caller)])
     async def read_lock(resource: ResourceName) -> LockView:
         return _lock_view(await service.inspect(canonical(resource)))
 
     @router.post(
         "/v1/breaks/{resource:path}",
-        summary="End somebody else's lease",
-        description="For administrators. It ends every lease with exactly this token, on record, as if it had lapsed.",
+        summary="End another holder's lease",
+        description="For administrators. Every lease with exactly this token ends as if it had expired, on record.",
         responses={
             403: {"model": Problem, "description": "The caller is no administrator."},
-            409: {"model": Problem, "description": "Nobody has the lock with this token."},
+            409: {"model": Problem, "description": "No holder has the lock with this token."},
         },
     )
     async def break_lock(
         resource: ResourceName, wanted: BreakRequest, principal: Annotated[Principal, Depends(caller)]
     ) -> LockView:
-        check_administrator(principal, "Ask an administrator, or wait until the lease has lapsed.")
+        check_administrator(principal, "Ask an administrator, or wait until the lease has expired.")
         name, expected = canonical(resource), Token.parse(wanted.expected)
         reason = storable(wanted.reason) or ""
         locks.observe(BREAK_BEFORE)

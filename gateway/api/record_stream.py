@@ -1,6 +1,6 @@
-"""The record as it goes on: server-sent events, which a client that comes back takes up where it was.
+"""The record as a stream of server-sent events, which a client resumes at its last event.
 
-The id of an event is its position in the record, so nothing is remembered of a client that is gone.
+The id of an event is its position in the record, so the gateway keeps no state about its clients.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from gateway.http.streaming import SEND_TIMEOUT, BodyWriter, ReaderSlots, Stream
 from gateway.record.following import Follower, Subscription
 
 _TYPE = "text/event-stream"
-# A proxy that collected the answer before it passed it on would never pass it on.
+# A proxy must not buffer the answer, because the answer never ends.
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """Seconds. ``heartbeat``: after which a client hears that it is still connected, and how far the record is.
+    """The limits of streams, in seconds: ``heartbeat`` between two signs of life, ``timeout`` for a client to read.
 
-    ``timeout``: in which it must take something of what waits for it. ``most``: so many are served at one time.
+    A sign of life carries the position of the record. At most ``most`` streams are served at one time.
     """
 
     heartbeat: float = 15.0
@@ -39,53 +39,58 @@ class StreamLimits:
 
 
 class RejectionStream(RejectionFilters):
-    """Which refused writes are told."""
+    """The filters of a stream of refused writes."""
 
     after: Annotated[
-        Position | None, Field(description="Begin after this position; without it, with what comes from now on.")
+        Position | None, Field(description="Begin after this position; without it, with the next entry.")
     ] = None
 
 
 class EventStream(EventFilters, RejectionStream):
-    """Which entries are told."""
+    """The filters of a stream of entries."""
 
 
 LastEventId = Annotated[
     Position | None,
-    Header(description="The id of the last event that was received: the stream goes on after it, whatever `after` is."),
+    Header(description="The id of the last event that was received. The stream goes on after it, whatever `after` is."),
 ]
 
 
-def routes(follower: Follower, caller: Authenticate, manners: StreamLimits | None = None) -> APIRouter:
-    """``/v1/rejections/stream`` and ``/v1/events/stream``. Those who may not audit are told of their own entries."""
+def routes(follower: Follower, caller: Authenticate, limits: StreamLimits | None = None) -> APIRouter:
+    """Build the routes ``/v1/rejections/stream`` and ``/v1/events/stream``.
+
+    A caller that may not audit gets its own entries only.
+    """
     router = APIRouter()
-    manners = manners or StreamLimits()
-    room = ReaderSlots(manners.most, "streams")
+    limits = limits or StreamLimits()
+    room = ReaderSlots(limits.most, "streams")
     described: dict[str, Any] = {
-        "description": "Server-sent events. The id of each is its position; comments keep the connection alive.",
+        "description": "Server-sent events. The id of each event is its position. Comments keep the connection alive.",
         "response_class": Response,
         "responses": {200: {"content": {_TYPE: {}}}},
     }
 
     def answer(filters: Filters, after: int | None, view: Callable[[Entry], BaseModel]) -> Response:
-        opening = _opened(follower, room, manners, filters, after, view)
-        return StreamedResponse(opening, _TYPE, _HEADERS, endless=True, timeout=manners.timeout)
+        opening = _opened(follower, room, limits, filters, after, view)
+        return StreamedResponse(opening, _TYPE, _HEADERS, endless=True, timeout=limits.timeout)
 
-    @router.get("/v1/rejections/stream", summary="Refused writes as they go on record", **described)
+    @router.get("/v1/rejections/stream", summary="Stream refused writes as they go on record", **described)
     async def stream_rejections(
         query: Annotated[RejectionStream, Query()],
         principal: Annotated[Principal, Depends(caller)],
         last_event_id: LastEventId = None,
     ) -> Response:
-        return answer(query.wanted(principal), query.after if last_event_id is None else last_event_id, rejection_view)
+        return answer(
+            query.filters_for(principal), query.after if last_event_id is None else last_event_id, rejection_view
+        )
 
-    @router.get("/v1/events/stream", summary="The whole record as it goes on", **described)
+    @router.get("/v1/events/stream", summary="Stream all entries as they go on record", **described)
     async def stream_events(
         query: Annotated[EventStream, Query()],
         principal: Annotated[Principal, Depends(caller)],
         last_event_id: LastEventId = None,
     ) -> Response:
-        return answer(query.wanted(principal), query.after if last_event_id is None else last_event_id, entry_view)
+        return answer(query.filters_for(principal), query.after if last_event_id is None else last_event_id, entry_view)
 
     return router
 
@@ -94,21 +99,24 @@ def routes(follower: Follower, caller: Authenticate, manners: StreamLimits | Non
 async def _opened(
     follower: Follower,
     room: ReaderSlots,
-    manners: StreamLimits,
+    limits: StreamLimits,
     filters: Filters,
     after: int | None,
     view: Callable[[Entry], BaseModel],
 ) -> AsyncIterator[Callable[[BodyWriter], Any]]:
-    """What writes a stream. Raises ``TooManyReaders``, ``RequestMalformed``, ``Unavailable``."""
+    """Open a stream and yield what writes it. Raises ``TooManyReaders``, ``RequestMalformed``, ``Unavailable``."""
     with room.place(audits=filters.shown_to is None):
         async with follower.subscribed(filters, after) as subscription:
-            yield partial(_tell, subscription, manners.heartbeat, view)
+            yield partial(_write_entries, subscription, limits.heartbeat, view)
 
 
-async def _tell(
+async def _write_entries(
     subscription: Subscription, heartbeat: float, view: Callable[[Entry], BaseModel], outlet: BodyWriter
 ) -> None:
-    """Tell for ever. The first words are where it begins, for a client that is cut off before it has heard anything."""
+    """Write entries until the stream is closed.
+
+    The position comes first, so a client that is cut off before its first entry can resume.
+    """
     await outlet.write(b"retry: 1000\n" + _progress(subscription))
     while True:
         try:
@@ -125,5 +133,5 @@ def _event(entry: Entry, view: BaseModel) -> bytes:
 
 
 def _progress(subscription: Subscription) -> bytes:
-    """An id without data: the client notes it down, and no event comes of it."""
+    """Return an id without data: the client stores it and raises no event."""
     return f"id: {subscription.position}\n: still here\n\n".encode()
