@@ -1,4 +1,4 @@
-"""The canonical form of a request that Signature Version 4 signs, for S3: one form for verifying and for signing.
+"""The canonical form of an S3 request, as Signature Version 4 signs it: the same for verifying and for signing.
 
 S3 encodes once and never normalises: ``/a//b`` and ``/a/../b`` are keys of their own.
 """
@@ -17,7 +17,7 @@ SHA256_OF_NOTHING = hashlib.sha256(b"").hexdigest()
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """A request without its body: path and query as they stand on the wire, headers as ASGI delivers them."""
+    """A request without its body: path and query as on the wire, headers as ASGI delivers them."""
 
     method: str
     raw_path: bytes
@@ -26,12 +26,12 @@ class RequestHead:
 
 
 def uri(raw_path: bytes) -> str:
-    """The path with every byte but ``A-Za-z0-9-._~/`` percent-encoded, however it was written on the wire."""
+    """Return the path with every byte but ``A-Za-z0-9-._~/`` percent-encoded, whatever its spelling on the wire."""
     return quote_from_bytes(unquote_to_bytes(raw_path), safe="/") or "/"
 
 
 def query(query_string: bytes) -> str:
-    """The query, each name and value encoded once, sorted. A plus sign is a space, as S3 reads it."""
+    """Return the query sorted, with each name and value encoded once. S3 reads a plus sign as a space."""
     pairs = []
     for part in query_string.split(b"&"):
         if part:
@@ -47,10 +47,10 @@ def _encoded(value: bytes) -> str:
 def request(
     method: str, raw_path: bytes, query_string: bytes, headers: Iterable[tuple[str, bytes]], payload: str
 ) -> tuple[str, str]:
-    """The SHA-256 (hex) of the canonical request, and its list of signed headers.
+    """Return the SHA-256 (hex) of the canonical request, and its list of signed headers.
 
-    ``headers`` are the signed ones, names in lower case, sorted and unique. ``payload`` is what x-amz-content-sha256
-    says: a SHA-256 in hex, or the name of a payload mode.
+    ``headers`` are the signed ones, names in lower case, sorted and unique. ``payload`` is the value of
+    x-amz-content-sha256: a SHA-256 in hex, or the name of a payload mode.
     """
     kept = list(headers)
     names = ";".join(name for name, _ in kept)
@@ -60,18 +60,18 @@ def request(
 
 
 def signature(key: bytes, *lines: str) -> str:
-    """The signature (hex) over these lines."""
+    """Return the signature (hex) over these lines."""
     return hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
 
 
 def scope(day: str, region: str) -> str:
-    """What a signing key is good for: one day (``YYYYMMDD``), one region, S3."""
+    """Return the scope of a signing key: one day (``YYYYMMDD``), one region, S3."""
     return f"{day}/{region}/s3/aws4_request"
 
 
 @lru_cache(maxsize=512)
 def signing_key(secret: str, day: str, region: str, service: str = "s3") -> bytes:
-    """The key that signs for one day (``YYYYMMDD``), one region and one service."""
+    """Return the key that signs for one day (``YYYYMMDD``), one region and one service."""
     key = f"AWS4{secret}".encode()
     for step in (day, region, service, "aws4_request"):
         key = hmac.digest(key, step.encode(), "sha256")

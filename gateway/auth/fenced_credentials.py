@@ -1,7 +1,8 @@
 """Fenced credentials: temporary S3 keys that are bound to a resource and a token.
 
-Nothing is stored. The session token says what the keys are bound to, proven by an HMAC under a key that comes from its
-caller's own secret: every gateway with the same configuration takes them, and a new secret of the caller ends them.
+The gateway stores nothing. The session token names the resource and the token. An HMAC proves it, under a key derived
+from the caller's secret. Every gateway with the same configuration accepts the keys, and a new secret of the caller
+ends them.
 """
 
 import base64
@@ -18,14 +19,14 @@ from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 
 PREFIX = "FENCE"
-"""How access key ids of fenced credentials begin."""
+"""The beginning of every access key id of fenced credentials."""
 
 _VERSION = "fc1"
 
 
 @dataclass(frozen=True, slots=True)
 class FencedCredentials:
-    """Temporary keys, as S3 clients take them."""
+    """Temporary keys, in the form that S3 clients take."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -34,7 +35,7 @@ class FencedCredentials:
 
 @dataclass(frozen=True, slots=True)
 class PresentedSession:
-    """A session token that was shown, read but not proven. ``caller`` is who it says it was issued to."""
+    """A session token, read but not proven. ``caller`` is the alleged owner."""
 
     caller: str
     grant: Grant
@@ -42,7 +43,7 @@ class PresentedSession:
     _proof: str = field(repr=False)
 
     def secret(self, access_key_id: str, caller_secret: str) -> str:
-        """The secret that belongs to this id and token. Raises ``StoreError`` where they are not what was issued."""
+        """Return the secret of this id and token. Raises ``StoreError`` if the two were not issued together."""
         key = _key(caller_secret)
         if not hmac.compare_digest(_mac(key, "proof", access_key_id, self._claims).encode(), self._proof.encode()):
             raise _invalid()
@@ -50,7 +51,7 @@ class PresentedSession:
 
 
 def issue(caller: str, caller_secret: str, grant: Grant, unique: str) -> FencedCredentials:
-    """Keys for ``grant``, whose ``expires`` must be set. ``unique``: letters and digits that were never used before."""
+    """Issue keys for ``grant``, whose ``expires`` must be set. ``unique``: letters and digits that were never used."""
     assert grant.expires is not None
     access_key_id = PREFIX + unique
     content: dict[str, Any] = {
@@ -71,12 +72,12 @@ def issue(caller: str, caller_secret: str, grant: Grant, unique: str) -> FencedC
 
 
 def is_fenced(session_token: str | None) -> bool:
-    """Whether it is a session token of fenced credentials, rather than one in which a client presents a token."""
+    """Return whether this is a session token of fenced credentials, and not one in which a client presents a token."""
     return session_token is not None and session_token.startswith(f"{_VERSION}.")
 
 
 def read_session_token(session_token: str) -> PresentedSession:
-    """Read a session token. Raises ``StoreError`` (InvalidToken) for what cannot have been issued."""
+    """Read a session token. Raises ``StoreError`` (InvalidToken) for one that cannot have been issued."""
     parts = session_token.split(".")
     if len(parts) != 3 or parts[0] != _VERSION:
         raise _invalid()
@@ -94,7 +95,7 @@ def read_session_token(session_token: str) -> PresentedSession:
 
 
 def _key(caller_secret: str) -> bytes:
-    """A key for this purpose alone, so that no signature a caller makes otherwise can stand in for a proof."""
+    """Return a key for this purpose alone, so that no other signature of a caller can pass for a proof."""
     return hmac.digest(caller_secret.encode(), b"fencing-gateway fenced credentials v1", hashlib.sha256)
 
 

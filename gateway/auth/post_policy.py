@@ -1,4 +1,4 @@
-"""POST form uploads: who signed the policy of a form, and whether the form is what the policy allows."""
+"""POST form uploads: verify the signature of a form's policy, and check the form against the policy."""
 
 import base64
 import hmac
@@ -20,7 +20,7 @@ _EXPIRATION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}
 
 @dataclass(frozen=True, slots=True)
 class PostPolicy:
-    """Who signed a form, and how many bytes its file must have: ``min_length`` to ``max_length``, None for any."""
+    """The signer of a form, and the bytes its file may have: ``min_length`` to ``max_length``, None for any."""
 
     principal: Principal
     min_length: int = 0
@@ -28,10 +28,10 @@ class PostPolicy:
 
 
 def verify(fields: Mapping[str, str], secret_of: SecretOf, now: datetime) -> PostPolicy:
-    """Prove who sent a form and that its policy allows it. ``now`` is aware.
+    """Prove the sender of a form, and that its policy allows the form. ``now`` is aware.
 
-    ``fields`` are all fields of the form but the file, with ``${filename}`` filled in already, and ``bucket``: that of
-    the address, which no field of the form may replace. Raises ``StoreError`` with S3's code for everything else.
+    ``fields`` are the fields of the form without its file, with ``${filename}`` filled in. ``bucket`` among them is
+    that of the address, which no field of the form may replace. Raises ``StoreError`` with S3's code for everything else.
     """
     form = _by_name(fields)
     principal = _signer(form, secret_of, now)
@@ -49,7 +49,7 @@ def verify(fields: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Pos
     covered = _NEEDS_NO_CONDITION.union(rule.name for rule in rules if isinstance(rule, _Value))
     if extra := sorted(name for name in form.keys() - covered if not name.startswith("x-ignore-")):
         raise _denied(f"Extra input fields: {', '.join(extra)}")
-    if "bucket" not in form:  # then no condition was held against it
+    if "bucket" not in form:  # no condition was checked against it
         raise _denied("Policy Condition failed: the bucket is not known.")
     return allowed
 
@@ -95,7 +95,7 @@ def _signer(form: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Prin
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """What one field must be, or, with ``prefix``, begin with. A field that is not there is empty."""
+    """The required value of a field, or, with ``prefix``, its beginning. A missing field is empty."""
 
     name: str
     wanted: str
@@ -115,7 +115,7 @@ class _Length:
 
 
 def _document(policy: str) -> tuple[datetime, list[Any]]:
-    """The expiration and the conditions of a policy, as they stand in it."""
+    """Return the expiration and the conditions of a policy, unparsed."""
     try:
         document: Any = json.loads(base64.b64decode(policy.encode(), validate=True))
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""What a request claims about its Signature V4, read but not proven: in the Authorization header, or in the query.
+"""The claims of a request about its Signature V4, read but not proven: in the Authorization header, or in the query.
 
-Whatever can change what a request means must be signed. A gateway that accepts an unsigned ``x-amz-*`` header and signs
-it anew turns a request somebody was allowed to send into one nobody was.
+Every header that can change the meaning of a request must be signed. If the gateway accepted an unsigned ``x-amz-*``
+header and signed it anew, an allowed request would become a forbidden one.
 """
 
 import re
@@ -27,7 +27,7 @@ _ADVICE = 'Please use AWS4-HMAC-SHA256; in boto3: Config(signature_version="s3v4
 
 
 class PayloadMode(StrEnum):
-    """What a signature says about the body, as written in x-amz-content-sha256 (``EXACT``: the SHA-256 itself)."""
+    """The promise of a signature about the body, as in x-amz-content-sha256 (``EXACT``: the SHA-256 itself)."""
 
     EXACT = "EXACT"
     UNSIGNED = "UNSIGNED-PAYLOAD"
@@ -37,13 +37,13 @@ class PayloadMode(StrEnum):
 
     @property
     def chunked(self) -> bool:
-        """Whether the body is framed as aws-chunked."""
+        """Return whether the body is framed as aws-chunked."""
         return self not in (PayloadMode.EXACT, PayloadMode.UNSIGNED)
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialScope:
-    """An access key id and the day (``YYYYMMDD``) and region that its signing key is for."""
+    """An access key id, and the day (``YYYYMMDD``) and region of its signing key."""
 
     access_key_id: str
     day: str
@@ -58,8 +58,8 @@ class CredentialScope:
 class SignatureClaim:
     """Everything that a signature covers and that its proof needs.
 
-    ``headers`` are the signed ones, sorted, names in lower case. ``payload`` is what the canonical request says about
-    the body. ``query_string`` is what is signed of the query. ``lifetime`` is None in the header form.
+    ``headers`` are the signed ones, sorted, names in lower case. ``payload`` stands for the body in the canonical
+    request. ``query_string`` is the signed part of the query. ``lifetime`` is None in the header form.
     """
 
     credential: CredentialScope
@@ -75,7 +75,7 @@ class SignatureClaim:
 
 
 def read(request: RequestHead) -> SignatureClaim:
-    """The claim of a request, in either form. Raises ``StoreError`` with S3's code where there is no clear one."""
+    """Read the claim of a request, in either form. Raises ``StoreError`` with S3's code if there is no clear one."""
     headers = _by_name(request.headers)
     parameters, covered = _parameters(request.query_string)
     authorization = _one(headers, "authorization")
@@ -99,9 +99,9 @@ def credential(text: str, code: str) -> CredentialScope:
 
 
 def moment(timestamp: str) -> datetime | None:
-    """The time of ``20260131T235959Z``, aware; None for what does not look like it."""
+    """Return the time of ``20260131T235959Z``, aware; None for text of another form."""
     if len(timestamp) != 16:
-        return None  # strptime would take a date with digits missing, which binds no day of a credential
+        return None  # strptime accepts a date with missing digits, which would not match the day of a credential
     try:
         return datetime.strptime(timestamp, canonical_request.TIMESTAMP_FORMAT).replace(tzinfo=UTC)
     except ValueError:
@@ -109,7 +109,7 @@ def moment(timestamp: str) -> datetime | None:
 
 
 def check_algorithm(name: str, code: str) -> None:
-    """Refuse every algorithm but ours. Raises ``StoreError``, with ``code`` for what is no algorithm at all."""
+    """Refuse every other algorithm. Raises ``StoreError``, with ``code`` for a name of no algorithm."""
     if name == "AWS":
         raise version_2()
     if name.startswith("AWS4-ECDSA"):
@@ -119,7 +119,7 @@ def check_algorithm(name: str, code: str) -> None:
 
 
 def version_2() -> StoreError:
-    """The refusal of a request that is signed with Signature Version 2."""
+    """Return the refusal of a request that is signed with Signature Version 2."""
     return StoreError("InvalidRequest", 400, f"Signature Version 2 is not supported. {_ADVICE}")
 
 
@@ -147,7 +147,7 @@ def _from_header(headers: Mapping[str, list[bytes]], authorization: str, query_s
         raise StoreError("AccessDenied", 403, "x-amz-date must look like 20260131T235959Z.")
     if timestamp[:8] != signer.day:
         raise StoreError(_HEADER_ERROR, 400, "The day of the credential must be the day of x-amz-date.")
-    # The payload's hash needs no place in SignedHeaders: the canonical request ends with it.
+    # SignedHeaders need not name the payload's hash: the canonical request ends with it.
     signed = _everything_signed(headers, names, required=("host", "x-amz-date"), exempt={"x-amz-content-sha256"})
     said = _one(headers, "x-amz-content-sha256")
     if said is None:
@@ -174,7 +174,7 @@ def _from_query(
     method: str, headers: Mapping[str, list[bytes]], parameters: Mapping[str, str], query_string: bytes
 ) -> SignatureClaim:
     if missing := [name for name in _REQUIRED if name not in parameters]:
-        raise StoreError(_QUERY_ERROR, 400, f"A signature in the query needs the parameter {missing[0]} as well.")
+        raise StoreError(_QUERY_ERROR, 400, f"A signature in the query also needs the parameter {missing[0]}.")
     check_algorithm(parameters["X-Amz-Algorithm"], _QUERY_ERROR)
     signer = credential(parameters["X-Amz-Credential"], _QUERY_ERROR)
     names = _signed_names(parameters["X-Amz-SignedHeaders"], _QUERY_ERROR)
@@ -189,8 +189,8 @@ def _from_query(
         raise StoreError("SignatureDoesNotMatch", 403, "X-Amz-Signature must be 64 hexadecimal digits in lower case.")
     for name in _PARAMETERS.keys() & headers.keys():
         if _PARAMETERS[name] in parameters:
-            raise StoreError("InvalidRequest", 400, f"{_PARAMETERS[name]} stands in the query and in the headers.")
-    # A browser revalidates what it has read by a presigned URL; on a read a condition changes nothing but the answer.
+            raise StoreError("InvalidRequest", 400, f"{_PARAMETERS[name]} appears in the query and in the headers.")
+    # A browser revalidates a presigned URL that it has read. On a read, a condition changes nothing but the answer.
     revalidation = {name for name in headers if name.startswith("if-")} if method in ("GET", "HEAD") else set()
     signed = _everything_signed(headers, names, required=("host",), exempt=revalidation)
     said = parameters.get("X-Amz-Content-Sha256", _one(headers, "x-amz-content-sha256"))
@@ -202,7 +202,7 @@ def _from_query(
 
 
 def _parameters(query_string: bytes) -> tuple[dict[str, str], bytes]:
-    """The parameters of a signature in the query, decoded, and all of the query but the signature itself."""
+    """Return the decoded parameters of a signature in the query, and the query without the signature itself."""
     found: dict[str, str] = {}
     covered = []
     for part in query_string.split(b"&"):
@@ -213,16 +213,16 @@ def _parameters(query_string: bytes) -> tuple[dict[str, str], bytes]:
         known = _PARAMETERS.get(name.lower())
         if known is not None:
             if name != known:
-                raise StoreError(_QUERY_ERROR, 400, f"The parameter {known} must be written so.")
+                raise StoreError(_QUERY_ERROR, 400, f"The parameter {known} must be spelt exactly so.")
             if known in found:
-                raise StoreError(_QUERY_ERROR, 400, f"The parameter {known} stands twice.")
+                raise StoreError(_QUERY_ERROR, 400, f"The parameter {known} appears twice.")
             found[known] = unquote_to_bytes(raw_value).decode("latin-1")
         if known != "X-Amz-Signature":
             covered.append(part)
     return found, b"&".join(covered)
 
 
-# What both forms have in common -------------------------------------------------------------------------------------
+# Both forms ---------------------------------------------------------------------------------------------------------
 
 
 def _signed_names(text: str, code: str) -> tuple[str, ...]:
@@ -235,7 +235,7 @@ def _signed_names(text: str, code: str) -> tuple[str, ...]:
 def _everything_signed(
     headers: Mapping[str, list[bytes]], signed: Sequence[str], *, required: Sequence[str], exempt: AbstractSet[str]
 ) -> tuple[tuple[str, bytes], ...]:
-    """The signed headers. Refuses sensitive ones that are not signed, missing ones, and either that stand twice."""
+    """Return the signed headers. Refuse sensitive headers that are unsigned, missing ones, and repeated ones."""
     if missing := sorted(name for name in signed if name not in headers):
         raise StoreError("SignatureDoesNotMatch", 403, f"A signed header is missing: {', '.join(missing)}.")
     if not set(required) <= set(signed):
@@ -254,7 +254,7 @@ def _everything_signed(
 
 
 def _by_name(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, list[bytes]]:
-    """Headers by their name in lower case. Refuses sensitive names with "_" for "-"."""
+    """Return headers by their name in lower case. Refuse sensitive names with "_" for "-"."""
     found: dict[str, list[bytes]] = {}
     for raw_name, value in headers:
         name = raw_name.decode("latin-1").lower()
@@ -265,7 +265,7 @@ def _by_name(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, list[bytes]]:
 
 
 def _misspelt(name: str) -> bool:
-    """Some servers fold "_" into "-", so that ``x_amz_copy_source`` would mean to them what it did not mean to us."""
+    """Return whether a store that folds "_" into "-" would take this name for a sensitive one."""
     folded = name.replace("_", "-")
     if name.startswith("x-amz-meta-"):
         return folded.startswith("x-amz-meta-fencing-")
@@ -279,12 +279,12 @@ def _must_be_signed(name: str) -> bool:
 def _one(headers: Mapping[str, list[bytes]], name: str) -> str | None:
     values = headers.get(name, [])
     if len(values) > 1:
-        raise StoreError("InvalidRequest", 400, f"The header {name} stands twice.")
+        raise StoreError("InvalidRequest", 400, f"The header {name} appears twice.")
     return values[0].decode("latin-1").strip() if values else None
 
 
 def _payload(said: str) -> tuple[PayloadMode, str]:
-    """The mode of the body, and what stands in the canonical request for it."""
+    """Return the mode of the body, and its value in the canonical request."""
     if _HEXADECIMAL.fullmatch(said):
         return PayloadMode.EXACT, said
     try:

@@ -1,6 +1,6 @@
-"""Signature Version 4 for S3, as the planes use it: who signed a request that came in, and signing one that goes out.
+"""Signature Version 4 for S3: verify incoming requests, and sign outgoing ones.
 
-No I/O; the clock is an argument. ``claims`` reads what is to be proven here, ``signing`` is the other direction.
+No I/O; the clock is an argument. ``signature_claims`` reads the claims that this module proves.
 """
 
 import hmac
@@ -17,7 +17,7 @@ from gateway.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class StoreCredentials:
-    """What outbound requests are signed with."""
+    """The credentials that sign requests to the store."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -27,7 +27,7 @@ class StoreCredentials:
 def sign(
     request: RequestHead, payload_sha256: str, credentials: StoreCredentials, timestamp: datetime
 ) -> list[tuple[str, str]]:
-    """The headers that sign ``request`` at ``timestamp`` (aware). All its headers are signed; Host must be there."""
+    """Return the headers that sign ``request`` at ``timestamp`` (aware). They cover all its headers, with Host."""
     moment = _moment(timestamp)
     added = [("x-amz-content-sha256", payload_sha256), ("x-amz-date", moment)]
     headers = sorted([*_named(request), *((name, value.encode()) for name, value in added)])
@@ -44,9 +44,9 @@ def sign(
 
 
 def presign(request: RequestHead, credentials: StoreCredentials, timestamp: datetime, expires: timedelta) -> str:
-    """The query string that signs ``request`` from ``timestamp`` (aware) on for ``expires`` (1 second to 7 days).
+    """Return the query string that signs ``request`` from ``timestamp`` (aware) for ``expires`` (1 second to 7 days).
 
-    Its own query comes first, as it was; all its headers are signed, Host must be there; the body is not covered.
+    The query of the request comes first, unchanged. The signature covers all headers, with Host, but not the body.
     """
     if not timedelta(seconds=1) <= expires <= MAX_LIFETIME:
         raise ValueError("a signature in the query is good for 1 to 604800 seconds")
@@ -98,7 +98,7 @@ MAX_SKEW = timedelta(minutes=15)
 
 @dataclass(slots=True)
 class ChunkSignatures:
-    """The chain of signatures through an aws-chunked body: each one covers the one before it, the first the head's."""
+    """The chain of signatures in an aws-chunked body. Each covers the one before it, the first that of the head."""
 
     signing_key: bytes = field(repr=False)
     timestamp: str
@@ -124,7 +124,7 @@ class ChunkSignatures:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedSignature:
-    """Who signed the request, and what the signature says about the body.
+    """The signer of a request, and the promise of the signature about the body.
 
     ``sha256`` (hex) is set for ``EXACT`` only, ``chunks`` for the modes with signed chunks only.
     """
@@ -136,7 +136,7 @@ class VerifiedSignature:
 
 
 def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> VerifiedSignature:
-    """Prove who sent ``request``, signed in its headers or in its query (a presigned URL). ``now`` is aware.
+    """Prove the sender of ``request``, signed in its headers or in its query (a presigned URL). ``now`` is aware.
 
     Raises ``StoreError`` with S3's code for everything else.
     """
@@ -160,7 +160,9 @@ def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> Verified
 def _in_time(claim: SignatureClaim, now: datetime) -> None:
     if claim.lifetime is None:
         if abs(claim.time - now) > MAX_SKEW:
-            raise StoreError("RequestTimeTooSkewed", 403, "The request was signed more than 15 minutes off our time.")
+            raise StoreError(
+                "RequestTimeTooSkewed", 403, "The request was signed more than 15 minutes off the time of the gateway."
+            )
     elif now < claim.time - MAX_SKEW:
         raise StoreError("AccessDenied", 403, "Request is not valid yet.")
     elif now > claim.time + claim.lifetime:

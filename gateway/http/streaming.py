@@ -1,4 +1,4 @@
-"""Answers without a known end: sent piece by piece to a client that has to keep up, and given up with it."""
+"""Streamed answers: sent piece by piece to a client that has to keep up, and ended when it goes."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -11,21 +11,21 @@ from starlette.types import Receive, Scope, Send
 from gateway.errors import TooManyReaders
 
 SEND_TIMEOUT = 30.0
-"""Seconds in which a client must take something of what waits for it."""
+"""Seconds in which a client must read some of the waiting bytes."""
 
 
 class ClientStalled(Exception):
-    """The client does not take the answer."""
+    """The client does not read the answer."""
 
 
 class BodyWriter:
-    """The body of an answer. What a client does not take waits in its connection, which takes little; then we wait."""
+    """The body of an answer. A connection buffers little for a slow client; then writing waits."""
 
     def __init__(self, send: Send, timeout: float) -> None:
         self._send, self._timeout = send, timeout
 
     async def write(self, piece: bytes) -> None:
-        """Raises ``NotReading`` where the client has taken nothing for too long."""
+        """Send a piece. Raises ``ClientStalled`` if the client has read nothing for too long."""
         try:
             async with asyncio.timeout(self._timeout):
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -37,11 +37,11 @@ Work: TypeAlias = Callable[[BodyWriter], Coroutine[Any, Any, None]]
 
 
 class StreamedResponse(Response):
-    """An answer that is written until there is no more of it, or the client goes, or this gateway is being stopped.
+    """An answer that is written until it is complete, the client goes, or this gateway is being stopped.
 
-    ``opening`` gives what writes it, and is left with the answer. What it raises is answered as any error is.
-    ``endless``: what is written until the gateway stops is all there is. Otherwise an answer that could not be written
-    to its end is broken off, so that nobody takes it for whole.
+    ``opening`` yields the function that writes, and is left with the answer. Its errors are answered like any other.
+    An ``endless`` answer is complete whenever the gateway stops. Any other answer that was not written to its end is
+    aborted, so that no client takes it for complete.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class StreamedResponse(Response):
 
     async def _write(self, work: Work, state: Mapping[str, Any], receive: Receive, send: Send) -> None:
         working: asyncio.Future[None] = asyncio.ensure_future(work(BodyWriter(send, self._timeout)))
-        leaving = asyncio.ensure_future(_left(receive))
+        leaving = asyncio.ensure_future(_disconnected(receive))
         stopping = asyncio.ensure_future(state["stopping"].wait())
         try:
             await asyncio.wait((working, leaving, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -89,22 +89,22 @@ class StreamedResponse(Response):
 
 
 class ReaderSlots:
-    """So many at one time. ``who`` they are, as people call them.
+    """At most ``most`` readers at one time. ``kind`` names them in errors.
 
-    Whoever may write may read what it has done itself. The last quarter is for those that may audit: otherwise anybody
-    who leaves connections open could keep them from the record while something goes on.
+    Every caller may read its own entries. The last quarter is reserved for auditors: otherwise a caller with many open
+    connections could keep them from the record during an incident.
     """
 
-    def __init__(self, most: int, who: str) -> None:
-        self._left, self._most, self._who = most, most, who
+    def __init__(self, most: int, kind: str) -> None:
+        self._left, self._most, self._kind = most, most, kind
 
     @contextmanager
     def place(self, *, audits: bool) -> Iterator[None]:
-        """A place, for somebody who ``audits`` or does not. Raises ``TooManyReaders`` where all places are taken."""
+        """Occupy a place while the block runs. Raises ``TooManyReaders`` if none is free for this kind of caller."""
         kept = 0 if audits else self._most // 4
         if self._left <= kept:
             most = self._most - kept
-            raise TooManyReaders(f"This gateway serves {most} {self._who} at one time, and they are taken.")
+            raise TooManyReaders(f"This gateway serves {most} {self._kind} at one time, and all places are taken.")
         self._left -= 1
         try:
             yield
@@ -112,6 +112,6 @@ class ReaderSlots:
             self._left += 1
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

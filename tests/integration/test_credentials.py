@@ -235,7 +235,7 @@ class TestCommand:
         for url, token, key, said in (
             (origin, "33", API_KEY, f"gateway: The fencing token 33 of {job} has been overtaken by 34. Stop writing"),
             (origin, "034", API_KEY, "gateway: '034' is not a fencing token. Send one token"),
-            (origin, "34", "wrong", "gateway: The API key is not known here."),
+            (origin, "34", "wrong", "gateway: The API key is unknown."),
             (origin, "34", "", "gateway: GATEWAY_API_KEY: there is no API key"),
             (origin, "34", "wörng", "gateway: GATEWAY_API_KEY: there is no API key"),
             (origin, "34", None, "gateway: GATEWAY_API_KEY: there is no API key"),
