@@ -31,7 +31,7 @@ def verify(fields: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Pos
     """Prove the sender of a form, and that its policy allows the form. ``now`` is aware.
 
     ``fields`` are the fields of the form without its file, with ``${filename}`` filled in. ``bucket`` among them is
-    that of the address, which no field of the form may replace. Raises ``StoreError`` with S3's code for everything else.
+    that of the address, which no field of the form may replace. Raises ``StoreError`` with S3's code otherwise.
     """
     form = _by_name(fields)
     principal = _signer(form, secret_of, now)

@@ -1,6 +1,6 @@
-"""The page: what the record holds, for people, at ``/ui/``. docs/page.md says what each page answers.
+"""The page at ``/ui/``: the record for people. docs/page.md explains each of its pages.
 
-``build`` makes the ASGI app. A page is a module with ``routes(site)``; the door, ``door.py``, stands before all.
+``build`` makes the ASGI app. A page is a module with ``routes(site)``. ``LoginGate`` in ``login.py`` guards all pages.
 """
 
 from starlette.applications import Starlette
@@ -27,11 +27,11 @@ from gateway.web.login import HEADERS, Clock, LoginGate, SecurityHeaders
 from gateway.web.rendering import Site
 
 SEGMENT = "ui"
-"""The first segment of all paths that are the page's."""
+"""The first segment of every path of the page."""
 
 
 def build(site: Site, keys: Callers, clock: Clock, bodies: BodyReader) -> ASGIApp:
-    """Return the app of everything under ``/ui/``. ``clock`` ends sessions."""
+    """Build the app for everything under ``/ui/``. ``clock`` ends sessions."""
     app = Starlette(
         routes=[
             *login.routes(keys, clock, site.pages, bodies),

@@ -1,4 +1,4 @@
-"""What kinds of entries are called, and what to do about a refused write. Pure."""
+"""The titles of kinds of entries, and the advice about a refused write. Pure."""
 
 from datetime import timedelta
 
@@ -28,56 +28,54 @@ _LONG = timedelta(minutes=1)
 
 
 def kind_title(kind: Kind) -> str:
-    """What a kind of entry is called."""
+    """Return the title of a kind of entry."""
     return _TITLES.get(kind, kind.value)
 
 
 def kind_titles() -> dict[str, str]:
-    """All kinds with what they are called."""
+    """Return the titles of all kinds."""
     return {kind.value: kind_title(kind) for kind in Kind}
 
 
 def rejection_advice(rejection: Entry, lag: timedelta | None, fence: Fence | None) -> list[str]:
-    """What to do about a refused write, the most urgent first.
+    """Return the steps to take after a refused write, the most urgent first.
 
-    ``lag``: for how long its writer had been a zombie; ``fence`` is the one the resource has now.
+    ``lag``: how long its writer had been a zombie. ``fence`` is the present fence of the resource.
     """
-    said = []
+    steps = []
     if rejection.enforced:
-        said.append("Nothing was written: there is nothing to undo.")
+        steps.append("Nothing was written: there is nothing to undo.")
     else:
-        said.append(
+        steps.append(
             "The write took effect, because its rule only observes. Look at what it wrote: it may have overwritten the "
             "work of a newer holder."
         )
-    said += _BY_REASON.get(rejection.reason or "", ())
+    steps += _BY_REASON.get(rejection.reason or "", ())
     if rejection.reason == "token-stale" and lag is not None and lag >= _LONG:
-        said.append(
-            f"It had been overtaken for {span(lag)}, and had not noticed. Look for what stopped it: a paused "
-            "virtual machine, a long collection of garbage, a lease that is not renewed, a job started twice."
+        steps.append(
+            f"It had been overtaken for {span(lag)} without noticing. Look for the cause: a paused virtual machine, "
+            "a long garbage collection, a lease that was not renewed, a job that was started twice."
         )
     if fence is not None and rejection.fence is not None and fence.token < rejection.fence.token:
-        said.append(
-            "The fence is lower now than it was then: somebody has set it back, or an older database was restored."
-        )
-    return said
+        steps.append("The fence is lower now than it was then. An operator lowered it, or restored an older database.")
+    return steps
 
 
 _BY_REASON: dict[str, tuple[str, ...]] = {
     "token-stale": (
-        "Stop the writer, or let it acquire its lock again: all that it writes under this token is refused.",
-        "If its work is still wanted, it must be done again under a new token, from what the newer holder has left.",
+        "Stop the writer, or let it acquire its lock again: every write under this token is refused.",
+        "If its work is still needed, repeat it under a new token, starting from the state that the newer holder left.",
     ),
     "token-duplicate": (
-        "Two holders use one token. Find out which of them the lock service gave it to, and stop the other one.",
-        "No lock service may give one number out twice: docs/sources.md says what its tokens must be.",
+        "Two holders use one token. Find out which of them got it from the lock service, and stop the other one.",
+        "A lock service must not issue a number twice: docs/sources.md lists the requirements for tokens.",
     ),
     "token-used": (
         'The resource takes one write for each token (equal = "strict").',
         "A second attempt of one write needs an Idempotency-Key; every other write needs a token of its own.",
     ),
     "token-implausible": (
-        "The policy of this resource does not take the token. Compare it with what the lock service has given out.",
+        "The policy of this resource refuses the token. Compare it with the tokens that the lock service issued.",
         "If the counter of the lock service was reset, an administrator starts a new epoch.",
     ),
 }

@@ -1,4 +1,4 @@
-"""One entry of the record: a refused write with all that belongs to it, or anything else that happened."""
+"""The page of one entry of the record: a refused write with its context, or any other event."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ _MOST_BINARY = 1024
 
 @dataclass(frozen=True, slots=True)
 class PayloadLines:
-    """``lines`` of text, or of bytes in hex with their offsets where it is none (``binary``)."""
+    """A payload as ``lines`` of text, or of bytes in hex with their offsets (``binary``)."""
 
     lines: list[str]
     binary: bool
 
 
 def payload_lines(body: bytes) -> PayloadLines:
-    """The payload as lines. What is not UTF-8 is shown by its first bytes; a last character cut in two is left out."""
+    """Return the payload as lines of text, or the first bytes of what is not UTF-8. A cut last character is dropped."""
     try:
         return PayloadLines(_text(body).splitlines(), binary=False)
     except UnicodeDecodeError:
@@ -52,16 +52,16 @@ def _hex(offset: int, piece: bytes) -> str:
 
 
 GROUPS = (("Resources", "resource"), ("Holders", "holder"), ("Callers", "caller"))
-"""What its refused writes are counted by: what that is called, and the filter of lists."""
+"""The groups by which an alarm counts refused writes: a title, and the filter of lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmSummary:
-    """``count`` refused writes at resources that begin with ``prefix``, from ``since`` on, before ``until``.
+    """An alarm: ``count`` refused writes to resources that begin with ``prefix``, from ``since`` until ``until``.
 
-    Both are whole seconds, as fields of forms have them, with all that was counted between them.
-    ``groups``: by the filter, the most frequent names, which may be None, and how often. ``rejections``: the newest.
-    ``raised``: of an alarm that is over, the entry that began it.
+    Both are whole seconds, as form fields have them, around all counted writes. ``groups`` has for each filter the most
+    frequent names, which may be None, with their counts. ``rejections`` are the newest. ``raised`` is the entry that
+    began an alarm that is over.
     """
 
     name: str
@@ -77,7 +77,7 @@ class AlarmSummary:
 
 
 def alarm_summary(entry: Entry) -> AlarmSummary | None:
-    """None of an entry that is about no alarm; or whose details are not those of one, and shown as they are."""
+    """Return the alarm of an entry; None for other entries, and for details that cannot be read as an alarm."""
     details: Mapping[str, Any] = entry.details or {}
     try:
         minutes = int(details["minutes"])
@@ -118,7 +118,7 @@ _OTHERS = 10
 
 
 def routes(site: Site) -> list[Route]:
-    """``/ui/rejections/{id}`` and ``/ui/events/{id}``."""
+    """Build the routes ``/ui/rejections/{id}`` and ``/ui/events/{id}``."""
 
     async def show_rejection(request: Request) -> Response:
         entry = await _entry(site, request)
@@ -161,5 +161,5 @@ async def _entry(site: Site, request: Request) -> Entry:
     try:
         identifier = UUID(request.path_params["id"])
     except ValueError as error:
-        raise NotFound("There is no entry of this id.", advice="Ids look like 5f0c2a52-….") from error
+        raise NotFound("There is no entry with this id.", advice="Use an id such as 5f0c2a52-….") from error
     return await search.entry(site.database, identifier)

@@ -1,7 +1,7 @@
-"""The incident report: one resource and one span of time as a document that needs nothing but itself.
+"""The incident report: one resource and one span of time as a self-contained document.
 
-It says what the page says, with every refused write (up to a number that it states), and where the record ended when it
-was made, so that it can be checked against the record later.
+It has the content of the resource's page, and every refused write up to a number that it states. It also names the
+end of the record at that time, so that a reader can later check it against the record.
 """
 
 import re
@@ -23,7 +23,7 @@ from gateway.web.resource_page import TimelineView, lag, read_timeline
 
 MOST_WRITES = 1000
 MOST_EVENTS = 500
-"""So many refused writes, and so many other events, a report lists."""
+"""The most refused writes, and the most other events, that a report lists."""
 
 _STYLES = ("style.css", "timeline.css", "report.css")
 _OTHERS = tuple(kind for kind in Kind if kind is not Kind.REJECTION)
@@ -31,29 +31,31 @@ _OTHERS = tuple(kind for kind in Kind if kind is not Kind.REJECTION)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``name`` is what its file may be called."""
+    """A report. ``name`` is the name of its file."""
 
     content: str
     name: str
 
 
 def routes(site: Site) -> list[Route]:
-    """``/ui/resource/report``, which answers with a file."""
+    """Build the route ``/ui/resource/report``, which answers with a file."""
 
     async def download(request: Request) -> Response:
         sent = request.query_params.multi_items()
         asked, name = read_filters(sent, await site.database.now()), form_field(sent, "name")
         if name is None:
-            raise RequestMalformed("name: which resource?", advice="Open the report from the page of a resource.")
+            raise RequestMalformed(
+                "name: the resource is missing.", advice="Open the report from the page of a resource."
+            )
         return report_answer(await make(site, name, asked.filters.since, asked.filters.until))
 
     return [Route("/ui/resource/report", download)]
 
 
 async def make(site: Site, resource: str, since: datetime | None, until: datetime | None) -> Report:
-    """The report of a span; without either end, of the last day on which something of note happened.
+    """Make the report of a span. Without either end it covers the last day on which something of note happened.
 
-    Raises ``RequestMalformed`` for spans that are none.
+    Raises ``RequestMalformed`` for an invalid span.
     """
     found = await read_timeline(site.database, resource, since, until)
     writes = await _listed(site, found, (Kind.REJECTION,), MOST_WRITES)
@@ -75,7 +77,7 @@ async def make(site: Site, resource: str, since: datetime | None, until: datetim
 
 
 async def _listed(site: Site, found: TimelineView, kinds: Sequence[Kind], most: int) -> list[Entry]:
-    """The oldest entries of the span, one more than ``most`` if there are more."""
+    """Return the oldest entries of the span: one more than ``most`` if there are more."""
     filters = Filters(
         kinds=tuple(kinds),
         resource=found.history.resource,
@@ -86,6 +88,6 @@ async def _listed(site: Site, found: TimelineView, kinds: Sequence[Kind], most: 
 
 
 def _file_name(resource: str, since: datetime) -> str:
-    """Safe in a header and in any file system."""
+    """Return a file name that is safe in a header and in any file system."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", resource).strip("-.")[:60] or "resource"
     return f"incident-{plain}-{since.astimezone(UTC):%Y%m%dT%H%M%SZ}.html"

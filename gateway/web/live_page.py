@@ -1,4 +1,4 @@
-"""Refused writes as they come in: a page, and the stream that goes on with it."""
+"""The live page of refused writes, and its stream."""
 
 import asyncio
 import json
@@ -23,13 +23,13 @@ from gateway.web.record_lists import form_field
 from gateway.web.rendering import Site
 
 A_SECOND = 20
-"""So many entries are shown one by one in each second."""
+"""The most entries that are shown one by one in a second."""
 _NAMED = 3
 
 
 @dataclass(slots=True)
 class SkippedEntries:
-    """Entries that were not shown one by one. ``busiest`` are the resources with the most of them."""
+    """Entries that were only counted. ``busiest`` are the resources with the most of them."""
 
     count: int = 0
     first: datetime | None = None
@@ -48,7 +48,7 @@ class SkippedEntries:
 
 
 class EntryPacer:
-    """Seconds are those of a monotonic clock, which is passed in."""
+    """Limits how many entries a second are shown. Times are those of a monotonic clock, passed in."""
 
     def __init__(self, now: float) -> None:
         self._begun = now
@@ -56,7 +56,7 @@ class EntryPacer:
         self._storm = SkippedEntries()
 
     def take(self, entries: Sequence[Entry], now: float) -> Sequence[Entry]:
-        """Those of some new entries that are shown at once; the others are for the sum at the end of the second."""
+        """Return the new entries to show at once. The sum at the end of the second counts the others."""
         if not entries:
             return ()
         if now - self._begun >= 1.0 and not self._storm.count:
@@ -68,11 +68,11 @@ class EntryPacer:
         return shown
 
     def wait(self, now: float) -> float | None:
-        """Seconds until a sum is due; None where there is none."""
+        """Return the seconds until a sum is due; None if there is none."""
         return max(0.0, self._begun + 1.0 - now) if self._storm.count else None
 
     def due(self, now: float) -> SkippedEntries | None:
-        """The sum, if it is due. A new second begins with it."""
+        """Return the sum if it is due, and begin a new second."""
         if not self._storm.count or now - self._begun < 1.0:
             return None
         storm, self._storm = self._storm, SkippedEntries()
@@ -80,20 +80,20 @@ class EntryPacer:
         return storm
 
 
-# A proxy that collected the answer before it passed it on would never pass it on.
+# A proxy must not buffer the answer, because the answer never ends.
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _SHOWN = 30
-"""So many entries are there when the page is opened."""
+"""The number of entries on the page when it is opened."""
 _VIEWERS = 100
 QUIET = 15.0
-"""Seconds after which a word is sent that says nothing, so that nobody takes the connection for dead."""
+"""Seconds between two signs of life, which keep the connection open."""
 _DIGITS = 19
 LONGEST = 600.0
-"""Seconds after which a stream ends: the browser opens the next one, and its session is looked at again."""
+"""Seconds after which a stream ends. The browser opens the next one, and the gateway checks its session again."""
 
 
 def routes(site: Site) -> list[Route]:
-    """``/ui/live`` and its stream."""
+    """Build the routes ``/ui/live`` and ``/ui/live/stream``."""
     room = ReaderSlots(_VIEWERS, "live pages")
 
     async def show(request: Request) -> Response:
@@ -124,11 +124,11 @@ def _wanted(request: Request) -> Filters:
 
 
 async def _position(site: Site, request: Request) -> int | None:
-    """After what to go on: what the browser has had last, or else the page. None: from now on."""
-    told = request.headers.get("last-event-id") or request.query_params.get("after", "")
-    if not (told.isascii() and told.isdecimal()) or len(told) > _DIGITS:
+    """Return the last position that the browser, or else the page, has received. None means from now on."""
+    last = request.headers.get("last-event-id") or request.query_params.get("after", "")
+    if not (last.isascii() and last.isdecimal()) or len(last) > _DIGITS:
         return None
-    return int(told) if int(told) <= await record.seal(site.database) else None
+    return int(last) if int(last) <= await record.seal(site.database) else None
 
 
 @asynccontextmanager
@@ -137,10 +137,10 @@ async def _opened(
 ) -> AsyncIterator[Callable[[BodyWriter], Coroutine[Any, Any, None]]]:
     with room.place(audits=True):
         async with site.follower.subscribed(filters, after) as subscription:
-            yield partial(_tell, site, subscription, filters)
+            yield partial(_write_entries, site, subscription, filters)
 
 
-async def _tell(site: Site, subscription: Subscription, filters: Filters, outlet: BodyWriter) -> None:
+async def _write_entries(site: Site, subscription: Subscription, filters: Filters, outlet: BodyWriter) -> None:
     clock = asyncio.get_running_loop().time
     pace, ends = EntryPacer(clock()), clock() + LONGEST
     await outlet.write(b"retry: 2000\n\n")

@@ -1,4 +1,4 @@
-"""Observe mode: what would be refused if a rule were enforced, by whom, and whether it can be."""
+"""The page of observe mode: the configured rules, and whether each observing one can be enforced."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from gateway.web.rendering import Site
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredRule:
-    """``name``: the table, or the pattern of keys. ``configured``: it has a rule of its own, not that of all others."""
+    """A rule of a table or of a pattern of keys, its ``name``. If not ``configured``, the general mode applies."""
 
     plane: str
     name: str
@@ -31,7 +31,7 @@ class ConfiguredRule:
 
     @property
     def change(self) -> str:
-        """What to write into the configuration, so that the rule is enforced."""
+        """Return the configuration that enforces the rule."""
         if not self.configured:
             return '[fencing]\nmode = "enforce"'
         key = "name" if self.plane == "tables" else "match"
@@ -41,7 +41,7 @@ class ConfiguredRule:
 
 @dataclass(frozen=True, slots=True)
 class RuleTraffic:
-    """A rule, and the writes under it in a span; None where there were none."""
+    """A rule, and the writes under it in a span; None if there were none."""
 
     rule: ConfiguredRule
     traffic: OfRule | None
@@ -52,7 +52,7 @@ class RuleTraffic:
 
 
 def configured_rules(config: Config) -> list[ConfiguredRule]:
-    """All rules that stand in the configuration."""
+    """Return all rules of the configuration."""
     general = config.fencing.mode
     return [
         *(ConfiguredRule("tables", rule.name, rule.mode or general) for rule in config.tables),
@@ -61,7 +61,7 @@ def configured_rules(config: Config) -> list[ConfiguredRule]:
 
 
 def rules_with_traffic(config: Config, found: Sequence[OfRule]) -> list[RuleTraffic]:
-    """Rules with their traffic: those with writes in the order they were found, then those without."""
+    """Return rules with their traffic: first rules with writes, in the given order, then rules without."""
     known = {(rule.plane, rule.name): rule for rule in configured_rules(config)}
     listed = []
     for one in found:
@@ -72,21 +72,21 @@ def rules_with_traffic(config: Config, found: Sequence[OfRule]) -> list[RuleTraf
 
 
 QUIET = timedelta(days=1)
-"""For so long nothing must have happened that would have been refused."""
+"""A rule is safe to enforce if for so long no write would have been refused."""
 
 
 class Readiness(StrEnum):
-    """What is to be said about a rule."""
+    """Whether a rule can be enforced."""
 
     SAFE = "safe"
     NOT_SAFE = "not-safe"
     UNKNOWN = "unknown"
-    """Nothing was written under it: nothing can be said."""
+    """Nothing was written under the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleReadiness:
-    """``since``: nothing would have been refused since then; ``writes``: those of the span that were seen."""
+    """The judgement of a rule. No write would have been refused from ``since`` on. ``writes`` are those of the span."""
 
     answer: Readiness
     since: datetime | None
@@ -98,9 +98,9 @@ class RuleReadiness:
 def rule_readiness(
     *, writes: int, observed: int, last: datetime | None, since: datetime, now: datetime
 ) -> RuleReadiness:
-    """Judge the span from ``since`` until ``now``: so many writes, of which so many would have been refused.
+    """Judge the span from ``since`` until ``now``: of its ``writes``, ``observed`` would have been refused.
 
-    ``last`` is when the last one of those happened, in the span.
+    ``last`` is the time of the last one of these.
     """
     if writes == 0:
         return RuleReadiness(Readiness.UNKNOWN, None, 0, 0, None)
@@ -113,12 +113,12 @@ def rule_readiness(
 
 _USUAL = "7d"
 _MOST = 20
-"""So many callers of each rule are named."""
+"""The most callers that are named for each rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedRule:
-    """A rule that observes, what is to be said about it, and whose writes would have been refused for what."""
+    """An observing rule with its judgement, and the callers and reasons of writes that would have been refused."""
 
     rule: ConfiguredRule
     rule_readiness: RuleReadiness
@@ -127,7 +127,7 @@ class ObservedRule:
 
 
 def routes(site: Site) -> list[Route]:
-    """``/ui/observe``."""
+    """Build the route ``/ui/observe``."""
 
     async def show(request: Request) -> Response:
         span = request.query_params.get("span") or _USUAL
@@ -157,7 +157,7 @@ def routes(site: Site) -> list[Route]:
 
 
 async def _judge(site: Site, rule: ConfiguredRule, passed: int, since: datetime, now: datetime) -> ObservedRule:
-    """``passed``: writes of the span that nothing was to be said against, as they were counted."""
+    """Judge a rule. ``passed`` is the number of flawless writes in the span."""
     asked = Filters(kinds=(Kind.REJECTION,), plane=rule.plane, rule=rule.name, enforced=False, since=since)
     observed = (await search.total(site.database, asked)).count
     newest = await search.page(site.database, asked, 1)

@@ -1,4 +1,4 @@
-"""The overview: is anything wrong, how much was refused, and where."""
+"""The overview: the health of the gateway, and how many writes were refused where."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ _STEPS = {
     "7d": timedelta(hours=2),
     "30d": timedelta(hours=8),
 }
-"""How long one step of the chart is, for each span."""
+"""The length of one step of the chart, for each span."""
 
 _USUAL = "24h"
 _MOST = 8
-"""So many resources and holders are named."""
+"""The most resources and holders that are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All that the database says; ``since`` begins the span."""
+    """Everything that the overview reads from the database, from ``since`` on."""
 
     since: datetime
     standing: Standing
@@ -47,7 +47,7 @@ class Overview:
 
     @property
     def counts(self) -> Counts:
-        """All writes of the span."""
+        """Return the number of writes of the span."""
         sums = Counts()
         for bucket in self.series:
             sums.accepted += bucket.counts.accepted
@@ -57,7 +57,7 @@ class Overview:
 
 
 def steps(until: datetime, span: str) -> tuple[datetime, datetime, int]:
-    """When the chart of a span begins and ends, and how many steps it has: whole ones, the last one with ``until``."""
+    """Return the beginning, the end and the number of steps of a span's chart. The last step contains ``until``."""
     step = _STEPS[span]
     since_epoch = (until - datetime.min.replace(tzinfo=UTC)) // step + 1
     end = datetime.min.replace(tzinfo=UTC) + since_epoch * step
@@ -66,7 +66,7 @@ def steps(until: datetime, span: str) -> tuple[datetime, datetime, int]:
 
 
 def routes(site: Site) -> list[Route]:
-    """``/ui/``."""
+    """Build the route ``/ui/``."""
 
     async def show(request: Request) -> Response:
         span = request.query_params.get("span") or _USUAL

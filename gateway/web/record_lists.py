@@ -1,4 +1,4 @@
-"""What a list is asked for: from the fields of its form, which stand in its address, to the filters of the record."""
+"""The lists of the record: refused writes, and all events, filtered by the parameters of their address."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ SPANS = {
     "7d": ("7 days", timedelta(days=7)),
     "30d": ("30 days", timedelta(days=30)),
 }
-"""Spans up to now: the name that stands in addresses, what people call it, how long it is."""
+"""Spans up to now: the name in addresses, the title, the length."""
 
 PLANES = ("tables", "objects", "api")
 REASONS = ("token-stale", "token-duplicate", "token-used", "token-implausible")
@@ -37,12 +37,12 @@ _TIMES = ("span", "since", "until")
 _LONGEST = 1024
 _MAX_POSITION = 10**18 - 1
 _EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-"""Beyond these, moments cannot be reckoned with."""
+"""Moments beyond these would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """``fields`` are those of the form that say something. ``before`` and ``after`` are positions in the record."""
+    """The parameters of a list. ``fields`` are the filled ones of its form; ``before`` and ``after`` are positions."""
 
     fields: Mapping[str, str]
     kinds: tuple[Kind, ...]
@@ -52,7 +52,7 @@ class ListQuery:
 
     @property
     def exported(self) -> list[tuple[str, str]]:
-        """The same filters as parameters of the API: its exports have no spans, only moments."""
+        """Return the filters as parameters of the API, whose exports know moments, but no spans."""
         said = [(name, value) for name, value in self.fields.items() if name not in _TIMES]
         moments = [("since", self.filters.since), ("until", self.filters.until)]
         said += [(name, moment.isoformat()) for name, moment in moments if moment is not None]
@@ -60,7 +60,7 @@ class ListQuery:
 
 
 def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tuple[Kind, ...] = ()) -> ListQuery:
-    """Read the parameters of an address. ``now``: the database's. ``kinds``: what the list is about; none: anything.
+    """Read the parameters of an address. ``now`` is by the database's clock. A list may be limited to ``kinds``.
 
     Raises ``RequestMalformed``, which names the field.
     """
@@ -90,7 +90,7 @@ def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tu
 
 
 def form_field(parameters: Sequence[tuple[str, str]], name: str) -> str | None:
-    """A field that is no filter; None where it says nothing. Raises ``RequestMalformed``."""
+    """Return a field that is no filter; None if it is empty. Raises ``RequestMalformed``."""
     return next((_checked(name, value) for given, value in parameters if given == name and value), None)
 
 
@@ -106,7 +106,7 @@ def _kind(value: str) -> Kind:
     try:
         return Kind(value)
     except ValueError as error:
-        raise RequestMalformed(f"kind: there is none called {value[:40]}.") from error
+        raise RequestMalformed(f"kind: {value[:40]} is unknown.") from error
 
 
 def _choice(name: str, value: str | None) -> bool | None:
@@ -123,7 +123,7 @@ def _token(value: str | None) -> Token | None:
 
 
 def _moment(name: str, value: str | None) -> datetime | None:
-    """A moment in ISO 8601. One without a zone, as fields of forms send it, is in UTC."""
+    """Read a moment in ISO 8601. Without a zone, as form fields send it, it is in UTC."""
     if value is None:
         return None
     try:
@@ -131,14 +131,14 @@ def _moment(name: str, value: str | None) -> datetime | None:
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         if not _EARLIEST <= moment <= _LATEST:
-            raise ValueError("beyond the calendar")
+            raise ValueError("out of range")
         return moment.astimezone(UTC)
     except ValueError as error:
-        raise RequestMalformed(f"{name}: must be a time such as 2026-03-01T04:05, which is in UTC.") from error
+        raise RequestMalformed(f"{name}: must be a time such as 2026-03-01T04:05, in UTC.") from error
 
 
 def _in_form(moment: datetime | None) -> str:
-    """As fields of forms want it, which know no zones."""
+    """Return a moment for a form field, which knows no zones."""
     return "" if moment is None else moment.replace(tzinfo=None).isoformat(timespec="seconds")
 
 
@@ -155,9 +155,9 @@ SIZE = 50
 
 @dataclass(frozen=True, slots=True)
 class RecordPage:
-    """``older`` and ``newer`` are what to ask for next, as parameters; None where nothing more is there.
+    """A page of a list. ``older`` and ``newer`` are the parameters of the next pages; None if there are none.
 
-    ``total`` is counted for the first page alone.
+    ``total`` is counted for the first page only.
     """
 
     entries: Sequence[Entry]
@@ -167,7 +167,7 @@ class RecordPage:
 
 
 async def read_page(database: Database, asked: ListQuery, size: int = SIZE) -> RecordPage:
-    """The page that is asked for. One entry more than it has is looked for, to know whether there are any."""
+    """Read the requested page. It looks for one entry more, to know whether another page follows."""
     backwards = asked.after is not None and asked.before is None
     found = await search.page(
         database, asked.filters, size + 1, before=asked.before, after=asked.after, oldest_first=backwards
@@ -192,7 +192,7 @@ async def read_page(database: Database, asked: ListQuery, size: int = SIZE) -> R
 
 @dataclass(frozen=True, slots=True)
 class ListKind:
-    """One of the lists. ``kinds``: what it is about; all, if there are none."""
+    """A list, limited to ``kinds`` unless these are empty."""
 
     template: str
     kinds: tuple[Kind, ...]
@@ -203,13 +203,13 @@ EVENTS = ListKind("events.html", ())
 EXPORTS = ("rejections.csv", "rejections.ndjson", "events.csv", "events.ndjson")
 
 _OF_A_REQUEST = ("type", "asgi", "http_version", "method", "scheme", "headers", "client", "server", "state")
-"""All that is the request's, and nothing that the router of the pages has added."""
+"""The parts of the scope that belong to the request, without additions of the router."""
 _NO_TIMES = {"since": "", "until": ""}
-"""A field for times cannot show what is none."""
+"""A form field cannot show an invalid time."""
 
 
 class ApiAnswer(Response):
-    """What the API answers to a path and a query, to the viewer of the page."""
+    """The answer of the API to a path and a query, for the viewer of the page."""
 
     def __init__(self, site: Site, path: str, query: str) -> None:
         super().__init__()
@@ -218,13 +218,13 @@ class ApiAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kept = {name: scope[name] for name in _OF_A_REQUEST if name in scope}
         asked = {"path": self._path, "raw_path": self._path.encode(), "query_string": self._query.encode()}
-        # What the API is asked is another request, and gets a head of its own.
+        # The API gets another request, so this one has a head of its own.
         scope["state"].pop("head", None)
         await self._site.api({**kept, **asked}, receive, send)
 
 
 def routes(site: Site) -> list[Route]:
-    """``/ui/rejections`` and ``/ui/events``, and both of them as files."""
+    """Build the routes ``/ui/rejections`` and ``/ui/events``, and their exports."""
     return [
         Route("/ui/rejections", partial(_show, site, REJECTIONS)),
         Route("/ui/events", partial(_show, site, EVENTS)),
@@ -265,7 +265,7 @@ async def _export(site: Site, name: str, request: Request) -> Response:
 
 
 def _kept(asked: ListQuery | None) -> list[tuple[str, str]]:
-    """The filters as parameters, for the addresses of other pages of the same list, and of its exports."""
+    """Return the filters as parameters, for the addresses of other pages of the list and of its exports."""
     if asked is None:
         return []
     return [*asked.fields.items(), *(("kind", kind.value) for kind in asked.kinds)]

@@ -1,4 +1,4 @@
-"""The page of one resource: what happened in a sentence and in a picture, how it stands, which writes were refused."""
+"""The page of one resource: its timeline, its present state, its refused writes. Also the search for resources."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ from gateway.web.rendering import Site, address, resource_address
 class TimelineView:
     """A timeline, made at ``now`` by the database's clock, when the record ended at ``head``.
 
-    ``last`` is when the last thing of note happened to the resource, within the span or not; None if nothing ever has.
+    ``last`` is the time of the resource's last event, within the span or not; None if there is none.
     """
 
     history: History
@@ -47,9 +47,9 @@ class TimelineView:
 async def read_timeline(
     database: Database, resource: str, since: datetime | None, until: datetime | None, *, whole: bool = False
 ) -> TimelineView:
-    """The timeline from ``since`` to ``until``. Without either: of the last day on which something of note happened.
+    """Read the timeline from ``since`` to ``until``. Without either, read the last day on which something happened.
 
-    ``whole``: of everything there is on record instead. Raises ``RequestMalformed`` for spans that are none.
+    ``whole`` reads everything on record instead. Raises ``RequestMalformed`` for an invalid span.
     """
     now = await database.now()
     await record.seal(database)
@@ -66,7 +66,7 @@ async def read_timeline(
 
 
 def checked_span(since: datetime, until: datetime) -> Span:
-    """A span somebody has asked for. Raises ``RequestMalformed``."""
+    """Return the requested span. Raises ``RequestMalformed`` if it is invalid."""
     if not axis.EARLIEST <= since < until <= axis.LATEST:
         raise RequestMalformed("since must be before until, and both in a year from 2000 to 2199.")
     return Span(since, until)
@@ -77,7 +77,7 @@ async def _eventful(
 ) -> Span:
     if last is None:
         return Span(now - axis.DAY, now)
-    # The last on record need not be the last that happened: what is committed late is sealed late.
+    # The last entry on record need not be the last event, because a late commit is sealed late.
     within = None if whole else Span(last - axis.DAY, max(now, last))
     extent = await timeline.extent(database, resource, position, within)
     assert extent is not None
@@ -90,7 +90,7 @@ _QUEUE = 5
 
 @dataclass(frozen=True, slots=True)
 class ResourceStatus:
-    """How a resource stands now. ``mode`` is that of the rule its last refused write came under; None if unknown."""
+    """The present state of a resource. ``mode`` is that of the rule of its last refused write; None if unknown."""
 
     fence: Fence | None
     lock: LockView
@@ -101,21 +101,21 @@ class ResourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class SpanLink:
-    """A way to another span; ``address`` is None where there is none."""
+    """A link to another span. ``address`` is None if that span does not exist."""
 
     title: str
     address: str | None
 
 
 def routes(site: Site) -> list[Route]:
-    """``/ui/resource?name=…``."""
+    """Build the route ``/ui/resource?name=…``."""
 
     async def show(request: Request) -> Response:
         sent = request.query_params.multi_items()
         asked = read_filters(sent, await site.database.now(), (Kind.REJECTION,))
         name = form_field(sent, "name")
         if name is None:
-            raise RequestMalformed("name: which resource?", advice="Look for it on the page of resources.")
+            raise RequestMalformed("name: the resource is missing.", advice="Find it on the page of resources.")
         whole = form_field(sent, "whole") == "true"
         found = await read_timeline(site.database, name, asked.filters.since, asked.filters.until, whole=whole)
         page = await paging.read_page(site.database, _of_span(asked, name, found.span))
@@ -145,7 +145,7 @@ def routes(site: Site) -> list[Route]:
 
 
 def _of_span(asked: ListQuery, name: str, span: Span) -> ListQuery:
-    """The refused writes that are drawn, and no others. What ends at ``until`` is drawn as well."""
+    """Return the query for exactly the refused writes in the picture, which includes ``until``."""
     filters = replace(asked.filters, resource=name, since=span.since, until=span.until + timedelta(microseconds=1))
     return replace(asked, filters=filters)
 
@@ -165,7 +165,7 @@ def _mode(site: Site, newest: Sequence[Entry]) -> Mode | None:
 
 
 def lag(found: TimelineView) -> Callable[[Entry], timedelta | None]:
-    """For how long the writer of an entry had been a zombie: since the takeover that its lane shows."""
+    """Return the function that tells how long the writer of an entry had been a zombie, by the takeover in its lane."""
     overtaken = {row.lane.party.key: row.lane.overtaken for row in found.picture.rows}
 
     def of(entry: Entry) -> timedelta | None:
@@ -205,7 +205,7 @@ def _span_fields(span: Span) -> list[tuple[str, str]]:
 
 
 def _field(moment: datetime) -> str:
-    """As a field of a form takes it, to the second."""
+    """Return a moment for a form field, to the second."""
     return machine_time(moment)[:19]
 
 
@@ -215,7 +215,7 @@ _LATELY = timedelta(days=7)
 
 
 def search_routes(site: Site) -> list[Route]:
-    """``/ui/resources``."""
+    """Build the route ``/ui/resources``."""
 
     async def show(request: Request) -> Response:
         database = site.database

@@ -99,7 +99,7 @@ def test_a_storm_is_summed_up(visit: Callable[..., Page], stage: Stage) -> None:
 def listed_and_summed_up(page: Page) -> tuple[int, int]:
     """How many refused writes have a row of their own, and how many have not."""
     rows = page.locator("#live tbody tr").all_inner_texts()
-    sums = [re.search(r"(\d+) more came too fast to be listed here: (\d+) of hot/1", row) for row in rows]
+    sums = [re.search(r"(\d+) more arrived too fast to be listed here: (\d+) of hot/1", row) for row in rows]
     storms = [int(found[1]) for found in sums if found is not None]
     assert storms == [int(found[2]) for found in sums if found is not None]
     return len(rows) - len(storms), sum(storms)

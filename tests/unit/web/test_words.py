@@ -70,7 +70,7 @@ def test_a_write_that_met_no_fence_cannot_tell() -> None:
 
 def test_who_was_overtaken_for_long_is_to_be_looked_for() -> None:
     def looked_for(lag: timedelta) -> bool:
-        return any("Look for what stopped it" in one for one in rejection_advice(REFUSED, lag, fence(34)))
+        return any("Look for the cause" in one for one in rejection_advice(REFUSED, lag, fence(34)))
 
     assert (looked_for(timedelta(seconds=59)), looked_for(timedelta(minutes=1))) == (False, True)
 
