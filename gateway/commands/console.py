@@ -1,4 +1,4 @@
-"""What the commands of this program have in common: naming the configuration, lines for people, findings."""
+"""The terminal: notices on standard error, findings of the doctor, entries of the record, and ``--config``."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -17,20 +17,21 @@ from gateway.text import plain_time, span, visible
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 ConfigPath = Annotated[
-    Path | None, typer.Option("--config", help="gateway.toml. Without it, everything comes from GATEWAY_… variables.")
+    Path | None,
+    typer.Option("--config", help="The file gateway.toml. Without it, all settings come from GATEWAY_… variables."),
 ]
 
 
 def say(line: str) -> None:
-    """A line for people: on standard error, so that what a command prints can be piped on.
+    """Print a line on standard error, so that the output of a command can be piped on.
 
-    Names in it may be anybody's: whatever could act on a terminal is shown as an escape.
+    Names in it come from any writer, so characters that could control a terminal are printed as escapes.
     """
     Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(visible(line))
 
 
 def print_report(report: Report) -> None:
-    """Print what was found, the keys of objects among it, as harmless text; leave with 1 if something is wrong."""
+    """Print a report as harmless text, because it contains keys of objects. Exit with 1 if there are problems."""
     console = Console(soft_wrap=True, markup=False, highlight=False)
     for line in render(report):
         console.print(visible(line), style=STYLES.get(line.strip().partition(" ")[0]))
@@ -55,7 +56,7 @@ Cells: TypeAlias = tuple[str, ...]
 
 
 def entry_cells(entry: Entry) -> Cells:
-    """What is shown of an entry, as harmless text."""
+    """Return the columns of an entry, as harmless text."""
     by = entry["fence_holder"] or entry["fence_caller"]
     values = (
         _time(entry["at"]),
@@ -68,7 +69,7 @@ def entry_cells(entry: Entry) -> Cells:
 
 
 def print_table(console: Console, entries: Iterable[Entry]) -> None:
-    """All of them as a table; columns with a tab between them where this is no terminal."""
+    """Print entries as a table, or with tabs between columns if this is no terminal."""
     if not console.is_terminal:
         _plain(console, _COLUMNS)
         for entry in entries:
@@ -83,7 +84,7 @@ def print_table(console: Console, entries: Iterable[Entry]) -> None:
 
 
 def print_entry(console: Console, entry: Entry) -> None:
-    """One entry as a line."""
+    """Print one entry as a line."""
     if console.is_terminal:
         console.print(Text("  ").join(cell for cell in _styled(entry) if cell), soft_wrap=True)
     else:
@@ -91,7 +92,7 @@ def print_entry(console: Console, entry: Entry) -> None:
 
 
 def _plain(console: Console, columns: Cells) -> None:
-    """Past rich, which would make spaces of tabs."""
+    """Print without rich, which would replace tabs by spaces."""
     console.file.write("\t".join(columns) + "\n")
 
 
@@ -114,7 +115,7 @@ def _time(text: str) -> str:
 
 
 def _late(entry: Entry) -> str:
-    """For how long the fence had been beyond the token of who was refused."""
+    """Return how long the fence had been above the token of the refused writer."""
     if entry["kind"] != "rejection" or None in (entry["fence_raised_at"], entry["token"]):
         return ""
     if entry["fence"] == entry["token"]:

@@ -1,8 +1,8 @@
-"""``gateway run``: a command that runs while a lock is held, with its token in the environment.
+"""``gateway run``: run a command while a lock is held, with the token in its environment.
 
-The command needs to know nothing of locks: S3 clients find fenced credentials where they look for credentials, and
-everything else finds ``FENCING_TOKEN``. What it does after the lock was lost is refused by the fence. That it is
-stopped as well spares it the work.
+The command needs no knowledge of locks. S3 clients find fenced credentials in the usual variables, and other programs
+find ``FENCING_TOKEN``. The fence refuses every write after the lock was lost. Stopping the command only saves its
+work.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from gateway.client.source import Mode, Source
 from gateway.errors import ConfigurationError
 
 UNREACHABLE = 69
-"""Exit code: the gateway, or the lock service, cannot be reached (EX_UNAVAILABLE of sysexits.h)."""
+"""Exit code: the gateway or the lock service cannot be reached (EX_UNAVAILABLE of sysexits.h)."""
 
 NOT_ACQUIRED = 75
-"""Exit code: somebody else has the lock (EX_TEMPFAIL): try again later."""
+"""Exit code: another holder has the lock (EX_TEMPFAIL). Retry later."""
 
 LOST = 79
 """Exit code: the lock was lost before the command had ended."""
@@ -32,22 +32,22 @@ LOST = 79
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 CREDENTIALS_TTL = 43200
-"""Seconds; as long as the gateway gives them out for. A takeover ends them sooner."""
+"""Seconds: the longest lifetime that the gateway grants. A takeover ends the credentials sooner."""
 
 REGION = "us-east-1"
-"""What S3 clients are told where nobody has told them: they want one, and the gateway takes any."""
+"""The default region. S3 clients need one, and the gateway accepts any."""
 
-# What would be found instead of the fenced credentials, or beside them, by one S3 client or another.
+# Variables that some S3 clients would prefer to the fenced credentials, or combine with them.
 _OVERRULING = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SECURITY_TOKEN")
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What to run, under which lock. ``ttl``, ``wait`` and ``grace`` are in seconds; ``wait`` None: for ever.
+    """The command, and its lock. ``ttl``, ``wait`` and ``grace`` are in seconds; a ``wait`` of None is unlimited.
 
-    ``source``: the address of a lock service, or ``gateway``. ``holder``: how the name of the holder begins; what
-    nobody else has follows, because to a lock service one name is one holder. ``credentials``: the pattern of resources
-    that fenced S3 credentials are for; None for the lock's own. ``pass_api_key``: let the command have the API key.
+    ``source``: the address of a lock service, or ``gateway``. ``holder``: the beginning of the holder's name. A unique
+    suffix follows, because to a lock service one name is one holder. ``credentials``: the pattern of resources for the
+    fenced S3 credentials; None for the lock's own. ``pass_api_key``: pass the API key to the command.
     """
 
     command: tuple[str, ...]
@@ -65,9 +65,9 @@ class RunOptions:
 
 
 def run(options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]) -> int:
-    """Run the command to its end; the exit code for it (docs/run.md). ``say`` takes lines for its user.
+    """Run the command and return the exit code (docs/run.md). ``say`` prints lines for the user.
 
-    Raises ``ConfigurationError`` for what its user has to correct first.
+    Raises ``ConfigurationError`` for a problem that the user has to correct first.
     """
     if (problem := _cannot_run(options.command[0], inherited)) is not None:
         say(f"{options.command[0]}: {'command not found' if problem == NOT_FOUND else 'cannot be executed'}")
@@ -147,7 +147,7 @@ class _Run:
             return self._code(lock, ended)
 
     async def _variables(self, lock: Lock) -> dict[str, str]:
-        """What the command gets to know of the lock."""
+        """Return the variables that tell the command about the lock."""
         options = self._options
         read: Read = "all" if options.read == ("all",) else options.read or "own"
         try:
@@ -173,9 +173,9 @@ class _Run:
         if not lock.lost.is_set():
             return ended.code
         if ended.code == 0:
-            self._say(f"{_reason(lock)} The command has ended well all the same: what it has written stays.")
+            self._say(f"{_reason(lock)} The command succeeded all the same: its writes stay.")
             return 0
-        self._say(f"{_reason(lock)} The command has failed with {ended.code}.")
+        self._say(f"{_reason(lock)} The command failed with {ended.code}.")
         return LOST
 
 
@@ -195,14 +195,17 @@ def _source(address: str) -> Source | None:
 
 
 def _is_dropped(name: str, *, fenced: bool) -> bool:
-    """Whether a variable would say something else than the lock does, or allow what its token must not."""
+    """Return whether a variable would contradict the lock, or give the command more rights than its token."""
     if name.startswith("FENCING_") or name in ("GATEWAY_API_KEY", "GATEWAY_SOURCE"):
         return True
     return fenced and name in _OVERRULING
 
 
 def _cannot_run(program: str, environment: Mapping[str, str]) -> int | None:
-    """The exit code for a program that is not there, or no program: seen before anybody has to wait for its lock."""
+    """Return the exit code for a missing or non-executable program; None for a program that can run.
+
+    The check comes before the lock, so that no holder waits for a command that cannot run.
+    """
     path = environment.get("PATH", os.defpath)
     if shutil.which(program, path=path) is not None:
         return None

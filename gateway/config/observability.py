@@ -1,4 +1,4 @@
-"""Sections of the configuration about what is seen of the gateway: the record, who is told of it, telemetry."""
+"""Sections of the configuration: the record, webhooks and alarms, telemetry."""
 
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -11,40 +11,40 @@ from gateway.webhooks import signing
 
 
 class Audit(Section):
-    """What is recorded, and for how long."""
+    """The record: its retention, and the payloads it keeps."""
 
     retention: Annotated[int, Field(ge=7)] = 400
-    """Days for which the record is kept. Fences are kept for ever."""
+    """Days for which the record is kept. Fences are kept forever."""
     capture: Annotated[int, Field(ge=0, le=1024 * KIBIBYTE)] = 0
-    """Bytes of a refused write's payload that are kept with its entry; 0: none."""
+    """Bytes of a refused write's payload that are kept with its entry; 0 for none."""
     redact: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Columns whose values are never kept of a payload: ``schema.table.column``, or ``column`` of any table."""
+    """Columns whose values are removed from kept payloads: ``schema.table.column``, or ``column`` of any table."""
 
     @field_validator("redact")
     @classmethod
     def _columns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
-            # What is meant by two names could be a column of a table, and would redact nothing.
+            # A name of two parts could mean the column of a table, and would redact nothing.
             if name.count(".") not in (0, 2) or not all(name.split(".")):
                 raise ValueError(f"{name!r} must be schema.table.column, or the column alone")
         return value
 
 
 class Webhook(Section):
-    """An address that is sent what is put on record."""
+    """An address that receives entries of the record."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     url: str
     secret: SecretStr
-    """What messages to it are signed with: ``whsec_`` and the base64 of 24 to 64 random bytes."""
+    """The key that signs messages: ``whsec_`` and the base64 of 24 to 64 random bytes."""
     former_secret: SecretStr | None = None
-    """What they were signed with before. While it is set, they are signed with both, and receivers can change over."""
+    """The previous key. While it is set, both keys sign messages, so that receivers can switch."""
     kinds: tuple[Kind, ...] = (Kind.REJECTION,)
-    """Which entries it is sent. With none, it is only sent the alarms that name it."""
+    """The kinds of entries that it receives. Without any, it receives only the alarms that name it."""
     prefix: str = ""
-    """Only entries of resources that begin so."""
+    """Only entries of resources whose name begins with this."""
     observed: bool = True
-    """Whether it is sent writes that were only noted, since their rule observes, as well."""
+    """Whether it also receives writes that passed because their rule observes."""
 
     @field_validator("secret", "former_secret")
     @classmethod
@@ -63,16 +63,16 @@ class Webhook(Section):
 
 
 class Alarm(Section):
-    """A rate of zombies that somebody should hear of: more than so many within so many minutes."""
+    """An alarm: more than so many refused writes within so many minutes."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     prefix: str = ""
-    """Zombies at resources that begin so."""
+    """Only refused writes to resources whose name begins with this."""
     more_than: Annotated[int, Field(ge=0, le=10_000)]
-    """The times of so many, and one, are kept with the alarm."""
+    """The alarm keeps the times of so many refused writes, and of one more."""
     minutes: Annotated[int, Field(ge=1, le=1440)]
     webhooks: tuple[str, ...] = ()
-    """Names of webhooks; all of them if none is named."""
+    """Names of webhooks; all of them by default."""
 
 
 class Telemetry(Section):
@@ -83,9 +83,9 @@ class Telemetry(Section):
     access_log: bool = False
     """Whether each request is a line of the log."""
     traces: str | None = None
-    """Where traces are sent: an OTLP/HTTP endpoint, such as ``http://127.0.0.1:4318``. Needs the extra ``tracing``."""
+    """The OTLP/HTTP endpoint for traces, such as ``http://127.0.0.1:4318``. Needs the extra ``tracing``."""
     sample: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """The share of traces begun here that are sent. One begun by a caller is sent if the caller says so."""
+    """The share of traces begun here that are sent. The caller decides about a trace that it began."""
     service: Annotated[str, Field(min_length=1)] = "fencing-gateway"
     """The name of this gateway in traces."""
 

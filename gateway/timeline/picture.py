@@ -1,7 +1,7 @@
-"""The timeline as a picture in numbers: where each lane, mark and arrow is, and what is said of it. Pure.
+"""The timeline of one resource as a picture in numbers: the place and the text of each lane, mark and arrow. Pure.
 
-Units are those of the SVG's view box; x grows with time, y with the token. How it is drawn, and in which colours, is up
-to the template and the style sheet.
+It is made from a ``history`` by way of ``lanes``; ``sentences`` has the texts. Units are those of the SVG's view box; x
+grows with time, y with the token. The template and the style sheet decide about shapes and colours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,19 +19,19 @@ from gateway.timeline.shapes import Arrow, Band, Bar, Flag, Mark, Picture, Prese
 WIDTH, LEFT, RIGHT = 1120.0, 232.0, 1088.0
 TOP, FOOT = 34.0, 44.0
 ROW, LOW_ROW, MANY = 54.0, 42.0, 8
-"""Height of a lane; where there are more than ``MANY`` of them, that of each is ``LOW_ROW``."""
+"""The height of a lane. With more than ``MANY`` lanes it is ``LOW_ROW``."""
 MARK = 38.0
-"""Width of a mark. Refused writes closer than that are one mark."""
+"""The width of a mark. Refused writes closer than that share one mark."""
 STRIP = 56.0
-"""Height of the strip of activity."""
+"""The height of the strip of activity."""
 
 _FLAGS = 36.0
 _LABEL = 96.0
-"""Room that a time needs beside an arrow."""
+"""The room for a time beside an arrow."""
 
 
 def draw(history: History) -> Picture:
-    """The picture of a history."""
+    """Draw the picture of a history."""
     clock, axis = Clock(history.span), Axis(history.span, LEFT, RIGHT)
     drawn = lanes(history)
     rest = _rest(history, drawn)
@@ -91,7 +91,7 @@ def _row(lane: Lane, y: float, height: float, axis: Axis, clock: Clock) -> Row:
         y,
         height,
         sentences.name(lane),
-        lane.party.shown,
+        lane.party.token_text,
         sentences.note(lane),
         sentences.describe_lane(lane, clock),
         _held(lane, axis),
@@ -103,7 +103,7 @@ def _row(lane: Lane, y: float, height: float, axis: Axis, clock: Clock) -> Row:
 
 
 def _held(lane: Lane, axis: Axis) -> Stroke | None:
-    """From when it raised the fence to when it was overtaken. An epoch that an administrator begins is nobody's."""
+    """Return the line from raising the fence to being overtaken. An epoch begun by an administrator has no holder."""
     span, since = axis.span, lane.since
     until = span.until if lane.overtaken is None else lane.overtaken.at
     if since is None or lane.begins_epoch or until < span.since or since > span.until:
@@ -113,7 +113,7 @@ def _held(lane: Lane, axis: Axis) -> Stroke | None:
 
 
 def _late(lane: Lane, axis: Axis) -> Stroke | None:
-    """What it wrote after it was overtaken, or without ever having taken over: up to its last refused write."""
+    """Return the line of a zombie, up to its last refused write. It begins with the takeover or the first write."""
     first, last = lane.tally.first, lane.tally.last
     if first is None or last is None:
         return None
@@ -134,14 +134,14 @@ def _bands(lane: Lane, axis: Axis, clock: Clock, *, labelled: bool) -> list[Band
 
 
 def _end(lease: LeaseSpan, lane: Lane, axis: Axis) -> datetime:
-    """Where a band ends: with its lease, or else where its holder's lane does, since more is not known."""
+    """Return the end of a band: that of its lease, or else that of the lane."""
     if lease.until is not None:
         return lease.until
     return axis.span.until if lane.overtaken is None else lane.overtaken.at
 
 
 def _marks(lane: Lane, axis: Axis, clock: Clock) -> list[Mark]:
-    """The refused writes of a lane from left to right; those too close for marks of their own are one."""
+    """Return the marks of a lane from left to right. Refused writes that are too close share a mark."""
     groups: list[Refusals] = []
     for refusals in lane.refusals:
         if groups and axis.x(refusals.first) - axis.x(groups[-1].first) < MARK + 2:
@@ -176,7 +176,7 @@ def _mark(lane: Lane, refusals: Refusals, axis: Axis, clock: Clock) -> Mark:
 
 
 def _arrows(known: Sequence[Takeover], rows: Sequence[Row], axis: Axis, clock: Clock, height: float) -> list[Arrow]:
-    """An arrow for each takeover within the span, of somebody, by somebody who is drawn."""
+    """Return an arrow for each takeover within the span whose new holder is drawn, and whose old one is known."""
     arrows = []
     by_key = {row.lane.party.key: row for row in rows}
     for takeover in known:
@@ -203,7 +203,7 @@ def _arrows(known: Sequence[Takeover], rows: Sequence[Row], axis: Axis, clock: C
 
 
 def _source(takeover: Takeover, rows: Sequence[Row], by_key: Mapping[Key, Row]) -> Row | None:
-    """The lane that was overtaken: the one on record, or else the last of those known to have been."""
+    """Return the overtaken lane: the one on record, or else the last one that is known to be overtaken."""
     if takeover.over is not None and takeover.over.key in by_key:
         return by_key[takeover.over.key]
     overtaken = [row for row in rows if row.lane.overtaken == takeover and row.lane.since is not None]
@@ -211,7 +211,7 @@ def _source(takeover: Takeover, rows: Sequence[Row], by_key: Mapping[Key, Row]) 
 
 
 def _uprights(known: Sequence[Takeover], axis: Axis) -> list[Upright]:
-    """The beginnings of epochs: by an administrator, or by the first token of a lock service that has one more."""
+    """Return the beginnings of epochs: by an administrator, or by the first token of a new epoch."""
     uprights: list[Upright] = []
     for before, one in zip([None, *known], known, strict=False):
         assert one.by.token is not None
@@ -226,7 +226,7 @@ def _uprights(known: Sequence[Takeover], axis: Axis) -> list[Upright]:
 
 
 def _strip(activity: Sequence[Activity], axis: Axis, clock: Clock) -> tuple[Bar, ...]:
-    """How much there was when: bars, those of refused writes and those of takeovers each to its own scale."""
+    """Return the bars of activity. Refused writes and takeovers have separate scales."""
     most_refused = max((piece.refused for piece in activity), default=0)
     most_takeovers = max((piece.takeovers for piece in activity), default=0)
     bars = []
@@ -248,12 +248,12 @@ def _strip(activity: Sequence[Activity], axis: Axis, clock: Clock) -> tuple[Bar,
 
 
 def _height(count: int, most: int) -> float:
-    """Of a bar: nothing for nothing, something that can be seen for anything else."""
+    """Return the height of a bar: zero for none, visible for any other count."""
     return round(max(2.0, count / most * (STRIP / 2 - 8)), 1) if count else 0.0
 
 
 def _rest(history: History, drawn: Sequence[Lane]) -> str | None:
-    """What is not drawn, in words; None where everything is."""
+    """Describe the parties that are not drawn; None if all are."""
     totals = history.totals
     if not history.crowded:
         return None
@@ -264,7 +264,7 @@ def _rest(history: History, drawn: Sequence[Lane]) -> str | None:
 
 
 def _short_number(count: int) -> str:
-    """A count that fits on a mark: ``12``, ``1.2k``, ``3M``."""
+    """Return a count that fits on a mark: ``12``, ``1.2k``, ``3M``."""
     for size, unit in ((1_000_000, "M"), (1_000, "k")):
         if count >= size:
             return f"{count / size:.1f}{unit}" if count < 10 * size else f"{count // size}{unit}"

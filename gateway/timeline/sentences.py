@@ -1,6 +1,6 @@
-"""The timeline in plain words: its headline, and what is said of each lane, mark and arrow. Pure.
+"""The texts of the timeline: its headline, and a sentence for each lane, mark and arrow. Pure.
 
-A sentence is made of pieces: text, and parties, whose names come from outside and are set apart where they are shown.
+A sentence consists of text and parties. Names of parties come from outside, so pages mark them.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from gateway.timeline.lanes import Lane, LeaseSpan
 Sentence: TypeAlias = tuple[str | Party, ...]
 
 _FINE = timedelta(seconds=20)
-"""Within less than so much, milliseconds matter."""
+"""In a shorter span, times have milliseconds."""
 
 _NAME_LENGTH = 24
 
 _REMARKS = {
     Kind.BYPASS: "Changed past the gateway",
-    Kind.GUARD_REFUSED: "The guard refused writes of a session that came without the gateway",
-    Kind.SETTLED: "A write that was under way was made unable to take effect",
+    Kind.GUARD_REFUSED: "The guard refused writes of a session that bypassed the gateway",
+    Kind.SETTLED: "A pending write was prevented from taking effect",
 }
 _LEASE_ENDS = {
     Kind.LEASE_RELEASED: "released",
@@ -35,35 +35,35 @@ _LEASE_ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How moments are said within one span: as finely as it needs, with their day where that is not its last one."""
+    """Formats moments within one span: at its precision, and with their day unless it is the last one."""
 
     span: Span
 
     def time(self, moment: datetime) -> str:
-        """The time of day alone."""
+        """Return the time of day."""
         return format_time(moment, timedelta(milliseconds=1) if self.span.length < _FINE else timedelta(seconds=1))
 
     def say(self, moment: datetime) -> str:
-        """The time of day, and the day where it is needed."""
-        said = self.time(moment)
+        """Return the time of day, with the day if it is not the last one of the span."""
+        time = self.time(moment)
         same_day = moment.astimezone(UTC).date() == self.span.until.astimezone(UTC).date()
-        return said if same_day else f"{said} on {format_day(moment)}"
+        return time if same_day else f"{time} on {format_day(moment)}"
 
 
 def party_text(party: Party) -> str:
-    """A party in plain text: ``writer-a (token 33)``."""
-    return f"{party.name} ({party.shown})"
+    """Return a party in plain text: ``writer-a (token 33)``."""
+    return f"{party.name} ({party.token_text})"
 
 
 def plain(sentences: Sequence[Sentence]) -> str:
-    """Sentences in plain text, each party with its token."""
+    """Return sentences in plain text, each party with its token."""
     return " ".join(
         "".join(party_text(piece) if isinstance(piece, Party) else piece for piece in one) for one in sentences
     )
 
 
 def headline(lanes: Sequence[Lane], totals: Totals, clock: Clock) -> tuple[Sentence, ...]:
-    """What happened, the worst first; at most a handful of sentences. ``totals`` has those that are not drawn, too."""
+    """Return the headline in a few sentences, the worst zombie first. ``totals`` counts undrawn parties, too."""
     troubled = sorted((lane for lane in lanes if lane.tally.refused), key=lambda lane: -lane.tally.refused)
     if not troubled:
         return (("No write was refused here in this time.",), *_standing(lanes, clock))
@@ -90,14 +90,14 @@ def _zombie(lane: Lane, clock: Clock) -> Sentence:
     more = f"{number(tally.refused)} more {_writes(tally.refused)}"
     begun: Sentence
     if overtaken.kind is Kind.EPOCH:
-        begun = lane.party, f" was ruled out by a new epoch ({overtaken.by.shown}) {by}{at}"
+        begun = lane.party, f" was ruled out by a new epoch ({overtaken.by.token_text}) {by}{at}"
     else:
         begun = lane.party, " was overtaken by ", overtaken.by, f" {by}{at}"
     return *begun, f" and tried {more} {_lag(overtaken, tally.first, tally.last)}."
 
 
 def _standing_of(lane: Lane) -> str:
-    """Why writes were refused of somebody who had not been overtaken."""
+    """Explain why writes were refused although their writer had not been overtaken."""
     if lane.token is None:
         return "without a token"
     return "that it was not to send" if lane.since is not None else "with a token that it had not taken over with"
@@ -114,7 +114,7 @@ def _between(first: datetime, last: datetime, clock: Clock) -> str:
 
 
 def _fate(refused: int, noted: int) -> str:
-    """What became of the writes."""
+    """Tell the outcome of the writes."""
     if noted == 0:
         return "It was refused." if refused == 1 else "All were refused."
     if noted == refused:
@@ -126,17 +126,17 @@ def _fate(refused: int, noted: int) -> str:
 
 
 def _standing(lanes: Sequence[Lane], clock: Clock) -> tuple[Sentence, ...]:
-    """Who holds the resource now."""
+    """Name the present holder of the resource."""
     holding = next((lane for lane in lanes if lane.holds), None)
     if holding is None or holding.since is None:
         return ()
     if holding.begins_epoch:
-        return ((f"Since {clock.say(holding.since)} nobody has taken it in the new epoch.",),)
+        return ((f"No holder has taken it over since the new epoch began at {clock.say(holding.since)}.",),)
     return ((holding.party, f" has held it since {clock.say(holding.since)}."),)
 
 
 def describe_refusals(lane: Lane, refusals: Refusals, clock: Clock) -> str:
-    """What a mark stands for."""
+    """Describe the writes behind a mark."""
     fate = "Refused" if not refusals.noted else "Passed, would have been refused" if _all_noted(refusals) else "Refused"
     reason = f" ({refusals.reason})" if refusals.reason else ""
     late = ""
@@ -153,10 +153,10 @@ def _all_noted(refusals: Refusals) -> bool:
 
 
 def describe_takeover(takeover: Takeover, clock: Clock) -> str:
-    """What an arrow stands for."""
+    """Describe the takeover behind an arrow."""
     at = f"{'No later than ' if takeover.inferred else ''}{clock.say(takeover.at)}"
     if takeover.kind is Kind.EPOCH:
-        return f"{at}: {takeover.by.caller or 'an administrator'} began a new epoch, {takeover.by.shown}."
+        return f"{at}: {takeover.by.caller or 'an administrator'} began a new epoch, {takeover.by.token_text}."
     if takeover.over is None:
         return f"{at}: {party_text(takeover.by)} took over."
     held = ""
@@ -167,23 +167,23 @@ def describe_takeover(takeover: Takeover, clock: Clock) -> str:
 
 
 def describe_lane(lane: Lane, clock: Clock) -> str:
-    """What a lane comes to."""
-    said = [party_text(lane.party) + "."]
+    """Describe a lane."""
+    parts = [party_text(lane.party) + "."]
     if lane.since is not None:
-        said.append(f"Took over at {clock.say(lane.since)}.")
+        parts.append(f"Took over at {clock.say(lane.since)}.")
     else:
-        said.append("Is not known to have taken over.")
+        parts.append("It is not known to have taken over.")
     if lane.overtaken is not None:
-        said.append(f"Overtaken by {party_text(lane.overtaken.by)} at {clock.say(lane.overtaken.at)}.")
+        parts.append(f"Overtaken by {party_text(lane.overtaken.by)} at {clock.say(lane.overtaken.at)}.")
     elif lane.holds:
-        said.append("Still holds it.")
+        parts.append("Still holds it.")
     if lane.tally.refused:
-        said.append(f"{number(lane.tally.refused)} {_writes(lane.tally.refused)} refused.")
-    return " ".join(said)
+        parts.append(f"{number(lane.tally.refused)} {_writes(lane.tally.refused)} refused.")
+    return " ".join(parts)
 
 
 def name(lane: Lane) -> str:
-    """Whose lane it is, in the room that is beside it, with nothing hidden in it."""
+    """Return the name beside a lane: short, and with hidden characters visible."""
     return "new epoch" if lane.begins_epoch else _shortened(lane.party.name)
 
 
@@ -193,7 +193,7 @@ def _shortened(name: str) -> str:
 
 
 def note(lane: Lane) -> str | None:
-    """A word or two beside the token of a lane."""
+    """Return the note beside the token of a lane."""
     if lane.begins_epoch:
         return f"begun by {_shortened(lane.party.caller or 'an administrator')}"
     if lane.holds:
@@ -204,7 +204,7 @@ def note(lane: Lane) -> str | None:
 
 
 def describe_lease(party: Party, lease: LeaseSpan, clock: Clock) -> str:
-    """What the band of a lease stands for."""
+    """Describe the lease behind a band."""
     since = "from before this record" if lease.since is None else f"granted at {clock.say(lease.since)}"
     if lease.until is None or lease.end is None:
         return f"Lease of {party_text(party)}, {since}."
@@ -212,25 +212,25 @@ def describe_lease(party: Party, lease: LeaseSpan, clock: Clock) -> str:
 
 
 def lease_end_text(kind: Kind) -> str:
-    """How a lease ended, in one word."""
+    """Return in one word how a lease ended."""
     return _LEASE_ENDS[kind]
 
 
 def describe_remark(remark: Remark, clock: Clock) -> str:
-    """What a warning stands for."""
+    """Describe the event behind a flag."""
     times = "" if remark.count == 1 else f", {number(remark.count)} times"
     return f"{_REMARKS[remark.kind]}{times}, {clock.say(remark.at)}."
 
 
 def describe_activity(activity: Activity, clock: Clock) -> str:
-    """What a bar of the strip stands for."""
+    """Describe the activity behind a bar of the strip."""
     refused, takeovers = number(activity.refused), number(activity.takeovers)
     when = f"From {clock.say(activity.span.since)} to {clock.say(activity.span.until)}"
     return f"{when}: {refused} refused {_writes(activity.refused)}, {takeovers} takeovers."
 
 
 def describe_rest(others: int, zombies: int, refused: int) -> str:
-    """What is not drawn: ``1,240 more holders without refused writes``."""
+    """Describe the parties that are not drawn: ``1,240 more holders without refused writes``."""
     holders = "holder is" if others == 1 else "holders are"
     quiet = others - zombies
     if not zombies:
@@ -240,7 +240,7 @@ def describe_rest(others: int, zombies: int, refused: int) -> str:
 
 
 def number(count: int) -> str:
-    """A count with its thousands apart. Commas, since these sentences also go where other separators are escaped."""
+    """Return a count with commas between thousands. Pages would escape other separators."""
     return f"{count:,}"
 
 

@@ -86,7 +86,7 @@ def routes(keys: Callers, clock: Clock, pages: Pages, bodies: BodyReader) -> lis
         try:
             caller, session = keys.log_in(form.get("api_key", "").strip(), clock())
         except Unauthenticated:
-            problem = "This is not the API key of any caller."
+            problem = "This is not an API key of any caller."
             return pages.render(request, "login.html", 401, next=following, problem=problem)
         if not caller.audit:
             problem = f"The caller {caller.name} may not read the record. Its configuration lacks audit = true."

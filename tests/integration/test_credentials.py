@@ -261,7 +261,7 @@ class TestCommand:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             found = await fetched(monkeypatch, url, "--resource", "job/1", "--token", "34")
         assert (found.returncode, found.stdout) == (2, "")
-        assert found.stderr == f"gateway: What answers at {url} is not a fencing gateway.\n"
+        assert found.stderr == f"gateway: The server at {url} is not a fencing gateway.\n"
 
     async def test_there_is_no_option_for_the_key_itself(
         self, origin: str, job: str, monkeypatch: pytest.MonkeyPatch

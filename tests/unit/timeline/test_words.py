@@ -87,7 +87,7 @@ def not_on_record() -> Story:
             "One other writer tried 1 more write. It was refused. writer-c (token 35) has held it since 12:03",
         ),
         (new_epoch, "writer-a (token 33) was ruled out by a new epoch (token 1.0) at 12:01:40 and tried 1 more write"),
-        (new_epoch, "Since 12:01:40 nobody has taken it in the new epoch."),
+        (new_epoch, "No holder has taken it over since the new epoch began at 12:01:40."),
         (
             twin,
             "tried 1 write with a token that it had not taken over with, at 12:00:30. It was refused.",
