@@ -280,7 +280,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     ({"ttl": float("inf")}, "worker-key", "ttl must be a number"),
     ({"source": "mongodb://host"}, "worker-key", "must be one of: gateway, etcd://"),
     ({"url": "nowhere"}, "worker-key", "not an address"),
-    ({}, "unknown", "API key is not known"),
+    ({}, "unknown", "API key is unknown"),
 ]
 
 
@@ -419,7 +419,7 @@ def test_a_machine_that_stood_still_comes_back_to_a_lost_lock(gateway: Gateway, 
         assert members(job.group) == []
 
 
-@pytest.mark.parametrize(("own", "code", "said"), [(0, 0, "has ended well all the same"), (5, 79, "has failed with 5")])
+@pytest.mark.parametrize(("own", "code", "said"), [(0, 0, "succeeded all the same"), (5, 79, "failed with 5")])
 def test_a_command_that_ends_while_its_lock_is_lost(
     gateway: Gateway, lock: str, own: int, code: int, said: str
 ) -> None:
