@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
-from tests.integration.admission.world import World, opened
+from tests.integration.admission.policy_gateway import World, opened
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -19,8 +19,8 @@ from gateway.errors import GatewayError
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE
 from gateway.observe.events import IntentSettled
-from tests.integration.admission.ways import WAYS, client
-from tests.integration.admission.world import ADMIN_KEY, Shown, World
+from tests.integration.admission.policy_gateway import ADMIN_KEY, Shown, World
+from tests.integration.admission.write_paths import WAYS, client
 from tests.integration.objects.clients import in_thread, outcome
 from tests.processes import run
 from tests.running import API_KEY

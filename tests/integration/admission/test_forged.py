@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.fencing.sequencer import Signer
-from tests.integration.admission.ways import WAYS, Way
-from tests.integration.admission.world import FORGED, Shown, World, sequencer
+from tests.integration.admission.policy_gateway import FORGED, Shown, World, sequencer
+from tests.integration.admission.write_paths import WAYS, Way
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

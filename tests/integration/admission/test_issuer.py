@@ -14,8 +14,8 @@ from gateway.admission import MAX_ANSWER, Issuer, IssuerVerdict
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
 from gateway.fencing.sequencer import Sequencer, Signer
-from tests.integration.admission.ways import WAYS
-from tests.integration.admission.world import FORGED, Shown, World, opened, sequencer
+from tests.integration.admission.policy_gateway import FORGED, Shown, World, opened, sequencer
+from tests.integration.admission.write_paths import WAYS
 from tests.running import API_KEY
 from tests.waiting import PATIENCE
 

@@ -13,8 +13,8 @@ from gateway.fencing.rules import Presented
 from gateway.fencing.sequencer import Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from gateway.observe.events import StepReached
-from tests.integration.admission.ways import WAYS, client
-from tests.integration.admission.world import FORGED, KEYS, Shown, World, sequencer
+from tests.integration.admission.policy_gateway import FORGED, KEYS, Shown, World, sequencer
+from tests.integration.admission.write_paths import WAYS, client
 from tests.integration.objects.clients import call, outcome, refused
 from tests.integration.objects.raw import head, send
 

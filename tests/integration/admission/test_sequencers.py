@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from gateway.fencing.sequencer import Signer
-from tests.integration.admission.ways import WAYS
-from tests.integration.admission.world import KEYS, Shown, World, sequencer
+from tests.integration.admission.policy_gateway import KEYS, Shown, World, sequencer
+from tests.integration.admission.write_paths import WAYS
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

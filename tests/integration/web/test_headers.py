@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.web.stage import log_in, serving
+from tests.integration.web.page_gateway import log_in, serving
 
 ROOT = Path(__file__).parents[3]
 WEB = ROOT / "gateway/web"

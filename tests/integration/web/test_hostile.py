@@ -15,7 +15,7 @@ from gateway.config.server import CallerKeys
 from gateway.web.assets import Assets
 from gateway.web.login import LoginGate
 from gateway.web.rendering import Pages
-from tests.integration.web.stage import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
+from tests.integration.web.page_gateway import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
 
 NO_ADDRESS = "http://["
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.fencing.record import Kind
 from gateway.web.entry_page import alarm_summary
-from tests.unit.web.test_words import REFUSED
+from tests.unit.web.test_rejection_advice import REFUSED
 
 ABOUT = {"alarm": "many", "prefix": "job/", "more_than": 5, "minutes": 10, "count": 6}
 RAISED: dict[str, Any] = {

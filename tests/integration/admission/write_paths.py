@@ -9,7 +9,7 @@ import httpx
 from mypy_boto3_s3 import S3Client
 
 from gateway.auth.sigv4 import RequestHead, StoreCredentials, presign
-from tests.integration.admission.world import Shown, World
+from tests.integration.admission.policy_gateway import Shown, World
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.raw import Reply
 from tests.integration.objects.test_forms import TOKEN as FORM_TOKEN

@@ -15,7 +15,7 @@ from gateway.record.following import Follower
 from gateway.web import build
 from gateway.web.rendering import Site
 from tests import running
-from tests.integration.web.stage import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
+from tests.integration.web.page_gateway import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
 
 PAGES = ["/ui/", "/ui/rejections", "/ui/events", "/ui/observe", "/ui/no-such-page"]
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
