@@ -277,7 +277,7 @@ class TestCommand:
         done = await command(*wanted)
         assert done.stdout == f"any/{name}/1: 7 -> 1.0\nany/{name}/3: 4.7 -> 5.0\n"
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-        assert f"any/{name}/2: There is no epoch after" in done.stderr
+        assert f"any/{name}/2: The fence of" in done.stderr
         assert await world.fence(f"any/{name}-other") == "7"
 
     @pytest.mark.parametrize(
