@@ -1,4 +1,4 @@
-"""No client holds a connection for nothing: heads, leftovers of bodies and answers nobody reads come to an end."""
+"""No client holds a connection for nothing: incomplete heads, leftover bodies and unread answers end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ gone = asyncio.Event()
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """Answers at once; ``/slow`` after a second, ``/body`` with the body's length, ``/large`` with 64 MiB.
 
-    ``/endless`` sends for as long as somebody listens; ``/waiting`` waits until its client is gone.
+    ``/endless`` sends while its client is connected; ``/waiting`` waits until its client is gone.
     """
     if scope["raw_path"] == b"/endless":
         await endless(scope, send)
@@ -119,7 +119,7 @@ async def test_heads_of_any_size(
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", PATIENCE)
     pieces = [request_head[start : start + step] for start in range(0, len(request_head), step)]
     answer = await exchange(port, *pieces)
-    # What is still on its way when the connection closes may take the answer with it; nobody was asked all the same.
+    # Bytes that arrive while the connection closes may discard the answer. The app got no request all the same.
     assert answer.startswith(b"HTTP/1.1 %d " % status) or (status == 431 and answer == b"")
     assert bool(asked) is (status == 200)
 
@@ -239,7 +239,7 @@ async def test_requests_behind_one_another(port: int) -> None:
     assert answer.endswith((b"short<still open>", b"connection: close\r\n\r\n"))
 
 
-async def test_an_answer_that_nobody_reads(port: int) -> None:
+async def test_an_unread_answer_ends_the_connection(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(head(10, b"/large"))
     await asyncio.sleep(1)
@@ -260,7 +260,7 @@ async def test_an_answer_that_is_read_slowly(port: int, monkeypatch: pytest.Monk
     writer.close()
 
 
-async def test_one_who_sends_much_can_see_that_nobody_listens(port: int) -> None:
+async def test_a_handler_that_sends_much_learns_that_its_client_is_gone(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head(10, b"/endless"))
     await reader.readexactly(1_000_000)

@@ -57,7 +57,7 @@ async def api(origin: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def job() -> str:
-    """A resource nobody else uses."""
+    """Return a unique resource."""
     return f"job/{uuid4().hex}"
 
 
@@ -114,7 +114,7 @@ class TestEndpoint:
         answer = await ask(api, **wanted)
         assert (answer.status_code, answer.json()["code"]) == (400, code)
 
-    async def test_who_gets_none(self, origin: str) -> None:
+    async def test_a_caller_without_s3_keys_gets_no_credentials(self, origin: str) -> None:
         wanted = {"resource": "job/1", "token": "1"}
         async with httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
             anonymous = await client.post("/v1/credentials", json=wanted)
@@ -162,7 +162,7 @@ class TestEndpoint:
 async def fetched(
     monkeypatch: pytest.MonkeyPatch, url: str, *arguments: str, key: str | None = API_KEY
 ) -> "subprocess.CompletedProcess[str]":
-    """What the command tells, with ``key`` in its environment."""
+    """Run the command with ``key`` in its environment, and return its result."""
     if key is None:
         monkeypatch.delenv("GATEWAY_API_KEY", raising=False)
     else:
@@ -249,7 +249,7 @@ class TestCommand:
             assert API_KEY not in answer.stderr
 
     @pytest.mark.parametrize("said", [b"{}", b"[]", b"hello", b'{"detail": "x"}'])
-    async def test_what_is_no_gateway(self, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_another_server_is_recognised(self, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"}")
             status = b"201 Created" if said == b"{}" else b"500 Whatever"

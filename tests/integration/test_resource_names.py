@@ -35,7 +35,7 @@ KEYS = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key":
 CALLERS = [{"name": "writer", "audit": True, "admin": True, **KEYS}]
 
 LEASE = "01890000-0000-7000-8000-000000000000"
-"""What looks like the id of a lease. The same in each run: workers have to collect the same tests."""
+"""A name that looks like the id of a lease. It is the same in each run, so that workers collect the same tests."""
 
 VALUES = [
     *("c/d", "c", "50%", "%2F", "%2f", "a b", "a+b", "ü/漢 é", ".", "..", ".~", "a/../b", "./.", "...", ".~/..~~"),

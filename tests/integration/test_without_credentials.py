@@ -1,4 +1,4 @@
-"""What a client without credentials gets of any plane: the few answers that SECURITY.md lists, and nothing else."""
+"""A client without credentials gets the few answers that SECURITY.md lists, and nothing else."""
 
 import re
 

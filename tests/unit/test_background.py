@@ -1,4 +1,4 @@
-"""What works in the background goes on whatever goes wrong, says so, and ends with what it works behind."""
+"""Background tasks survive errors, report them, and end with the gateway."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ TROUBLE = Unavailable("The database is away.")
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that were slept for, which nobody has waited for. Other threads sleep as ever."""
+    """Record the requested pauses instead of sleeping. Other threads sleep as usual."""
     slept: list[float] = []
     here, real = threading.get_ident(), asyncio.sleep
 
@@ -32,7 +32,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def going(*outcomes: Exception | None) -> Callable[[], Awaitable[None]]:
-    """Work that goes as it is said here, round by round; whoever asks for more of it is cancelled."""
+    """Return work with these outcomes, round by round. A further round is cancelled."""
     left = iter(outcomes)
 
     async def work() -> None:

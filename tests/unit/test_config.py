@@ -73,7 +73,7 @@ def test_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     "name", ["anonymous", "Anonymous", "ANONYMOUS", "ａnonymous", "sweeper", "Sweeper", "role:app", "ROLE:postgres"]
 )
 def test_no_caller_has_a_name_of_the_gateways_own(name: str) -> None:
-    """Locks and entries of the record belong to a name: its owner would share them with everybody."""
+    """Locks and entries of the record belong to a name, so a reserved name would share them with the gateway."""
     with pytest.raises(ValidationError, match="reserved"):
         CallerKeys(name=name, api_key=SecretStr("k"))
 

@@ -1,4 +1,4 @@
-"""What commands say to people: names in it are anybody's."""
+"""The output of commands is harmless to a terminal, although names in it come from any writer."""
 
 import pytest
 

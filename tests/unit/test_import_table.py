@@ -53,7 +53,7 @@ TABLE: dict[str, str] = {
     "guard": "fencing background config db doctor.findings observe table_rules tables.catalog tables.naming tables.sql",
     "api": "fencing admission auth db http leases observe record webhooks",
     "web": "fencing api auth config db http record text timeline",
-    # What puts a gateway together, and runs it.
+    # Assembling and running a gateway.
     "wiring": "fencing admission api config db leases objects observe table_rules tables",
     "app": "fencing admission api auth config db guard http leases objects observe record tables web webhooks wiring",
     "serving": "config db http.connection",

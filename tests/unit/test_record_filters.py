@@ -1,4 +1,4 @@
-"""What may be asked of the record is the same in the terminal and of the API."""
+"""The terminal and the API have the same filters of the record."""
 
 from typing import Annotated
 

@@ -18,5 +18,5 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
 
 @pytest.fixture
 def name() -> str:
-    """What nobody else uses, in a resource such as ``signed/{name}``."""
+    """Return a unique part of a resource such as ``signed/{name}``."""
     return uuid4().hex[:12]

@@ -1,6 +1,6 @@
-"""What the tests of admission look at: a gateway whose rows and objects belong to the resources ``{kind}/{name}``.
+"""The gateway of the admission tests, whose rows and objects belong to the resources ``{kind}/{name}``.
 
-The kind is the policy of the resource, or ``watched``, where the rules of table and bucket only observe.
+The kind is the policy of the resource, or ``watched``, for which the rules of table and bucket only observe.
 """
 
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ CREATE FUNCTION annotate(kind text, name text, note text) RETURNS void LANGUAGE 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a writer shows: a token, or a sequencer, or both."""
+    """The credentials of a writer: a token, or a sequencer, or both."""
 
     token: str | None = None
     sequencer: str | None = None

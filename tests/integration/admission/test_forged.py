@@ -1,4 +1,4 @@
-"""A forged token is refused on every way there is, under every policy, and locks nobody out."""
+"""A forged token is refused on every write path, under every policy, and locks out no holder."""
 
 import pytest
 

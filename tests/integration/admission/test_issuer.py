@@ -114,7 +114,7 @@ async def issuer_at(origin: str, timeout: float = PATIENCE) -> AsyncIterator[Iss
 
 
 @pytest.mark.parametrize(("authentic", "held"), [(True, True), (True, False), (False, True)])
-async def test_what_it_says_counts(*, authentic: bool, held: bool) -> None:
+async def test_the_answer_of_the_issuer_decides(*, authentic: bool, held: bool) -> None:
     async with answering(says("200 OK", told(authentic=authentic, held=held))) as origin, issuer_at(origin) as issuer:
         assert await issuer.check(SHOWN) == IssuerVerdict(authentic, held)
 
@@ -130,7 +130,7 @@ async def test_what_it_says_counts(*, authentic: bool, held: bool) -> None:
         *(says(status, told()) for status in ("201 Created", "400 Bad", "401 No", "403 No", "500 Oops", "503 Later")),
     ],
 )
-async def test_whatever_is_in_doubt_is_no_answer(answer: Answer) -> None:
+async def test_an_unclear_answer_counts_as_none(answer: Answer) -> None:
     async with answering(answer) as origin, issuer_at(origin) as issuer:
         with pytest.raises(Unavailable) as caught:
             await issuer.check(SHOWN)

@@ -1,4 +1,4 @@
-"""The page over HTTP, without a browser: a gateway with an auditor, a writer, an administrator; something to see."""
+"""The page over HTTP, without a browser: a gateway with an auditor, a writer, an administrator, and a record."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ CALLERS: list[dict[str, object]] = [
     {"name": "admin", "api_key": KEYS["admin"], "admin": True},
 ]
 SECRET = "public.orders/the-resource-nobody-may-see"
-"""Stands on record, so that it must not be found where nobody may read."""
+"""A text on record, which no answer to an unauthorised reader may contain."""
 
 
 @asynccontextmanager
@@ -55,7 +55,7 @@ async def put_on_record(dsn: str, **columns: Any) -> None:
 
 
 def origin(client: httpx.AsyncClient) -> dict[str, str]:
-    """What a browser says with a form of the gateway's own."""
+    """Return the headers that a browser sends with a form of the gateway."""
     return {"Origin": str(client.base_url).rstrip("/")}
 
 

@@ -1,4 +1,4 @@
-"""Who sees pages, who does not, and what is said to whom."""
+"""Only callers that may audit see pages, and other viewers learn nothing."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -36,7 +36,7 @@ async def test_strangers_are_sent_to_the_login_and_see_nothing(dsn: str, path: s
 
 
 @pytest.mark.parametrize("caller", ["auditor", "admin"])
-async def test_who_may_read_the_record_logs_in_and_out(dsn: str, caller: str) -> None:
+async def test_an_auditor_logs_in_and_out(dsn: str, caller: str) -> None:
     await put_on_record(dsn)
     async with serving(dsn) as client:
         answer = await log_in(client, caller, next="/ui/rejections")
@@ -67,7 +67,7 @@ async def test_a_writer_is_not_let_in(dsn: str) -> None:
             assert SECRET not in shown.text
 
 
-async def test_a_wrong_key_is_told_nothing(dsn: str) -> None:
+async def test_a_wrong_key_reveals_nothing(dsn: str) -> None:
     async with serving(dsn) as client:
         for key in ("", "wrong", "\x00", "é", KEYS["auditor"] + "x"):
             answer = await client.post("/ui/login", data={"api_key": key}, headers=origin(client))
@@ -76,7 +76,7 @@ async def test_a_wrong_key_is_told_nothing(dsn: str) -> None:
             assert "set-cookie" not in answer.headers
 
 
-async def test_a_session_that_was_touched_is_none(dsn: str) -> None:
+async def test_a_changed_session_is_invalid(dsn: str) -> None:
     good = callers.issue_session("auditor", callers.session_key(KEYS["auditor"]), datetime.now(UTC))
     version, caller, expires, proof = good.split(".")
     admin = callers.issue_session("admin", callers.session_key("guessed"), datetime.now(UTC))
@@ -176,18 +176,18 @@ async def test_behind_https_the_session_is_never_sent_in_the_clear(dsn: str) -> 
         assert "secure" in answer.headers["set-cookie"].lower()
 
 
-async def test_who_follows_a_link_from_elsewhere_arrives_with_the_session(dsn: str) -> None:
+async def test_a_link_on_another_site_arrives_with_the_session(dsn: str) -> None:
     async with serving(dsn) as client:
         link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
         arrival = await client.get("/ui/rejections?holder=%22%3E%3Cscript%3E", headers=link)
         assert arrival.status_code == 200
         assert 'content="0;url=/ui/rejections?holder=%22%3E%3Cscript%3E"' in arrival.text
-        # The browser comes again, from a page of ours now: whoever has no session then has none.
+        # The browser repeats the request from the gateway's page. A viewer without a session goes to the login.
         again = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}
         assert (await client.get("/ui/rejections", headers=again)).status_code == 303
 
 
-async def test_where_anybody_is_let_in_no_login_is_needed(dsn: str) -> None:
+async def test_anonymous_callers_need_no_login(dsn: str) -> None:
     await put_on_record(dsn)
     async with serving(dsn, auth={"anonymous": True}) as client:
         assert SECRET in (await client.get("/ui/rejections")).text

@@ -1,4 +1,4 @@
-"""A caller is who its key says it is, and nobody else."""
+"""An API key proves its owner, and no other caller."""
 
 import pytest
 from pydantic import SecretStr
@@ -52,14 +52,14 @@ def test_a_key_proves_its_owner(headers: Headers, name: str) -> None:
         [(b"authorization", b"Bearer w\xc3\xb6rker")],
     ],
 )
-def test_a_wrong_key_is_refused_even_where_anybody_is_let_in(headers: Headers) -> None:
+def test_a_wrong_key_is_refused_even_if_anonymous_callers_are_admitted(headers: Headers) -> None:
     for anonymous in (False, True):
         with pytest.raises(Unauthenticated) as refusal:
             Callers(CALLERS, anonymous=anonymous).by_bearer(headers)
         assert "worker-key" not in refusal.value.message
 
 
-def test_an_empty_configured_key_lets_nobody_in() -> None:
+def test_an_empty_configured_key_admits_no_caller() -> None:
     keys = Callers([CallerKeys(name="hollow", api_key=SecretStr(""))], anonymous=True)
     with pytest.raises(Unauthenticated):
         keys.by_bearer([(b"apikey", b"")])
@@ -71,7 +71,7 @@ def test_no_credentials_are_anonymous_only_where_that_is_allowed() -> None:
         Callers(CALLERS, anonymous=False).by_bearer([])
 
 
-def test_a_secret_is_found_by_its_id_and_shown_to_nobody() -> None:
+def test_a_secret_is_found_by_its_id_and_never_shown() -> None:
     keys = Callers(CALLERS, anonymous=False)
     assert keys.secret_of("AKBATCH", None) == (Principal("batch"), "batch-secret")
     assert keys.secret_of("worker", None) is None

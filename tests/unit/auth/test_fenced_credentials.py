@@ -1,4 +1,4 @@
-"""Fenced credentials are good for their grant, until they expire, and cannot be bent into others."""
+"""Fenced credentials work for their grant until they expire, and cannot be changed into others."""
 
 import base64
 import json
@@ -123,7 +123,7 @@ def test_a_new_secret_of_the_caller_ends_them(issued: FencedCredentials) -> None
     assert refusal(issued.access_key_id, issued.session_token, rotated) == INVALID
 
 
-def test_they_go_with_their_caller(issued: FencedCredentials) -> None:
+def test_removing_the_caller_ends_them(issued: FencedCredentials) -> None:
     gone = Callers([caller("other")], anonymous=False)
     assert gone.secret_of(issued.access_key_id, issued.session_token) is None
 
@@ -202,11 +202,11 @@ GOOD = {"caller": "batch", "resource": "job/42", "token": "34", "holder": None, 
         "fc1.\xff\xfe.a",
     ],
 )
-def test_what_was_never_issued(token: str) -> None:
+def test_a_session_token_that_was_never_issued_is_refused(token: str) -> None:
     assert refusal("FENCE0123456789", token) == INVALID
 
 
-def test_who_can_have_them() -> None:
+def test_only_callers_with_s3_keys_get_fenced_credentials() -> None:
     with pytest.raises(Unauthenticated):
         KEYS.issue(ANONYMOUS, GRANT)
     with pytest.raises(Forbidden) as caught:

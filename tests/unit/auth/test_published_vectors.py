@@ -1,8 +1,8 @@
 """The published test vectors of Signature Version 4.
 
-Source: the cases in ``tests/aws-signing-test-suite/v4`` of github.com/awslabs/aws-c-auth (Apache-2.0), written down
-anew: what is signed, and the signatures that the suite expects in its header form and in its query form. All of them
-are by one key, at one moment, for a service called "service".
+Source: the cases in ``tests/aws-signing-test-suite/v4`` of github.com/awslabs/aws-c-auth (Apache-2.0), rewritten. Each
+has a request, and the signatures that the suite expects in its header form and in its query form. All are by one key,
+at one moment, for a service called "service".
 
 Left out are
 

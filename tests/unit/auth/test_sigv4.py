@@ -1,4 +1,4 @@
-"""Only what its sender signed gets in, and what goes out is signed as S3 wants it."""
+"""Only signed requests get in, and outgoing requests are signed as S3 requires."""
 
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote

@@ -1,4 +1,4 @@
-"""What is said of a timeline: the sentences on top, and of each thing in it."""
+"""The texts of a timeline: its headline, and a sentence for each shape."""
 
 from collections.abc import Callable
 

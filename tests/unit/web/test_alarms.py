@@ -1,4 +1,4 @@
-"""What is read out of the entry of an alarm; and that no other one is taken for it."""
+"""The summary of an alarm is read from its entry, and from no other entry."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ def at(hour: int, minute: int, second: int) -> datetime:
     return datetime(2026, 3, 8, hour, minute, second, tzinfo=UTC)
 
 
-def test_what_is_said_when_it_begins() -> None:
+def test_the_summary_of_an_alarm_that_begins() -> None:
     """The span has all that was counted in it, and what began it."""
     alarm = alarm_summary(replace(REFUSED, kind=Kind.ALARM_RAISED, details=RAISED))
     assert alarm is not None
@@ -42,7 +42,7 @@ def test_what_is_said_when_it_begins() -> None:
     assert (alarm.rejections, alarm.raised) == ([UUID(int=7)], None)
 
 
-def test_what_is_said_when_it_is_over() -> None:
+def test_the_summary_of_an_alarm_that_is_over() -> None:
     alarm = alarm_summary(replace(REFUSED, kind=Kind.ALARM_CLEARED, details=CLEARED))
     assert alarm is not None
     assert (alarm.since, alarm.until) == (at(11, 50, 0), at(13, 0, 1))
@@ -65,7 +65,7 @@ def test_what_is_said_when_it_is_over() -> None:
         {**RAISED, "rejections": 5},
     ],
 )
-def test_whatever_else_stands_there_is_shown_as_it_is(details: Any) -> None:
+def test_unreadable_details_are_no_alarm(details: Any) -> None:
     assert alarm_summary(replace(REFUSED, kind=Kind.ALARM_RAISED, details=details)) is None
 
 

@@ -19,7 +19,7 @@ def of(plane: str, rule: str) -> OfRule:
     return OfRule(plane, rule, Counts(1, 2, 3), None, None, None)
 
 
-def test_those_with_traffic_come_first_then_the_silent_ones() -> None:
+def test_rules_with_traffic_come_first() -> None:
     found = rules_with_traffic(CONFIG, [of("tables", "public.c"), of("tables", "public.b"), of("objects", "public.a")])
     assert [(one.rule.plane, one.rule.name, one.rule.mode, one.rule.configured) for one in found] == [
         ("tables", "public.c", Mode.OBSERVE, False),
@@ -31,7 +31,7 @@ def test_those_with_traffic_come_first_then_the_silent_ones() -> None:
     assert [one.counts.refused for one in found] == [2, 2, 2, 0, 0]
 
 
-def test_what_to_change_is_toml() -> None:
+def test_the_change_of_configuration_is_toml() -> None:
     changes = {one.rule.name: one.rule.change for one in rules_with_traffic(CONFIG, [of("tables", "public.c")])}
     assert changes["public.b"] == '[[tables]]\nname = "public.b"\nmode = "enforce"'
     assert changes['x"\\y/**'] == '[[objects]]\nmatch = "x\\"\\\\y/**"\nmode = "enforce"'

@@ -1,4 +1,4 @@
-"""From addresses to filters, and to the parameters of an export."""
+"""The address of a list becomes filters, and parameters of an export."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -72,6 +72,6 @@ def test_exports_get_moments_for_spans() -> None:
         ("caller", "x" * 1025),
     ],
 )
-def test_what_cannot_be_read_is_named(field: tuple[str, str]) -> None:
+def test_an_unreadable_field_is_named(field: tuple[str, str]) -> None:
     with pytest.raises(RequestMalformed, match=f"^{field[0]}: "):
         read_filters([field], NOW)

@@ -1,4 +1,4 @@
-"""Entries one by one while they are few, and in sum when they are many."""
+"""The live page shows few entries one by one, and sums up many."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -36,7 +36,7 @@ def test_a_storm_is_summed_up_at_the_end_of_its_second() -> None:
     assert len(pace.take(entries(3), 101.1)) == 3
 
 
-def test_nothing_that_comes_is_left_out() -> None:
+def test_every_entry_is_shown_or_counted() -> None:
     pace, now, shown, summed = EntryPacer(0.0), 0.0, 0, 0
     for step in range(400):
         now += 0.07

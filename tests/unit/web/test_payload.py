@@ -1,4 +1,4 @@
-"""Payloads as people look at them."""
+"""Payloads are shown as text or in hex."""
 
 from gateway.web.entry_page import payload_lines
 

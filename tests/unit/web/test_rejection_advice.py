@@ -1,4 +1,4 @@
-"""What to do about a refused write: only what is true of it."""
+"""The advice about a refused write contains only steps that apply to it."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -68,14 +68,14 @@ def test_a_write_that_met_no_fence_cannot_tell() -> None:
     assert not any(BACK in one for one in rejection_advice(refused, None, fence(1)))
 
 
-def test_who_was_overtaken_for_long_is_to_be_looked_for() -> None:
+def test_a_long_zombie_gets_the_advice_to_find_its_cause() -> None:
     def looked_for(lag: timedelta) -> bool:
         return any("Look for the cause" in one for one in rejection_advice(REFUSED, lag, fence(34)))
 
     assert (looked_for(timedelta(seconds=59)), looked_for(timedelta(minutes=1))) == (False, True)
 
 
-def test_what_passed_was_not_kept_from_anything() -> None:
+def test_the_advice_about_a_write_that_passed_says_so() -> None:
     passed, *_ = rejection_advice(replace(REFUSED, enforced=False), None, fence(34))
     assert "took effect" in passed
     nothing, *_ = rejection_advice(REFUSED, None, fence(34))

@@ -21,7 +21,9 @@ SINCE = NOW - timedelta(days=7)
         (3, 3, timedelta(days=3), Readiness.SAFE, NOW - timedelta(days=3)),
     ],
 )
-def test_verdicts(writes: int, observed: int, ago: timedelta | None, answer: Readiness, since: datetime | None) -> None:
+def test_a_rule_is_safe_after_a_quiet_day(
+    writes: int, observed: int, ago: timedelta | None, answer: Readiness, since: datetime | None
+) -> None:
     last = None if ago is None else NOW - ago
     judged = rule_readiness(writes=writes, observed=observed, last=last, since=SINCE, now=NOW)
     assert (judged.answer, judged.since) == (answer, since)
