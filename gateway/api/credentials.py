@@ -79,35 +79,35 @@ def routes(database: Database, keys: Callers, admission: Admission, audit: Audit
         },
     )
     async def issue_credentials(
-        wanted: CredentialsRequest,
+        body: CredentialsRequest,
         request: Request,
         response: Response,
         principal: Annotated[Principal, Depends(caller)],
     ) -> CredentialsView:
-        lifetime = timedelta(seconds=wanted.ttl)
+        lifetime = timedelta(seconds=body.ttl)
         expires = (await database.now()).replace(microsecond=0) + lifetime
-        sequencer = None if wanted.sequencer is None else Sequencer.parse(wanted.sequencer)
-        grant = Grant(wanted.resource, Token.parse(wanted.token), wanted.holder, expires, sequencer, wanted.beside)
+        sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
+        grant = Grant(body.resource, Token.parse(body.token), body.holder, expires, sequencer, body.beside)
         issued = keys.issue(principal, grant)
-        shown = FencingHeaders(grant.token, grant.pattern, grant.holder)
+        headers = FencingHeaders(grant.token, grant.pattern, grant.holder)
         presented = Presented(grant.token, grant.holder, sequencer=sequencer)
         # Each write is checked when it arrives. This early check refuses useless credentials at once.
         # A pattern of many resources has no single fence to check.
         if grant.plain and (refused := await admission.admit([(grant.pattern, presented)])):
-            raise await audit.implausible(refused, attempt(request, principal, shown))
+            raise await audit.implausible(refused, attempt(request, principal, headers))
         fence = await fences.read(database, grant.pattern) if grant.plain else None
         decision = decide(fence, presented)
         if fence is not None and not decision.passes:
-            raise await audit.refused([(decision, fence)], attempt(request, principal, shown))
+            raise await audit.refused([(decision, fence)], attempt(request, principal, headers))
         await record.record_administration(
             database,
-            attempt(request, principal, shown),
+            attempt(request, principal, headers),
             "IssueCredentials",
             grant.pattern if grant.plain else None,
             pattern=grant.pattern,
             access_key_id=issued.access_key_id,
             expiration=expires.isoformat(),
-            **({"read": wanted.read} if grant.read else {}),
+            **({"read": body.read} if grant.read else {}),
         )
         response.headers["Cache-Control"] = "no-store"
         return CredentialsView(
@@ -118,7 +118,7 @@ def routes(database: Database, keys: Callers, admission: Admission, audit: Audit
             resource=grant.pattern,
             token=str(grant.token),
             holder=grant.holder,
-            read=wanted.read,
+            read=body.read,
         )
 
     return router

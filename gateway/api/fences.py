@@ -72,18 +72,18 @@ def sequencer_routes(database: Database, signer: Signer, caller: Authenticate) -
         dependencies=[Depends(caller)],
         responses={400: {"model": Problem, "description": "The sequencer cannot be read."}},
     )
-    async def check_sequencer(wanted: SequencerRequest) -> SequencerView:
-        shown = Sequencer.parse(wanted.sequencer)
-        (found,) = await fences.token_standing(database, [(shown.resource, shown.token)], shown.mode)
+    async def check_sequencer(body: SequencerRequest) -> SequencerView:
+        sequencer = Sequencer.parse(body.sequencer)
+        (found,) = await fences.token_standing(database, [(sequencer.resource, sequencer.token)], sequencer.mode)
         fence = found.fence.token if found.fence else None
         return SequencerView(
-            resource=shown.resource,
-            mode=shown.mode,
-            token=str(shown.token),
-            authentic=signer.is_authentic(shown),
+            resource=sequencer.resource,
+            mode=sequencer.mode,
+            token=str(sequencer.token),
+            authentic=signer.is_authentic(sequencer),
             held=found.held,
             fence=None if fence is None else str(fence),
-            overtaken=fence is not None and shown.token < fence,
+            overtaken=fence is not None and sequencer.token < fence,
         )
 
     return router
@@ -155,20 +155,20 @@ def routes(database: Database, barrier: Barrier, admission: Admission, audit: Au
     )
     async def raise_barrier(
         resource: ResourceName,
-        wanted: BarrierRequest,
+        body: BarrierRequest,
         request: Request,
         principal: Annotated[Principal, Depends(caller)],
     ) -> FenceView:
         name = canonical(resource)
-        sequencer = None if wanted.sequencer is None else Sequencer.parse(wanted.sequencer)
-        said = FencingHeaders(Token.parse(wanted.token), name, wanted.holder)
-        shown = said if sequencer is None else headers.proven(said, (sequencer,))
-        presented = Presented(Token.parse(wanted.token), wanted.holder, sequencer=sequencer)
+        sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
+        unproven = FencingHeaders(Token.parse(body.token), name, body.holder)
+        sent = unproven if sequencer is None else headers.proven(unproven, (sequencer,))
+        presented = Presented(Token.parse(body.token), body.holder, sequencer=sequencer)
         if refused := await admission.admit([(name, presented)]):
-            raise await audit.implausible(refused, attempt(request, principal, shown))
+            raise await audit.implausible(refused, attempt(request, principal, sent))
         decision, fence = await barrier(name, presented, principal.name)
         if not decision.passes:
-            raise await audit.refused([(decision, fence)], attempt(request, principal, shown))
+            raise await audit.refused([(decision, fence)], attempt(request, principal, sent))
         return fence_view(name, fence)
 
     return router
@@ -216,11 +216,11 @@ def epoch_routes(database: Database, barrier: Barrier, caller: Authenticate) -> 
         },
     )
     async def start_epoch(
-        resource: ResourceName, wanted: EpochRequest, principal: Annotated[Principal, Depends(caller)]
+        resource: ResourceName, body: EpochRequest, principal: Annotated[Principal, Depends(caller)]
     ) -> FenceView:
         check_administrator(principal)
-        name, expected = canonical(resource), Token.parse(wanted.expected)
-        bumped = await fences.bump_epoch(database, name, expected, principal.name, storable(wanted.reason) or "")
+        name, expected = canonical(resource), Token.parse(body.expected)
+        bumped = await fences.bump_epoch(database, name, expected, principal.name, storable(body.reason) or "")
         if bumped.outcome is not Bump.DONE or bumped.fence is None:
             raise _not_bumped(name, expected, bumped)
         # As with every takeover, pending writes with an earlier token must not take effect any more.

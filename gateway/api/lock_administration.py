@@ -100,11 +100,11 @@ def routes(locks: LeaseTerms, caller: Authenticate) -> APIRouter:
         },
     )
     async def break_lock(
-        resource: ResourceName, wanted: BreakRequest, principal: Annotated[Principal, Depends(caller)]
+        resource: ResourceName, body: BreakRequest, principal: Annotated[Principal, Depends(caller)]
     ) -> LockView:
         check_administrator(principal, "Ask an administrator, or wait until the lease has expired.")
-        name, expected = canonical(resource), Token.parse(wanted.expected)
-        reason = storable(wanted.reason) or ""
+        name, expected = canonical(resource), Token.parse(body.expected)
+        reason = storable(body.reason) or ""
         locks.observe(BREAK_BEFORE)
         lock = await service.break_lock(name, expected, principal.name, reason)
         locks.observe(BREAK_AFTER)

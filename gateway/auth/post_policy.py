@@ -98,14 +98,14 @@ class _Value:
     """The required value of a field, or, with ``prefix``, its beginning. A missing field is empty."""
 
     name: str
-    wanted: str
+    expected: str
     prefix: bool
 
     def __str__(self) -> str:
-        return json.dumps(["starts-with" if self.prefix else "eq", f"${self.name}", self.wanted])
+        return json.dumps(["starts-with" if self.prefix else "eq", f"${self.name}", self.expected])
 
     def holds(self, value: str) -> bool:
-        return value.startswith(self.wanted) if self.prefix else value == self.wanted
+        return value.startswith(self.expected) if self.prefix else value == self.expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,12 @@ def _document(policy: str) -> tuple[datetime, list[Any]]:
 def _rule(condition: Any, position: int) -> _Value | _Length:
     match condition:
         case dict() if len(condition) == 1:
-            [(name, wanted)] = condition.items()
-            if isinstance(wanted, str):
-                return _Value(name.lower(), wanted, prefix=False)
-        case [str() as operator, str() as name, str() as wanted] if name.startswith("$"):
+            [(name, expected)] = condition.items()
+            if isinstance(expected, str):
+                return _Value(name.lower(), expected, prefix=False)
+        case [str() as operator, str() as name, str() as expected] if name.startswith("$"):
             if operator.lower() in ("eq", "starts-with"):
-                return _Value(name[1:].lower(), wanted, prefix=operator.lower() == "starts-with")
+                return _Value(name[1:].lower(), expected, prefix=operator.lower() == "starts-with")
         case [str() as operator, int() as shortest, int() as longest]:
             # A bool would pass for an int.
             whole = type(shortest) is int and type(longest) is int

@@ -149,10 +149,10 @@ def _from_header(headers: Mapping[str, list[bytes]], authorization: str, query_s
         raise StoreError(_HEADER_ERROR, 400, "The day of the credential must be the day of x-amz-date.")
     # SignedHeaders need not name the payload's hash: the canonical request ends with it.
     signed = _everything_signed(headers, names, required=("host", "x-amz-date"), exempt={"x-amz-content-sha256"})
-    said = _one(headers, "x-amz-content-sha256")
-    if said is None:
+    declared = _one(headers, "x-amz-content-sha256")
+    if declared is None:
         raise StoreError("InvalidRequest", 400, "Missing required header for this request: x-amz-content-sha256.")
-    mode, payload = _payload(said)
+    mode, payload = _payload(declared)
     session_token = _one(headers, "x-amz-security-token")
     return SignatureClaim(
         signer, timestamp, time, signed, match["signature"], mode, payload, session_token, query_string
@@ -193,8 +193,8 @@ def _from_query(
     # A browser revalidates a presigned URL that it has read. On a read, a condition changes nothing but the answer.
     revalidation = {name for name in headers if name.startswith("if-")} if method in ("GET", "HEAD") else set()
     signed = _everything_signed(headers, names, required=("host",), exempt=revalidation)
-    said = parameters.get("X-Amz-Content-Sha256", _one(headers, "x-amz-content-sha256"))
-    mode, payload = _payload(PayloadMode.UNSIGNED if said is None else said)
+    declared = parameters.get("X-Amz-Content-Sha256", _one(headers, "x-amz-content-sha256"))
+    mode, payload = _payload(PayloadMode.UNSIGNED if declared is None else declared)
     session_token = parameters.get("X-Amz-Security-Token", _one(headers, "x-amz-security-token"))
     return SignatureClaim(
         signer, timestamp, time, signed, signature, mode, payload, session_token, query_string, lifetime
@@ -283,13 +283,13 @@ def _one(headers: Mapping[str, list[bytes]], name: str) -> str | None:
     return values[0].decode("latin-1").strip() if values else None
 
 
-def _payload(said: str) -> tuple[PayloadMode, str]:
+def _payload(declared: str) -> tuple[PayloadMode, str]:
     """Return the mode of the body, and its value in the canonical request."""
-    if _HEXADECIMAL.fullmatch(said):
-        return PayloadMode.EXACT, said
+    if _HEXADECIMAL.fullmatch(declared):
+        return PayloadMode.EXACT, declared
     try:
-        if said != PayloadMode.EXACT:
-            return PayloadMode(said), said
+        if declared != PayloadMode.EXACT:
+            return PayloadMode(declared), declared
     except ValueError:
         pass
     raise StoreError(

@@ -76,9 +76,9 @@ async def _answer_error(request: Request, error: Exception) -> ProblemResponse:
 async def _answer_invalid(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, RequestValidationError)
     wrong = error.errors()
-    said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong[:_MOST_NAMED])
+    named = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong[:_MOST_NAMED])
     more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
-    return _problem(request, RequestMalformed(f"{said}{more}."), RequestMalformed.status)
+    return _problem(request, RequestMalformed(f"{named}{more}."), RequestMalformed.status)
 
 
 async def _answer_http(request: Request, error: Exception) -> ProblemResponse:

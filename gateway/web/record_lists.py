@@ -53,10 +53,10 @@ class ListQuery:
     @property
     def exported(self) -> list[tuple[str, str]]:
         """Return the filters as parameters of the API, whose exports know moments, but no spans."""
-        said = [(name, value) for name, value in self.fields.items() if name not in _TIMES]
+        parameters = [(name, value) for name, value in self.fields.items() if name not in _TIMES]
         moments = [("since", self.filters.since), ("until", self.filters.until)]
-        said += [(name, moment.isoformat()) for name, moment in moments if moment is not None]
-        return said + [("kind", kind.value) for kind in self.kinds]
+        parameters += [(name, moment.isoformat()) for name, moment in moments if moment is not None]
+        return parameters + [("kind", kind.value) for kind in self.kinds]
 
 
 def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tuple[Kind, ...] = ()) -> ListQuery:
@@ -66,7 +66,7 @@ def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tu
     """
     fields = {name: _checked(name, value) for name, value in parameters if value != "" and name in _FIELDS}
     named = [value for name, value in parameters if name == "kind" and value]
-    asked_kinds = () if kinds else tuple(dict.fromkeys(map(_kind, named)))
+    query_kinds = () if kinds else tuple(dict.fromkeys(map(_kind, named)))
     span = fields.get("span")
     if span is not None and span not in SPANS:
         raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
@@ -74,7 +74,7 @@ def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tu
     if since is None and span is not None:
         since = now - SPANS[span][1]
     filters = Filters(
-        kinds=asked_kinds or kinds,
+        kinds=query_kinds or kinds,
         **{name: fields.get(name) for name in _NAMES},
         enforced=_choice("enforced", fields.get("enforced")),
         token=_token(fields.get("token")),
@@ -86,7 +86,7 @@ def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tu
     given: dict[str, str] = {
         name: _in_form(_moment(name, fields[name])) for name in ("since", "until") if name in fields
     }
-    return ListQuery({**kept, **given}, asked_kinds, filters, before, after)
+    return ListQuery({**kept, **given}, query_kinds, filters, before, after)
 
 
 def form_field(parameters: Sequence[tuple[str, str]], name: str) -> str | None:
@@ -166,21 +166,21 @@ class RecordPage:
     older: dict[str, int] | None
 
 
-async def read_page(database: Database, asked: ListQuery, size: int = SIZE) -> RecordPage:
+async def read_page(database: Database, query: ListQuery, size: int = SIZE) -> RecordPage:
     """Read the requested page. It looks for one entry more, to know whether another page follows."""
-    backwards = asked.after is not None and asked.before is None
+    backwards = query.after is not None and query.before is None
     found = await search.page(
-        database, asked.filters, size + 1, before=asked.before, after=asked.after, oldest_first=backwards
+        database, query.filters, size + 1, before=query.before, after=query.after, oldest_first=backwards
     )
     more, entries = len(found) > size, found[:size]
     if backwards:
         entries.reverse()
     total = None
-    if asked.before is None and asked.after is None:
-        total = await search.total(database, asked.filters) if more else Total(len(entries), exact=True)
+    if query.before is None and query.after is None:
+        total = await search.total(database, query.filters) if more else Total(len(entries), exact=True)
     if not entries:
         return RecordPage((), total, None, None)
-    is_newest = asked.before is None if not backwards else not more
+    is_newest = query.before is None if not backwards else not more
     is_oldest = not more if not backwards else False
     return RecordPage(
         entries,
@@ -217,10 +217,10 @@ class ApiAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kept = {name: scope[name] for name in _OF_A_REQUEST if name in scope}
-        asked = {"path": self._path, "raw_path": self._path.encode(), "query_string": self._query.encode()}
+        forwarded = {"path": self._path, "raw_path": self._path.encode(), "query_string": self._query.encode()}
         # The API gets another request, so this one has a head of its own.
         scope["state"].pop("head", None)
-        await self._site.api({**kept, **asked}, receive, send)
+        await self._site.api({**kept, **forwarded}, receive, send)
 
 
 def routes(site: Site) -> list[Route]:
@@ -235,10 +235,10 @@ def routes(site: Site) -> list[Route]:
 async def _show(site: Site, one: ListKind, request: Request) -> Response:
     now = await site.database.now()
     sent = request.query_params.multi_items()
-    page, problem, asked = None, None, None
+    page, problem, query = None, None, None
     try:
-        asked = read_filters(sent, now, one.kinds)
-        page = await read_page(site.database, asked)
+        query = read_filters(sent, now, one.kinds)
+        page = await read_page(site.database, query)
     except RequestMalformed as error:
         problem = error.message
     return site.pages.render(
@@ -249,9 +249,9 @@ async def _show(site: Site, one: ListKind, request: Request) -> Response:
         page=page,
         lag=partial(search.lag, takeover=None),
         problem=problem,
-        fields=dict(sent) | _NO_TIMES if asked is None else asked.fields,
-        chosen=() if asked is None else asked.kinds,
-        kept=_kept(asked),
+        fields=dict(sent) | _NO_TIMES if query is None else query.fields,
+        chosen=() if query is None else query.kinds,
+        kept=_kept(query),
         titles=kind_titles(),
         span_choices=[(span, name) for span, (name, _) in SPANS.items()],
         planes=PLANES,
@@ -260,12 +260,12 @@ async def _show(site: Site, one: ListKind, request: Request) -> Response:
 
 
 async def _export(site: Site, name: str, request: Request) -> Response:
-    asked = read_filters(request.query_params.multi_items(), await site.database.now())
-    return ApiAnswer(site, f"/v1/{name}", urlencode(asked.exported))
+    query = read_filters(request.query_params.multi_items(), await site.database.now())
+    return ApiAnswer(site, f"/v1/{name}", urlencode(query.exported))
 
 
-def _kept(asked: ListQuery | None) -> list[tuple[str, str]]:
+def _kept(query: ListQuery | None) -> list[tuple[str, str]]:
     """Return the filters as parameters, for the addresses of other pages of the list and of its exports."""
-    if asked is None:
+    if query is None:
         return []
-    return [*asked.fields.items(), *(("kind", kind.value) for kind in asked.kinds)]
+    return [*query.fields.items(), *(("kind", kind.value) for kind in query.kinds)]
