@@ -53,7 +53,7 @@ def test_while_it_is_paused_it_counts_and_then_it_goes_on(visit: Callable[..., P
     pause = page.locator("#pause")
     pause.click()
     late_write(stage, count=2)
-    expect(pause).to_have_text("Go on (2 new)")
+    expect(pause).to_have_text("Resume (2 new)")
     expect(pause).to_have_attribute("aria-pressed", "true")
     expect(page.locator("#live tbody tr")).to_have_count(0)
     page.keyboard.press("Enter")
