@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from gateway.auth.sigv4 import Credentials, RequestHead, sign
+from gateway.auth.sigv4 import RequestHead, StoreCredentials, sign
 from gateway.observe.logs import log
 from tests.databases import Server, a_server, fresh_database
 from tests.doubles.s3 import S3Double, serve
@@ -53,7 +53,7 @@ class Client:
     async def put(self, key: str, token: int, content: bytes) -> int:
         headers = {"host": self.host, "content-length": str(len(content)), "fencing-token": str(token)}
         head = RequestHead("PUT", key.encode(), b"", [(name.encode(), text.encode()) for name, text in headers.items()])
-        keys = Credentials(ACCESS_KEY, SECRET_KEY, "us-east-1")
+        keys = StoreCredentials(ACCESS_KEY, SECRET_KEY, "us-east-1")
         signed = sign(head, hashlib.sha256(content).hexdigest(), keys, datetime.now(UTC))
         return await self._ask("PUT", key, headers | dict(signed), content)
 

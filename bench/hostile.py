@@ -19,7 +19,7 @@ from bench.memory import front
 from bench.objects import BUCKET
 from bench.raw_http import RawConnection
 from bench.services import KEYS, Services
-from gateway.auth.sigv4 import Credentials, RequestHead, sign
+from gateway.auth.sigv4 import RequestHead, StoreCredentials, sign
 
 SECONDS = 3.0
 GOAL = "p99 < 100 ms"
@@ -131,6 +131,8 @@ def _head(origin: str, attack: Attack) -> bytes:
     headers = [("host", host), ("content-md5", digest), ("fencing-token", "1")]
     pairs = [(name.encode(), value.encode()) for name, value in headers]
     request = RequestHead("POST", f"/{BUCKET}".encode(), b"delete=", pairs)
-    signed = sign(request, hashlib.sha256(attack.body).hexdigest(), Credentials(*KEYS, "us-east-1"), datetime.now(UTC))
+    signed = sign(
+        request, hashlib.sha256(attack.body).hexdigest(), StoreCredentials(*KEYS, "us-east-1"), datetime.now(UTC)
+    )
     lines = [f"{name}: {value}" for name, value in [*headers, *signed, ("content-length", length)]]
     return "\r\n".join([f"POST /{BUCKET}?delete= HTTP/1.1", *lines, "", ""]).encode()

@@ -15,13 +15,13 @@ import aiohttp
 import uvloop
 
 from bench.measure import percentiles
-from gateway.auth.sigv4 import Credentials, RequestHead, sign
+from gateway.auth.sigv4 import RequestHead, StoreCredentials, sign
 
 SIZE = 4096
 
 
 async def load(
-    endpoint: str, keys: Credentials, connections: int, seconds: float, names: int, token: str
+    endpoint: str, keys: StoreCredentials, connections: int, seconds: float, names: int, token: str
 ) -> dict[str, float]:
     """Keep every connection busy for that long with PUTs of different bytes to keys of its own."""
     latencies: list[float] = []
@@ -54,5 +54,5 @@ async def load(
 
 if __name__ == "__main__":
     endpoint, access, secret, connections, seconds, names, token = sys.argv[1:]
-    credentials = Credentials(access, secret, "us-east-1")
+    credentials = StoreCredentials(access, secret, "us-east-1")
     print(json.dumps(uvloop.run(load(endpoint, credentials, int(connections), float(seconds), int(names), token))))

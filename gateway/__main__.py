@@ -2,8 +2,8 @@
 
 import signal
 
-# Until a command listens to SIGINT itself, it ends the process as the kernel does. Python's own answer is an exception,
-# and one that arrives in a callback of the import machinery or of a collected object is lost: the command would run on.
+# Until a command handles SIGINT itself, the kernel's default ends the process. Python would raise an exception instead.
+# An exception in a callback of the import machinery or of a collected object is lost, and the command would run on.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

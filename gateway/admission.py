@@ -1,7 +1,7 @@
-"""Admission: whether a token may raise a fence at all, asked before the claim. The one place where policies meet I/O.
+"""Admission: whether a token may raise a fence at all, checked before the claim. The only I/O of policies.
 
-Nothing is locked here, and nothing needs to be: see ``gateway.fencing.policy``. A token that any counter may have come
-to, where any is taken, is admitted without a look at the database.
+Nothing is locked here, and nothing needs to be: see ``gateway.fencing.policy``. If the policy accepts any token, a
+plausible one is admitted without a query.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from gateway.observe.events import Observe, ignore
 from gateway.observe.stages import SENT_ALONG, asking
 
 TIMEOUT = 2.0
-"""Seconds for an answer, all attempts together: a write is waiting."""
+"""Seconds for an answer, including all attempts, because a write is waiting."""
 
 MAX_ANSWER = 64 * 1024
 _PATH = "/v1/sequencers/check"
@@ -44,15 +44,15 @@ _ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the issuer says of a sequencer: that it has signed it, and that its lease still lasts."""
+class IssuerVerdict:
+    """The answer of the issuer about a sequencer: whether it signed it, and whether its lease is running."""
 
     authentic: bool
     held: bool
 
 
 class Issuer:
-    """Asks ``POST {origin}/v1/sequencers/check``. Connections are opened as they are needed."""
+    """The client of ``POST {origin}/v1/sequencers/check``. It opens connections as needed."""
 
     def __init__(self, origin: str, api_key: str, *, timeout: float = TIMEOUT, observe: Observe = ignore) -> None:
         """``timeout`` is in seconds."""
@@ -61,16 +61,16 @@ class Issuer:
         self._headers = {
             "Authorization": f"Bearer {api_key}",
             "Content-Type": "application/json",
-            # What is unpacked could be larger than what was sent.
+            # A compressed answer could expand beyond the limit.
             "Accept-Encoding": "identity",
         }
         self._client: httpx.AsyncClient | None = None
 
-    async def check(self, sequencer: Sequencer) -> Verdict:
-        """What the issuer says. Raises ``Unavailable`` where it says nothing that can be relied on."""
+    async def check(self, sequencer: Sequencer) -> IssuerVerdict:
+        """Ask the issuer about a sequencer. Raises ``Unavailable`` without a reliable answer."""
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._asked(sequencer)
+                return await self._request(sequencer)
         except TimeoutError:
             raise _unavailable(f"it has not answered within {self._timeout:g} seconds") from None
 
@@ -79,12 +79,12 @@ class Issuer:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _asked(self, sequencer: Sequencer) -> Verdict:
+    async def _request(self, sequencer: Sequencer) -> IssuerVerdict:
         for attempt in range(_ATTEMPTS):
             try:
-                status, content = await self._sent(json.dumps({"sequencer": sequencer.text}))
+                status, content = await self._send(json.dumps({"sequencer": sequencer.text}))
             except httpx.TransportError as error:
-                # A connection that was kept may have been closed meanwhile; asking changes nothing, so it is repeated.
+                # The issuer may have closed an idle connection. The request changes nothing, so it is repeated.
                 if attempt < _ATTEMPTS - 1 and not isinstance(error, httpx.TimeoutException):
                     continue
                 raise _unavailable(f"it cannot be reached ({type(error).__name__})") from None
@@ -93,20 +93,20 @@ class Issuer:
             return _verdict(content, sequencer)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _sent(self, body: str) -> tuple[int, bytes]:
-        with asking(self._observe, "issuer", "POST", _PATH) as asked:
+    async def _send(self, body: str) -> tuple[int, bytes]:
+        with asking(self._observe, "issuer", "POST", _PATH) as exchange:
             headers = {**self._headers, **dict(SENT_ALONG.get())}
-            async with self._opened().stream("POST", self._address, content=body, headers=headers) as answer:
-                asked.status, content = answer.status_code, b""
+            async with self._connected().stream("POST", self._address, content=body, headers=headers) as answer:
+                exchange.status, content = answer.status_code, b""
                 async for chunk in answer.aiter_raw():
                     content += chunk
                     if len(content) > MAX_ANSWER:
                         raise _unavailable("its answer is too long")
                 return answer.status_code, content
 
-    def _opened(self) -> httpx.AsyncClient:
+    def _connected(self) -> httpx.AsyncClient:
         if self._client is None:
-            # trust_env off: no proxy of the environment is told the key. The authorities are those of the system.
+            # trust_env off: no proxy of the environment receives the key. The authorities are those of the system.
             self._client = httpx.AsyncClient(
                 follow_redirects=False,
                 trust_env=False,
@@ -117,31 +117,31 @@ class Issuer:
         return self._client
 
 
-def _verdict(content: bytes, sequencer: Sequencer) -> Verdict:
-    """Read the answer, which must be about this very sequencer."""
+def _verdict(content: bytes, sequencer: Sequencer) -> IssuerVerdict:
+    """Read the answer, which must be about this sequencer."""
     try:
-        said: Any = json.loads(content)
-        about = said["resource"], said["mode"], said["token"]
-        authentic, held = said["authentic"], said["held"]
+        answer: Any = json.loads(content)
+        about = answer["resource"], answer["mode"], answer["token"]
+        authentic, held = answer["authentic"], answer["held"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise _unavailable("what answers there is no fencing gateway") from None
+        raise _unavailable("the server there is no fencing gateway") from None
     if about != (sequencer.resource, sequencer.mode, str(sequencer.token)):
         raise _unavailable("its answer is about another sequencer")
     if type(authentic) is not bool or type(held) is not bool:
-        raise _unavailable("what answers there is no fencing gateway")
-    return Verdict(authentic, held)
+        raise _unavailable("the server there is no fencing gateway")
+    return IssuerVerdict(authentic, held)
 
 
 def _unavailable(reason: str) -> Unavailable:
     return Unavailable(
         f"The issuer of the fencing tokens cannot be asked: {reason}.",
-        advice="Nothing was written. Send the request again; if it goes on, tell the operator of the gateway.",
+        advice="Nothing was written. Retry the request. If the problem persists, tell the operator of the gateway.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A token that is shown for a resource, and the policy it is held against."""
+    """A token that a request presents for a resource, and the policy of the resource."""
 
     resource: str
     presented: Presented
@@ -153,24 +153,24 @@ class _Case:
 
     @property
     def sequencer(self) -> Sequencer | None:
-        """What proves this token for this resource; None where whatever is shown is for another."""
+        """Return the sequencer that proves this token for this resource; None if there is none."""
         shown = self.presented.sequencer
         if shown is None or (shown.resource, shown.token) != (self.resource, self.token):
             return None
         return shown
 
-    def judged(self, policy: Policy, standing: Standing, fence: Fence | None = None) -> Implausible | None:
+    def judge(self, policy: Policy, standing: Standing, fence: Fence | None = None) -> Implausible | None:
         reason = decide(policy, self.token, standing)
-        return None if reason is None else self.refused(reason, fence)
+        return None if reason is None else self.refusal(reason, fence)
 
-    def refused(self, reason: Reason, fence: Fence | None) -> Implausible:
+    def refusal(self, reason: Reason, fence: Fence | None) -> Implausible:
         return Implausible(self.resource, self.token, self.policy.tokens, reason, fence)
 
 
 class Admission:
-    """Holds tokens against the policies of their resources.
+    """Checks tokens against the policies of their resources.
 
-    ``issuer``: whom to ask what was issued and is held, where that is not the lease service of this database.
+    ``issuer`` knows the issued and held tokens, unless the lease service of this database does.
     """
 
     def __init__(
@@ -186,18 +186,18 @@ class Admission:
         """Whether ``asks_about`` can be true at all."""
 
     def asks_about(self, resource: str, token: Token) -> bool:
-        """Return whether this token is to be shown to ``admit`` although its fence carries it."""
+        """Return whether ``admit`` must check this token although its fence carries it."""
         return self._policies.ask_about(resource, token)
 
     def asks_again(self, resource: str) -> bool:
-        """Whether what was admitted may not be a moment later: the lease may have ended."""
+        """Return whether every write needs a new check, because the lease of an admitted token may have ended."""
         return self._policies.ask_every_time(resource) and self._policies.of(resource).tokens is TokenPolicy.LIVE
 
     async def admit(self, shown: Iterable[tuple[str, Presented]]) -> list[Implausible]:
-        """Those of the tokens that are not taken, each with the resource it is shown for; empty: all are.
+        """Return the refused tokens, each with its resource. An empty list admits all.
 
-        A token that is overtaken passes: its fence will refuse it, and knows by whom. Raises ``Unavailable`` where only
-        the issuer can tell, cannot be asked, and the policy does not let the order of tokens decide.
+        An overtaken token passes, because its fence will refuse it and knows who overtook it. Raises ``Unavailable`` if
+        only the issuer can tell, it is unreachable, and the policy does not let the order of tokens decide.
         """
         refused: list[Implausible | None] = []
         doubtful: list[_Case] = []
@@ -207,37 +207,37 @@ class Admission:
                 continue
             case = _Case(resource, presented, policy)
             if policy.tokens is TokenPolicy.SIGNED:
-                refused.append(case.judged(policy, Standing(authentic=self._authentic(case))))
+                refused.append(case.judge(policy, Standing(authentic=self._authentic(case))))
             else:
                 doubtful.append(case)
         if doubtful:
             found = await store.token_standing(self._database, [(case.resource, case.token) for case in doubtful])
-            # Side by side, so that all of them together wait for the issuer no longer than one.
-            judged = [self._looked_up(case, known) for case, known in zip(doubtful, found, strict=True)]
-            for one in await asyncio.gather(*judged, return_exceptions=True):
+            # Concurrently, so that all of them wait for the issuer no longer than one.
+            checks = [self._check(case, known) for case, known in zip(doubtful, found, strict=True)]
+            for one in await asyncio.gather(*checks, return_exceptions=True):
                 if isinstance(one, BaseException):
                     raise one
                 refused.append(one)
         return [one for one in refused if one is not None]
 
-    async def _looked_up(self, case: _Case, known: TokenStanding) -> Implausible | None:
-        """``known``: how the token stands with this database."""
+    async def _check(self, case: _Case, known: TokenStanding) -> Implausible | None:
+        """Judge a case. ``known`` is the state of the token in this database."""
         fence = known.fence.token if known.fence else None
         standing = Standing(fence, None, known.issued, known.held)
         if self._issuer is None or case.policy.tokens is TokenPolicy.ANY:
-            return case.judged(case.policy, standing, known.fence)
+            return case.judge(case.policy, standing, known.fence)
         if decide(case.policy, case.token, Standing(fence)) is None:
-            return None  # for the fence to say
+            return None  # the fence decides
         if case.sequencer is None:
-            return case.refused(Reason.NO_SEQUENCER, known.fence)
+            return case.refusal(Reason.NO_SEQUENCER, known.fence)
         try:
-            said = await self._issuer.check(case.sequencer)
+            verdict = await self._issuer.check(case.sequencer)
         except Unavailable:
             if case.policy.unreachable is Unreachable.REFUSE:
                 raise
-            return case.judged(by_order(case.policy), standing, known.fence)
-        standing = Standing(fence, said.authentic, said.authentic, said.authentic and said.held)
-        return case.judged(case.policy, standing, known.fence)
+            return case.judge(by_order(case.policy), standing, known.fence)
+        standing = Standing(fence, verdict.authentic, verdict.authentic, verdict.authentic and verdict.held)
+        return case.judge(case.policy, standing, known.fence)
 
     def _authentic(self, case: _Case) -> bool | None:
         return None if case.sequencer is None else self._signer.is_authentic(case.sequencer)

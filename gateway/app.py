@@ -1,4 +1,4 @@
-"""Builds the gateway: opens what it needs, wires the planes together, tells them apart by the path. No logic."""
+"""The gateway: it wires the planes together, and dispatches requests between them by host and path. No logic."""
 
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -12,10 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import api, web, wiring
 from gateway.admission import Admission
-from gateway.api.health import BucketView, Metrics
+from gateway.api.health import BucketView, MetricsSource
 from gateway.api.leases import without_id
 from gateway.api.requests import path_as_sent
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.config import Config
 from gateway.db import intents
 from gateway.db.notifications import CATALOG, LEASES, RECORD
@@ -23,7 +23,7 @@ from gateway.errors import Forbidden, GatewayError, Unavailable
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.guard.watching import Watching
 from gateway.http import origins
-from gateway.http.body import Bodies, Memory, Pace
+from gateway.http.body import BodyReader, Memory, Pace
 from gateway.http.connection import Connection
 from gateway.http.head import Head
 from gateway.http.middleware import Middleware, answer_problem
@@ -47,9 +47,9 @@ from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic, flushing
 from gateway.tables.execute import idempotency
 from gateway.tables.pipeline import TablePlane
-from gateway.web import documentation, report
+from gateway.web import incident_report
+from gateway.web.incident_report import Report
 from gateway.web.rendering import Site
-from gateway.web.report import Report
 from gateway.webhooks.alarms import Watch
 from gateway.webhooks.outbox import Outbox
 from gateway.wiring import alarms, webhooks
@@ -58,8 +58,9 @@ _OF_LEASES = ("/v1/leases", "/v1/withdrawals")
 
 
 class Gateway:
-    """The ASGI app. A first path segment of one or two characters is the gateway's own, all else is S3; so is all of a
-    host that names a bucket.
+    """The ASGI app. A first path segment of one or two characters is the gateway's own; every other one is a bucket.
+
+    All paths of a host that names a bucket belong to S3, too.
     """
 
     def __init__(self, config: Config, telemetry: Telemetry) -> None:
@@ -74,8 +75,8 @@ class Gateway:
         self._observe = observe = Sinks(telemetry.observe, self._traffic)
         self._capture = Capture(config.audit.capture, config.audit.redact)
         pace = Pace(idle=config.server.body_timeout, grace=config.server.body_timeout)
-        self._bodies = Bodies(Memory(config.server.memory), pace)
-        keys = Keys(config.callers, anonymous=config.auth.anonymous)
+        self._bodies = BodyReader(Memory(config.server.memory), pace)
+        keys = Callers(config.callers, anonymous=config.auth.anonymous)
         policies, signer, self._issuer = (
             wiring.policies(config),
             wiring.signer(config),
@@ -103,14 +104,14 @@ class Gateway:
             follower=self._follower,
             make_report=self._report,
             outbox=self._outbox,
-            holding=wiring.locks(config, self._leases, signer, policies, observe),
-            metrics=Metrics(self._scrape, config.telemetry.public_metrics),
+            holding=wiring.lease_terms(config, self._leases, signer, policies, observe),
+            metrics=MetricsSource(self._scrape, config.telemetry.public_metrics),
             documentation=self._document,
         )
         self._vitals = Vitals(
             telemetry.standing,
             self._database,
-            now=self._stand,
+            now=self._set_gauges,
             services=self._probes,
             webhooks=[webhook.name for webhook in config.webhooks],
             alarms=[alarm.name for alarm in config.alarms],
@@ -135,9 +136,9 @@ class Gateway:
             await serve(scope, receive, send)
 
     def _check_origin(self, scope: Scope, serve: ASGIApp) -> None:
-        """Raise ``Forbidden`` for what a page of another origin must not send.
+        """Raise ``Forbidden`` for a request that a page of another origin must not send.
 
-        Requests to buckets are signed, each by itself, which no other site can do: their bucket's CORS rules decide.
+        Requests to buckets are each signed, which no other site can do. The CORS rules of the bucket decide there.
         """
         if serve is not self._objects:
             allowed = self._cors_origins if serve is self._tables else ()
@@ -145,7 +146,7 @@ class Gateway:
             origins.check(head.method, head.headers, allowed)
 
     def _area(self, scope: Scope) -> tuple[str, ASGIApp]:
-        """What is asked for, as it is called in metrics, and whoever serves that."""
+        """Return the area of a request, as metrics name it, and the app that serves it."""
         head = Head.of(scope)
         path = head.path
         if self._domains and self._objects is not None and bucket_of_host(head.headers, self._domains) is not None:
@@ -165,14 +166,14 @@ class Gateway:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        async with self._opened():
+        async with self._running():
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[None]:
-        """What works in the background waits by itself: neither Postgres nor the store needs to be there yet."""
+    async def _running(self) -> AsyncIterator[None]:
+        """Run the background tasks. Each waits for Postgres and the store, so neither needs to be up yet."""
         try:
             async with (
                 self._sealing.running(),
@@ -208,7 +209,7 @@ class Gateway:
         return raised.decision, raised.fence
 
     async def _settle(self, resource: str, presented: Presented, caller: str) -> None:
-        """For the table plane: what its own claim then says about the token is what counts."""
+        """Call the barrier for the table plane, whose own claim then decides about the token."""
         await self._barrier(resource, presented, caller)
 
     async def _health(self) -> dict[str, str]:
@@ -221,17 +222,17 @@ class Gateway:
         return probes
 
     async def _report(self, resource: str, since: datetime | None, until: datetime | None) -> Report:
-        return await report.make(self._site, resource, since, until)
+        return await incident_report.make(self._site, resource, since, until)
 
     async def _document(self, request: Request) -> Response:
-        return documentation.answer(self._site, request)
+        return web.answer_documentation(self._site, request)
 
     async def _scrape(self, accept: str) -> tuple[bytes, str]:
         await self._vitals.refresh()
         return self._telemetry.metrics.render(accept)
 
-    def _stand(self, standing: Standing) -> None:
-        """What there is to tell of this process."""
+    def _set_gauges(self, standing: Standing) -> None:
+        """Set the gauges of this process."""
         use = self._database.use()
         standing.connections.set(Connection.open)
         standing.sessions.values = {
@@ -263,7 +264,7 @@ class Gateway:
             if response.status >= 500:
                 raise Unavailable(f"The store answers with {response.status}.")
 
-    def _build_objects(self, config: Config, keys: Keys) -> ObjectPlane | None:
+    def _build_objects(self, config: Config, keys: Callers) -> ObjectPlane | None:
         if config.s3 is None or self._upstream is None or self._profiles is None:
             return None
         return ObjectPlane(
@@ -291,7 +292,7 @@ class Gateway:
             return None
         return Profiles(self._upstream, self._database.now, config.s3.distrust)
 
-    def _build_tables(self, config: Config, keys: Keys) -> TablePlane:
+    def _build_tables(self, config: Config, keys: Callers) -> TablePlane:
         return TablePlane(
             self._database,
             wiring.exposure(config),
@@ -305,13 +306,13 @@ class Gateway:
 
 
 def build(config: Config, observe: Observe = log) -> ASGIApp:
-    """The whole gateway as an ASGI app. Its lifespan opens and closes what it needs."""
+    """Build the whole gateway as an ASGI app. Its lifespan opens and closes its resources."""
     telemetry = Telemetry(config, observe)
     return Middleware(telemetry.around(Gateway(config, telemetry)), telemetry.observe)
 
 
 async def sweep(config: Config, observe: Observe = log) -> Swept:
-    """One round of the sweeper, as each gateway makes them, and a pass over all rows that guards watch."""
+    """Run one round of the sweeper, as each gateway does, and a pass over all rows that guards watch."""
     database = wiring.database(config)
     try:
         rows = await Watching(database, observe).sweep()
@@ -336,5 +337,5 @@ def _bucket_view(profile: Profile) -> BucketView:
 
 
 def _clock() -> datetime:
-    """Judges the age of inbound signatures and sessions, which only ends them; no write is decided by it."""
+    """Return the time that ends inbound signatures and sessions. It decides about no write."""
     return datetime.now(UTC)  # noqa: TID251

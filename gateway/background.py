@@ -1,4 +1,4 @@
-"""Work in the background of a gateway: it lasts as long as the gateway does, whatever goes wrong with it meanwhile."""
+"""Background tasks of a gateway. They run as long as the gateway does, in spite of errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -10,10 +10,10 @@ from gateway.observe.events import Observe, SweepFailed
 
 
 @asynccontextmanager
-async def working(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """All of these, each in a task of its own, as long as this lasts; then they are cancelled, wherever they are.
+async def background_tasks(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run each of these in a task of its own while the block runs, then cancel them.
 
-    None of them may raise: that would end what goes on before them, too.
+    None of them may raise, because that would end the block, too.
     """
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work) for work in works]
@@ -24,8 +24,8 @@ async def working(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
                 task.cancel()
 
 
-async def rounds(
-    what: str,
+async def repeat(
+    name: str,
     work: Callable[[], Awaitable[object]],
     observe: Observe,
     pause: float,
@@ -33,10 +33,10 @@ async def rounds(
     longest: float = 0.0,
     at_once: bool = False,
 ) -> None:
-    """Work again and again, with ``pause`` seconds between two rounds, and before the first unless ``at_once``.
+    """Repeat ``work`` forever, with ``pause`` seconds between two rounds, and before the first unless ``at_once``.
 
-    What goes wrong is an event about ``what``, each time. With a ``longest`` pause each pause is twice as long as the
-    one before, up to that, until it goes well again; and only the first failure is an event.
+    Each failure is an event that has the ``name``. With a ``longest`` pause, failures double the pause up to that
+    limit, and only the first of them is an event.
     """
     waits = pause
     if not at_once:
@@ -44,15 +44,15 @@ async def rounds(
     while True:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+        except Exception as error:  # noqa: BLE001 - a bug must end neither the task nor the gateway
             if waits == pause:
-                observe(SweepFailed(what, said(error)))
+                observe(SweepFailed(name, describe_failure(error)))
             waits = max(pause, min(2 * waits, longest))
         else:
             waits = pause
         await asyncio.sleep(waits)
 
 
-def said(error: Exception) -> str:
-    """What went wrong. Of an error nobody has foreseen only the type: its text may quote what is not for the log."""
+def describe_failure(error: Exception) -> str:
+    """Describe an error. For an unexpected one return only the type, because its text may contain secrets."""
     return error.message if isinstance(error, GatewayError) else type(error).__name__

@@ -1,6 +1,6 @@
 """The command line: serve, migrate, doctor, sweep, guard, audit, credentials, epoch, run, demo.
 
-Every problem its user can solve is one line on standard error, and exit code 2.
+A problem that the user can solve is one line on standard error, with exit code 2.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from gateway.commands.audit import audit
-from gateway.commands.console import ConfigPath, say, show
+from gateway.commands.console import ConfigPath, print_report, say
 from gateway.commands.guard import guard
 from gateway.config import Config, api_key, environment, load
 from gateway.config.server import Server
@@ -22,7 +22,7 @@ from gateway.errors import ConfigurationError, GatewayError, Unavailable
 ReadScope: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PATTERN", help="What the S3 credentials read beside what they write; repeatable, or once 'all'."
+        metavar="PATTERN", help="A further readable resource of the S3 credentials; repeatable, or once 'all'."
     ),
 ]
 
@@ -40,7 +40,7 @@ application.add_typer(audit, name="audit")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point of the command ``gateway``. Without ``arguments``, those of the process."""
+    """Run the command ``gateway``. ``arguments`` default to those of the process."""
     try:
         application(arguments)
     except GatewayError as error:
@@ -59,21 +59,21 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - the signature is type
 def options(
     *,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """What holds for every command."""
+    """Define the options of every command."""
 
 
 @application.command()
 def serve(
     config: ConfigPath = None,
-    listen: Annotated[str | None, typer.Option(help="host:port, instead of server.listen.")] = None,
+    listen: Annotated[str | None, typer.Option(help="The host:port to listen on, instead of server.listen.")] = None,
 ) -> None:
     """Run the gateway."""
     settings = _listening(load(config), listen)
     from gateway import serving  # noqa: PLC0415 - few commands serve
-    from gateway.app import build  # noqa: PLC0415 - all the libraries of both planes hang on it
+    from gateway.app import build  # noqa: PLC0415 - it imports all libraries of both planes
 
     with serving.Signals(), serving.bind(settings.server.host, settings.server.port) as listener:
         server = serving.server(build(settings), settings.server)
@@ -90,13 +90,14 @@ def serve(
 def migrate(
     config: ConfigPath = None,
     dsn: Annotated[
-        str | None, typer.Option(help="Migrate as this role instead of the gateway's own, which then needs no DDL.")
+        str | None,
+        typer.Option(help="Connect with this DSN instead of the gateway's own, whose role then needs no DDL."),
     ] = None,
     grant_to: Annotated[
-        str | None, typer.Option(help="The gateway's role: grant it what it needs on the schema, and nothing more.")
+        str | None, typer.Option(help="Grant the gateway's role the rights that it needs on the schema, and no others.")
     ] = None,
 ) -> None:
-    """Install the fencing schema, or bring it to this version."""
+    """Install the fencing schema, or migrate it to this version."""
     from gateway import serving  # noqa: PLC0415 - few commands need the database
     from gateway.db import migrations, rights  # noqa: PLC0415 - the same
 
@@ -107,76 +108,76 @@ def migrate(
     typer.echo(f"fencing schema: {before or 'not installed'} -> {after}")
     if grant_to is not None:
         asyncio.run(rights.grant(target, grant_to))
-        typer.echo(f"granted to {grant_to}: what a gateway needs, and nothing more")
+        typer.echo(f"granted to {grant_to}: the rights that a gateway needs, and no others")
 
 
 @application.command()
 def doctor(config: ConfigPath = None) -> None:
-    """Examine configuration, database and object store, and say what follows. Exit code 1: something is wrong."""
-    from gateway.doctor.examination import examine  # noqa: PLC0415 - all the libraries of the object plane hang on it
+    """Examine configuration, database and object store. Exit code 1: there are problems."""
+    from gateway.doctor.examination import examine  # noqa: PLC0415 - it imports all libraries of the object plane
 
-    show(asyncio.run(examine(load(config))))
+    print_report(asyncio.run(examine(load(config))))
 
 
 @application.command()
 def sweep(config: ConfigPath = None) -> None:
-    """Clear away now what a running gateway clears away by and by, and look for what went round it."""
-    from gateway import app  # noqa: PLC0415 - all the libraries of both planes hang on it
+    """Run one round of the sweeper: remove leftovers, and find changes that bypassed the gateway."""
+    from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
 
     swept = asyncio.run(app.sweep(load(config)))
     typer.echo(f"swept: {swept.tombstones} tombstones, {swept.uploads} uploads, {swept.intents} pending writes")
-    typer.echo(f"found: {swept.bypasses} changes that went round the gateway")
+    typer.echo(f"found: {swept.bypasses} changes that bypassed the gateway")
 
 
 @application.command()
 def credentials(
-    url: Annotated[str, typer.Option(help="Where the gateway is, e.g. https://gateway.example.com.")],
-    resource: Annotated[str, typer.Option(help="The resource whose lock is held; * and a last /** as wildcards.")],
-    token: Annotated[str, typer.Option(help="The fencing token that the lock service gave.")],
+    url: Annotated[str, typer.Option(help="The address of the gateway, e.g. https://gateway.example.com.")],
+    resource: Annotated[str, typer.Option(help="The resource of the lock, with * and a last /** as wildcards.")],
+    token: Annotated[str, typer.Option(help="The fencing token from the lock service.")],
     holder: Annotated[str | None, typer.Option(help="The name of the holder.")] = None,
     ttl: Annotated[int, typer.Option(help="Seconds until they expire.", min=60, max=43200)] = 3600,
     read: ReadScope = None,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="Holds the API key. Without it, GATEWAY_API_KEY does.")
+        Path | None, typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY.")
     ] = None,
 ) -> None:
     """Print temporary S3 keys that write with a fencing token, for credential_process in ~/.aws/config."""
-    from gateway.commands.credentials import Wanted, fetch  # noqa: PLC0415 - serving needs no HTTP client
+    from gateway.commands.api_client import CredentialsRequest, fetch_credentials  # noqa: PLC0415 - serving needs no HTTP client
 
     key = api_key(api_key_file).get_secret_value()
-    typer.echo(fetch(url, key, Wanted(resource, token, holder, ttl, read or ())))
+    typer.echo(fetch_credentials(url, key, CredentialsRequest(resource, token, holder, ttl, read or ())))
 
 
 @application.command("epoch")
 def start_epoch(
-    url: Annotated[str, typer.Option(help="Where the gateway is, e.g. https://gateway.example.com.")],
-    reason: Annotated[str, typer.Option(help="Goes on record.")],
-    resource: Annotated[str | None, typer.Argument(help="Whose fence it is.")] = None,
-    expected: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="The token it carries, as you have seen.")
+    url: Annotated[str, typer.Option(help="The address of the gateway, e.g. https://gateway.example.com.")],
+    reason: Annotated[str, typer.Option(help="The reason, which goes on record.")],
+    resource: Annotated[str | None, typer.Argument(help="The resource of the fence.")] = None,
+    expected: Annotated[str | None, typer.Option(metavar="TOKEN", help="The token that the fence must carry.")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Instead: every fence whose name begins with this, one by one.")
     ] = None,
-    prefix: Annotated[str | None, typer.Option(help="Instead: every fence whose name starts so, one by one.")] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="Holds an administrator's API key. Without it, GATEWAY_API_KEY does.")
+        Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
     ] = None,
 ) -> None:
-    """Start a new epoch of a fence whose issuer has lost its counter (docs/policies.md). All tokens before it end.
+    """Start a new epoch of a fence whose issuer has lost its counter (docs/policies.md). All earlier tokens end.
 
-    Exit code 1: some of the fences under --prefix have not got one.
+    Exit code 1: some of the fences under --prefix failed.
     """
-    from gateway.commands import epochs  # noqa: PLC0415 - serving needs no HTTP client
-    from gateway.commands.api_client import Gateway  # noqa: PLC0415 - the same
+    from gateway.commands import api_client  # noqa: PLC0415 - serving needs no HTTP client
 
-    gateway = Gateway(url, api_key(api_key_file).get_secret_value())
+    gateway = api_client.Gateway(url, api_key(api_key_file).get_secret_value())
     if resource is not None and expected is not None and prefix is None:
-        typer.echo(f"{resource}: {expected} -> {epochs.start(gateway, epochs.Carried(resource, expected), reason)}")
+        fence = api_client.CarriedToken(resource, expected)
+        typer.echo(f"{resource}: {expected} -> {api_client.start_epoch(gateway, fence, reason)}")
         return
     if not prefix or resource is not None or expected is not None:
         raise ConfigurationError("name a RESOURCE and the --expected token, or a --prefix that is not empty", advice="")
     failed = False
-    for fence in epochs.under(gateway, prefix):
+    for fence in api_client.fences_under(gateway, prefix):
         try:
-            typer.echo(f"{fence.resource}: {fence.token} -> {epochs.start(gateway, fence, reason)}")
+            typer.echo(f"{fence.resource}: {fence.token} -> {api_client.start_epoch(gateway, fence, reason)}")
         except GatewayError as error:
             failed = True
             say(f"gateway: {fence.resource}: {error.message} {error.advice}".rstrip())
@@ -186,13 +187,13 @@ def start_epoch(
 
 @application.command(context_settings={"allow_interspersed_args": False})
 def run(  # noqa: PLR0913 - an option is an argument
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to run, after --.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command to run, after --.")],
     lock: Annotated[str, typer.Option(metavar="RESOURCE", help="The lock to hold, e.g. job/42.")],
-    url: Annotated[str, typer.Option(envvar="GATEWAY_URL", help="Where the gateway is.")],
+    url: Annotated[str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway.")],
     wait: Annotated[
-        float | None, typer.Option(min=0, help="Seconds to wait for the lock. Without it, as long as it takes.")
+        float | None, typer.Option(min=0, help="Seconds to wait for the lock. The default is no limit.")
     ] = None,
-    ttl: Annotated[float, typer.Option(min=0.1, help="Seconds the lease lasts when it is not renewed any more.")] = 30,
+    ttl: Annotated[float, typer.Option(min=0.1, help="Seconds that the lease lasts without renewal.")] = 30,
     source: Annotated[
         str,
         typer.Option(
@@ -202,26 +203,30 @@ def run(  # noqa: PLR0913 - an option is an argument
         ),
     ] = "gateway",
     holder: Annotated[
-        str | None, typer.Option(help="How the name of the holder begins. Host and process, without it.")
+        str | None, typer.Option(help="The beginning of the holder's name. The default is host and process.")
     ] = None,
     credentials: Annotated[
         str | None,
-        typer.Option(metavar="PATTERN", help="What the S3 credentials are for, instead of the lock's own resource."),
+        typer.Option(
+            metavar="PATTERN", help="The resources of the S3 credentials, instead of the lock's own resource."
+        ),
     ] = None,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds between SIGTERM and SIGKILL, the lock lost.")] = 10,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds between SIGTERM and SIGKILL after the lock was lost.")
+    ] = 10,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="Holds the API key. Without it, GATEWAY_API_KEY does.")
+        Path | None, typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY.")
     ] = None,
     *,
     read: ReadScope = None,
-    shared: Annotated[bool, typer.Option("--shared", help="Share the lock with others that want it shared.")] = False,
-    pass_api_key: Annotated[bool, typer.Option("--pass-api-key", help="Let the command have the API key.")] = False,
+    shared: Annotated[bool, typer.Option("--shared", help="Share the lock with other holders that share it.")] = False,
+    pass_api_key: Annotated[bool, typer.Option("--pass-api-key", help="Pass the API key to the command.")] = False,
 ) -> None:
-    """Run a command while a lock is held, with its token in the environment; stop it when the lock is lost."""
-    from gateway.commands.run import Wanted  # noqa: PLC0415 - the client library hangs on it
+    """Run a command while holding a lock, with its token in the environment. Stop it when the lock is lost."""
+    from gateway.commands.run import RunOptions  # noqa: PLC0415 - it imports the client library
     from gateway.commands.run import run as run_command  # noqa: PLC0415
 
-    wanted = Wanted(
+    wanted = RunOptions(
         command=tuple(command),
         url=url,
         resource=lock,
@@ -241,21 +246,22 @@ def run(  # noqa: PLR0913 - an option is an argument
 
 @application.command()
 def demo(
-    port: Annotated[int, typer.Option(help="Where the gateway listens, on 127.0.0.1.", min=0, max=65535)] = 8080,
+    port: Annotated[int, typer.Option(help="The port of the gateway on 127.0.0.1.", min=0, max=65535)] = 8080,
     data: Annotated[
-        Path | None, typer.Option(help="Keep the tables here. Without it they are thrown away, as objects always are.")
+        Path | None,
+        typer.Option(help="Keep the tables in this folder. The default deletes them. Objects are always deleted."),
     ] = None,
     *,
-    story: Annotated[bool, typer.Option("--story", help="Play the story of the paused writer, then leave.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="With --story: stay for trying things out.")] = False,
+    story: Annotated[bool, typer.Option("--story", help="Play the story of the paused writer, then exit.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="With --story: keep running for experiments.")] = False,
 ) -> None:
-    """Try the gateway out, with an embedded Postgres and S3."""
+    """Try the gateway, with an embedded Postgres and S3."""
     from gateway import serving  # noqa: PLC0415 - few commands serve
-    from gateway.demo import demonstration  # noqa: PLC0415 - optional packages hang on it
+    from gateway.demo import demonstration  # noqa: PLC0415 - it imports optional packages
 
     with serving.Signals() as signals:
-        told = demonstration.run(port, data, signals, with_story=story, keep=keep)
-    if not told:
+        succeeded = demonstration.run(port, data, signals, with_story=story, keep=keep)
+    if not succeeded:
         raise typer.Exit(1)
 
 

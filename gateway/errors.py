@@ -1,10 +1,10 @@
-"""Every error the gateway answers with: its code, its status, and what the caller should do next.
+"""Every error of the gateway: its code, its status, and advice for the caller.
 
-One tree, rendered three ways: as RFC 9457 problem JSON on the fencing API, as PostgREST's four keys on tables, as
-S3's XML on buckets. A code is never reused for something else.
+One tree, rendered in three ways: as problem JSON (RFC 9457) on the fencing API, as PostgREST's four keys on tables,
+as S3's XML on buckets. A code is never reused for something else.
 
     GatewayError
-    ├── ConfigurationError            the operator's, never an HTTP answer
+    ├── ConfigurationError            for the operator, never an HTTP answer
     │   └── UnreleasedSchema          schema-unreleased
     ├── TokenRequired            428  token-required
     ├── TokenMalformed           400  token-malformed
@@ -48,10 +48,10 @@ Fact: TypeAlias = str | int | float | bool | None
 
 
 class GatewayError(Exception):
-    """Base of all answers that are not a success.
+    """The base of all answers that are not a success.
 
-    ``message`` says what happened, ``advice`` what the caller should do next, ``facts`` are the machine-readable
-    particulars. ``retry_after`` (seconds) is set only where a retry can help.
+    ``message`` says what happened, and ``advice`` what to do next. ``facts`` are the machine-readable particulars.
+    ``retry_after`` (seconds) is set only if a retry can help.
     """
 
     code: str = "internal"
@@ -66,6 +66,11 @@ class GatewayError(Exception):
         self.message = message
         self.advice = self.default_advice if advice is None else advice
         self.facts: dict[str, Fact] = dict(facts or {})
+
+    @property
+    def retry_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the header ``Retry-After`` as ASGI takes it; an empty list where a retry cannot help."""
+        return [] if self.retry_after is None else [(b"retry-after", str(self.retry_after).encode())]
 
 
 class ConfigurationError(GatewayError):
@@ -87,7 +92,7 @@ class UnreleasedSchema(ConfigurationError):
             f"The fencing schema is at {revision}, a revision from before the first release. "
             "It cannot be upgraded, and nothing was changed.",
             advice="Do not drop it: fences would be forgotten, and overtaken holders could write again. "
-            "docs/operations.md says how to carry the fences over, under 'A schema from before the first release'.",
+            "Carry the fences over as docs/operations.md explains ('A schema from before the first release').",
         )
 
 
@@ -173,20 +178,20 @@ class TokenUsed(FenceRefusal):
 
 
 class RowChanged(GatewayError):
-    """The ETag the caller has read is not the row's any more. ``facts["etag"]`` is the one it has; None: no row."""
+    """The row no longer has the ETag that the caller read. ``facts["etag"]`` is its present one; None without a row."""
 
     code = "row-changed"
     status = 412
     s3_code = "PreconditionFailed"
     title = "The row is not the version the write was meant for"
-    default_advice = "Nothing was written. Read the row again, decide again, and send the ETag you have read then."
+    default_advice = "Nothing was written. Read the row again, decide again, and send its new ETag."
 
 
 class ConditionUnsupported(GatewayError):
     code = "condition-unsupported"
     status = 400
     s3_code = "InvalidRequest"
-    title = "The condition cannot be held against one row"
+    title = "The condition cannot be checked against one row"
     default_advice = "Name one row by its whole primary key, or leave the condition out."
 
 
@@ -195,7 +200,7 @@ class IdempotencyMismatch(GatewayError):
     status = 422
     s3_code = "InvalidRequest"
     title = "The idempotency key belongs to another request"
-    default_advice = "Use a new key for each thing you want done; send the same request again only with its own key."
+    default_advice = "Use a new key for each operation, and repeat a request only with its own key."
 
 
 class AnswerTooLarge(GatewayError):
@@ -203,7 +208,9 @@ class AnswerTooLarge(GatewayError):
     status = 422
     s3_code = "InvalidRequest"
     title = "The answer is too large to be kept"
-    default_advice = "Nothing was written. Ask for less back, with Prefer: return=minimal or a select, or send no key."
+    default_advice = (
+        "Nothing was written. Ask for a smaller answer with Prefer: return=minimal or a select, or send no key."
+    )
 
 
 class TokenImplausible(GatewayError):
@@ -223,13 +230,13 @@ class SequencerMalformed(GatewayError):
 
 
 class LockHeld(GatewayError):
-    """Somebody else has the lock, or is before this one in its queue. ``retry_after`` is in seconds."""
+    """Another holder has the lock, or is ahead in its queue. ``retry_after`` is in seconds."""
 
     code = "lock-held"
     status = 409
     s3_code = "OperationAborted"
-    title = "The lock is held by somebody else"
-    default_advice = 'Ask again later, or wait in the queue with "wait".'
+    title = "Another holder has the lock"
+    default_advice = 'Retry later, or wait in the queue with "wait".'
 
     def __init__(self, message: str, *, retry_after: int = 1, facts: Mapping[str, Fact] | None = None) -> None:
         super().__init__(message, facts=facts)
@@ -247,13 +254,13 @@ class LeaseLost(GatewayError):
 
 
 class ExpectedMismatch(GatewayError):
-    """A compare-and-set of an administrator met another token than the expected one."""
+    """A compare-and-set of an administrator met an unexpected token."""
 
     code = "expected-mismatch"
     status = 409
     s3_code = "OperationAborted"
-    title = "The token is another one than expected"
-    default_advice = "Nothing was changed. Look at the current token, and decide again."
+    title = "The token is not the expected one"
+    default_advice = "Nothing was changed. Look at the current token, then decide again."
 
 
 class TokensExhausted(GatewayError):
@@ -301,11 +308,11 @@ class BodyTooSlow(GatewayError):
     status = 408
     s3_code = "RequestTimeout"
     title = "The body did not arrive in time"
-    default_advice = "Send the request again, over a connection that is fast enough."
+    default_advice = "Repeat the request over a faster connection."
 
 
 class OutcomeUnknown(GatewayError):
-    """The write may or may not have taken effect. It takes no effect any more after the next acknowledged write."""
+    """The write may or may not have taken effect. After the next acknowledged write, it can take none."""
 
     code = "outcome-unknown"
     status = 503
@@ -316,7 +323,7 @@ class OutcomeUnknown(GatewayError):
 
 
 class Unavailable(GatewayError):
-    """Something that passes stands in the way: a service out of reach, an older write. Nothing was written."""
+    """A temporary obstacle: an unreachable service, or an older write. Nothing was written."""
 
     code = "unavailable"
     status = 503
@@ -337,13 +344,13 @@ class RightMissing(GatewayError):
 
 
 class TooManyReaders(GatewayError):
-    """As many exports, or followers, of the record are served by this process as it serves at one time."""
+    """This process already serves as many exports or streams of the record as it may."""
 
     code = "too-many-readers"
     status = 503
     s3_code = "SlowDown"
-    title = "Too many read the record at this time"
-    default_advice = "Ask again later, or another gateway."
+    title = "Too many clients read the record at this time"
+    default_advice = "Retry later, or use another gateway."
     retry_after = 5
 
 
@@ -354,7 +361,7 @@ class StoreUnfit(GatewayError):
     status = 501
     s3_code = "NotImplemented"
     title = "The object store cannot be fenced"
-    default_advice = "Use a store that honours conditional writes; `gateway doctor` shows what this one does."
+    default_advice = "Use a store that honours conditional writes. `gateway doctor` lists what this one does."
 
 
 class SqlError(GatewayError):
@@ -371,10 +378,10 @@ class SqlError(GatewayError):
 
 
 def for_callers(error: GatewayError) -> GatewayError:
-    """Return what callers of the API and of buckets are told of an error.
+    """Return the error that callers of the API and of buckets receive.
 
-    All relations that these planes use are the gateway's own. So a right that is missing is for the operator to grant,
-    and the database's words are of no use to a caller.
+    These planes use only the gateway's own relations. So the operator has to grant a missing right, and the database's
+    words would not help a caller.
     """
     if isinstance(error, SqlError) and error.sqlstate == "42501":
         return RightMissing("The gateway's role in the database lacks a right. Nothing more was done.")
@@ -384,7 +391,7 @@ def for_callers(error: GatewayError) -> GatewayError:
 class DialectError(GatewayError):
     """An error of the table dialect: a PostgREST code or an SQLSTATE, with PostgREST's status for it.
 
-    ``headers`` are further ones of the answer, where code inside the database has asked for them.
+    ``headers`` are further headers of the answer, set by code inside the database.
     """
 
     title = "The table request was refused"
@@ -409,7 +416,7 @@ class DialectError(GatewayError):
 
 
 class StoreError(GatewayError):
-    """An error in S3's own vocabulary: the store's answer passed on, or a request refused as S3 would refuse it."""
+    """An error in S3's own vocabulary: the store's answer, or a request refused as S3 would refuse it."""
 
     code = "store-refused"
     title = "The object request was refused"

@@ -1,4 +1,4 @@
-"""Runs the ASGI app under uvicorn: binds the address first, stops cleanly on SIGINT and SIGTERM."""
+"""Serve the ASGI app under uvicorn: bind the address, check the schema, stop cleanly on SIGINT and SIGTERM."""
 
 import gc
 import os
@@ -23,30 +23,30 @@ from gateway.http.connection import KEEP_ALIVE, Connection
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
 GRACE = 30
-"""Seconds that requests under way get to finish once the gateway is asked to stop."""
+"""Seconds that running requests get to finish after the gateway is told to stop."""
 
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _AGAIN = signal.SIGALRM
 _SOON = 0.01
-"""Seconds after which a stop that Python dropped is asked for again."""
+"""Seconds until a stop that Python dropped is raised again."""
 _NO_KEY = ("PEM_LIB", "NO_START_LINE", None)
 """OpenSSL's reasons, by version, for a file without a private key."""
 
 
 class StopRequested(SystemExit):
-    """SIGINT or SIGTERM arrived: unwind, clean up, and leave with 0."""
+    """SIGINT or SIGTERM arrived: unwind, clean up, and exit with 0."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
 
 class Signals:
-    """SIGINT and SIGTERM, while the context lasts: the first one raises ``StopRequested``, later ones do nothing."""
+    """Handles SIGINT and SIGTERM while the block runs: the first raises ``StopRequested``, later ones do nothing."""
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
-        self._deaf = False
+        self._ignoring = False
         self._unraisable = sys.unraisablehook
 
     def __enter__(self) -> Self:
@@ -62,9 +62,9 @@ class Signals:
 
     @contextmanager
     def postponed(self) -> Iterator[None]:
-        """For what must not be left half done: a signal that arrives inside counts at the end.
+        """Postpone a signal to the end of the block, for work that must not be left half done.
 
-        Blocked, not just noted: processes started inside must not be interrupted by the terminal either.
+        The signals are blocked, so that the terminal does not interrupt processes that start inside either.
         """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         try:
@@ -73,18 +73,18 @@ class Signals:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def ignore(self) -> None:
-        """From here on everything is being stopped anyway."""
-        self._deaf = True
+        """Ignore signals from here on, because everything is being stopped anyway."""
+        self._ignoring = True
 
     def _arrived(self, *_: object) -> None:
-        if not self._deaf:
-            self._deaf = True
+        if not self._ignoring:
+            self._ignoring = True
             raise StopRequested
 
     def _lost(self, unraisable: "sys.UnraisableHookArgs") -> None:
-        """An exception that Python drops, in a callback of a collected object: where it was ours, raise it again."""
+        """Raise ``StopRequested`` again if Python dropped it in a callback of a collected object."""
         if isinstance(unraisable.exc_value, StopRequested):
-            self._deaf = False
+            self._ignoring = False
             signal.setitimer(signal.ITIMER_REAL, _SOON)
         else:
             self._unraisable(unraisable)
@@ -101,20 +101,20 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def collect_rarely() -> None:
-    """Look for garbage less often, in this whole process: for one that is nothing but a gateway, once it is built."""
-    # What has been imported and built by now stays. A full collection that walks it all would stop every request for
-    # tens of milliseconds, every few seconds.
+    """Collect garbage less often in this whole process, once the gateway is built."""
+    # All objects that exist by now stay. A full collection of them would stop every request for tens of milliseconds,
+    # every few seconds.
     gc.collect()
     gc.freeze()
-    # What a request makes it gives back by itself. Looking for what does not, every 700 objects, costs a tenth of it.
+    # A request frees its objects by reference counts. Collecting every 700 objects would cost a tenth of its time.
     gc.set_threshold(50_000, 20, 20)
 
 
 def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) -> uvicorn.Server:
-    """A uvicorn server for ``app``, not running yet. ``grace`` is in seconds.
+    """Return a uvicorn server for ``app``, which is not running yet. ``grace`` is in seconds.
 
-    The client's address is the peer's: a header could be forged, and the address goes on record. Raises
-    ``ConfigurationError`` where TLS is wanted and its files cannot be used.
+    The client's address is that of the peer, because it goes on record, and a header could be forged. Raises
+    ``ConfigurationError`` if the files for TLS cannot be used.
     """
     settings = settings or Server()
     _check_tls(settings.tls_certificate, settings.tls_key)
@@ -147,7 +147,7 @@ def in_background(app: ASGIApp, listener: socket.socket) -> Iterator[None]:
         while not running.started:
             thread.join(0.02)
             if not thread.is_alive():
-                raise ConfigurationError("The gateway did not start.", advice="The log says why.")
+                raise ConfigurationError("The gateway did not start.", advice="Read the log for the reason.")
         yield
     finally:
         running.should_exit = True
@@ -155,9 +155,9 @@ def in_background(app: ASGIApp, listener: socket.socket) -> Iterator[None]:
 
 
 async def revision(dsn: str) -> str | None:
-    """The revision of the fencing schema; None where it is not installed.
+    """Return the revision of the fencing schema; None if it is not installed.
 
-    Raises ``Unavailable`` where the database cannot be reached, ``ConfigurationError`` where it refuses.
+    Raises ``Unavailable`` if the database cannot be reached, and ``ConfigurationError`` if it refuses.
     """
     try:
         return await migrations.installed(dsn)
@@ -168,15 +168,15 @@ async def revision(dsn: str) -> str | None:
             raise ConfigurationError(f"postgres.dsn: {error.message}", advice="") from error
         raise
     except ValueError as error:
-        # Not what the driver says: it may repeat the password.
+        # Not the message of the driver, which may contain the password.
         raise ConfigurationError("postgres.dsn: not the address of a database", advice="") from error
 
 
 async def check_schema(dsn: str) -> None:
-    """Raise ``ConfigurationError`` where the fencing schema is older than this version of the gateway needs.
+    """Raise ``ConfigurationError`` if the fencing schema is older than this version of the gateway needs.
 
-    A newer one is fine: what an older gateway calls in it never changes its meaning, so that two versions can run side
-    by side during an upgrade. Raises ``Unavailable`` where the database cannot be reached, so that nobody knows.
+    A newer schema is fine: the functions that an older gateway calls never change their meaning. So two versions can
+    run side by side during an upgrade. Raises ``Unavailable`` if the database cannot be reached.
     """
     found, newest = await revision(dsn), migrations.newest()
     if found is None:
@@ -189,7 +189,7 @@ async def check_schema(dsn: str) -> None:
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> None:
-    """Raise ``ConfigurationError`` where these files cannot be used. uvicorn reads them only once it is serving."""
+    """Raise ``ConfigurationError`` if these files cannot be used. uvicorn reads them only once it is serving."""
     if certificate is None:
         return
     _check_readable("tls_certificate", certificate)
@@ -217,7 +217,7 @@ def _check_tls(certificate: Path | None, key: Path | None) -> None:
 
 
 class _EncryptedKey(Exception):
-    """OpenSSL asks for a password. It would ask the terminal."""
+    """OpenSSL needs a password, and would ask the terminal for it."""
 
 
 def _no_password() -> str:

@@ -1,4 +1,4 @@
-"""From the configuration to the rules of the table plane: which name the rows of each table go by, and how strictly."""
+"""The rules of tables in the configuration: the resources of their rows, and the enforcement."""
 
 from gateway.config import Config
 from gateway.fencing.resource import Template
@@ -6,7 +6,7 @@ from gateway.tables.naming.plan import Rule
 
 
 def table_rules(config: Config) -> tuple[dict[str, Rule], Rule]:
-    """The rules by ``schema.table``, and the one of all other tables."""
+    """Return the rules by ``schema.table``, and the rule of all other tables."""
     default = Rule(None, config.fencing.mode, config.fencing.equal)
     rules = {
         rule.name: Rule(

@@ -1,7 +1,7 @@
-"""How values are put into words: names with nothing hidden in them, times, ages, numbers.
+"""Formats values for people: names without hidden characters, times, ages, numbers.
 
-Names come from anybody who may write. HTML in them is the templates' business, which escape everything; what is left
-are characters that nobody sees, or that turn the text around them: they are shown as escapes.
+Names come from every caller that may write. Templates escape HTML in them. This module escapes characters that are
+invisible, or that change the direction of the text around them.
 """
 
 import unicodedata
@@ -10,20 +10,20 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-"""Categories of Unicode: control and format characters (those that turn the direction among them), surrogates, private
+"""Categories of Unicode: control and format characters (also those that change the direction), surrogates, private
 and unassigned characters, separators of lines and paragraphs."""
 
 _BLANK = frozenset(
     map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, 0xFFA0))
 ) | frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
-"""Letters and marks that show nothing (Default_Ignorable_Code_Point), and the empty Braille pattern: names that differ
-in them look alike."""
+"""Invisible letters and marks (Default_Ignorable_Code_Point), and the empty Braille pattern. Names that differ only in
+them look alike."""
 
 _UNITS = ((86400, "day", "days"), (3600, "hour", "hours"), (60, "minute", "minutes"), (1, "second", "seconds"))
 
 
 def is_hidden(character: str) -> bool:
-    """Whether a character is not what it looks like: it cannot be seen, or acts on its neighbours."""
+    """Return whether a character is invisible, or changes its neighbours."""
     if " " <= character <= "~":
         return False
     category = unicodedata.category(character)
@@ -31,13 +31,13 @@ def is_hidden(character: str) -> bool:
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """The text in pieces; True for those that stand for hidden characters, and are escapes such as ``\\u202e``."""
+    """Split text into pieces. True marks the escapes of hidden characters, such as ``\\u202e``."""
     for hidden, run in groupby(text, is_hidden):
         yield "".join(_escape(character) if hidden else character for character in run), hidden
 
 
 def visible(text: str) -> str:
-    """The text with every hidden character as an escape."""
+    """Return the text with every hidden character as an escape."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(piece for piece, _ in pieces(text))
@@ -51,17 +51,17 @@ def _escape(character: str) -> str:
 
 
 def machine_time(moment: datetime) -> str:
-    """To the microsecond, in UTC, as ``<time datetime>`` wants it."""
+    """Format a moment to the microsecond, in UTC, for ``<time datetime>``."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def plain_time(moment: datetime) -> str:
-    """To the second, in UTC: ``2026-03-01 04:05:06``."""
+    """Format a moment to the second, in UTC: ``2026-03-01 04:05:06``."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def span(length: timedelta) -> str:
-    """A length of time in its two largest units: ``1 hour 4 minutes``, ``12 seconds``, ``340 ms``. Never negative."""
+    """Format a length of time in its two largest units: ``1 hour 4 minutes``, ``340 ms``. It is never negative."""
     seconds = max(0.0, length.total_seconds())
     if seconds < 1:
         return f"{round(seconds * 1000)} ms"
@@ -78,7 +78,7 @@ def span(length: timedelta) -> str:
 
 
 def age(moment: datetime, now: datetime) -> str:
-    """How long ago in its largest unit: ``3 minutes ago``; ``just now`` within a second, and for what is to come."""
+    """Format an age in its largest unit: ``3 minutes ago``; ``just now`` within a second, and for the future."""
     seconds = int((now - moment).total_seconds())
     for size, one, many in _UNITS:
         if count := max(0, seconds) // size:
@@ -87,12 +87,12 @@ def age(moment: datetime, now: datetime) -> str:
 
 
 def number(count: int) -> str:
-    """With separators, thin ones that do not break: ``12 345``."""
+    """Format a count with narrow no-break spaces: ``12 345``."""
     return f"{count:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def size(octets: int) -> str:
-    """A number of bytes as people say it: ``812 bytes``, ``3.4 MiB``."""
+    """Format a number of bytes for people: ``812 bytes``, ``3.4 MiB``."""
     if octets < 1024:
         return f"{octets} byte{'' if octets == 1 else 's'}"
     power = min((octets.bit_length() - 1) // 10, 4)

@@ -1,12 +1,12 @@
-"""Out of the configuration: what the parts of a gateway are built with."""
+"""Builds the parts of a gateway from the configuration."""
 
 from functools import partial
 
 from gateway.admission import Issuer
-from gateway.api.leases import Locks
+from gateway.api.leases import LeaseTerms
 from gateway.config import Config
-from gateway.config.watching import Alarm as AlarmSection
-from gateway.config.watching import Webhook as WebhookSection
+from gateway.config.observability import Alarm as AlarmSection
+from gateway.config.observability import Webhook as WebhookSection
 from gateway.db.database import Database
 from gateway.db.notifications import Channels, Listen
 from gateway.db.notifications import listening as listen
@@ -25,21 +25,23 @@ from gateway.webhooks.outbox import Webhook
 
 
 def resources(config: Config) -> Resources:
-    """Which objects go by which resource, and how strictly."""
+    """Return the rules that map objects to resources."""
     rules = [KeyRule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in config.objects]
     return Resources(rules, mode=config.fencing.mode, equal=config.fencing.equal)
 
 
-def locks(config: Config, service: LeaseService, signer: Signer, policies: Policies, observe: Observe) -> Locks:
-    """What the lease service is given to grant by."""
+def lease_terms(
+    config: Config, service: LeaseService, signer: Signer, policies: Policies, observe: Observe
+) -> LeaseTerms:
+    """Return the lease service with its limits."""
     settings = config.leases
-    return Locks(
+    return LeaseTerms(
         service, signer.sign, policies.lock_delay, settings.max_ttl, settings.max_wait, settings.issuer, observe
     )
 
 
 def policies(config: Config) -> Policies:
-    """Which tokens resources take."""
+    """Return the policies of resources."""
     default = Policy(config.fencing.tokens, config.fencing.max_jump)
     return Policies(
         default,
@@ -59,12 +61,12 @@ def policies(config: Config) -> Policies:
 
 
 def signer(config: Config) -> Signer:
-    """What signs sequencers, and verifies them."""
+    """Return the signer of sequencers, which also verifies them."""
     return Signer(key.get_secret_value() for key in config.leases.signing_keys)
 
 
 def issuer(config: Config, observe: Observe) -> Issuer | None:
-    """The gateway that issues the tokens, where it is another one."""
+    """Return the client of the gateway that issues the tokens; None if this gateway does."""
     leases = config.leases
     if leases.issuer is None or leases.issuer_api_key is None:
         return None
@@ -72,7 +74,7 @@ def issuer(config: Config, observe: Observe) -> Issuer | None:
 
 
 def database(config: Config) -> Database:
-    """The database, with its limits. It opens when it is first asked."""
+    """Return the database with its limits. It opens at the first query."""
     postgres = config.postgres
     return Database(
         postgres.dsn.get_secret_value(),
@@ -85,7 +87,7 @@ def database(config: Config) -> Database:
 
 
 def listening(config: Config, channels: Channels) -> Listen | None:
-    """How these channels are listened to; None where the configuration says not to."""
+    """Return the function that listens to these channels; None if the configuration forbids listening."""
     postgres = config.postgres
     if not postgres.listen:
         return None
@@ -93,12 +95,12 @@ def listening(config: Config, channels: Channels) -> Listen | None:
 
 
 def table_prefixes(config: Config) -> tuple[str, ...]:
-    """The beginnings of paths that name tables."""
+    """Return the prefixes of paths to tables."""
     return ("/v1/tables/", "/rest/v1/") if config.server.rest_v1 else ("/v1/tables/",)
 
 
 def exposure(config: Config) -> Exposure:
-    """What is served of the tables."""
+    """Return the tables that are served, with their rules and limits."""
     rules, default = table_rules(config)
     postgres = config.postgres
     return Exposure(

@@ -42,7 +42,7 @@ BANNED = {
 
 ALLOWED = {
     "This copy request is illegal because it is trying to copy an object to itself without changing the object's "
-    "metadata, storage class, website redirect location or encryption attributes.": "AWS's own message, which clients know",
+    "metadata, storage class, website redirect location or encryption attributes.": "AWS's own message",
 }
 """Sentences that break a rule, and the reason why they may."""
 

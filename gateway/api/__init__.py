@@ -1,6 +1,6 @@
 """The fencing API: locks, fences, barriers, transactions, the record of rejections, fenced credentials, health.
 
-JSON, described by OpenAPI at ``/v1/docs``. One module a subject.
+It speaks JSON, and OpenAPI describes it at ``/v1/docs``. Each subject has a module.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,67 +15,63 @@ from gateway.api import (
     exports,
     fences,
     leases,
-    locks,
+    lock_administration,
     record,
-    reports,
-    sequencers,
-    streams,
+    record_stream,
     transactions,
     webhooks,
 )
-from gateway.api import health as measured
-from gateway.api import health as operations
+from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
-from gateway.api.health import Buckets, Health, Metrics
-from gateway.api.leases import Locks
-from gateway.api.reports import MakeReport
-from gateway.api.requests import MAX_BODY, AsSent, Authenticate, Intake
+from gateway.api.health import HealthCheck, MetricsSource, ProbedBuckets, health_routes, metrics_routes
+from gateway.api.leases import LeaseTerms
+from gateway.api.requests import MAX_BODY, Authenticate, BodyIntake, PathAsSent
 from gateway.api.transactions import Transact
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.fencing.sequencer import Signer
 from gateway.http import problems
-from gateway.http.body import Bodies
+from gateway.http.body import BodyReader
 from gateway.http.head import Head
 from gateway.record.audit import Audit
 from gateway.record.following import Follower
 from gateway.webhooks.outbox import Outbox
 
 
-def build(  # noqa: PLR0913 - all that its subjects are about, by name
+def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     *,
     database: Database,
-    keys: Keys,
-    bodies: Bodies,
+    keys: Callers,
+    bodies: BodyReader,
     barrier: Barrier,
     admission: Admission,
     signer: Signer,
     audit: Audit,
-    health: Health,
-    buckets: Buckets,
+    health: HealthCheck,
+    buckets: ProbedBuckets,
     transact: Transact,
-    holding: Locks,
+    holding: LeaseTerms,
     follower: Follower,
     make_report: MakeReport,
     outbox: Outbox,
-    metrics: Metrics,
+    metrics: MetricsSource,
     documentation: Callable[[Request], Awaitable[Response]],
 ) -> FastAPI:
-    """The API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
+    """Build the API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
     app = FastAPI(
         title="Fencing gateway",
         description="Fencing tokens in front of Postgres tables and S3 buckets: fences, barriers, refused writes.",
         version="1",
-        docs_url=None,  # FastAPI's own loads scripts from another host
+        docs_url=None,  # FastAPI's own page loads scripts from another host
         redoc_url=None,
         openapi_url="/v1/openapi.json",
     )
     problems.install(app)
-    app.add_middleware(AsSent)
+    app.add_middleware(PathAsSent)
 
     def caller(request: Request) -> Principal:
-        # The page, or the intake of the body, has proven the caller already.
+        # The page, or the body intake, may have proven the caller already.
         state = request.scope["state"]
         principal: Principal | None = state.get("viewer")
         if principal is None:
@@ -83,23 +79,23 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
             state["caller"] = principal.name
         return principal
 
-    # The first are the first to be looked at.
+    # The router tries routes in this order.
     for router in (
         leases.routes(holding, barrier, audit, caller),
-        locks.routes(holding, caller),
+        lock_administration.routes(holding, caller),
         fences.routes(database, barrier, admission, audit, caller),
         fences.epoch_routes(database, barrier, caller),
-        streams.routes(follower, caller),
+        record_stream.routes(follower, caller),
         exports.routes(database, caller),
         record.rejection_routes(database, caller),
         record.routes(database, caller),
-        reports.routes(make_report, caller),
+        exports.report_routes(make_report, caller),
         credentials.routes(database, keys, admission, audit, caller),
-        sequencers.routes(database, signer, caller),
+        fences.sequencer_routes(database, signer, caller),
         transactions.routes(transact, caller),
         webhooks.routes(outbox, caller),
-        operations.routes(health, buckets, caller),
-        measured.metrics_routes(metrics, caller),
+        health_routes(health, buckets, caller),
+        metrics_routes(metrics, caller),
     ):
         _add(app, router, caller, bodies)
     app.router.add_route("/v1/docs", documentation, include_in_schema=False)
@@ -107,17 +103,17 @@ def build(  # noqa: PLR0913 - all that its subjects are about, by name
 
 
 _LIMITS: dict[str, int | None] = {
-    "/v1/leases": 1024 * 1024,  # renewals of all leases of a program in one request
+    "/v1/leases": 1024 * 1024,  # a program renews all its leases in one request
     "/v1/transaction": None,  # the table plane reads it, within its own limit
 }
 
 
-def _add(app: FastAPI, router: APIRouter, caller: Authenticate, bodies: Bodies) -> None:
-    """Take over its routes as they are: those of a router that is included are built again at the first request."""
+def _add(app: FastAPI, router: APIRouter, caller: Authenticate, bodies: BodyReader) -> None:
+    """Add the routes of ``router`` as they are. FastAPI would rebuild those of an included router later."""
     for route in router.routes:
         if isinstance(route, APIRoute):
             route.responses = {**problems.EVERYWHERE, **route.responses}
             limit = _LIMITS.get(route.path, MAX_BODY)
             if limit is not None and (route.body_field is not None or "requestBody" in (route.openapi_extra or {})):
-                route.app = Intake(route.app, caller, bodies, limit)
+                route.app = BodyIntake(route.app, caller, bodies, limit)
         app.router.routes.append(route)

@@ -1,4 +1,4 @@
-"""Fenced credentials: temporary S3 keys with which any client writes under a token, and under no other."""
+"""Fenced credentials: temporary S3 keys that let any client write under one token, and under no other."""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, TypeAlias
@@ -7,9 +7,9 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admission import Admission
+from gateway.api.fences import SequencerText
 from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
-from gateway.api.sequencers import SequencerText
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.auth.principal import EVERYTHING, Grant, Principal
 from gateway.db import fences, record
 from gateway.db.database import Database
@@ -25,12 +25,12 @@ Scope: TypeAlias = Literal["own", "all"] | Annotated[list[Pattern], Field(max_le
 
 
 class CredentialsRequest(BaseModel):
-    """What the credentials are to be good for."""
+    """The resource, the token and the lifetime of the credentials."""
 
     model_config = ConfigDict(extra="forbid")
 
     resource: Annotated[str, Field(max_length=512, examples=["job/42", "s3/reports/42/**"])] = Field(
-        description="A resource; a segment * stands for any one segment, a last ** for all the rest."
+        description="A resource. A segment * stands for any one segment, a last ** for all remaining ones."
     )
     token: TokenText
     holder: HolderName | None = None
@@ -38,19 +38,19 @@ class CredentialsRequest(BaseModel):
     ttl: Annotated[int, Field(ge=60, le=43200, description="Seconds until they expire.")] = 3600
     read: Scope = Field(
         default="own",
-        description="What they read: what they write; or beside it what these patterns of resources cover; or all "
-        "buckets that the caller reads.",
+        description="The readable resources: `own` is the resource that they write. A list of patterns adds the "
+        "resources that it covers. `all` adds every bucket that the caller reads.",
         examples=["own", ["s3/inputs/**"]],
     )
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Return the patterns of what is to be read beside the resource itself."""
+        """Return the patterns of what may be read beside the resource itself."""
         return {"own": (), "all": (EVERYTHING,)}[self.read] if isinstance(self.read, str) else tuple(self.read)
 
 
 class CredentialsView(BaseModel):
-    """Temporary S3 keys. They are shown once, and not kept."""
+    """Temporary S3 keys. The gateway shows them once and does not keep them."""
 
     access_key_id: str
     secret_access_key: str
@@ -62,51 +62,52 @@ class CredentialsView(BaseModel):
     read: Scope
 
 
-def routes(database: Database, keys: Keys, admission: Admission, audit: Audit, caller: Authenticate) -> APIRouter:
-    """``/v1/credentials``."""
+def routes(database: Database, keys: Callers, admission: Admission, audit: Audit, caller: Authenticate) -> APIRouter:
+    """Build the route ``/v1/credentials``."""
     router = APIRouter()
 
     @router.post(
         "/v1/credentials",
         summary="Get temporary S3 keys that write with a fencing token",
-        description="Any S3 client that uses them writes with this token, to this resource and to nothing else. "
-        "It reads this resource too, and nothing else unless the request asks for more. "
-        "They expire by themselves, and are useless as soon as a newer holder has taken over.",
+        description="An S3 client that uses the keys writes with this token, to this resource and to nothing else. "
+        "It also reads this resource, and more only if the request asks for it. "
+        "The keys expire. They stop working as soon as a newer holder has taken over.",
         status_code=201,
         responses={
-            403: {"model": Problem, "description": "The caller has no S3 keys itself, or the token is not taken."},
-            412: {"model": Problem, "description": "The token has been overtaken already. On record."},
+            403: {"model": Problem, "description": "The caller has no S3 keys, or the policy refuses the token."},
+            412: {"model": Problem, "description": "The token has been overtaken. The refusal is on record."},
         },
     )
     async def issue_credentials(
-        wanted: CredentialsRequest,
+        body: CredentialsRequest,
         request: Request,
         response: Response,
         principal: Annotated[Principal, Depends(caller)],
     ) -> CredentialsView:
-        lifetime = timedelta(seconds=wanted.ttl)
+        lifetime = timedelta(seconds=body.ttl)
         expires = (await database.now()).replace(microsecond=0) + lifetime
-        sequencer = None if wanted.sequencer is None else Sequencer.parse(wanted.sequencer)
-        grant = Grant(wanted.resource, Token.parse(wanted.token), wanted.holder, expires, sequencer, wanted.beside)
+        sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
+        grant = Grant(body.resource, Token.parse(body.token), body.holder, expires, sequencer, body.beside)
         issued = keys.issue(principal, grant)
-        shown = FencingHeaders(grant.token, grant.pattern, grant.holder)
+        headers = FencingHeaders(grant.token, grant.pattern, grant.holder)
         presented = Presented(grant.token, grant.holder, sequencer=sequencer)
-        # Where it is about many resources, each write is looked at when it comes. So it is here too; this spares some.
+        # Each write is checked when it arrives. This early check refuses useless credentials at once.
+        # A pattern of many resources has no single fence to check.
         if grant.plain and (refused := await admission.admit([(grant.pattern, presented)])):
-            raise await audit.implausible(refused, attempt(request, principal, shown))
+            raise await audit.implausible(refused, attempt(request, principal, headers))
         fence = await fences.read(database, grant.pattern) if grant.plain else None
         decision = decide(fence, presented)
         if fence is not None and not decision.passes:
-            raise await audit.refused([(decision, fence)], attempt(request, principal, shown))
+            raise await audit.refused([(decision, fence)], attempt(request, principal, headers))
         await record.record_administration(
             database,
-            attempt(request, principal, shown),
+            attempt(request, principal, headers),
             "IssueCredentials",
             grant.pattern if grant.plain else None,
             pattern=grant.pattern,
             access_key_id=issued.access_key_id,
             expiration=expires.isoformat(),
-            **({"read": wanted.read} if grant.read else {}),
+            **({"read": body.read} if grant.read else {}),
         )
         response.headers["Cache-Control"] = "no-store"
         return CredentialsView(
@@ -117,7 +118,7 @@ def routes(database: Database, keys: Keys, admission: Admission, audit: Audit, c
             resource=grant.pattern,
             token=str(grant.token),
             holder=grant.holder,
-            read=wanted.read,
+            read=body.read,
         )
 
     return router

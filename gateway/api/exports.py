@@ -1,63 +1,75 @@
-"""The record as a file: CSV for spreadsheets, NDJSON for programs. However long it is, little of it is in memory."""
+"""The record as files: CSV for spreadsheets, NDJSON for programs, and incident reports in HTML.
 
-from collections.abc import AsyncIterator, Callable
+Exports are streamed, so a long record needs little memory.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from gateway.api.record_views import EventFilters, Position, RejectionFilters
-from gateway.api.requests import Authenticate
-from gateway.auth.principal import Principal
+from gateway.api.record_views import EventFilters, Moment, Position, RejectionFilters
+from gateway.api.requests import Authenticate, ResourceName
+from gateway.auth.principal import Principal, shown_to
 from gateway.db.database import Database
 from gateway.db.export import Form, exporting
+from gateway.errors import Forbidden
 from gateway.fencing.record import Filters
-from gateway.http.streaming import Room, Streamed, Work
+from gateway.fencing.resource import canonical
+from gateway.http.problems import Problem
+from gateway.http.streaming import ReaderSlots, StreamedResponse, Work
 
 MOST = 4
-"""Exports that one process serves at one time: each keeps a session of the database busy."""
+"""Exports that one process serves at one time. Each occupies a session of the database."""
 
 TYPES = {Form.CSV: "text/csv; charset=utf-8", Form.NDJSON: "application/x-ndjson"}
-_SAID = {
-    Form.CSV: "RFC 4180, with a header line. What a spreadsheet would take for a formula begins with an apostrophe.",
-    Form.NDJSON: "One JSON object a line, with the hash of the entry, as `gateway audit verify` reads it.",
+_DESCRIPTIONS = {
+    Form.CSV: "RFC 4180, with a header line. An apostrophe precedes text that a spreadsheet would take for a formula.",
+    Form.NDJSON: "One JSON object a line, with the hash of the entry. `gateway audit verify` reads this format.",
 }
 
 
 class RejectionExport(RejectionFilters):
-    """Which of the refused writes are exported, the oldest first."""
+    """The filters of an export of refused writes, the oldest first."""
 
-    after: Annotated[Position, Field(description="Only entries after this position: where an export goes on.")] = 0
+    after: Annotated[
+        Position, Field(description="Only entries after this position. An export that broke off continues here.")
+    ] = 0
 
 
 class EventExport(EventFilters, RejectionExport):
-    """Which entries are exported, the oldest first."""
+    """The filters of an export of entries, the oldest first."""
 
 
 Opening: TypeAlias = AbstractAsyncContextManager[Work]
 
 
 def routes(database: Database, caller: Authenticate) -> APIRouter:
-    """``/v1/rejections.csv``, ``/v1/events.ndjson`` and so on. Those who may not audit are shown their own entries."""
+    """Build the routes ``/v1/rejections.csv``, ``/v1/events.ndjson`` and so on.
+
+    A caller that may not audit gets its own entries only.
+    """
     router = APIRouter()
-    room = Room(MOST, "exports")
+    room = ReaderSlots(MOST, "exports")
     for form in Form:
         _add(router, form, partial(_opened, database, room, form), caller)
     return router
 
 
 def _add(router: APIRouter, form: Form, opened: Callable[[Filters, int], Opening], caller: Authenticate) -> None:
-    """The exports of one form."""
+    """Add the exports of one form."""
 
     def answer(name: str, query: RejectionExport | EventExport, principal: Principal) -> Response:
         attachment = {"content-disposition": f'attachment; filename="{name}.{form}"'}
-        return Streamed(opened(query.wanted(principal), query.after), TYPES[form], attachment)
+        return StreamedResponse(opened(query.filters_for(principal), query.after), TYPES[form], attachment)
 
     described: dict[str, Any] = {
-        "description": _SAID[form],
+        "description": _DESCRIPTIONS[form],
         "response_class": Response,
         "responses": {200: {"content": {TYPES[form]: {}}}},
     }
@@ -76,8 +88,66 @@ def _add(router: APIRouter, form: Form, opened: Callable[[Filters, int], Opening
 
 
 @asynccontextmanager
-async def _opened(database: Database, room: Room, form: Form, filters: Filters, after: int) -> AsyncIterator[Work]:
-    """What writes an export. Raises ``TooManyReaders``, and ``Unavailable`` where the database is away."""
+async def _opened(
+    database: Database, room: ReaderSlots, form: Form, filters: Filters, after: int
+) -> AsyncIterator[Work]:
+    """Open an export and yield what writes it. Raises ``TooManyReaders``, and ``Unavailable`` without the database."""
     with room.place(audits=filters.shown_to is None):
         async with exporting(database, filters, after) as export:
             yield lambda outlet: export.write(form, outlet.write)
+
+
+_REPORT_HEADERS = {
+    # A browser may open the saved file: it must run nothing of it, and fetch nothing.
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+
+
+class Report(Protocol):
+    """An HTML document, and the name of its file."""
+
+    @property
+    def content(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+MakeReport: TypeAlias = Callable[[str, datetime | None, datetime | None], Awaitable[Report]]
+
+
+def report_answer(report: Report) -> Response:
+    """Return a report as a file to be saved."""
+    headers = {**_REPORT_HEADERS, "content-disposition": f'attachment; filename="{report.name}"'}
+    return Response(report.content, headers=headers, media_type="text/html")
+
+
+def report_routes(make: MakeReport, caller: Authenticate) -> APIRouter:
+    """Build the route ``/v1/reports/{resource}``."""
+    router = APIRouter()
+
+    @router.get(
+        "/v1/reports/{resource:path}",
+        summary="An incident report of one resource",
+        description="For callers that may audit, because a report without the entries of other callers would mislead. "
+        "One HTML document has the timeline, each refused write, and the end of the record at that time. "
+        "Without `since` and `until` it covers the last day on which something of note happened.",
+        response_class=Response,
+        responses={
+            200: {"content": {"text/html": {}}},
+            403: {"model": Problem, "description": "The caller may not audit."},
+        },
+    )
+    async def read_report(
+        resource: ResourceName,
+        principal: Annotated[Principal, Depends(caller)],
+        since: Annotated[Moment | None, Query(description="The beginning of the span.")] = None,
+        until: Annotated[Moment | None, Query(description="The end of the span; now if it is left out.")] = None,
+    ) -> Response:
+        if shown_to(principal) is not None:
+            raise Forbidden(f"The caller {principal.name} may not audit.")
+        return report_answer(await make(canonical(resource), since, until))
+
+    return router

@@ -1,4 +1,4 @@
-"""Fences: read them, and raise them before reading what they protect."""
+"""Fences: read them, raise them by a barrier, start a new epoch, and check a sequencer against them."""
 
 from datetime import datetime
 from typing import Annotated, Protocol
@@ -17,7 +17,6 @@ from gateway.api.requests import (
     check_administrator,
     storable,
 )
-from gateway.api.sequencers import SequencerText
 from gateway.auth.principal import Principal
 from gateway.db import fences
 from gateway.db.database import Database
@@ -25,28 +24,85 @@ from gateway.db.fences import Bump, Bumped
 from gateway.errors import ExpectedMismatch, OutcomeUnknown, TokensExhausted, Unavailable
 from gateway.fencing import headers
 from gateway.fencing.headers import FencingHeaders
+from gateway.fencing.lease import Mode
 from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Decision, Fence, Presented
-from gateway.fencing.sequencer import Sequencer
+from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
 from gateway.record.audit import Audit
 
+SequencerText = Annotated[
+    str,
+    Field(
+        max_length=4096,
+        examples=["order/5:exclusive:34:kP0u…"],
+        description="Exactly as the lease service returned it. It is as powerful as the token: keep it secret.",
+    ),
+]
+
+
+class SequencerRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    sequencer: SequencerText
+
+
+class SequencerView(BaseModel):
+    """The state of a sequencer. A write is safe only if it is ``authentic`` and not ``overtaken``."""
+
+    resource: str
+    mode: Mode
+    token: str
+    authentic: bool = Field(description="Whether it was signed with one of this gateway's keys.")
+    held: bool = Field(description="Whether a lease with this token is running, by the database's clock.")
+    fence: str | None = Field(description="The highest token seen for the resource; null if none has been seen yet.")
+    overtaken: bool = Field(description="Whether the fence is higher. Then no write with this token can succeed.")
+
+
+def sequencer_routes(database: Database, signer: Signer, caller: Authenticate) -> APIRouter:
+    """Build the route ``/v1/sequencers/check``."""
+    router = APIRouter()
+
+    @router.post(
+        "/v1/sequencers/check",
+        summary="Check a sequencer",
+        description="For a server that is shown a sequencer, because it takes tokens of this gateway itself. "
+        "The state of the lease may change a moment later. A sequencer that was overtaken stays overtaken.",
+        dependencies=[Depends(caller)],
+        responses={400: {"model": Problem, "description": "The sequencer cannot be read."}},
+    )
+    async def check_sequencer(body: SequencerRequest) -> SequencerView:
+        sequencer = Sequencer.parse(body.sequencer)
+        (found,) = await fences.token_standing(database, [(sequencer.resource, sequencer.token)], sequencer.mode)
+        fence = found.fence.token if found.fence else None
+        return SequencerView(
+            resource=sequencer.resource,
+            mode=sequencer.mode,
+            token=str(sequencer.token),
+            authentic=signer.is_authentic(sequencer),
+            held=found.held,
+            fence=None if fence is None else str(fence),
+            overtaken=fence is not None and sequencer.token < fence,
+        )
+
+    return router
+
 
 class Barrier(Protocol):
-    """Raises a fence and settles what older holders have under way; returns what the fence says."""
+    """Raise a fence, settle the pending writes of older holders, and return the decision of the fence."""
 
     async def __call__(self, resource: str, presented: Presented, caller: str) -> tuple[Decision, Fence]: ...
 
 
 class FenceView(BaseModel):
-    """A fence. Tokens are strings: they may be larger than a JSON number can hold exactly."""
+    """A fence. Tokens are strings, because a JSON number cannot hold the larger ones exactly."""
 
     resource: str
-    token: str | None = Field(description="The highest token seen; null where none has been seen yet.")
-    raised_by: str | None = Field(description="The name the holder gave itself, if it did.")
+    token: str | None = Field(description="The highest token seen; null if none has been seen yet.")
+    raised_by: str | None = Field(description="The name that the holder gave itself; null if it gave none.")
     caller: str | None = Field(description="The caller whose request raised the fence.")
-    raised_at: datetime | None = Field(description="When, by the database's clock.")
+    raised_at: datetime | None = Field(description="By the database's clock.")
 
 
 class FenceList(BaseModel):
@@ -55,7 +111,7 @@ class FenceList(BaseModel):
 
 
 class BarrierRequest(BaseModel):
-    """The new holder's token. A barrier is called before the new holder reads."""
+    """The new holder's token. The new holder calls the barrier before it reads."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,7 +121,7 @@ class BarrierRequest(BaseModel):
 
 
 def routes(database: Database, barrier: Barrier, admission: Admission, audit: Audit, caller: Authenticate) -> APIRouter:
-    """``/v1/fences``."""
+    """Build the routes ``/v1/fences``."""
     router = APIRouter()
 
     @router.get("/v1/fences", summary="List fences by name", dependencies=[Depends(caller)])
@@ -88,38 +144,38 @@ def routes(database: Database, barrier: Barrier, admission: Admission, audit: Au
     @router.post(
         "/v1/fences/{resource:path}/barrier",
         summary="Raise the fence before reading",
-        description="Once this has returned, no write with a lower token takes effect any more, on tables or objects.",
+        description="Once this has returned, no write with a lower token takes effect, on tables or objects.",
         responses={
             403: {
                 "model": Problem,
-                "description": "The token is not taken: see the policy of its resource. On record.",
+                "description": "The policy of the resource refuses the token. The refusal is on record.",
             },
-            412: {"model": Problem, "description": "The token has been overtaken itself. On record."},
+            412: {"model": Problem, "description": "The token has been overtaken itself. The refusal is on record."},
         },
     )
     async def raise_barrier(
         resource: ResourceName,
-        wanted: BarrierRequest,
+        body: BarrierRequest,
         request: Request,
         principal: Annotated[Principal, Depends(caller)],
     ) -> FenceView:
         name = canonical(resource)
-        sequencer = None if wanted.sequencer is None else Sequencer.parse(wanted.sequencer)
-        said = FencingHeaders(Token.parse(wanted.token), name, wanted.holder)
-        shown = said if sequencer is None else headers.proven(said, (sequencer,))
-        presented = Presented(Token.parse(wanted.token), wanted.holder, sequencer=sequencer)
+        sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
+        unproven = FencingHeaders(Token.parse(body.token), name, body.holder)
+        sent = unproven if sequencer is None else headers.proven(unproven, (sequencer,))
+        presented = Presented(Token.parse(body.token), body.holder, sequencer=sequencer)
         if refused := await admission.admit([(name, presented)]):
-            raise await audit.implausible(refused, attempt(request, principal, shown))
+            raise await audit.implausible(refused, attempt(request, principal, sent))
         decision, fence = await barrier(name, presented, principal.name)
         if not decision.passes:
-            raise await audit.refused([(decision, fence)], attempt(request, principal, shown))
+            raise await audit.refused([(decision, fence)], attempt(request, principal, sent))
         return fence_view(name, fence)
 
     return router
 
 
 def fence_view(resource: str, fence: Fence | None) -> FenceView:
-    """A fence as it is shown; None: no token of the resource has been seen yet."""
+    """Return the view of a fence. ``None`` means that no token of the resource has been seen yet."""
     if fence is None:
         return FenceView(resource=resource, token=None, raised_by=None, caller=None, raised_at=None)
     return FenceView(
@@ -132,51 +188,54 @@ def fence_view(resource: str, fence: Fence | None) -> FenceView:
 
 
 class EpochRequest(BaseModel):
-    """A new epoch, for a fence that nobody's tokens reach any more: its issuer has lost its counter."""
+    """A new epoch, for a fence that is above all tokens because their issuer has lost its counter."""
 
     model_config = ConfigDict(extra="forbid")
 
-    expected: TokenText = Field(description="The token the fence carries. If it is another one, nothing happens.")
+    expected: TokenText = Field(
+        description="The token that the fence carries. If the fence carries another one, nothing happens."
+    )
     reason: Annotated[str, Field(min_length=1, max_length=1000, pattern=r"\S", examples=["etcd was restored"])] = Field(
-        description="Goes on record."
+        description="It goes on record."
     )
 
 
 def epoch_routes(database: Database, barrier: Barrier, caller: Authenticate) -> APIRouter:
-    """``/v1/fences/{resource}/epoch``."""
+    """Build the route ``/v1/fences/{resource}/epoch``."""
     router = APIRouter()
 
     @router.post(
         "/v1/fences/{resource:path}/epoch",
         summary="Start a new epoch",
-        description="For administrators, where an issuer has lost its counter, or somebody has raised the fence beyond "
-        "all tokens. The fence goes to the beginning of its next epoch, if it carries the expected token; on record. "
-        "Every token from before is refused afterwards, and leases that have one end.",
+        description="For administrators, if an issuer has lost its counter, or the fence was raised beyond all tokens. "
+        "If the fence carries the expected token, it moves to the beginning of its next epoch, on record. "
+        "From then on every earlier token is refused, and the leases with such a token end.",
         responses={
             403: {"model": Problem, "description": "The caller is no administrator."},
-            409: {"model": Problem, "description": "The fence carries another token, or there is no next epoch."},
+            409: {"model": Problem, "description": "The fence carries another token, or it is in its last epoch."},
         },
     )
     async def start_epoch(
-        resource: ResourceName, wanted: EpochRequest, principal: Annotated[Principal, Depends(caller)]
+        resource: ResourceName, body: EpochRequest, principal: Annotated[Principal, Depends(caller)]
     ) -> FenceView:
         check_administrator(principal)
-        name, expected = canonical(resource), Token.parse(wanted.expected)
-        bumped = await fences.bump_epoch(database, name, expected, principal.name, storable(wanted.reason) or "")
+        name, expected = canonical(resource), Token.parse(body.expected)
+        bumped = await fences.bump_epoch(database, name, expected, principal.name, storable(body.reason) or "")
         if bumped.outcome is not Bump.DONE or bumped.fence is None:
             raise _not_bumped(name, expected, bumped)
-        # What is under way with a token from before must not take effect any more, as with every takeover.
+        # As with every takeover, pending writes with an earlier token must not take effect any more.
         token = bumped.fence.token
         try:
             decision, fence = await barrier(name, Presented(token), principal.name)
             while not decision.passes:
-                # Somebody of the new epoch was quicker, and may still be settling what was under way before.
+                # A holder of the new epoch was quicker. It may still be settling the pending writes.
                 decision, fence = await barrier(name, Presented(fence.token), principal.name)
         except (Unavailable, OutcomeUnknown) as error:
             raise OutcomeUnknown(
-                f"The fence of {name} is at {token}, but what was under way before is not settled. {error.message}",
-                advice="The epoch has begun: do not start another. Before anybody reads, the first holder of the new "
-                f"epoch calls the barrier until it stands. If any token is taken there, you may call it with {token}.",
+                f"The fence of {name} is at {token}, but earlier writes are not settled yet. {error.message}",
+                advice="The epoch has begun: do not start another. Before a client reads, the first holder of the new "
+                "epoch must repeat the barrier until it succeeds. If the policy takes any token, you may call the "
+                f"barrier with {token}.",
             ) from error
         return fence_view(name, bumped.fence)
 
@@ -187,8 +246,8 @@ def _not_bumped(resource: str, expected: Token, bumped: Bumped) -> ExpectedMisma
     fence = bumped.fence
     if bumped.outcome is Bump.EXHAUSTED:
         return TokensExhausted(
-            f"There is no epoch after that of {resource}.",
-            advice="Have the fence removed in the database, once nobody writes to the resource (docs/policies.md).",
+            f"The fence of {resource} is in its last epoch.",
+            advice="Stop all writers of the resource, then remove the fence in the database (docs/policies.md).",
             facts={"resource": resource, "fence": str(expected)},
         )
     return ExpectedMismatch(

@@ -1,4 +1,4 @@
-"""How the gateway is: for people and for load balancers."""
+"""Health, readiness and metrics, for people, load balancers and Prometheus."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -10,37 +10,39 @@ from pydantic import BaseModel, Field
 from gateway.api.requests import Authenticate
 from gateway.errors import Unauthenticated, Unavailable
 
-Health: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
-"""Names each service behind the gateway, with ``ok`` or what is wrong."""
+HealthCheck: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
+"""Returns the state of each service behind the gateway: ``ok``, or the problem."""
 
 
 class BucketView(BaseModel):
-    """What is known of a bucket that was written to."""
+    """The result of probing a bucket."""
 
-    writable: bool = Field(description="Whether fenced writes to it are taken.")
-    missing: dict[str, str] = Field(description="The probes its store did not pass, each with what follows from it.")
+    writable: bool = Field(description="Whether the bucket takes fenced writes.")
+    missing: dict[str, str] = Field(description="The probes that the store failed, each with its consequence.")
 
 
-Buckets: TypeAlias = Callable[[], Mapping[str, BucketView]]
-"""The buckets that have been probed, by name."""
+ProbedBuckets: TypeAlias = Callable[[], Mapping[str, BucketView]]
+"""Returns the probed buckets by name."""
 
 
 class HealthView(BaseModel):
     """Each service behind the gateway, ``ok`` or ``unreachable``."""
 
     postgres: str
-    s3: str | None = Field(None, description="Left out where no object store is configured.")
+    s3: str | None = Field(None, description="Left out if no object store is configured.")
     buckets: dict[str, BucketView] | None = Field(
-        None, description="For callers only: the buckets that have been written to since the gateway started."
+        None, description="For callers only: the buckets that were written to since the gateway started."
     )
 
 
-def routes(health: Health, buckets: Buckets, authenticate: Authenticate) -> APIRouter:
-    """``/v1/health`` and ``/v1/ready``. Nobody has to say who asks, but names of buckets are for callers."""
+def health_routes(health: HealthCheck, buckets: ProbedBuckets, authenticate: Authenticate) -> APIRouter:
+    """Build the routes ``/v1/health`` and ``/v1/ready``. Both are public, but only callers see names of buckets."""
     router = APIRouter()
 
     @router.get(
-        "/v1/health", summary="How the gateway and the services behind it are", response_model_exclude_none=True
+        "/v1/health",
+        summary="Read the health of the gateway and of the services behind it",
+        response_model_exclude_none=True,
     )
     async def read_health(request: Request, response: Response) -> HealthView:
         services = await health()
@@ -48,7 +50,9 @@ def routes(health: Health, buckets: Buckets, authenticate: Authenticate) -> APIR
         known = dict(buckets()) if _is_caller(request, authenticate) else {}
         return HealthView(**services, buckets=known or None)
 
-    @router.get("/v1/ready", summary="Whether writes can be taken", status_code=204, response_class=Response)
+    @router.get(
+        "/v1/ready", summary="Check whether the gateway can take writes", status_code=204, response_class=Response
+    )
     async def read_ready() -> None:
         services = await health()
         failing = sorted(name for name, state in services.items() if state != "ok")
@@ -67,24 +71,24 @@ def _is_caller(request: Request, authenticate: Authenticate) -> bool:
 
 
 Scrape: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
-"""The metrics and their media type, for what a request accepts."""
+"""Returns the metrics and their media type, given the ``Accept`` header of a request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
-    """What the route needs. ``public``: nobody has to say who asks."""
+class MetricsSource:
+    """The metrics to serve. If ``public``, a request needs no API key."""
 
     scrape: Scrape
     public: bool = False
 
 
-def metrics_routes(metrics: Metrics, authenticate: Authenticate) -> APIRouter:
-    """``/v1/metrics``. Any caller may read them: no resource, holder or caller is named in there."""
+def metrics_routes(metrics: MetricsSource, authenticate: Authenticate) -> APIRouter:
+    """Build the route ``/v1/metrics``. Any caller may read metrics: they name no resource, holder or caller."""
     router = APIRouter()
 
     @router.get(
         "/v1/metrics",
-        summary="Metrics, in the text format of Prometheus or as OpenMetrics",
+        summary="Read metrics, in the text format of Prometheus or as OpenMetrics",
         response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )

@@ -1,26 +1,18 @@
-"""Leases, as their holders use them: acquire, keep, give back. How locks stand is in ``gateway.api.locks``."""
+"""Leases, as their holders use them: acquire, renew, release. ``lock_administration`` shows and breaks locks."""
 
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, TypeAlias
 from uuid import UUID
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.fences import Barrier
-from gateway.api.lease_models import (
-    MAX_RENEWALS,
-    AcquireRequest,
-    LeaseView,
-    RenewedList,
-    RenewedView,
-    RenewManyRequest,
-    RenewRequest,
-    WithdrawRequest,
-)
-from gateway.api.requests import Authenticate, ResourceName, attempt
+from gateway.api.requests import Authenticate, HolderName, ResourceName, attempt
 from gateway.auth.principal import Principal
 from gateway.errors import Forbidden, LeaseLost, RequestMalformed
 from gateway.fencing.headers import FencingHeaders
@@ -29,11 +21,104 @@ from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
-from gateway.http.raw_routes import LeanRoute, body_of, read, while_connected
+from gateway.http.raw_routes import RawRoute, body_of, read_body, while_connected
 from gateway.leases.service import LeaseService
 from gateway.observe.events import Observe, StepReached
 from gateway.observe.stages import staged
 from gateway.record.audit import Audit
+
+MAX_RENEWALS = 1000
+
+Wait: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
+Ttl: TypeAlias = Annotated[
+    float, Field(strict=True, allow_inf_nan=False, ge=0.1, description="Seconds that the lease lasts without renewal.")
+]
+
+
+class AcquireRequest(BaseModel):
+    """A request for a lock."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    holder: HolderName = Field(description="Unique to one process. The same holder gets the same lease again.")
+    ttl: Ttl = 30.0
+    wait: Wait = Field(default=0.0, description="Seconds to wait in the queue while another holder has the lock.")
+    mode: Mode = Mode.EXCLUSIVE
+    request: HolderName | None = Field(
+        default=None,
+        description="Unique to this request. With it, a client can retry, keep its place in the queue, and withdraw.",
+    )
+    barrier: bool = Field(
+        default=False, strict=True, description="Raise the fence to the new token before answering, as a barrier does."
+    )
+
+
+class RenewRequest(BaseModel):
+    """How long the lease lasts from now on. Without ``ttl``, it lasts as long as last time."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ttl: Ttl | None = None
+
+
+class RenewalEntry(BaseModel):
+    """A lease to renew."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    resource: Annotated[str, Field(max_length=512)]
+    lease: UUID
+    ttl: Ttl | None = None
+
+
+class RenewManyRequest(BaseModel):
+    """Leases to renew in one request, independently of each other."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    leases: list[RenewalEntry] = Field(max_length=MAX_RENEWALS)
+
+
+class WithdrawRequest(BaseModel):
+    """The request for a lock that is withdrawn."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    holder: HolderName
+    request: HolderName
+
+
+class LeaseView(BaseModel):
+    """A lease, as its holder sees it."""
+
+    resource: str
+    lease: UUID = Field(
+        description="Identifies the lease when the holder renews or releases it. The holder keeps it secret."
+    )
+    holder: str
+    mode: Mode
+    token: str
+    sequencer: str | None = Field(description="The token with a proof of its issue; null without a signing key.")
+    acquired_at: datetime = Field(description="By the database's clock.")
+    expires_at: datetime = Field(description="By the database's clock. Do not compare it with your own.")
+    expires_in: float = Field(
+        description="Seconds that were left when the database answered. Count them from before you sent the request."
+    )
+
+
+class RenewedView(BaseModel):
+    """The result of one renewal."""
+
+    resource: str
+    lease: UUID
+    expires_in: float | None = Field(description="Seconds, as for one lease; null: the lease is lost.")
+
+
+class RenewedList(BaseModel):
+    """The results, in the order of the request."""
+
+    leases: list[RenewedView]
+
 
 _ID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
 
@@ -43,11 +128,11 @@ RELEASE_BEFORE, RELEASE_AFTER = StepReached("leases.release.before"), StepReache
 
 
 @dataclass(frozen=True, slots=True)
-class Locks:
-    """What the routes of locks need. ``sign`` makes the sequencer of a resource, mode and token, if it has a key.
+class LeaseTerms:
+    """The lock service with its limits. ``sign`` makes the sequencer of a resource, mode and token, if it has a key.
 
-    ``lock_delay``: of a resource, in seconds. ``max_ttl`` and ``max_wait`` are in seconds, too. ``issuer``: the origin
-    of the gateway whose locks these are, where it is another one; then no token is issued here.
+    ``lock_delay`` returns the delay of a resource. It, ``max_ttl`` and ``max_wait`` are in seconds. ``issuer`` is the
+    origin of the gateway that issues the tokens; None if this gateway does.
     """
 
     service: LeaseService
@@ -58,36 +143,37 @@ class Locks:
     issuer: str | None
     observe: Observe
 
-    def wanted(self, resource: str, wish: AcquireRequest, caller: str) -> Wanted:
-        """The wish in the service's terms. Raises ``Forbidden``, ``RequestMalformed`` and ``ResourceMalformed``."""
+    def acquisition(self, resource: str, wish: AcquireRequest, caller: str) -> Wanted:
+        """Return the request in the service's terms.
+
+        Raises ``Forbidden``, ``RequestMalformed`` and ``ResourceMalformed``.
+        """
         if self.issuer is not None:
             # Two issuers of tokens for one resource would each overtake the other's holders.
-            raise Forbidden(
-                f"This gateway issues no tokens: its locks are at {self.issuer}.", advice="Acquire the lock there."
-            )
+            raise Forbidden(f"This gateway issues no tokens. {self.issuer} does.", advice="Acquire the lock there.")
         if wish.wait > self.max_wait:
             raise RequestMalformed(
                 f"body.wait: one request waits at most {self.max_wait:g} seconds here.",
-                advice='Ask for less, and again with the same "request": that keeps your place in the queue.',
+                advice='Wait for less, then repeat with the same "request": it keeps its place in the queue.',
             )
         ttl, name = self.ttl(wish.ttl), canonical(resource)
         return Wanted(name, wish.holder, caller, ttl, wish.mode, wish.wait, wish.request, self.lock_delay(name))
 
     def ttl(self, wanted: float) -> float:
-        """``wanted``, unless it is longer than allowed: ``RequestMalformed``."""
+        """Return ``wanted``. Raises ``RequestMalformed`` if it is longer than allowed."""
         if wanted > self.max_ttl:
             raise RequestMalformed(
                 f"body.ttl: a lease lasts at most {self.max_ttl:g} seconds here.",
-                advice="Ask for less, and renew the lease while you need it.",
+                advice="Ask for a shorter lease, and renew it while you need it.",
             )
         return wanted
 
     def renewal(self, resource: str, lease: UUID, caller: str, ttl: float | None) -> Renewal:
-        """A renewal. Raises ``RequestMalformed`` and ``ResourceMalformed``."""
+        """Return a renewal in the service's terms. Raises ``RequestMalformed`` and ``ResourceMalformed``."""
         return Renewal(canonical(resource), lease, caller, None if ttl is None else self.ttl(ttl))
 
     def answer(self, lease: Lease, status: int) -> Response:
-        """The lease, for its holder."""
+        """Return a lease as the answer to its holder."""
         view = LeaseView(
             resource=lease.resource,
             lease=lease.id,
@@ -103,18 +189,18 @@ class Locks:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoints:
-    """What the routes do."""
+class LeaseEndpoints:
+    """The endpoints behind the routes."""
 
-    locks: Locks
+    locks: LeaseTerms
     barrier: Barrier
     audit: Audit
     caller: Authenticate
 
     async def acquire(self, request: Request, resource: ResourceName) -> Response:
         principal = self.caller(request)
-        wish = await read(request, AcquireRequest)
-        wanted = self.locks.wanted(resource, wish, principal.name)
+        wish = await read_body(request, AcquireRequest)
+        wanted = self.locks.acquisition(resource, wish, principal.name)
         self.locks.observe(ACQUIRE_BEFORE)
         acquiring = self.locks.service.acquire(wanted)
         granted = await (while_connected(request, acquiring) if wanted.wait else acquiring)
@@ -125,8 +211,11 @@ class Endpoints:
         return self.locks.answer(lease, 201 if granted.fresh else 200)
 
     async def _raised(self, lease: Lease, principal: Principal, request: Request) -> Lease:
-        """The lease, once nothing older takes effect any more. Where that cannot be had for now, the lease stays."""
-        # Those who share a lock share its token; under their names they would be two holders of one token.
+        """Raise the barrier for a new lease, and return the renewed lease.
+
+        Once this returns, no older write takes effect. If the barrier fails for now, the lease stays.
+        """
+        # Holders of a shared lock share its token. With their names they would be two holders of one token.
         holder = lease.holder if lease.mode is Mode.EXCLUSIVE else None
         with staged(self.locks.observe, "leases", "barrier"):
             decision, fence = await self.barrier(lease.resource, Presented(lease.token, holder), principal.name)
@@ -135,12 +224,12 @@ class Endpoints:
                 await self.locks.service.release(lease.resource, lease.id, lease.caller)
             refused = FencingHeaders(lease.token, lease.resource, holder)
             raise await self.audit.refused([(decision, fence)], attempt(request, principal, refused))
-        # It may have taken long. The holder begins with a whole lease, or learns that it has lost it.
+        # The barrier may have taken long. The holder starts with a full lease, or learns that it was lost.
         return await self.locks.service.renew(lease.resource, lease.id, lease.caller)
 
     async def renew(self, request: Request, resource: ResourceName, lease: str) -> Response:
         principal = self.caller(request)
-        wish = await read(request, RenewRequest)
+        wish = await read_body(request, RenewRequest)
         one = self.locks.renewal(resource, _lease_id(lease), principal.name, wish.ttl)
         self.locks.observe(RENEW_BEFORE)
         renewed = await self.locks.service.renew(one.resource, one.lease, one.caller, one.ttl)
@@ -149,7 +238,7 @@ class Endpoints:
 
     async def renew_many(self, request: Request) -> Response:
         principal = self.caller(request)
-        wish = await read(request, RenewManyRequest)
+        wish = await read_body(request, RenewManyRequest)
         wanted = [self.locks.renewal(one.resource, one.lease, principal.name, one.ttl) for one in wish.leases]
         self.locks.observe(RENEW_BEFORE)
         renewed = await self.locks.service.renew_many(wanted)
@@ -170,7 +259,7 @@ class Endpoints:
 
     async def withdraw(self, request: Request, resource: ResourceName) -> Response:
         principal = self.caller(request)
-        wish = await read(request, WithdrawRequest)
+        wish = await read_body(request, WithdrawRequest)
         name = canonical(resource)
         self.locks.observe(RELEASE_BEFORE)
         await self.locks.service.withdraw(name, wish.holder, principal.name, wish.request)
@@ -179,26 +268,26 @@ class Endpoints:
 
 
 _ACQUIRE = """
-Gives the lock to the holder if nobody has it, and a token higher than all before. The same holder of the same caller
-gets the lease it has already, and so does the same `request`: an acquire whose answer was lost is simply sent again.
-With `wait` the request waits in the queue, first come, first served; who hangs up while waiting leaves it.
+Gives the holder the lock if it is free, with a token higher than all before. The same holder of the same caller
+gets the lease that it already has, and so does the same `request`. A client whose answer was lost simply retries.
+With `wait` the request waits in the queue, in the order of arrival. A client that hangs up leaves the queue.
 """
 _WITHDRAW = """
-For whoever does not know whether its acquire was answered, and does not want the lock any more: the wish leaves the
-queue, or the lease is released.
+For a client that does not know whether it got the lock, and does not want it any more. The request leaves the queue,
+or the lease is released.
 """
 _LEASE = {"model": LeaseView}
 _PROBLEM = {"model": Problem}
-_LOST = {"model": Problem, "description": "The lease has lapsed, was released, or was broken."}
-_ELSEWHERE = {"model": Problem, "description": "The locks of this gateway are at another one."}
-_FOREIGN = {"model": Problem, "description": "The lease is another caller's."}
+_LOST = {"model": Problem, "description": "The lease has expired, was released, or was broken."}
+_ELSEWHERE = {"model": Problem, "description": "Another gateway issues the tokens."}
+_FOREIGN = {"model": Problem, "description": "The lease belongs to another caller."}
 
 
-def routes(locks: Locks, barrier: Barrier, audit: Audit, caller: Authenticate) -> APIRouter:
-    """``/v1/leases`` for holders, and ``/v1/withdrawals``."""
-    router = APIRouter(route_class=LeanRoute, default_response_class=Response)
-    endpoints = Endpoints(locks, barrier, audit, caller)
-    again = {"model": LeaseView, "description": "The holder has it already: the same lease, the same token."}
+def routes(locks: LeaseTerms, barrier: Barrier, audit: Audit, caller: Authenticate) -> APIRouter:
+    """Build the routes of holders: ``/v1/leases`` and ``/v1/withdrawals``."""
+    router = APIRouter(route_class=RawRoute, default_response_class=Response)
+    endpoints = LeaseEndpoints(locks, barrier, audit, caller)
+    again = {"model": LeaseView, "description": "The holder already has the lock: the same lease with the same token."}
     router.post(
         "/v1/leases/{resource:path}",
         summary="Acquire a lock",
@@ -210,7 +299,7 @@ def routes(locks: Locks, barrier: Barrier, audit: Audit, caller: Authenticate) -
     router.put(
         "/v1/leases/{resource:path}/{lease}",
         summary="Renew a lease",
-        description="A lease that is lost cannot be renewed, even if nobody else has taken the lock meanwhile.",
+        description="A lost lease cannot be renewed, even if no other holder has taken the lock meanwhile.",
         responses={200: _LEASE, 403: _FOREIGN, 410: _LOST, 413: _PROBLEM},
         openapi_extra=body_of(RenewRequest),
     )(endpoints.renew)
@@ -223,13 +312,13 @@ def routes(locks: Locks, barrier: Barrier, audit: Audit, caller: Authenticate) -
     router.put(
         "/v1/leases",
         summary="Renew many leases",
-        description=f"Up to {MAX_RENEWALS:,}, each for itself. One that is another caller's counts as lost.",
+        description=f"Up to {MAX_RENEWALS:,}, independently of each other. A lease of another caller counts as lost.",
         responses={200: {"model": RenewedList}, 413: _PROBLEM},
         openapi_extra=body_of(RenewManyRequest),
     )(endpoints.renew_many)
     router.post(
         "/v1/withdrawals/{resource:path}",
-        summary="Withdraw a wish for a lock",
+        summary="Withdraw a request for a lock",
         description=_WITHDRAW,
         status_code=204,
         responses={413: _PROBLEM},
@@ -239,12 +328,12 @@ def routes(locks: Locks, barrier: Barrier, audit: Audit, caller: Authenticate) -
 
 
 def _answer(view: BaseModel, status: int) -> Response:
-    """Who knows the id of a lease can end it: nobody is to keep the answer."""
+    """Return an answer that no cache may keep, because the id of a lease is enough to end it."""
     return Response(view.model_dump_json(), status, {"Cache-Control": "no-store"}, "application/json")
 
 
 def without_id(method: str, path: str) -> str:
-    """The path of a request to ``/v1/leases`` as it may be told to others: who knows the id of a lease can end it."""
+    """Return the path of a request to ``/v1/leases`` without the id of the lease, which is enough to end it."""
     if method in ("PUT", "DELETE") and path.count("/") > 3:
         path = f"{path.rpartition('/')[0]}/{{lease}}"
     return _ID.sub("{lease}", path)
@@ -256,5 +345,5 @@ def _lease_id(text: str) -> UUID:
     except ValueError:
         raise RequestMalformed(
             "The last part of the path is not the id of a lease.",
-            advice='The path is /v1/leases/{resource}/{lease}, with the "lease" that acquiring has answered.',
+            advice='Use the path /v1/leases/{resource}/{lease}, with the "lease" from the answer to acquiring it.',
         ) from None

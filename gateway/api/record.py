@@ -1,4 +1,4 @@
-"""The whole record, entries of all kinds: pages of them, one of them, and the end of the chain."""
+"""The record: lists of refused writes and of all entries, single entries, and the end of the chain."""
 
 from typing import Annotated
 from uuid import UUID
@@ -28,12 +28,12 @@ from gateway.http.problems import Problem
 
 
 def routes(database: Database, caller: Authenticate) -> APIRouter:
-    """``/v1/events`` and ``/v1/record``. Those who may not audit are shown their own entries."""
+    """Build the routes ``/v1/events`` and ``/v1/record``. A caller that may not audit gets its own entries only."""
     router = APIRouter()
 
     @router.get(
         "/v1/events",
-        summary="The whole record, newest first",
+        summary="List the whole record, newest first",
         responses=RESPONSES,
     )
     async def list_events(
@@ -42,13 +42,13 @@ def routes(database: Database, caller: Authenticate) -> APIRouter:
         found = await page(database, query, principal)
         return EntryList(events=[entry_view(one) for one in found.entries], **found.leads)
 
-    @router.get("/v1/events/{id}", summary="One entry of the record")
+    @router.get("/v1/events/{id}", summary="Read one entry of the record")
     async def read_event(id: UUID, principal: Annotated[Principal, Depends(caller)]) -> EntryView:  # noqa: A002 - as in the path
         return entry_view(await search.entry(database, id, shown_to(principal)))
 
     @router.get(
         "/v1/record/head",
-        summary="The end of the record: its last position, and the hash over all up to it",
+        summary="Read the end of the record: its last position, and the hash up to there",
         description="For callers that may audit.",
         responses={403: {"model": Problem, "description": "The caller may not audit."}},
     )
@@ -66,12 +66,12 @@ _OTHERS = 20
 
 
 def rejection_routes(database: Database, caller: Authenticate) -> APIRouter:
-    """``/v1/rejections``. Those who may not audit are shown their own."""
+    """Build the routes ``/v1/rejections``. A caller that may not audit gets its own rejections only."""
     router = APIRouter()
 
     @router.get(
         "/v1/rejections",
-        summary="The record of refused writes, newest first",
+        summary="List refused writes, newest first",
         responses=RESPONSES,
     )
     async def list_rejections(
@@ -82,12 +82,12 @@ def rejection_routes(database: Database, caller: Authenticate) -> APIRouter:
 
     @router.get(
         "/v1/rejections/{id}",
-        summary="All about one refused write: what overtook its writer, and what else that caller was refused",
+        summary="Read one refused write, with the takeover behind it and other rejections of the caller",
     )
     async def read_rejection(id: UUID, principal: Annotated[Principal, Depends(caller)]) -> RejectionPage:  # noqa: A002 - as in the path
         rejection = await search.entry(database, id, shown_to(principal))
         if rejection.kind is not Kind.REJECTION:
-            raise NotFound(f"The entry {id} is no rejection.", advice=f"Ask for /v1/events/{id}.")
+            raise NotFound(f"The entry {id} is no rejection.", advice=f"Request /v1/events/{id}.")
         takeover = await search.takeover(database, rejection)
         same = Filters(kinds=(Kind.REJECTION,), caller=rejection.caller)
         others = await search.page(database, same, _OTHERS + 1) if rejection.caller is not None else []

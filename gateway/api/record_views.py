@@ -1,4 +1,4 @@
-"""Entries of the record as they are answered: rejections by themselves, and all kinds alike."""
+"""The filters that lists of the record take, and the views of its entries."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -36,26 +36,31 @@ Cursor: TypeAlias = Annotated[str, Field(pattern=rf"^({_POSITION}|{_UUID})$", ex
 
 
 class RejectionFilters(BaseModel):
-    """Which rejections; all that are given must hold."""
+    """The filters of rejections. All given ones must hold."""
 
     model_config = ConfigDict(extra="forbid")
 
     resource: Text | None = None
-    prefix: Annotated[Text | None, Field(description="How the name of the resource begins.")] = None
+    prefix: Annotated[Text | None, Field(description="The beginning of the resource's name.")] = None
     holder: Text | None = None
     caller: Text | None = None
     reason: Annotated[Text | None, Field(examples=["token-stale"])] = None
     plane: Annotated[Text | None, Field(examples=["tables", "objects", "api"])] = None
     rule: Annotated[
-        Text | None, Field(description="The table, or the pattern of keys, whose rule the write came under.")
+        Text | None, Field(description="The table, or the pattern of keys, whose rule applied to the write.")
     ] = None
-    enforced: Annotated[bool | None, Field(description="False: only what a rule in observe mode let pass.")] = None
+    enforced: Annotated[bool | None, Field(description="False: only writes that a rule in observe mode let pass.")] = (
+        None
+    )
     token: TokenText | None = None
-    since: Annotated[Moment | None, Field(description="When it happened: from then on.")] = None
-    until: Annotated[Moment | None, Field(description="When it happened: before then.")] = None
+    since: Annotated[Moment | None, Field(description="Only entries from this time on.")] = None
+    until: Annotated[Moment | None, Field(description="Only entries before this time.")] = None
 
-    def of(self, principal: Principal, kinds: tuple[Kind, ...]) -> Filters:
-        """As the record takes them, for what this caller is shown. Raises ``RequestMalformed``, ``TokenMalformed``."""
+    def _filters_of(self, principal: Principal, kinds: tuple[Kind, ...]) -> Filters:
+        """Return the filters of the record, limited to what this caller may see.
+
+        Raises ``RequestMalformed`` and ``TokenMalformed``.
+        """
         return Filters(
             kinds=kinds,
             resource=storable(self.resource),
@@ -72,34 +77,34 @@ class RejectionFilters(BaseModel):
             shown_to=shown_to(principal),
         )
 
-    def wanted(self, principal: Principal) -> Filters:
-        """Of rejections."""
-        return self.of(principal, (Kind.REJECTION,))
+    def filters_for(self, principal: Principal) -> Filters:
+        """Return the filters of the record for rejections."""
+        return self._filters_of(principal, (Kind.REJECTION,))
 
 
 class EventFilters(RejectionFilters):
-    """Which entries; all that are given must hold. ``kind`` may be repeated: any of them."""
+    """The filters of entries. All given ones must hold; of several kinds, one suffices."""
 
     kind: Annotated[list[Kind], Field(max_length=len(Kind))] = []
 
-    def wanted(self, principal: Principal) -> Filters:
-        return self.of(principal, tuple(dict.fromkeys(self.kind)))
+    def filters_for(self, principal: Principal) -> Filters:
+        return self._filters_of(principal, tuple(dict.fromkeys(self.kind)))
 
 
-class Page(BaseModel):
-    """Which part of a list. ``before`` and ``after`` are both bounds; which one leads on is a question of the order."""
+class PageQuery(BaseModel):
+    """A part of a list. ``before`` and ``after`` are bounds. The order decides which of them leads to the next page."""
 
-    order: Annotated[Literal["newest", "oldest"], Field(description="What comes first.")] = "newest"
+    order: Annotated[Literal["newest", "oldest"], Field(description="The entries that come first.")] = "newest"
     before: Annotated[
-        Cursor | None, Field(description="An id or a position: only entries before that one in the record.")
+        Cursor | None, Field(description="An id or a position. Only entries before it in the record.")
     ] = None
-    after: Annotated[
-        Cursor | None, Field(description="An id or a position: only entries after that one in the record.")
-    ] = None
+    after: Annotated[Cursor | None, Field(description="An id or a position. Only entries after it in the record.")] = (
+        None
+    )
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
 
-class RejectionQuery(RejectionFilters, Page):
+class RejectionQuery(RejectionFilters, PageQuery):
     """A page of rejections."""
 
 
@@ -108,54 +113,54 @@ class EventQuery(EventFilters, RejectionQuery):
 
 
 async def position(database: Database, cursor: str | None, principal: Principal) -> int | None:
-    """Where a cursor points to. Raises ``NotFound`` for the id of something that this caller is not shown."""
+    """Return the position of a cursor. Raises ``NotFound`` for the id of an entry that this caller may not see."""
     if cursor is None or re.fullmatch(_POSITION, cursor):
         return None if cursor is None else int(cursor)
     return (await search.entry(database, UUID(cursor), shown_to(principal))).position
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    404: {"model": Problem, "description": "There is no entry of the id in ``before`` or ``after``."}
+    404: {"model": Problem, "description": "No entry has the id in ``before`` or ``after``."}
 }
-"""What a list may answer beside its pages."""
+"""The errors of a list."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """``leads``: the fields of an answer beside its entries."""
+class FoundEntries:
+    """A page of entries. ``leads`` are the other fields of the answer."""
 
     entries: Sequence[Entry]
     leads: dict[str, Any]
 
 
-async def page(database: Database, asked: RejectionQuery, principal: Principal) -> Found:
-    """The page that is asked for. Raises ``NotFound`` for a cursor that leads nowhere."""
-    filters = asked.wanted(principal)
-    before = await position(database, asked.before, principal)
-    after = await position(database, asked.after, principal)
-    oldest_first = asked.order == "oldest"
+async def page(database: Database, query: RejectionQuery, principal: Principal) -> FoundEntries:
+    """Read the requested page. Raises ``NotFound`` for a cursor that leads nowhere."""
+    filters = query.filters_for(principal)
+    before = await position(database, query.before, principal)
+    after = await position(database, query.after, principal)
+    oldest_first = query.order == "oldest"
     total: Total | None = None
     if before is None and after is None:
-        found, total = await search.first_page(database, filters, asked.limit, oldest_first=oldest_first)
+        found, total = await search.first_page(database, filters, query.limit, oldest_first=oldest_first)
     else:
-        found = await search.page(database, filters, asked.limit, before=before, after=after, oldest_first=oldest_first)
-    is_full = len(found) == asked.limit
+        found = await search.page(database, filters, query.limit, before=before, after=after, oldest_first=oldest_first)
+    is_full = len(found) == query.limit
     last = found[-1].id if is_full else None
-    return Found(
+    return FoundEntries(
         found,
         {
             "before": None if oldest_first else last,
             "after": last if oldest_first else None,
-            **counted(total),
+            **total_fields(total),
         },
     )
 
 
 class RejectionView(BaseModel):
-    """A refused write, or, where ``enforced`` is false, one that passed and would have been refused."""
+    """A refused write. If ``enforced`` is false, it passed although the rule would refuse it."""
 
     id: UUID
-    position: int = Field(description="Its place in the record, which is in one order.")
+    position: int = Field(description="Its place in the record, which has one order.")
     at: datetime
     resource: str | None
     reason: str | None
@@ -165,7 +170,7 @@ class RejectionView(BaseModel):
     raised_by: str | None
     raised_at: datetime | None
     lag_seconds: float | None = Field(
-        description="For how long its writer had been overtaken: since the fence that refused it was raised, at least."
+        description="Seconds for which its writer had been overtaken, counted from when the refusing fence was raised."
     )
     holder: str | None
     caller: str | None
@@ -173,14 +178,14 @@ class RejectionView(BaseModel):
     rule: str | None
     method: str | None
     target: str | None
-    payload_size: int | None = Field(description="Bytes; null where the body was not read.")
+    payload_size: int | None = Field(description="Bytes; null if the body was not read.")
     payload_sha256: str | None
     client: str | None
     request_id: str | None
 
 
 class EntryView(BaseModel):
-    """An entry of any kind. The fields are those of its line in an NDJSON export."""
+    """An entry of any kind. Its line in an NDJSON export has the same fields."""
 
     position: int
     id: UUID
@@ -191,7 +196,7 @@ class EntryView(BaseModel):
     resource: str | None
     reason: str | None
     enforced: bool | None
-    token: str | None = Field(description="Of who acted: the refused writer, the new holder.")
+    token: str | None = Field(description="The token of the actor: the refused writer, or the new holder.")
     holder: str | None
     caller: str | None
     method: str | None
@@ -200,7 +205,7 @@ class EntryView(BaseModel):
     request_id: str | None
     payload_size: int | None
     payload_sha256: str | None
-    fence: str | None = Field(description="What it met: the fence that refused it, or the one it has overtaken.")
+    fence: str | None = Field(description="The fence that refused the write, or the one that was overtaken.")
     fence_holder: str | None
     fence_caller: str | None
     fence_raised_at: datetime | None
@@ -208,54 +213,52 @@ class EntryView(BaseModel):
     hash: str = Field(description="SHA-256 over the entry and the hash before it, in hexadecimal digits.")
 
 
-class Counted(BaseModel):
-    """How much there is beside the page."""
+class Totals(BaseModel):
+    """The size of the whole list."""
 
     total: int | None = Field(
-        description=f"How many there are, counted up to {search.TOTAL_CAP:,}; null on all pages but the first."
+        description=f"The number of entries, at most {search.TOTAL_CAP:,}; null on all pages but the first."
     )
-    total_exact: bool | None = Field(description="False: there are more than ``total``.")
+    total_exact: bool | None = Field(description="False: the list has more than ``total`` entries.")
 
 
 Before: TypeAlias = Annotated[
     UUID | None, Field(description="Pass as ``before`` for the next page; null on the last one.")
 ]
-After: TypeAlias = Annotated[
-    UUID | None, Field(description="The same where the oldest are asked for first: pass as ``after``.")
-]
+After: TypeAlias = Annotated[UUID | None, Field(description="The same for the order ``oldest``: pass as ``after``.")]
 
 
-class RejectionList(Counted):
+class RejectionList(Totals):
     rejections: list[RejectionView]
     before: Before
     after: After
 
 
-class EntryList(Counted):
+class EntryList(Totals):
     events: list[EntryView]
     before: Before
     after: After
 
 
 class RejectionPage(BaseModel):
-    """All about one rejection. Here ``lag_seconds`` is since the takeover, whatever has been raised after it."""
+    """A rejection with its context. Here ``lag_seconds`` counts from the takeover, not from the latest fence."""
 
     rejection: RejectionView
     takeover: EntryView | None = Field(
-        description="What made its writer a zombie; null where it is not on record, or not for this caller."
+        description="The takeover that made its writer a zombie; null if it is not on record or hidden."
     )
     others: list[RejectionView] = Field(description="The same caller's newest other rejections.")
 
 
 class HeadView(BaseModel):
-    """The end of the record. Noted down elsewhere, it shows later whether anything up to it has been changed."""
+    """The end of the record. A copy kept elsewhere shows later whether any entry up to it was changed."""
 
     position: int
     hash: str
 
 
 def rejection_view(entry: Entry, takeover: Entry | None = None) -> RejectionView:
-    """With the takeover that has caused it, the lag is since then."""
+    """Return the view of a rejection. With ``takeover``, the lag counts from it."""
     fence, lag = entry.fence, search.lag(entry, takeover)
     return RejectionView(
         **_fields(entry, RejectionView),
@@ -277,8 +280,8 @@ def entry_view(entry: Entry) -> EntryView:
     )
 
 
-def counted(total: Total | None) -> dict[str, Any]:
-    """The fields of ``Counted``."""
+def total_fields(total: Total | None) -> dict[str, Any]:
+    """Return the fields of ``Totals``."""
     return {
         "total": None if total is None else total.count,
         "total_exact": None if total is None else total.exact,
@@ -286,6 +289,6 @@ def counted(total: Total | None) -> dict[str, Any]:
 
 
 def _fields(entry: Entry, view: type[BaseModel]) -> dict[str, Any]:
-    """What an entry and its view call by the same name."""
+    """Return the fields that an entry and its view have in common."""
     same = {name: getattr(entry, name) for name in view.model_fields.keys() & set(Entry.__slots__) - {"fence"}}
     return {**same, "token": None if entry.token is None else str(entry.token)}

@@ -1,4 +1,4 @@
-"""What the routes of the fencing API have in common: who asks, and how a request goes on record."""
+"""The parts that all routes of the fencing API share: the caller, the body, the path, and the record of a request."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
@@ -9,9 +9,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth.principal import Principal
 from gateway.errors import BodyTooLarge, Forbidden, RequestMalformed
-from gateway.fencing.headers import FencingHeaders
+from gateway.fencing.headers import HOLDER_PATTERN, FencingHeaders
 from gateway.fencing.record import Attempt
-from gateway.http.body import Bodies, ClientGone
+from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 
 MAX_PAGE = 1000
@@ -19,17 +19,17 @@ MAX_PAGE = 1000
 Authenticate: TypeAlias = Callable[[Request], Principal]
 
 TokenText: TypeAlias = Annotated[str, Field(max_length=40, examples=["34", "2.34"])]
-HolderName: TypeAlias = Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
+HolderName: TypeAlias = Annotated[str, Field(max_length=200, pattern=f"^{HOLDER_PATTERN}$")]
 
 
 def check_administrator(principal: Principal, advice: str | None = None) -> None:
-    """Raise ``Forbidden`` for who may not administer."""
+    """Raise ``Forbidden`` for a caller that is no administrator."""
     if not principal.admin:
         raise Forbidden(f"The caller {principal.name} is no administrator.", advice=advice)
 
 
 def attempt(request: Request, principal: Principal, shown: FencingHeaders) -> Attempt:
-    """The request as it goes on record where a fence refuses it."""
+    """Return the request as it goes on record if a fence refuses it."""
     state: dict[str, Any] = request.scope["state"]
     return Attempt(
         token=shown.token,
@@ -44,25 +44,24 @@ def attempt(request: Request, principal: Principal, shown: FencingHeaders) -> At
 
 
 def storable(text: str | None) -> str | None:
-    """A NUL character can be sent, but Postgres cannot hold one."""
+    """Return ``text``. Raises ``RequestMalformed`` for a NUL character, which Postgres cannot store."""
     if text is not None and "\0" in text:
         raise RequestMalformed("A NUL character cannot be part of a name.")
     return text
 
 
 MAX_BODY = 64 * 1024
-"""Bytes that the body of a request to the fencing API may have, unless its route says more."""
-
+"""The most bytes of a request body, unless its route has a limit of its own."""
 
 MAX_VALUES = 5_000
-"""Values that such a body may have, about; 1000 renewals have 4 each. The models list every value that is wrong."""
+"""The most values of a body, roughly: 1000 renewals have 4 each. The models report every value that is wrong."""
 _STRUCTURE = b"[{,"
 
 
-class Intake:
-    """Plain ASGI. ``caller`` proves the caller or raises, ``limit`` is in bytes."""
+class BodyIntake:
+    """ASGI middleware that proves the caller, then reads its body. ``limit`` is in bytes."""
 
-    def __init__(self, app: ASGIApp, caller: Callable[[Request], Principal], bodies: Bodies, limit: int) -> None:
+    def __init__(self, app: ASGIApp, caller: Callable[[Request], Principal], bodies: BodyReader, limit: int) -> None:
         self._app, self._caller, self._bodies, self._limit = app, caller, bodies, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,15 +96,15 @@ def _after(content: bytes, receive: Receive) -> Receive:
 ResourceName: TypeAlias = Annotated[
     str,
     Path(
-        description="The name as lists and errors print it, with nothing encoded or decoded: `/` stays `/`, and `%2F` "
-        "stays `%2F`. Another spelling is answered with 400 and the one to use.",
+        description="The name as lists and errors print it, without encoding or decoding: `/` stays `/`, and `%2F` "
+        "stays `%2F`. For another spelling the gateway answers 400 and names the one to use.",
         examples=["order/5", "public.txt/c%2Fd"],
     ),
 ]
 
 
-class AsSent:
-    """ASGI middleware that has ``app`` route by the path as it was sent."""
+class PathAsSent:
+    """ASGI middleware: ``app`` routes by the path as the client sent it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

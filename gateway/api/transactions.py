@@ -1,4 +1,4 @@
-"""Several writes to tables in one transaction. They are the table plane's; here is how they are asked for."""
+"""Several writes to tables in one transaction. This module describes the request; the table plane executes it."""
 
 from collections.abc import Awaitable, MutableMapping
 from typing import Annotated, Any, Literal, Protocol
@@ -24,7 +24,7 @@ class Answer(Protocol):
 
 
 class Transact(Protocol):
-    """Carries out the writes in the body of a request, all or none. Raises a ``GatewayError``."""
+    """Execute the writes in the body of a request, all or none. Raises a ``GatewayError``."""
 
     def __call__(
         self, scope: MutableMapping[str, Any], receive: Receive, principal: Principal, /
@@ -51,7 +51,7 @@ class TransactionWrite(BaseModel):
 
 
 class TransactionRequest(BaseModel):
-    """Carried out in this order."""
+    """Writes, executed in this order."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -59,7 +59,7 @@ class TransactionRequest(BaseModel):
 
 
 class TransactionResult(BaseModel):
-    """What the write would have been answered with, had it come alone."""
+    """The answer that the write would have got on its own."""
 
     status: int
     headers: dict[str, str]
@@ -71,15 +71,15 @@ class TransactionAnswer(BaseModel):
 
 
 _DESCRIPTION = """
-Claims the resources of all writes first, in one order, then carries them out one after the other and commits. If one
-of them is refused, nothing is written, and `write` in the answer is its number, counted from 0. A write without a token
-or a holder of its own is sent with those of the request's headers. With an `Idempotency-Key` the answer is kept, and a
-request that is sent again gets it instead of being carried out once more.
+The gateway claims the resources of all writes first, in one order, then executes the writes one by one and commits. If
+one of them is refused, nothing is written, and `write` in the answer is its number, counted from 0. A write without a
+token or holder of its own uses those of the request's headers. With an `Idempotency-Key` the gateway keeps the answer,
+and a repeated request gets it instead of being executed again.
 """
 
 
 def routes(transact: Transact, caller: Authenticate) -> APIRouter:
-    """``/v1/transaction``."""
+    """Build the route ``/v1/transaction``."""
     router = APIRouter()
 
     @router.post(
@@ -90,14 +90,17 @@ def routes(transact: Transact, caller: Authenticate) -> APIRouter:
         responses={
             200: {"model": TransactionAnswer},
             **{status: {"model": Problem} for status in (403, 404, 409, 412, 413, 422, 428)},
-            "default": {"model": Problem, "description": "What a write that fails would be answered with by itself."},
+            "default": {
+                "model": Problem,
+                "description": "The answer that the failing write would have got on its own.",
+            },
         },
         openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _schema()}}}},
     )
     async def transaction(
         request: Request,
         principal: Annotated[Principal, Depends(caller)],
-        # Read by the table plane, from the request itself: named here for whoever reads the description.
+        # The table plane reads these from the request. They are listed here for the description.
         _token: Annotated[str | None, Header(alias="Fencing-Token")] = None,
         _holder: Annotated[str | None, Header(alias="Fencing-Holder")] = None,
         _sequencer: Annotated[str | None, Header(alias="Fencing-Sequencer")] = None,
@@ -111,7 +114,7 @@ def routes(transact: Transact, caller: Authenticate) -> APIRouter:
 
 
 def _schema() -> dict[str, Any]:
-    """The schema of a request in one piece: the description has no other place for the parts of it."""
+    """Return the schema of a request in one piece, because the description has no place for its parts."""
     schema = TransactionRequest.model_json_schema()
     schema["properties"]["writes"]["items"] = schema.pop("$defs")["TransactionWrite"]
     return schema

@@ -1,4 +1,4 @@
-"""The webhooks: how they stand, and a message to try one with. Addresses and secrets are told to nobody."""
+"""The state of the webhooks, and a test message for one. No answer contains an address or a secret."""
 
 from datetime import datetime
 from typing import Annotated
@@ -14,18 +14,20 @@ from gateway.webhooks.outbox import Outbox
 
 
 class WebhookView(BaseModel):
-    """How far a webhook is. Times are by the database's clock."""
+    """The progress of a webhook. Times are by the database's clock."""
 
     name: str
-    position: int = Field(description="Everything up to here has been received, or was not for it.")
-    behind: int = Field(description="Entries of the record that come after it.")
-    delivered_at: datetime | None = Field(description="When a message was last received; null: never yet.")
-    failures: int = Field(description="Attempts in a row that have failed; 0 where nothing is wrong.")
+    position: int = Field(description="The webhook has received every entry up to here that it wants.")
+    behind: int = Field(description="Entries of the record after that position.")
+    delivered_at: datetime | None = Field(
+        description="When the receiver last accepted a message; null if it never did."
+    )
+    failures: int = Field(description="Attempts that have failed in a row; 0 if all is well.")
     failing_since: datetime | None
     last_error: str | None
-    not_before: datetime | None = Field(description="When it is tried again.")
+    not_before: datetime | None = Field(description="The time of the next attempt.")
     paused_at: datetime | None = Field(
-        description="When its receiver answered 410: nothing is sent before a test message has been accepted."
+        description="When the receiver answered 410. The gateway sends nothing until a test message is accepted."
     )
 
 
@@ -34,20 +36,20 @@ class WebhookList(BaseModel):
 
 
 class TestView(BaseModel):
-    """What has come of a test message."""
+    """The result of a test message."""
 
     delivered: bool
-    status: int | None = Field(description="What it was answered with; null where there was no answer.")
+    status: int | None = Field(description="The status of the answer; null without an answer.")
     error: str | None
 
 
 def routes(outbox: Outbox, caller: Authenticate) -> APIRouter:
-    """``/v1/webhooks``."""
+    """Build the routes ``/v1/webhooks``."""
     router = APIRouter()
 
     @router.get(
         "/v1/webhooks",
-        summary="How the webhooks stand",
+        summary="List the webhooks and their progress",
         description="For callers that may audit.",
         responses={403: {"model": Problem, "description": "The caller may not audit."}},
     )
@@ -59,9 +61,9 @@ def routes(outbox: Outbox, caller: Authenticate) -> APIRouter:
 
     @router.post(
         "/v1/webhooks/{name}/test",
-        summary="Send a message about nothing to a webhook",
-        description="For administrators. It is sent at once, not through the outbox. Who accepts it is sent what waits "
-        "for it, even if it had been paused.",
+        summary="Send a test message to a webhook",
+        description="For administrators. The gateway sends it at once, not through the outbox. If the receiver accepts "
+        "it, a paused webhook resumes with the entries that wait for it.",
         responses={403: {"model": Problem, "description": "The caller is no administrator."}},
     )
     async def test_webhook(name: str, principal: Annotated[Principal, Depends(caller)]) -> TestView:

@@ -1,4 +1,4 @@
-"""The configured callers: whose API key a request carries, and whose secret an access key id belongs to."""
+"""The configured callers: which of them owns an API key, a session of the page, or an access key id."""
 
 import base64
 import hashlib
@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from gateway.auth import credentials
-from gateway.auth.credentials import FencedCredentials
+from gateway.auth import fenced_credentials
+from gateway.auth.fenced_credentials import FencedCredentials
 from gateway.auth.principal import ANONYMOUS, Grant, Principal
 from gateway.config.server import CallerKeys
 from gateway.errors import Forbidden, StoreError, Unauthenticated
@@ -16,24 +16,24 @@ from gateway.errors import Forbidden, StoreError, Unauthenticated
 LIFETIME = timedelta(hours=12)
 
 _VERSION = "ps1"
-_NOBODY = b"a key that nobody signs with"
+_UNUSED_KEY = b"a key that signs no session"
 
 
 def session_key(api_key: str) -> bytes:
-    """What sessions of a caller are signed with: a key for this purpose alone."""
+    """Return the key that signs the sessions of a caller, and nothing else."""
     return hmac.digest(api_key.encode(), b"fencing-gateway page session v1", hashlib.sha256)
 
 
 def issue_session(caller: str, session_key: bytes, now: datetime) -> str:
-    """A session of ``caller`` that begins ``now``, which is aware; printable ASCII, fit for a cookie."""
+    """Return a session of ``caller`` from ``now`` on: printable ASCII, fit for a cookie. ``now`` is aware."""
     content = f"{_VERSION}.{_encoded(caller.encode())}.{int((now + LIFETIME).timestamp())}"
     return f"{content}.{_proof(session_key, content)}"
 
 
 def caller_of(session: str, key_of: Callable[[str], bytes | None], now: datetime) -> str | None:
-    """Whose session it is; None where it is nobody's, has been changed, or is over at ``now``.
+    """Return the caller of a session; None if it was forged, changed, or has ended at ``now``.
 
-    ``key_of`` knows what sessions of a caller are signed with. A caller it does not know takes as long as one it does.
+    ``key_of`` returns the key that signs the sessions of a caller. The check takes as long for an unknown caller.
     """
     content, _, proof = session.rpartition(".")
     parts = content.split(".")
@@ -45,7 +45,7 @@ def caller_of(session: str, key_of: Callable[[str], bytes | None], now: datetime
     except ValueError:
         return None
     known = key_of(caller)
-    proven = hmac.compare_digest(_proof(known or _NOBODY, content).encode(), proof.encode())
+    proven = hmac.compare_digest(_proof(known or _UNUSED_KEY, content).encode(), proof.encode())
     if known is None or not proven or now.timestamp() >= expires:
         return None
     return caller
@@ -59,8 +59,8 @@ def _encoded(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
-class Keys:
-    """All callers there are. ``anonymous`` lets requests in that show no credentials at all."""
+class Callers:
+    """All configured callers. ``anonymous`` admits requests without any credentials."""
 
     def __init__(self, callers: Iterable[CallerKeys], *, anonymous: bool) -> None:
         self._anonymous = anonymous
@@ -79,10 +79,10 @@ class Keys:
                 self._secrets[caller.access_key_id] = self._secrets_by_name[caller.name] = owned
 
     def by_bearer(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
-        """Who sends ``Authorization: Bearer …`` or, as PostgREST clients do as well, ``apikey: …``.
+        """Return the owner of the key in ``Authorization: Bearer …`` or ``apikey: …``, which PostgREST clients send.
 
-        Where both stand they must prove the same caller. Raises ``Unauthenticated``; a wrong key does so even where
-        anonymous callers are let in, because its sender believes to be somebody.
+        If both are there they must prove the same caller. Raises ``Unauthenticated``, for a wrong key even if anonymous
+        callers are admitted, because its sender expects to be a caller.
         """
         presented = _presented(headers)
         if not presented:
@@ -95,14 +95,14 @@ class Keys:
         return proven.pop()
 
     def log_in(self, api_key: str, now: datetime) -> tuple[Principal, str]:
-        """Whose API key it is, and a session of the page for it. Raises ``Unauthenticated`` for a key nobody has."""
+        """Return the owner of an API key and a new session. Raises ``Unauthenticated`` for an unknown key."""
         principal = self._owner(api_key.encode())
         return principal, issue_session(principal.name, self._sessions[principal.name][1], now)
 
     def by_session(self, session: str | None, now: datetime) -> Principal:
-        """Whose session of the page it is; without one that is good, whoever shows no credentials.
+        """Return the caller of a session of the page. Without a valid session it is the anonymous caller.
 
-        Raises ``Unauthenticated`` where anonymous callers are not let in.
+        Raises ``Unauthenticated`` if anonymous callers are not admitted.
         """
 
         def key_of(caller: str) -> bytes | None:
@@ -113,19 +113,19 @@ class Keys:
         return self.by_bearer(()) if caller is None else self._sessions[caller][0]
 
     def secret_of(self, access_key_id: str, session_token: str | None) -> tuple[Principal, str] | None:
-        """The owner of an access key id and its secret, to check a signature with; a ``SecretOf``.
+        """Return the owner of an access key id and its secret, to check a signature. This is a ``SecretOf``.
 
         Fenced credentials belong to the caller they were issued to, bound to their grant.
         """
-        fenced = credentials.is_fenced(session_token)
+        fenced = fenced_credentials.is_fenced(session_token)
         owned = self._secrets.get(access_key_id)
         if owned is not None and not fenced:
             return owned
-        if owned is None and not access_key_id.startswith(credentials.PREFIX):
+        if owned is None and not access_key_id.startswith(fenced_credentials.PREFIX):
             return None
         if owned is not None or session_token is None or not fenced:
             raise StoreError("InvalidToken", 400, "This access key and this session token do not belong together.")
-        presented = credentials.read(session_token)
+        presented = fenced_credentials.read_session_token(session_token)
         issued_to = self._secrets_by_name.get(presented.caller)
         if issued_to is None:
             return None
@@ -133,41 +133,41 @@ class Keys:
         return Principal(principal.name, grant=presented.grant), presented.secret(access_key_id, secret)
 
     def issue(self, principal: Principal, grant: Grant) -> FencedCredentials:
-        """Fenced credentials for a caller. Raises ``Unauthenticated`` or ``Forbidden`` where it cannot have any."""
-        if principal is ANONYMOUS:  # not by its name, which a configured caller may have too
-            raise Unauthenticated("Fenced credentials are issued to configured callers only.")
+        """Issue fenced credentials for a caller. Raises ``Unauthenticated`` or ``Forbidden`` if it cannot have any."""
+        if principal is ANONYMOUS:  # not by its name, because a configured caller may have it too
+            raise Unauthenticated("Only configured callers get fenced credentials.")
         if principal.name not in self._secrets_by_name:
             raise Forbidden(
-                f"The caller {principal.name} has no S3 keys that fenced credentials could come from.",
+                f"The caller {principal.name} has no S3 keys to derive fenced credentials from.",
                 advice="Ask the operator of the gateway for an access_key_id and a secret_access_key.",
             )
         _, secret = self._secrets_by_name[principal.name]
-        return credentials.issue(principal.name, secret, grant, secrets.token_hex(10).upper())
+        return fenced_credentials.issue(principal.name, secret, grant, secrets.token_hex(10).upper())
 
     def _owner(self, key: bytes) -> Principal:
         digest, owner = _digest(key), None
-        for known, principal in self._digests:  # all of them, so that the time taken tells nothing
+        for known, principal in self._digests:  # compares all of them, so that the time reveals nothing
             if hmac.compare_digest(known, digest):
                 owner = principal
         if owner is None or not key:
-            raise Unauthenticated("The API key is not known here.")
+            raise Unauthenticated("The API key is unknown.")
         return owner
 
 
 def _digest(key: bytes) -> bytes:
-    """Keys are compared by digest: equal lengths, and no key is kept in memory."""
+    """Return the digest by which keys are compared: all have one length, and no key stays in memory."""
     return hashlib.sha256(key).digest()
 
 
 def _presented(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """The keys a request shows: at most one of each header."""
+    """Return the keys in a request: at most one of each header."""
     found: dict[bytes, bytes] = {}
     for raw_name, value in headers:
         name = raw_name.lower()
         if name not in (b"authorization", b"apikey"):
             continue
         if name in found:
-            raise Unauthenticated(f"The header {name.decode()} stands twice.")
+            raise Unauthenticated(f"The header {name.decode()} appears twice.")
         found[name] = _bearer(value) if name == b"authorization" else value.strip()
     return list(found.values())
 

@@ -1,4 +1,4 @@
-"""POST form uploads: who signed the policy of a form, and whether the form is what the policy allows."""
+"""POST form uploads: verify the signature of a form's policy, and check the form against the policy."""
 
 import base64
 import hmac
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.auth import canonical, claims
+from gateway.auth import canonical_request, signature_claims
 from gateway.auth.principal import Principal, SecretOf, owner
 from gateway.errors import StoreError
 
@@ -20,7 +20,7 @@ _EXPIRATION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}
 
 @dataclass(frozen=True, slots=True)
 class PostPolicy:
-    """Who signed a form, and how many bytes its file must have: ``min_length`` to ``max_length``, None for any."""
+    """The signer of a form, and the bytes its file may have: ``min_length`` to ``max_length``, None for any."""
 
     principal: Principal
     min_length: int = 0
@@ -28,10 +28,10 @@ class PostPolicy:
 
 
 def verify(fields: Mapping[str, str], secret_of: SecretOf, now: datetime) -> PostPolicy:
-    """Prove who sent a form and that its policy allows it. ``now`` is aware.
+    """Prove the sender of a form, and that its policy allows the form. ``now`` is aware.
 
-    ``fields`` are all fields of the form but the file, with ``${filename}`` filled in already, and ``bucket``: that of
-    the address, which no field of the form may replace. Raises ``StoreError`` with S3's code for everything else.
+    ``fields`` are the fields of the form without its file, with ``${filename}`` filled in. ``bucket`` among them is
+    that of the address, which no field of the form may replace. Raises ``StoreError`` with S3's code otherwise.
     """
     form = _by_name(fields)
     principal = _signer(form, secret_of, now)
@@ -49,7 +49,7 @@ def verify(fields: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Pos
     covered = _NEEDS_NO_CONDITION.union(rule.name for rule in rules if isinstance(rule, _Value))
     if extra := sorted(name for name in form.keys() - covered if not name.startswith("x-ignore-")):
         raise _denied(f"Extra input fields: {', '.join(extra)}")
-    if "bucket" not in form:  # then no condition was held against it
+    if "bucket" not in form:  # no condition was checked against it
         raise _denied("Policy Condition failed: the bucket is not known.")
     return allowed
 
@@ -69,21 +69,23 @@ def _by_name(fields: Mapping[str, str]) -> dict[str, str]:
 
 def _signer(form: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Principal:
     if "awsaccesskeyid" in form or "signature" in form:
-        raise claims.version_2()
+        raise signature_claims.version_2()
     if "policy" not in form:
         raise StoreError("AccessDenied", 403, "Access denied: the form carries no signed policy.")
     for name in _REQUIRED:
         if name not in form:
             raise StoreError("InvalidArgument", 400, f"Bucket POST must contain a field named '{name}'.")
-    claims.check_algorithm(form["x-amz-algorithm"], "InvalidArgument")
-    credential = claims.credential(form["x-amz-credential"], "InvalidArgument")
-    if claims.moment(form["x-amz-date"]) is None or form["x-amz-date"][:8] != credential.day:
+    signature_claims.check_algorithm(form["x-amz-algorithm"], "InvalidArgument")
+    credential = signature_claims.credential(form["x-amz-credential"], "InvalidArgument")
+    if signature_claims.moment(form["x-amz-date"]) is None or form["x-amz-date"][:8] != credential.day:
         raise StoreError(
             "InvalidArgument", 400, "x-amz-date must look like 20260131T235959Z, of the day of the credential."
         )
     principal, secret = owner(credential.access_key_id, form.get("x-amz-security-token"), secret_of, now)
-    key = canonical.signing_key(secret, credential.day, credential.region)
-    if not hmac.compare_digest(canonical.signature(key, form["policy"]).encode(), form["x-amz-signature"].encode()):
+    key = canonical_request.signing_key(secret, credential.day, credential.region)
+    if not hmac.compare_digest(
+        canonical_request.signature(key, form["policy"]).encode(), form["x-amz-signature"].encode()
+    ):
         raise StoreError("SignatureDoesNotMatch", 403, "The signature does not match the policy and its secret key.")
     return principal
 
@@ -93,17 +95,17 @@ def _signer(form: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Prin
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """What one field must be, or, with ``prefix``, begin with. A field that is not there is empty."""
+    """The required value of a field, or, with ``prefix``, its beginning. A missing field is empty."""
 
     name: str
-    wanted: str
+    expected: str
     prefix: bool
 
     def __str__(self) -> str:
-        return json.dumps(["starts-with" if self.prefix else "eq", f"${self.name}", self.wanted])
+        return json.dumps(["starts-with" if self.prefix else "eq", f"${self.name}", self.expected])
 
     def holds(self, value: str) -> bool:
-        return value.startswith(self.wanted) if self.prefix else value == self.wanted
+        return value.startswith(self.expected) if self.prefix else value == self.expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class _Length:
 
 
 def _document(policy: str) -> tuple[datetime, list[Any]]:
-    """The expiration and the conditions of a policy, as they stand in it."""
+    """Return the expiration and the conditions of a policy, unparsed."""
     try:
         document: Any = json.loads(base64.b64decode(policy.encode(), validate=True))
     except (ValueError, RecursionError) as error:
@@ -134,12 +136,12 @@ def _document(policy: str) -> tuple[datetime, list[Any]]:
 def _rule(condition: Any, position: int) -> _Value | _Length:
     match condition:
         case dict() if len(condition) == 1:
-            [(name, wanted)] = condition.items()
-            if isinstance(wanted, str):
-                return _Value(name.lower(), wanted, prefix=False)
-        case [str() as operator, str() as name, str() as wanted] if name.startswith("$"):
+            [(name, expected)] = condition.items()
+            if isinstance(expected, str):
+                return _Value(name.lower(), expected, prefix=False)
+        case [str() as operator, str() as name, str() as expected] if name.startswith("$"):
             if operator.lower() in ("eq", "starts-with"):
-                return _Value(name[1:].lower(), wanted, prefix=operator.lower() == "starts-with")
+                return _Value(name[1:].lower(), expected, prefix=operator.lower() == "starts-with")
         case [str() as operator, int() as shortest, int() as longest]:
             # A bool would pass for an int.
             whole = type(shortest) is int and type(longest) is int

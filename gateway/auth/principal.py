@@ -1,4 +1,4 @@
-"""Who is calling, once it is proven, and what a caller with fenced credentials is bound to."""
+"""The proven caller of a request, and the grant that binds a caller with fenced credentials."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ EVERYTHING = "**"
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What fenced credentials are bound to: the resources of ``pattern``, written with ``token`` and no other.
+    """The limits of fenced credentials: they write the resources of ``pattern``, with ``token`` and no other.
 
-    They read those resources, and beside them what the patterns ``read`` cover. ``EVERYTHING`` among these opens every
+    They read these resources, and the ones that the patterns ``read`` cover. ``EVERYTHING`` among these opens every
     bucket.
 
-    ``pattern`` is a resource name in canonical form, in which a segment ``*`` stands for any one segment and a last
-    ``**`` for all the rest; ``ResourceMalformed`` for anything else. ``expires`` is aware; None where nothing ends it.
-    ``sequencer`` proves the token, for the one resource that it names.
+    ``pattern`` is a resource name in canonical form. A segment ``*`` stands for any one segment, a last ``**`` for all
+    remaining ones. Anything else raises ``ResourceMalformed``. ``expires`` is aware; None means no end. ``sequencer``
+    proves the token, for the one resource that it names.
     """
 
     pattern: str
@@ -40,22 +40,22 @@ class Grant:
             check_pattern(pattern)
         if self.sequencer is not None and self.sequencer.token != self.token:
             raise RequestMalformed(
-                "The sequencer is for another token than the credentials are.",
-                advice="Ask with the token that the sequencer names.",
+                "The sequencer is for another token than the credentials.",
+                advice="Send the token that the sequencer names.",
             )
 
     @property
     def plain(self) -> bool:
-        """Whether the pattern is the name of one resource."""
+        """Return whether the pattern is the name of one resource."""
         return "*" not in self.pattern
 
     def covers(self, resource: str) -> bool:
-        """Whether the grant is about a resource, named in canonical form."""
+        """Return whether the grant covers a resource, named in canonical form."""
         return covers(self.pattern, resource)
 
     @property
     def reads_everything(self) -> bool:
-        """Return whether nothing is left to compare: all resources of all buckets may be read."""
+        """Return whether all resources of all buckets may be read."""
         return EVERYTHING in self.readable
 
     @property
@@ -66,10 +66,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A proven caller. ``name`` is the configured name, ``anonymous`` where anyone is let in.
+    """A proven caller. ``name`` is the configured name, or ``anonymous``.
 
-    ``admin``: may administer buckets. ``grant``: what its writes are bound to; None where it presents tokens itself.
-    ``audit``: may read the whole record; others are shown what they have done themselves.
+    ``admin``: may administer buckets. ``grant`` binds its writes; None if it presents tokens itself. ``audit``: may
+    read the whole record. Other callers see their own entries only.
     """
 
     name: str
@@ -81,24 +81,25 @@ class Principal:
 ANONYMOUS = Principal(record.ANONYMOUS, audit=True)
 
 SecretOf: TypeAlias = Callable[[str, str | None], tuple[Principal, str] | None]
-"""From an access key id and the session token beside it, if any, to their owner and the secret; None where the id is
-not known. Raises ``StoreError`` (InvalidToken) where the two do not belong together."""
+"""Returns the owner and the secret of an access key id and the session token beside it, if any.
+
+None means that the id is unknown. Raises ``StoreError`` (InvalidToken) if the two do not belong together."""
 
 
 def owner(access_key_id: str, session_token: str | None, secret_of: SecretOf, now: datetime) -> tuple[Principal, str]:
-    """Whose access key it is, and its secret. ``now`` is aware. Raises ``StoreError`` for keys that are not good."""
+    """Return the owner of an access key and its secret. ``now`` is aware. Raises ``StoreError`` for invalid keys."""
     found = secret_of(access_key_id, session_token)
     if found is None:
-        raise StoreError("InvalidAccessKeyId", 403, "The access key id is not known here.")
+        raise StoreError("InvalidAccessKeyId", 403, "The access key id is unknown.")
     grant = found[0].grant
     if grant is not None and grant.expires is not None and grant.expires <= now:
-        raise StoreError("ExpiredToken", 400, "The fenced credentials have expired. Ask for new ones.")
+        raise StoreError("ExpiredToken", 400, "The fenced credentials have expired. Request new ones.")
     return found
 
 
 def shown_to(principal: Principal) -> str | None:
-    """The one caller whose entries this principal is shown (``Filters.shown_to``); None: it is shown all of them.
+    """Return the only caller whose entries this principal may see (``Filters.shown_to``); None if it may see all.
 
-    Who has fenced credentials has them for writing, and is shown what its caller has done at the most.
+    Fenced credentials are for writing. Their user sees at most the entries of its caller.
     """
     return None if principal.audit and principal.grant is None else principal.name

@@ -1,6 +1,6 @@
-"""Signature Version 4 for S3, as the planes use it: who signed a request that came in, and signing one that goes out.
+"""Signature Version 4 for S3: verify incoming requests, and sign outgoing ones.
 
-No I/O; the clock is an argument. ``claims`` reads what is to be proven here, ``signing`` is the other direction.
+No I/O; the clock is an argument. ``signature_claims`` reads the claims that this module proves.
 """
 
 import hmac
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
-from gateway.auth import canonical, claims
-from gateway.auth.canonical import RequestHead
-from gateway.auth.claims import MAX_LIFETIME, Claim, PayloadMode
+from gateway.auth import canonical_request, signature_claims
+from gateway.auth.canonical_request import RequestHead
 from gateway.auth.principal import Principal, SecretOf, owner
+from gateway.auth.signature_claims import MAX_LIFETIME, PayloadMode, SignatureClaim
 from gateway.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
-    """What outbound requests are signed with."""
+class StoreCredentials:
+    """The credentials that sign requests to the store."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -25,39 +25,45 @@ class Credentials:
 
 
 def sign(
-    request: RequestHead, payload_sha256: str, credentials: Credentials, timestamp: datetime
+    request: RequestHead, payload_sha256: str, credentials: StoreCredentials, timestamp: datetime
 ) -> list[tuple[str, str]]:
-    """The headers that sign ``request`` at ``timestamp`` (aware). All its headers are signed; Host must be there."""
+    """Return the headers that sign ``request`` at ``timestamp`` (aware). They cover all its headers, with Host."""
     moment = _moment(timestamp)
     added = [("x-amz-content-sha256", payload_sha256), ("x-amz-date", moment)]
     headers = sorted([*_named(request), *((name, value.encode()) for name, value in added)])
-    digest, names = canonical.request(request.method, request.raw_path, request.query_string, headers, payload_sha256)
-    scope = canonical.scope(moment[:8], credentials.region)
+    digest, names = canonical_request.request(
+        request.method, request.raw_path, request.query_string, headers, payload_sha256
+    )
+    scope = canonical_request.scope(moment[:8], credentials.region)
     credential = f"Credential={credentials.access_key_id}/{scope}"
     signature = _signature(credentials, moment, digest)
-    added.append(("authorization", f"{canonical.ALGORITHM} {credential},SignedHeaders={names},Signature={signature}"))
+    added.append(
+        ("authorization", f"{canonical_request.ALGORITHM} {credential},SignedHeaders={names},Signature={signature}")
+    )
     return added
 
 
-def presign(request: RequestHead, credentials: Credentials, timestamp: datetime, expires: timedelta) -> str:
-    """The query string that signs ``request`` from ``timestamp`` (aware) on for ``expires`` (1 second to 7 days).
+def presign(request: RequestHead, credentials: StoreCredentials, timestamp: datetime, expires: timedelta) -> str:
+    """Return the query string that signs ``request`` from ``timestamp`` (aware) for ``expires`` (1 second to 7 days).
 
-    Its own query comes first, as it was; all its headers are signed, Host must be there; the body is not covered.
+    The query of the request comes first, unchanged. The signature covers all headers, with Host, but not the body.
     """
     if not timedelta(seconds=1) <= expires <= MAX_LIFETIME:
         raise ValueError("a signature in the query is good for 1 to 604800 seconds")
     moment = _moment(timestamp)
     headers = sorted(_named(request))
     parameters = {
-        "X-Amz-Algorithm": canonical.ALGORITHM,
-        "X-Amz-Credential": f"{credentials.access_key_id}/{canonical.scope(moment[:8], credentials.region)}",
+        "X-Amz-Algorithm": canonical_request.ALGORITHM,
+        "X-Amz-Credential": f"{credentials.access_key_id}/{canonical_request.scope(moment[:8], credentials.region)}",
         "X-Amz-Date": moment,
         "X-Amz-Expires": str(int(expires.total_seconds())),
         "X-Amz-SignedHeaders": ";".join(name for name, _ in headers),
     }
     own = [request.query_string.decode("ascii")] if request.query_string else []
     query = "&".join([*own, *(f"{name}={quote(value, safe='')}" for name, value in parameters.items())])
-    digest, _ = canonical.request(request.method, request.raw_path, query.encode(), headers, PayloadMode.UNSIGNED)
+    digest, _ = canonical_request.request(
+        request.method, request.raw_path, query.encode(), headers, PayloadMode.UNSIGNED
+    )
     return f"{query}&X-Amz-Signature={_signature(credentials, moment, digest)}"
 
 
@@ -66,21 +72,21 @@ def _named(request: RequestHead) -> list[tuple[str, bytes]]:
 
 
 def _moment(timestamp: datetime) -> str:
-    return timestamp.astimezone(UTC).strftime(canonical.TIMESTAMP_FORMAT)
+    return timestamp.astimezone(UTC).strftime(canonical_request.TIMESTAMP_FORMAT)
 
 
-def _signature(credentials: Credentials, moment: str, digest: str) -> str:
-    key = canonical.signing_key(credentials.secret_access_key, moment[:8], credentials.region)
-    scope = canonical.scope(moment[:8], credentials.region)
-    return canonical.signature(key, canonical.ALGORITHM, moment, scope, digest)
+def _signature(credentials: StoreCredentials, moment: str, digest: str) -> str:
+    key = canonical_request.signing_key(credentials.secret_access_key, moment[:8], credentials.region)
+    scope = canonical_request.scope(moment[:8], credentials.region)
+    return canonical_request.signature(key, canonical_request.ALGORITHM, moment, scope, digest)
 
 
 __all__ = [
     "ChunkSignatures",
-    "Credentials",
     "PayloadMode",
     "RequestHead",
     "SecretOf",
+    "StoreCredentials",
     "VerifiedSignature",
     "presign",
     "sign",
@@ -92,7 +98,7 @@ MAX_SKEW = timedelta(minutes=15)
 
 @dataclass(slots=True)
 class ChunkSignatures:
-    """The chain of signatures through an aws-chunked body: each one covers the one before it, the first the head's."""
+    """The chain of signatures in an aws-chunked body. Each covers the one before it, the first that of the head."""
 
     signing_key: bytes = field(repr=False)
     timestamp: str
@@ -101,14 +107,16 @@ class ChunkSignatures:
 
     def check_chunk(self, presented: str, sha256: str) -> None:
         """Check the signature of the next chunk, whose data hash to ``sha256`` (hex)."""
-        self._check(presented, "AWS4-HMAC-SHA256-PAYLOAD", canonical.SHA256_OF_NOTHING, sha256)
+        self._check(presented, "AWS4-HMAC-SHA256-PAYLOAD", canonical_request.SHA256_OF_NOTHING, sha256)
 
     def check_trailer(self, presented: str, sha256: str) -> None:
         """Check the signature of the trailer, whose lines ``name:value\\n`` hash to ``sha256`` (hex)."""
         self._check(presented, "AWS4-HMAC-SHA256-TRAILER", sha256)
 
     def _check(self, presented: str, kind: str, *hashes: str) -> None:
-        expected = canonical.signature(self.signing_key, kind, self.timestamp, self.scope, self.previous, *hashes)
+        expected = canonical_request.signature(
+            self.signing_key, kind, self.timestamp, self.scope, self.previous, *hashes
+        )
         if not hmac.compare_digest(expected.encode(), presented.encode()):
             raise StoreError("SignatureDoesNotMatch", 403, "The signature of a chunk of the body does not match.")
         self.previous = expected
@@ -116,7 +124,7 @@ class ChunkSignatures:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedSignature:
-    """Who signed the request, and what the signature says about the body.
+    """The signer of a request, and the promise of the signature about the body.
 
     ``sha256`` (hex) is set for ``EXACT`` only, ``chunks`` for the modes with signed chunks only.
     """
@@ -128,17 +136,19 @@ class VerifiedSignature:
 
 
 def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> VerifiedSignature:
-    """Prove who sent ``request``, signed in its headers or in its query (a presigned URL). ``now`` is aware.
+    """Prove the sender of ``request``, signed in its headers or in its query (a presigned URL). ``now`` is aware.
 
     Raises ``StoreError`` with S3's code for everything else.
     """
-    claim = claims.read(request)
+    claim = signature_claims.read(request)
     signer = claim.credential
     principal, secret = owner(signer.access_key_id, claim.session_token, secret_of, now)
     _in_time(claim, now)
-    digest, _ = canonical.request(request.method, request.raw_path, claim.query_string, claim.headers, claim.payload)
-    key = canonical.signing_key(secret, signer.day, signer.region)
-    expected = canonical.signature(key, canonical.ALGORITHM, claim.timestamp, signer.scope, digest)
+    digest, _ = canonical_request.request(
+        request.method, request.raw_path, claim.query_string, claim.headers, claim.payload
+    )
+    key = canonical_request.signing_key(secret, signer.day, signer.region)
+    expected = canonical_request.signature(key, canonical_request.ALGORITHM, claim.timestamp, signer.scope, digest)
     if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
         raise StoreError("SignatureDoesNotMatch", 403, "The signature does not match the request and its secret key.")
     if claim.mode in (PayloadMode.SIGNED_CHUNKS, PayloadMode.SIGNED_CHUNKS_TRAILER):
@@ -147,10 +157,12 @@ def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> Verified
     return VerifiedSignature(principal, claim.mode, claim.payload if claim.mode is PayloadMode.EXACT else None)
 
 
-def _in_time(claim: Claim, now: datetime) -> None:
+def _in_time(claim: SignatureClaim, now: datetime) -> None:
     if claim.lifetime is None:
         if abs(claim.time - now) > MAX_SKEW:
-            raise StoreError("RequestTimeTooSkewed", 403, "The request was signed more than 15 minutes off our time.")
+            raise StoreError(
+                "RequestTimeTooSkewed", 403, "The request was signed more than 15 minutes off the time of the gateway."
+            )
     elif now < claim.time - MAX_SKEW:
         raise StoreError("AccessDenied", 403, "Request is not valid yet.")
     elif now > claim.time + claim.lifetime:

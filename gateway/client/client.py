@@ -19,9 +19,8 @@ from gateway.client.lock import Lock, OnLoss
 from gateway.client.s3 import Endpoint
 from gateway.client.source import Clock, Mode, Source, now
 from gateway.errors import ResourceMalformed
+from gateway.fencing.headers import is_holder
 from gateway.fencing.resource import canonical
-
-_HOLDER = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,198}[\x21-\x7e])?")
 
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 """A lock that waits in a queue has a connection of its own, and must not keep others from being renewed."""
@@ -133,6 +132,6 @@ def trusted(authority: str | None) -> ssl.SSLContext | bool:
 
 
 def _name(holder: str) -> str:
-    if not _HOLDER.fullmatch(holder):
+    if not is_holder(holder):
         raise ValueError("A holder's name must be 1 to 200 printable ASCII characters.")
     return holder

@@ -1,6 +1,7 @@
-"""How a command of this program calls a gateway: one request, and its answer or an error that says what to do."""
+"""Requests of the commands to a gateway, among them `gateway credentials` and `gateway epoch`."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,13 +9,14 @@ from typing import Any
 import httpx
 
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
+from gateway.fencing.resource import canonical
 
 TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Where a gateway is, and what the command proves itself with; None where it need not."""
+    """The address of a gateway, and the API key of the command; None if it needs none."""
 
     url: str
     api_key: str | None = field(repr=False)
@@ -28,16 +30,16 @@ class Gateway:
         body: Mapping[str, Any] | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> Any:
-        """The answer's document. ``path`` is encoded already; ``status`` is what a success is answered with.
+        """Send a request and return the document of the answer. ``path`` is encoded; ``status`` is that of a success.
 
-        Raises ``GatewayError`` with what the gateway says, ``Unavailable`` where it says nothing, and
-        ``ConfigurationError`` for an address that is none, or not a gateway's.
+        Raises ``GatewayError`` with the gateway's message, ``Unavailable`` without an answer, and
+        ``ConfigurationError`` for an invalid address, or one of another server.
         """
         with self._translated():
             return self._ask(method, path, body, parameters, status).json()
 
     def fetch(self, path: str, parameters: Mapping[str, Any] | None = None) -> str:
-        """An answer that is no JSON, but a text to be kept. Raises what ``call`` raises."""
+        """Fetch a text. Raises what ``call`` raises."""
         with self._translated():
             return self._ask("GET", path, None, parameters, 200).text
 
@@ -45,9 +47,9 @@ class Gateway:
     def streamed(
         self, path: str, parameters: Mapping[str, Any], *, headers: Mapping[str, str] | None = None, silence: float
     ) -> Iterator[Iterator[bytes]]:
-        """An answer that may be longer than memory, in pieces. ``silence``: seconds after which it is taken for lost.
+        """Stream an answer in pieces. After ``silence`` seconds without one, the connection counts as lost.
 
-        Raises what ``call`` raises, also in the midst of the answer.
+        Raises what ``call`` raises, also in the middle of the answer.
         """
         limits = httpx.Timeout(TIMEOUT, read=silence)
         with self._translated():
@@ -76,7 +78,7 @@ class Gateway:
         return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
 
     def _refused(self, answer: httpx.Response) -> GatewayError:
-        """What the gateway says; where it says that it cannot at this time, ``Unavailable``."""
+        """Return the error in an answer: ``Unavailable`` for its status, else ``GatewayError``."""
         document = answer.json()
         kind = Unavailable if answer.status_code == Unavailable.status else GatewayError
         return kind(str(document["detail"]), advice=str(document["advice"]))
@@ -92,8 +94,90 @@ class Gateway:
         except httpx.HTTPError as error:
             raise Unavailable(f"The gateway at {self.url} cannot be reached: {type(error).__name__}.") from error
         except (ValueError, LookupError, TypeError) as error:
-            raise self.stranger() from error
+            raise self.no_gateway() from error
 
-    def stranger(self) -> ConfigurationError:
-        """The error for answers that no gateway gives."""
-        return ConfigurationError(f"What answers at {self.url} is not a fencing gateway.", advice="")
+    def no_gateway(self) -> ConfigurationError:
+        """Return the error for an answer that no gateway gives."""
+        return ConfigurationError(f"The server at {self.url} is not a fencing gateway.", advice="")
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsRequest:
+    """The credentials to request. ``ttl`` is in seconds.
+
+    ``read`` are patterns of further readable resources; ``all`` alone stands for everything.
+    """
+
+    resource: str
+    token: str
+    holder: str | None
+    ttl: int
+    read: Sequence[str] = ()
+
+
+def fetch_credentials(url: str, api_key: str, wanted: CredentialsRequest) -> str:
+    """Request credentials, and return them as one line of JSON in the format of AWS's credential_process.
+
+    Raises what ``Gateway.call`` raises.
+    """
+    asked: dict[str, object] = {"resource": wanted.resource, "token": wanted.token, "ttl": wanted.ttl}
+    if wanted.holder is not None:
+        asked["holder"] = wanted.holder
+    if wanted.read:
+        asked["read"] = "all" if list(wanted.read) == ["all"] else list(wanted.read)
+    gateway = Gateway(url, api_key)
+    document = gateway.call("POST", "/v1/credentials", body=asked, status=201)
+    try:
+        named = {
+            "AccessKeyId": document["access_key_id"],
+            "SecretAccessKey": document["secret_access_key"],
+            "SessionToken": document["session_token"],
+            "Expiration": document["expiration"],
+        }
+    except (LookupError, TypeError) as error:
+        raise gateway.no_gateway() from error
+    return json.dumps({"Version": 1, **named})
+
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedToken:
+    """A resource, and the token that its fence carries."""
+
+    resource: str
+    token: str
+
+
+def start_epoch(gateway: Gateway, fence: CarriedToken, reason: str) -> str:
+    """Start a new epoch of a fence that carries exactly this token, and return the token that it carries then.
+
+    Raises what ``Gateway.call`` raises, and ``GatewayError`` if the fence carries another token.
+    """
+    path = f"/v1/fences/{canonical(fence.resource)}/epoch"
+    document = gateway.call("POST", path, body={"expected": fence.token, "reason": reason})
+    try:
+        answered, token = str(document["resource"]), str(document["token"])
+    except (LookupError, TypeError) as error:
+        raise gateway.no_gateway() from error
+    if answered != fence.resource:
+        raise GatewayError(
+            f"The gateway started a new epoch of {answered}, not of {fence.resource}.",
+            advice="A proxy on the way changes paths. Configure it to pass them on unchanged (docs/fencing.md).",
+        )
+    return token
+
+
+def fences_under(gateway: Gateway, prefix: str) -> Iterator[CarriedToken]:
+    """Yield every fence whose name starts with ``prefix``, by name. Raises what ``Gateway.call`` raises."""
+    after: str | None = ""
+    while after is not None:
+        parameters = {"prefix": prefix, "after": after, "limit": _PAGE}
+        document = gateway.call("GET", "/v1/fences", parameters=parameters)
+        try:
+            page = [CarriedToken(str(one["resource"]), str(one["token"])) for one in document["fences"]]
+            after = document["after"]
+        except (LookupError, TypeError) as error:
+            raise gateway.no_gateway() from error
+        yield from page

@@ -1,4 +1,4 @@
-"""``gateway audit``: the record in the terminal, from a gateway over HTTP; exports that were kept can be verified."""
+"""``gateway audit``: read the record of a gateway over HTTP, export it, and verify exports."""
 
 import json
 import sys
@@ -12,98 +12,105 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from gateway.commands import record_client, record_terminal
+from gateway.commands import record_client
 from gateway.commands import verify as verifying
 from gateway.commands.api_client import Gateway
-from gateway.commands.console import say
-from gateway.commands.record_client import WHAT, WHEN, Since, fetch, filtered, keep, moment
+from gateway.commands.console import print_entry, print_table, say
+from gateway.commands.record_client import WHAT, WHEN, Since, fetch_report, parse_moment, takes_filters, write_report
 from gateway.config import api_key_if_any
 from gateway.errors import ConfigurationError
 from gateway.fencing.chain import Verifier
 from gateway.text import visible
 
 audit = typer.Typer(
-    help="Look into the record of refused writes, takeovers, locks and administration (docs/audit.md).",
+    help="Read the record of refused writes, takeovers, locks and administration (docs/audit.md).",
     no_args_is_help=True,
 )
 
-Url = Annotated[str, typer.Option(envvar="GATEWAY_URL", help="Where the gateway is, e.g. https://gateway.example.com.")]
+Url = Annotated[
+    str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway, e.g. https://gateway.example.com.")
+]
 ApiKeyFile = Annotated[
     Path | None,
-    typer.Option(help="Holds the API key. Without it, GATEWAY_API_KEY does; a demo needs none."),
+    typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY. A demo needs none."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, with all there is.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line, with all fields.")]
 
 
 @audit.command()
-@filtered(WHAT)
+@takes_filters(WHAT)
 def tail(
     *,
     url: Url,
-    last: Annotated[int, typer.Option(min=0, max=1000, help="Begin with so many that are there.")] = 10,
-    most: Annotated[int | None, typer.Option("--limit", min=1, help="Leave after so many.")] = None,
+    last: Annotated[int, typer.Option(min=0, max=1000, help="Begin with the last N entries.")] = 10,
+    most: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after N entries.")] = None,
     filters: record_client.Filters,
     api_key_file: ApiKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow the record as it grows. A lost connection is taken up again where it was."""
+    """Follow the record as it grows. After a lost connection, continue at the last entry."""
     console = _console()
 
-    def lost(why: str, pause: float) -> None:
-        say(f"gateway audit: {why} Trying again in {pause:g} seconds.")
+    def lost(reason: str, pause: float) -> None:
+        say(f"gateway audit: {reason} Retrying in {pause:g} seconds.")
 
     with suppress(KeyboardInterrupt):
-        for number, entry in enumerate(record_client.followed(_gateway(url, api_key_file), filters, last, lost), 1):
+        for number, entry in enumerate(
+            record_client.follow_entries(_gateway(url, api_key_file), filters, last, lost), 1
+        ):
             _show(console, entry, as_json=as_json)
             if number == most:
                 break
 
 
 @audit.command()
-@filtered(WHAT, WHEN)
+@takes_filters(WHAT, WHEN)
 def search(
     *,
     url: Url,
-    most: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show at most so many.")] = 50,
+    most: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show at most N entries.")] = 50,
     filters: record_client.Filters,
     api_key_file: ApiKeyFile = None,
-    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first, instead of the newest.")] = False,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Show the oldest first, instead of the newest.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find entries by what they are about."""
+    """Search the record."""
     order = "oldest" if oldest else "newest"
-    entries, total = record_client.found(_gateway(url, api_key_file), filters, most, order)
+    entries, total = record_client.find_entries(_gateway(url, api_key_file), filters, most, order)
     console = _console()
     if as_json:
         for entry in entries:
             _show(console, entry, as_json=True)
         return
-    record_terminal.table(console, entries)
-    say(f"{len(entries):,} of {total}" if entries else "Nothing on record fits.")
+    print_table(console, entries)
+    say(f"{len(entries):,} of {total}" if entries else "No entry matches.")
 
 
 @audit.command()
-@filtered(WHAT, WHEN)
+@takes_filters(WHAT, WHEN)
 def export(
     *,
     url: Url,
-    output: Annotated[Path | None, typer.Option(help="The file; without it, standard output.")] = None,
+    output: Annotated[Path | None, typer.Option(help="The file to write, instead of standard output.")] = None,
     form: Annotated[
-        str | None, typer.Option("--format", metavar="csv|ndjson", help="By the file's name, or ndjson.")
+        str | None,
+        typer.Option(
+            "--format", metavar="csv|ndjson", help="The format. The default follows the file's name, else ndjson."
+        ),
     ] = None,
-    after: Annotated[int, typer.Option(min=0, help="Only what comes after this position.")] = 0,
+    after: Annotated[int, typer.Option(min=0, help="Only entries after this position.")] = 0,
     filters: record_client.Filters,
     api_key_file: ApiKeyFile = None,
 ) -> None:
-    """Write entries to a file, the oldest first: NDJSON, which can be verified later, or CSV.
+    """Export entries, the oldest first, as NDJSON, which can be verified later, or as CSV.
 
-    The file is there once it is whole, and not before.
+    The file appears only when it is complete.
     """
     chosen = form or ("csv" if output is not None and output.suffix == ".csv" else "ndjson")
     if chosen not in ("csv", "ndjson"):
         raise ConfigurationError("--format: must be csv or ndjson", advice="")
     with (
-        record_client.exported(_gateway(url, api_key_file), chosen, {**filters, "after": after}) as pieces,
+        record_client.export_entries(_gateway(url, api_key_file), chosen, {**filters, "after": after}) as pieces,
         _written(output) as file,
         _progress(shown=output is not None) as progress,
     ):
@@ -117,18 +124,18 @@ def export(
 def verify(
     files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="Exports, the oldest first.")] = None,
     url: Annotated[
-        str | None, typer.Option(envvar="GATEWAY_URL", help="Instead of files: where the gateway is.")
+        str | None, typer.Option(envvar="GATEWAY_URL", help="The address of a gateway, instead of files.")
     ] = None,
     head: Annotated[
         list[str] | None,
-        typer.Option(metavar="POSITION:HASH", help="A head that was noted down before; may be repeated."),
+        typer.Option(metavar="POSITION:HASH", help="A head that was saved earlier; may be repeated."),
     ] = None,
     api_key_file: ApiKeyFile = None,
 ) -> None:
-    """Look for entries that were changed, removed or moved. Exit code 1: there are some.
+    """Find entries that were changed, removed or moved. Exit code 1: there are some.
 
-    Prints the head at the end. Noted down elsewhere, and given the next time, it shows whether anything up to there has
-    been written anew.
+    Prints the head at the end. Save it elsewhere, and pass it the next time. Then it shows whether any entry up to
+    there was rewritten.
     """
     witnesses = verifying.witnesses(head or ())
     with _progress() as progress:
@@ -137,11 +144,11 @@ def verify(
             verdict = verifying.verify(verifying.read(files), witnesses, _seen(progress, task))
         elif url is not None:
             gateway = _gateway(url, api_key_file)
-            end, hash_ = record_client.head(gateway)
+            end, hash_ = record_client.read_head(gateway)
             task = progress.add_task("verified", total=end)
-            # What the gateway says about its end has to be what it hands out.
+            # The gateway's head must match the entries that it hands out.
             said = {end: hash_} if end else {}
-            with record_client.exported(gateway, "ndjson", {}) as pieces:
+            with record_client.export_entries(gateway, "ndjson", {}) as pieces:
                 verdict = verifying.verify(pieces, {**said, **witnesses}, _seen(progress, task), whole=True)
         else:
             raise ConfigurationError("name files to verify, or a gateway with --url", advice="")
@@ -152,25 +159,25 @@ def verify(
 def report(
     *,
     url: Url,
-    resource: Annotated[str, typer.Option(help="What the report is about.")],
-    output: Annotated[Path, typer.Option(help="The file it becomes, e.g. incident.html.")],
+    resource: Annotated[str, typer.Option(help="The resource of the report.")],
+    output: Annotated[Path, typer.Option(help="The file to write, e.g. incident.html.")],
     since: Since = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Up to then; now, if --since stands alone.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only up to this time. The default is now.")] = None,
     api_key_file: ApiKeyFile = None,
 ) -> None:
     """Write an incident report: one HTML file with the timeline of a resource and each refused write.
 
-    Without a time it is about the last day on which something of note happened.
+    Without a time the report covers the last day on which something of note happened.
     """
-    begin, end = moment("--since", since), moment("--until", until)
-    keep(fetch(_gateway(url, api_key_file), resource, begin, end), output)
+    begin, end = parse_moment("--since", since), parse_moment("--until", until)
+    write_report(fetch_report(_gateway(url, api_key_file), resource, begin, end), output)
     say(f"{output}: written")
 
 
-def _judge(verdict: verifying.Verdict) -> None:
+def _judge(verdict: verifying.Verification) -> None:
     console = _console()
     for finding in verdict.findings:
-        console.print(verifying.words(finding), style="bold red")
+        console.print(verifying.describe(finding), style="bold red")
     if verdict.flaws > len(verdict.findings):
         console.print(f"And {verdict.flaws - len(verdict.findings):,} findings more.", style="bold red")
     if verdict.entries:
@@ -179,8 +186,8 @@ def _judge(verdict: verifying.Verdict) -> None:
         console.print("There are no entries.")
     if verdict.entries and not verdict.anchored:
         console.print(
-            f"Nothing says what entry {verdict.first:,} follows on, so that one could have been changed. "
-            "Begin with the first of all, or give the head before it.",
+            f"The predecessor of entry {verdict.first:,} is unknown, so that entry could have been changed. "
+            "Begin with the first entry of the record, or pass the head before it with --head.",
             style="yellow",
         )
     if verdict.flaws:
@@ -196,10 +203,10 @@ def _gateway(url: str, api_key_file: Path | None) -> Gateway:
 
 def _show(console: Console, entry: record_client.Entry, *, as_json: bool) -> None:
     if as_json:
-        # ASCII alone: what is none is an escape of JSON's.
+        # Only ASCII: JSON escapes all other characters.
         console.out(json.dumps(entry), highlight=False)
     else:
-        record_terminal.line(console, entry)
+        print_entry(console, entry)
 
 
 def _seen(progress: Progress, task: TaskID) -> Any:
@@ -211,7 +218,7 @@ def _seen(progress: Progress, task: TaskID) -> Any:
 
 @dataclass(slots=True)
 class _Escaping:
-    """Standard output where it is a terminal: what could act on it is shown as an escape."""
+    """Standard output as a terminal: characters that could control it are printed as escapes."""
 
     rest: bytes = b""
 
@@ -223,7 +230,7 @@ class _Escaping:
 
 @contextmanager
 def _written(output: Path | None) -> Iterator[BinaryIO | _Escaping]:
-    """What to write to. A file takes its name when all is written, and is removed where that does not come to pass."""
+    """Open the output. A file gets its name when it is complete, and is removed if writing fails."""
     if output is None:
         yield _Escaping() if sys.stdout.isatty() else sys.stdout.buffer
         return
@@ -233,13 +240,13 @@ def _written(output: Path | None) -> Iterator[BinaryIO | _Escaping]:
             yield file
         partial.replace(output)
     except OSError as error:
-        raise ConfigurationError(f"{output}: it cannot be written: {error.strerror}", advice="") from error
+        raise ConfigurationError(f"{output}: cannot be written: {error.strerror}", advice="") from error
     finally:
         partial.unlink(missing_ok=True)
 
 
 def _progress(*, shown: bool = True) -> Progress:
-    """On standard error, and only where that is a terminal, and nothing else is to be read there."""
+    """Return a progress bar on standard error, shown only on a terminal without other output."""
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(),

@@ -1,33 +1,124 @@
-"""What the commands of this program have in common: naming the configuration, lines for people, findings."""
+"""The terminal: notices on standard error, findings of the doctor, entries of the record, and ``--config``."""
 
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from gateway.commands.record_client import Entry
 from gateway.doctor.findings import Report, render
-from gateway.text import visible
+from gateway.text import plain_time, span, visible
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 ConfigPath = Annotated[
-    Path | None, typer.Option("--config", help="gateway.toml. Without it, everything comes from GATEWAY_… variables.")
+    Path | None,
+    typer.Option("--config", help="The file gateway.toml. Without it, all settings come from GATEWAY_… variables."),
 ]
 
 
 def say(line: str) -> None:
-    """A line for people: on standard error, so that what a command prints can be piped on.
+    """Print a line on standard error, so that the output of a command can be piped on.
 
-    Names in it may be anybody's: whatever could act on a terminal is shown as an escape.
+    Names in it come from any writer, so characters that could control a terminal are printed as escapes.
     """
     Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(visible(line))
 
 
-def show(report: Report) -> None:
-    """Print what was found, the keys of objects among it, as harmless text; leave with 1 if something is wrong."""
+def print_report(report: Report) -> None:
+    """Print a report as harmless text, because it contains keys of objects. Exit with 1 if there are problems."""
     console = Console(soft_wrap=True, markup=False, highlight=False)
     for line in render(report):
         console.print(visible(line), style=STYLES.get(line.strip().partition(" ")[0]))
     if report.problems:
         raise typer.Exit(1)
+
+
+_STYLES = {
+    "rejection": "bold red",
+    "guard-refused": "bold red",
+    "bypass": "bold magenta",
+    "alarm-raised": "bold magenta",
+    "raised": "cyan",
+    "barrier": "cyan",
+    "epoch": "cyan",
+    "settled": "yellow",
+}
+_OBSERVED = "yellow"
+_COLUMNS = ("time", "what", "resource", "token", "holder", "caller", "fence", "by", "late")
+
+Cells: TypeAlias = tuple[str, ...]
+
+
+def entry_cells(entry: Entry) -> Cells:
+    """Return the columns of an entry, as harmless text."""
+    by = entry["fence_holder"] or entry["fence_caller"]
+    values = (
+        _time(entry["at"]),
+        _what(entry),
+        *(entry[name] for name in ("resource", "token", "holder", "caller", "fence")),
+        by,
+        _late(entry),
+    )
+    return tuple(visible(str(value)) if value is not None else "" for value in values)
+
+
+def print_table(console: Console, entries: Iterable[Entry]) -> None:
+    """Print entries as a table, or with tabs between columns if this is no terminal."""
+    if not console.is_terminal:
+        _plain(console, _COLUMNS)
+        for entry in entries:
+            print_entry(console, entry)
+        return
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for column in _COLUMNS:
+        shown.add_column(column, overflow="fold")
+    for entry in entries:
+        shown.add_row(*_styled(entry))
+    console.print(shown)
+
+
+def print_entry(console: Console, entry: Entry) -> None:
+    """Print one entry as a line."""
+    if console.is_terminal:
+        console.print(Text("  ").join(cell for cell in _styled(entry) if cell), soft_wrap=True)
+    else:
+        _plain(console, entry_cells(entry))
+
+
+def _plain(console: Console, columns: Cells) -> None:
+    """Print without rich, which would replace tabs by spaces."""
+    console.file.write("\t".join(columns) + "\n")
+
+
+def _styled(entry: Entry) -> list[Text]:
+    time, what, *others = (Text(cell) for cell in entry_cells(entry))
+    time.stylize("dim")
+    what.stylize(_OBSERVED if entry["enforced"] is False else _STYLES.get(entry["kind"], ""))
+    return [time, what, *others]
+
+
+def _what(entry: Entry) -> str:
+    said = [entry["kind"] if entry["reason"] is None else entry["reason"]]
+    if entry["enforced"] is False:
+        said.append("(observed)")
+    return " ".join(said)
+
+
+def _time(text: str) -> str:
+    return plain_time(datetime.fromisoformat(text))
+
+
+def _late(entry: Entry) -> str:
+    """Return how long the fence had been above the token of the refused writer."""
+    if entry["kind"] != "rejection" or None in (entry["fence_raised_at"], entry["token"]):
+        return ""
+    if entry["fence"] == entry["token"]:
+        return ""
+    late = datetime.fromisoformat(entry["at"]) - datetime.fromisoformat(entry["fence_raised_at"])
+    return span(max(late, timedelta()))

@@ -1,4 +1,4 @@
-"""How the commands of the record read it from a gateway: pages, a stream that goes on where it broke off, exports."""
+"""The client of the record: pages, a stream that resumes after an interruption, exports, reports."""
 
 import inspect
 import json
@@ -19,29 +19,29 @@ from gateway.fencing.record import Kind
 from gateway.fencing.resource import canonical
 
 Entry: TypeAlias = Mapping[str, Any]
-"""An entry as ``/v1/events`` answers it."""
+"""An entry in the form of ``/v1/events``."""
 Filters: TypeAlias = Mapping[str, Any]
-"""The parameters of a request: those that are None are left out."""
+"""The parameters of a request. None stands for no parameter."""
 
 _PAGE = 1000
-# Seconds. A stream says something at least every fifteen; an export may have to look for long.
+# Seconds. A stream sends something at least every fifteen; an export may search for long.
 _SILENCE_OF_STREAM = 40.0
 _SILENCE_OF_EXPORT = 600.0
 _LONGEST_PAUSE = 30.0
 
 
-def given(filters: Filters) -> dict[str, Any]:
-    """The filters that ask for something."""
+def given_filters(filters: Filters) -> dict[str, Any]:
+    """Return the filters that are set."""
     return {name: value for name, value in filters.items() if value is not None and value != []}
 
 
-def found(gateway: Gateway, filters: Filters, most: int, order: str = "newest") -> tuple[list[Entry], str]:
-    """At most so many entries, and how many there are in all, in words. Raises what ``Gateway.call`` raises."""
+def find_entries(gateway: Gateway, filters: Filters, most: int, order: str = "newest") -> tuple[list[Entry], str]:
+    """Return at most ``most`` entries, and the total in words. Raises what ``Gateway.call`` raises."""
     entries: list[Entry] = []
     total = ""
     bounds: dict[str, Any] = {}
     while len(entries) < most:
-        asked = {**given(filters), **bounds, "order": order, "limit": min(_PAGE, most - len(entries))}
+        asked = {**given_filters(filters), **bounds, "order": order, "limit": min(_PAGE, most - len(entries))}
         page = gateway.call("GET", "/v1/events", parameters=asked)
         try:
             entries += page["events"]
@@ -51,31 +51,33 @@ def found(gateway: Gateway, filters: Filters, most: int, order: str = "newest") 
                 break
             bounds = {bound: entries[-1]["position"]}
         except (LookupError, TypeError) as error:
-            raise gateway.stranger() from error
+            raise gateway.no_gateway() from error
     return entries, total
 
 
-def head(gateway: Gateway) -> tuple[int, str]:
-    """The end of the record: position and hash. Raises what ``Gateway.call`` raises."""
+def read_head(gateway: Gateway) -> tuple[int, str]:
+    """Return the end of the record: position and hash. Raises what ``Gateway.call`` raises."""
     document = gateway.call("GET", "/v1/record/head")
     try:
         return int(document["position"]), str(document["hash"])
     except (LookupError, TypeError, ValueError) as error:
-        raise gateway.stranger() from error
+        raise gateway.no_gateway() from error
 
 
 @contextmanager
-def exported(gateway: Gateway, form: str, filters: Filters) -> Iterator[Iterator[bytes]]:
-    """An export in pieces. Raises ``Unavailable`` where it breaks off, and what ``Gateway.call`` raises."""
-    with gateway.streamed(f"/v1/events.{form}", given(filters), silence=_SILENCE_OF_EXPORT) as pieces:
+def export_entries(gateway: Gateway, form: str, filters: Filters) -> Iterator[Iterator[bytes]]:
+    """Stream an export in pieces. Raises ``Unavailable`` if it breaks off, and what ``Gateway.call`` raises."""
+    with gateway.streamed(f"/v1/events.{form}", given_filters(filters), silence=_SILENCE_OF_EXPORT) as pieces:
         yield pieces
 
 
-def followed(gateway: Gateway, filters: Filters, last: int, lost: Callable[[str, float], None]) -> Iterator[Entry]:
-    """The ``last`` entries that are there, and then what comes, for ever; each once, whatever happens in between.
+def follow_entries(
+    gateway: Gateway, filters: Filters, last: int, lost: Callable[[str, float], None]
+) -> Iterator[Entry]:
+    """Yield the ``last`` entries, and then each new one, forever. No entry is lost or repeated by a reconnection.
 
-    ``lost`` is told why there is no connection any more, and after how many seconds it is tried again. Raises what
-    ``Gateway.call`` raises, ``Unavailable`` only where there was none to begin with.
+    ``lost`` gets the reason of a lost connection, and the seconds until the retry. Raises what ``Gateway.call`` raises,
+    but ``Unavailable`` only before the first connection.
     """
     position: int | None = None
     attempts = count()
@@ -83,14 +85,14 @@ def followed(gateway: Gateway, filters: Filters, last: int, lost: Callable[[str,
         try:
             headers = {} if position is None else {"Last-Event-ID": str(position)}
             with gateway.streamed(
-                "/v1/events/stream", given(filters), headers=headers, silence=_SILENCE_OF_STREAM
+                "/v1/events/stream", given_filters(filters), headers=headers, silence=_SILENCE_OF_STREAM
             ) as pieces:
                 for identifier, entry in _events(pieces):
                     attempts = count()
                     if position is None and last:
-                        # From where the stream begins, back: so nothing falls between the two.
+                        # Backwards from the beginning of the stream, so that no entry is missed between the two.
                         before = {**filters, "before": identifier + 1}
-                        yield from found(gateway, before, last)[0][::-1]
+                        yield from find_entries(gateway, before, last)[0][::-1]
                     position = identifier
                     if entry is not None:
                         yield entry
@@ -102,11 +104,11 @@ def followed(gateway: Gateway, filters: Filters, last: int, lost: Callable[[str,
             lost(error.message, pause)
             time.sleep(pause)
         except (ValueError, LookupError, TypeError) as error:
-            raise gateway.stranger() from error
+            raise gateway.no_gateway() from error
 
 
 def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a text that comes in pieces, without their ends. Only a line feed ends one."""
+    """Yield the lines of a text that arrives in pieces, without their ends. Only a line feed ends a line."""
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
@@ -116,7 +118,7 @@ def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _events(pieces: Iterable[bytes]) -> Iterator[tuple[int, Entry | None]]:
-    """Server-sent events: id, and what it is about; None where only the id goes on."""
+    """Yield server-sent events: the id and the entry; None instead of an entry for an id alone."""
     fields: dict[bytes, bytes] = {}
     for line in lines(pieces):
         name, _, value = line.partition(b":")
@@ -131,8 +133,8 @@ def _in_words(total: int | None, exact: bool | None) -> str:  # noqa: FBT001 - a
     return "" if total is None else f"{total:,}" if exact else f"more than {total:,}"
 
 
-def fetch(gateway: Gateway, resource: str, since: datetime | None, until: datetime | None) -> str:
-    """The report as HTML. ``since`` and ``until`` are aware; without them, of the last day with anything of note.
+def fetch_report(gateway: Gateway, resource: str, since: datetime | None, until: datetime | None) -> str:
+    """Fetch a report as HTML. ``since`` and ``until`` are aware. The default is the last day with an event of note.
 
     Raises ``ResourceMalformed``, and what ``Gateway.fetch`` raises.
     """
@@ -140,63 +142,60 @@ def fetch(gateway: Gateway, resource: str, since: datetime | None, until: dateti
     parameters = {name: moment.isoformat() for name, moment in asked.items() if moment is not None}
     report = gateway.fetch(f"/v1/reports/{canonical(resource)}", parameters)
     if not report.lstrip().startswith("<!doctype html>"):
-        raise gateway.stranger()
+        raise gateway.no_gateway()
     return report
 
 
-def keep(report: str, output: Path) -> None:
-    """Write the report to a file. Raises ``ConfigurationError`` where that is not possible."""
+def write_report(report: str, output: Path) -> None:
+    """Write the report to a file. Raises ``ConfigurationError`` if that fails."""
     try:
         output.write_text(report, encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(
-            f"{output}: the report cannot be written there: {error.strerror}", advice=""
-        ) from error
+        raise ConfigurationError(f"{output}: the report cannot be written: {error.strerror}", advice="") from error
 
 
-def moment(option: str, text: str | None) -> datetime | None:
-    """A time of the command line; one without a zone is in UTC. Raises ``ConfigurationError``, naming the option."""
+def parse_moment(option: str, text: str | None) -> datetime | None:
+    """Read a time of the command line, in UTC without a zone. Raises ``ConfigurationError``, which names the option."""
     if text is None:
         return None
     try:
         read = datetime.fromisoformat(text)
         return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise ConfigurationError(
-            f"{option}: must be a time such as 2026-03-01T04:05, which is in UTC", advice=""
-        ) from error
+        raise ConfigurationError(f"{option}: must be a time such as 2026-03-01T04:05, in UTC", advice="") from error
 
 
-Since = Annotated[str | None, typer.Option(metavar="TIME", help="From then on, e.g. 2026-03-01T04:05 (UTC).")]
+Since = Annotated[str | None, typer.Option(metavar="TIME", help="Only from this time on, e.g. 2026-03-01T04:05 (UTC).")]
 
 WHAT: Mapping[str, Any] = {
     "kind": Annotated[list[Kind] | None, typer.Option("--kind", help="Only this kind; may be repeated.")],
     "resource": Annotated[str | None, typer.Option(help="Only this resource.")],
-    "prefix": Annotated[str | None, typer.Option(help="Only resources whose name begins so.")],
-    "holder": Annotated[str | None, typer.Option(help="Only of this holder.")],
-    "caller": Annotated[str | None, typer.Option(help="Only of this caller.")],
-    "reason": Annotated[str | None, typer.Option(help="Only refused for this reason, e.g. token-stale.")],
-    "plane": Annotated[str | None, typer.Option(help="Only of tables, objects or api.")],
-    "rule": Annotated[str | None, typer.Option(help="Only under the rule of this table, or this pattern of keys.")],
-    "token": Annotated[str | None, typer.Option(help="Only with this token.")],
+    "prefix": Annotated[str | None, typer.Option(help="Only resources whose name begins with this.")],
+    "holder": Annotated[str | None, typer.Option(help="Only entries of this holder.")],
+    "caller": Annotated[str | None, typer.Option(help="Only entries of this caller.")],
+    "reason": Annotated[str | None, typer.Option(help="Only writes refused for this reason, e.g. token-stale.")],
+    "plane": Annotated[str | None, typer.Option(help="Only entries of tables, objects or api.")],
+    "rule": Annotated[
+        str | None, typer.Option(help="Only writes under the rule of this table, or this pattern of keys.")
+    ],
+    "token": Annotated[str | None, typer.Option(help="Only entries with this token.")],
     "enforced": Annotated[
-        bool | None, typer.Option("--enforced/--observed", help="Only what was refused, or only what was let pass.")
+        bool | None, typer.Option("--enforced/--observed", help="Only refused writes, or only writes that passed.")
     ],
 }
-"""What entries are about."""
+"""Options that filter by the content of entries."""
 
 WHEN: Mapping[str, Any] = {
     "since": Since,
-    "until": Annotated[str | None, typer.Option(metavar="TIME", help="Before then.")],
+    "until": Annotated[str | None, typer.Option(metavar="TIME", help="Only before this time.")],
 }
-"""When they happened."""
+"""Options that filter by time."""
 
 
-def filtered(*options: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options in the place of its parameter ``filters``, in which it gets what was said.
+def takes_filters(*options: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options in place of its parameter ``filters``, which collects their values.
 
-    typer makes options of the parameters that a function says it has; so the function says what it would have, had they
-    been written out.
+    typer derives options from the signature of a function. So the decorated function has a signature with the options.
     """
     hints = {name: hint for group in options for name, hint in group.items()}
 
@@ -204,13 +203,13 @@ def filtered(*options: Mapping[str, Any]) -> Callable[[Callable[..., None]], Cal
         @wraps(command)
         def unfiltered(**given: Any) -> None:
             said = {name: given.pop(name) for name in hints}
-            command(**given, filters=_as_asked(said))
+            command(**given, filters=_as_filters(said))
 
         signature = inspect.signature(command)
         parameters: list[inspect.Parameter] = []
         for one in signature.parameters.values():
             parameters += _parameters(hints) if one.name == "filters" else [one]
-        # What inspect.signature, and so typer, takes for the signature of a function.
+        # inspect.signature, and so typer, reads the signature from this attribute.
         unfiltered.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return unfiltered
 
@@ -222,7 +221,7 @@ def _parameters(hints: Mapping[str, Any]) -> list[inspect.Parameter]:
     return [inspect.Parameter(name, kind, default=None, annotation=hint) for name, hint in hints.items()]
 
 
-def _as_asked(said: Mapping[str, Any]) -> Filters:
-    """Raises ``ConfigurationError`` for what is no time."""
-    moments = {name: moment(f"--{name}", said[name]) for name in WHEN if name in said}
+def _as_filters(said: Mapping[str, Any]) -> Filters:
+    """Return the filters with their times in ISO 8601. Raises ``ConfigurationError`` for an invalid time."""
+    moments = {name: parse_moment(f"--{name}", said[name]) for name in WHEN if name in said}
     return {**said, **{name: None if read is None else read.isoformat() for name, read in moments.items()}}

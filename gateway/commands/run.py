@@ -1,8 +1,8 @@
-"""``gateway run``: a command that runs while a lock is held, with its token in the environment.
+"""``gateway run``: run a command while a lock is held, with the token in its environment.
 
-The command needs to know nothing of locks: S3 clients find fenced credentials where they look for credentials, and
-everything else finds ``FENCING_TOKEN``. What it does after the lock was lost is refused by the fence. That it is
-stopped as well spares it the work.
+The command needs no knowledge of locks. S3 clients find fenced credentials in the usual variables, and other programs
+find ``FENCING_TOKEN``. The fence refuses every write after the lock was lost. Stopping the command only saves its
+work.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from gateway.client.source import Mode, Source
 from gateway.errors import ConfigurationError
 
 UNREACHABLE = 69
-"""Exit code: the gateway, or the lock service, cannot be reached (EX_UNAVAILABLE of sysexits.h)."""
+"""Exit code: the gateway or the lock service cannot be reached (EX_UNAVAILABLE of sysexits.h)."""
 
 NOT_ACQUIRED = 75
-"""Exit code: somebody else has the lock (EX_TEMPFAIL): try again later."""
+"""Exit code: another holder has the lock (EX_TEMPFAIL). Retry later."""
 
 LOST = 79
 """Exit code: the lock was lost before the command had ended."""
@@ -32,22 +32,22 @@ LOST = 79
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 CREDENTIALS_TTL = 43200
-"""Seconds; as long as the gateway gives them out for. A takeover ends them sooner."""
+"""Seconds: the longest lifetime that the gateway grants. A takeover ends the credentials sooner."""
 
 REGION = "us-east-1"
-"""What S3 clients are told where nobody has told them: they want one, and the gateway takes any."""
+"""The default region. S3 clients need one, and the gateway accepts any."""
 
-# What would be found instead of the fenced credentials, or beside them, by one S3 client or another.
+# Variables that some S3 clients would prefer to the fenced credentials, or combine with them.
 _OVERRULING = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SECURITY_TOKEN")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to run, under which lock. ``ttl``, ``wait`` and ``grace`` are in seconds; ``wait`` None: for ever.
+class RunOptions:
+    """The command, and its lock. ``ttl``, ``wait`` and ``grace`` are in seconds; a ``wait`` of None is unlimited.
 
-    ``source``: the address of a lock service, or ``gateway``. ``holder``: how the name of the holder begins; what
-    nobody else has follows, because to a lock service one name is one holder. ``credentials``: the pattern of resources
-    that fenced S3 credentials are for; None for the lock's own. ``pass_api_key``: let the command have the API key.
+    ``source``: the address of a lock service, or ``gateway``. ``holder``: the beginning of the holder's name. A unique
+    suffix follows, because to a lock service one name is one holder. ``credentials``: the pattern of resources for the
+    fenced S3 credentials; None for the lock's own. ``pass_api_key``: pass the API key to the command.
     """
 
     command: tuple[str, ...]
@@ -64,16 +64,16 @@ class Wanted:
     pass_api_key: bool = False
 
 
-def run(wanted: Wanted, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]) -> int:
-    """Run the command to its end; the exit code for it (docs/run.md). ``say`` takes lines for its user.
+def run(options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]) -> int:
+    """Run the command and return the exit code (docs/run.md). ``say`` prints lines for the user.
 
-    Raises ``ConfigurationError`` for what its user has to correct first.
+    Raises ``ConfigurationError`` for a problem that the user has to correct first.
     """
-    if (problem := _cannot_run(wanted.command[0], inherited)) is not None:
-        say(f"{wanted.command[0]}: {'command not found' if problem == NOT_FOUND else 'cannot be executed'}")
+    if (problem := _cannot_run(options.command[0], inherited)) is not None:
+        say(f"{options.command[0]}: {'command not found' if problem == NOT_FOUND else 'cannot be executed'}")
         return problem
     try:
-        return asyncio.run(_Run(wanted, api_key, inherited, say).run())
+        return asyncio.run(_Run(options, api_key, inherited, say).run())
     except NotAcquired as error:
         say(str(error))
         return NOT_ACQUIRED
@@ -92,8 +92,10 @@ def run(wanted: Wanted, api_key: str, inherited: Mapping[str, str], say: Callabl
 class _Run:
     """One run, from the lock to its release."""
 
-    def __init__(self, wanted: Wanted, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]) -> None:
-        self._wanted = wanted
+    def __init__(
+        self, options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
+        self._options = options
         self._api_key = api_key
         self._inherited = inherited
         self._say = say
@@ -117,39 +119,39 @@ class _Run:
                 return 128 + self._interrupted
 
     async def _hold(self, signals: Signals) -> int:
-        wanted = self._wanted
+        options = self._options
         async with (
-            FencedClient(wanted.url, api_key=self._api_key, holder=wanted.holder) as client,
+            FencedClient(options.url, api_key=self._api_key, holder=options.holder) as client,
             client.lock(
-                wanted.resource,
-                source=_source(wanted.source),
-                ttl=wanted.ttl,
-                wait=wanted.wait,
-                mode=wanted.mode,
+                options.resource,
+                source=_source(options.source),
+                ttl=options.ttl,
+                wait=options.wait,
+                mode=options.mode,
                 on_loss="tell",
             ) as lock,
         ):
             environment = self._environment(await self._variables(lock))
             try:
                 ended = await supervise(
-                    wanted.command,
+                    options.command,
                     environment,
                     lost=lock.lost.wait,
                     stopping=lambda: self._say(f"{_reason(lock)} The command is stopped."),
-                    grace=wanted.grace,
+                    grace=options.grace,
                     signals=signals,
                 )
             except OSError as error:
-                self._say(f"{wanted.command[0]}: {error.strerror}")
+                self._say(f"{options.command[0]}: {error.strerror}")
                 return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             return self._code(lock, ended)
 
     async def _variables(self, lock: Lock) -> dict[str, str]:
-        """What the command gets to know of the lock."""
-        wanted = self._wanted
-        read: Read = "all" if wanted.read == ("all",) else wanted.read or "own"
+        """Return the variables that tell the command about the lock."""
+        options = self._options
+        read: Read = "all" if options.read == ("all",) else options.read or "own"
         try:
-            return await lock.environment(pattern=wanted.credentials, ttl=CREDENTIALS_TTL, read=read)
+            return await lock.environment(pattern=options.credentials, ttl=CREDENTIALS_TTL, read=read)
         except Refused as refusal:
             if refusal.status != 403:
                 raise
@@ -161,7 +163,7 @@ class _Run:
         kept = {name: value for name, value in self._inherited.items() if not _is_dropped(name, fenced=fenced)}
         if fenced and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & kept.keys():
             kept |= dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION"), REGION)
-        if self._wanted.pass_api_key:
+        if self._options.pass_api_key:
             kept["GATEWAY_API_KEY"] = self._api_key
         return {**kept, **variables}
 
@@ -171,9 +173,9 @@ class _Run:
         if not lock.lost.is_set():
             return ended.code
         if ended.code == 0:
-            self._say(f"{_reason(lock)} The command has ended well all the same: what it has written stays.")
+            self._say(f"{_reason(lock)} The command succeeded all the same: its writes stay.")
             return 0
-        self._say(f"{_reason(lock)} The command has failed with {ended.code}.")
+        self._say(f"{_reason(lock)} The command failed with {ended.code}.")
         return LOST
 
 
@@ -193,14 +195,17 @@ def _source(address: str) -> Source | None:
 
 
 def _is_dropped(name: str, *, fenced: bool) -> bool:
-    """Whether a variable would say something else than the lock does, or allow what its token must not."""
+    """Return whether a variable would contradict the lock, or give the command more rights than its token."""
     if name.startswith("FENCING_") or name in ("GATEWAY_API_KEY", "GATEWAY_SOURCE"):
         return True
     return fenced and name in _OVERRULING
 
 
 def _cannot_run(program: str, environment: Mapping[str, str]) -> int | None:
-    """The exit code for a program that is not there, or no program: seen before anybody has to wait for its lock."""
+    """Return the exit code for a missing or non-executable program; None for a program that can run.
+
+    The check comes before the lock, so that no holder waits for a command that cannot run.
+    """
     path = environment.get("PATH", os.defpath)
     if shutil.which(program, path=path) is not None:
         return None

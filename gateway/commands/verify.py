@@ -1,4 +1,4 @@
-"""``gateway audit verify``: goes through an export and says what has been done to the record, if anything."""
+"""``gateway audit verify``: check an export against its hashes, and report changes of the record."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -9,23 +9,23 @@ from gateway.errors import ConfigurationError
 from gateway.fencing.chain import Finding, Flaw, Verifier
 
 SHOWN = 20
-"""So many findings are said one by one."""
+"""The most findings that are printed one by one."""
 
 _PIECE = 256 * 1024
 _WORDS = {
     Flaw.UNREADABLE: "is no entry of the record",
-    Flaw.START: "is the first one, but should not be",
-    Flaw.CHANGED: "was changed, or the one before it was: the hash does not follow",
+    Flaw.START: "is the first entry, but should not be",
+    Flaw.CHANGED: "was changed, or its predecessor was: the hash does not match",
     Flaw.MISSING: "is missing",
-    Flaw.REORDERED: "stands in the wrong place",
-    Flaw.DOUBLED: "is there twice",
-    Flaw.WITNESS: "is not what was noted down: the record was written anew up to there",
+    Flaw.REORDERED: "is in the wrong place",
+    Flaw.DOUBLED: "appears twice",
+    Flaw.WITNESS: "differs from the saved head: the record was rewritten up to there",
 }
 
 
 @dataclass(slots=True)
-class Verdict:
-    """What has come of it. ``anchored``: whether it is known what the first entry follows on."""
+class Verification:
+    """The result. ``anchored``: whether the predecessor of the first entry is known."""
 
     entries: int = 0
     first: int = 0
@@ -38,12 +38,12 @@ class Verdict:
 
 def verify(
     pieces: Iterable[bytes], witnesses: dict[int, str], seen: Callable[[Verifier, int], None], *, whole: bool = False
-) -> Verdict:
-    """Take an export, in pieces. ``seen`` is told after each piece how far it is, and how many bytes that was.
+) -> Verification:
+    """Verify an export, in pieces. ``seen`` gets the progress after each piece, and the bytes of the piece.
 
-    ``whole``: it is all that there is on record, and not a part that somebody has kept.
+    ``whole``: the export is the whole record, not a part of it.
     """
-    verifier, verdict = Verifier(witnesses, whole=whole), Verdict()
+    verifier, verdict = Verifier(witnesses, whole=whole), Verification()
 
     def counted() -> Iterator[bytes]:
         for piece in pieces:
@@ -59,18 +59,18 @@ def verify(
 
 
 def read(files: Iterable[Path]) -> Iterator[bytes]:
-    """The files one after the other, in pieces. Raises ``ConfigurationError`` for one that cannot be read."""
+    """Yield the files one after the other, in pieces. Raises ``ConfigurationError`` for an unreadable file."""
     for path in files:
         try:
             with path.open("rb") as opened:
                 while piece := opened.read(_PIECE):
                     yield piece
         except OSError as error:
-            raise ConfigurationError(f"{path}: it cannot be read: {error.strerror}", advice="") from error
+            raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", advice="") from error
 
 
 def witnesses(noted: Iterable[str]) -> dict[int, str]:
-    """Heads that were noted down, as ``POSITION:HASH``. Raises ``ConfigurationError``."""
+    """Read saved heads, as ``POSITION:HASH``. Raises ``ConfigurationError``."""
     read = {}
     for one in noted:
         position, _, hash_ = one.partition(":")
@@ -80,8 +80,8 @@ def witnesses(noted: Iterable[str]) -> dict[int, str]:
     return read
 
 
-def words(finding: Finding) -> str:
-    """A finding as a sentence."""
+def describe(finding: Finding) -> str:
+    """Return a finding as a sentence."""
     if finding.flaw is Flaw.UNREADABLE:
         return f"Line {finding.line} {_WORDS[finding.flaw]}."
     if finding.last > finding.position:
@@ -89,7 +89,7 @@ def words(finding: Finding) -> str:
     return f"Entry {finding.position:,} {_WORDS[finding.flaw]} (line {finding.line})."
 
 
-def _note(verdict: Verdict, findings: Iterable[Finding]) -> None:
+def _note(verdict: Verification, findings: Iterable[Finding]) -> None:
     for finding in findings:
         verdict.flaws += 1
         if len(verdict.findings) < SHOWN:

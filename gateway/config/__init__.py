@@ -1,7 +1,7 @@
 """The configuration: one frozen value from a TOML file and the environment. The only reader of the environment.
 
-Every key can come from the environment as well: ``GATEWAY_POSTGRES__DSN`` is ``dsn`` of ``[postgres]``, and lists are
-JSON (``GATEWAY_CALLERS='[{"name": "worker", …}]'``). The environment wins over the file. Unknown keys are errors.
+Each key can also come from the environment: ``GATEWAY_POSTGRES__DSN`` is ``dsn`` of ``[postgres]``, and lists are JSON
+(``GATEWAY_CALLERS='[{"name": "worker", …}]'``). The environment overrides the file. Unknown keys are errors.
 """
 
 import os
@@ -13,16 +13,16 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from pydantic_settings.exceptions import SettingsError
 
 from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
+from gateway.config.observability import Alarm, Audit, Telemetry, Webhook
 from gateway.config.section import is_sendable
 from gateway.config.server import Auth, CallerKeys, Server
 from gateway.config.stores import ObjectStore, Postgres
-from gateway.config.watching import Alarm, Audit, Telemetry, Webhook
 from gateway.errors import ConfigurationError
 from gateway.fencing.policy import TokenPolicy
 
 
 class Config(BaseSettings):
-    """Everything the operator decides. Build it with ``load``; tests may build it from keyword arguments."""
+    """All settings of a gateway. ``load`` builds it; tests may build it from keyword arguments."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix="GATEWAY_", env_nested_delimiter="__", hide_input_in_errors=True
@@ -44,7 +44,7 @@ class Config(BaseSettings):
     telemetry: Telemetry = Telemetry()
 
     @model_validator(mode="after")
-    def _signed_by_somebody(self) -> "Config":
+    def _signed_tokens_need_a_key(self) -> "Config":
         signed = [rule.match for rule in self.resources if rule.tokens is TokenPolicy.SIGNED]
         if self.fencing.tokens is TokenPolicy.SIGNED:
             signed.append("[fencing]")
@@ -61,9 +61,9 @@ class Config(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _consistent(self) -> "Config":
+    def _names_are_unique(self) -> "Config":
         for section, names in (
-            # Names that only a machine keeps apart are one name to the reader of the record.
+            # Names that differ only in case look like one name to the reader of the record.
             ("callers", [caller.name.casefold() for caller in self.callers]),
             ("callers", [caller.access_key_id for caller in self.callers if caller.access_key_id]),
             ("tables", [rule.name for rule in self.tables]),
@@ -74,7 +74,7 @@ class Config(BaseSettings):
         ):
             for name in names:
                 if names.count(name) > 1:
-                    raise ValueError(f"[[{section}]]: {name} stands there twice")
+                    raise ValueError(f"[[{section}]]: {name} is configured twice")
         return self
 
     @model_validator(mode="after")
@@ -88,9 +88,9 @@ class Config(BaseSettings):
 
 
 def load(path: Path | None) -> Config:
-    """Read the configuration. ``path`` may be None: then all of it comes from the environment.
+    """Read the configuration. Without ``path`` all of it comes from the environment.
 
-    Raises ``ConfigurationError`` naming the file and each offending key.
+    Raises ``ConfigurationError``, which names the file and each offending key.
     """
     source = str(path) if path is not None else "the environment"
 
@@ -127,9 +127,9 @@ class _OwnKey(BaseSettings):
 
 
 def api_key(path: Path | None) -> SecretStr:
-    """The API key of a command that calls a gateway: what the file holds, or else ``GATEWAY_API_KEY``.
+    """Return the API key of a command that calls a gateway: from the file, or else from ``GATEWAY_API_KEY``.
 
-    Never an argument of the command: every user of a machine can see those. Raises ``ConfigurationError``.
+    It is never an argument, because every user of a machine can see arguments. Raises ``ConfigurationError``.
     """
     if path is None:
         key, source = _OwnKey().api_key.get_secret_value(), "GATEWAY_API_KEY"
@@ -138,7 +138,7 @@ def api_key(path: Path | None) -> SecretStr:
         try:
             key = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{path}: the API key cannot be read from it", advice="") from error
+            raise ConfigurationError(f"{path}: the API key cannot be read", advice="") from error
     if not key or not is_sendable(key):
         raise ConfigurationError(
             f"{source}: there is no API key", advice="Set GATEWAY_API_KEY, or name a file with --api-key-file."
@@ -147,19 +147,19 @@ def api_key(path: Path | None) -> SecretStr:
 
 
 def api_key_if_any(path: Path | None) -> str | None:
-    """The same for commands that a gateway may let in without one; None where none is set. Raises the same."""
+    """Return the API key for a command that may do without; None if none is set. Raises ``ConfigurationError``."""
     if path is None and not _OwnKey().api_key.get_secret_value():
         return None
     return api_key(path).get_secret_value()
 
 
 def environment() -> dict[str, str]:
-    """The environment of this process, for the commands that it starts."""
+    """Return the environment of this process, for the commands that it starts."""
     return dict(os.environ)  # noqa: TID251 - to be passed on, not to be read
 
 
 def _problems(error: ValidationError) -> str:
-    """Each offending key with what is wrong with it; never the value, which may be a secret."""
+    """Return each offending key with its problem, but without its value, which may be a secret."""
     lines = []
     for problem in error.errors(include_input=False, include_url=False):
         key = ".".join(str(part) for part in problem["loc"]) or "configuration"

@@ -1,4 +1,4 @@
-"""Sections of the configuration: which tokens are taken, who issues them, and what rows and keys they are about."""
+"""Sections of the configuration: accepted tokens, their issuer, and the rules of tables, keys and resources."""
 
 from typing import Annotated
 
@@ -15,29 +15,29 @@ MaxJump = Annotated[int, Field(ge=1, le=MAX_VALUE)]
 
 
 class Fencing(Section):
-    """What holds for tables, objects and resources without a rule of their own."""
+    """The defaults of tables, objects and resources without a rule of their own."""
 
     mode: Mode = Mode.ENFORCE
     equal: Equal = Equal.ACCEPT
     tokens: TokenPolicy = TokenPolicy.ANY
-    """Which tokens are taken: any, or only those the lease service issued, or signed, or whose lease still lasts."""
+    """The accepted tokens: any, or only those that the lease service issued, or signed, or whose lease is running."""
     max_jump: MaxJump = MAX_JUMP
-    """How far a token may be ahead of its fence where any is taken: what is farther ahead was never issued."""
+    """The farthest that a token may be ahead of its fence if any token is accepted. No issuer skips that many."""
 
 
 class Leases(Section):
     """The built-in lock service."""
 
     max_ttl: Annotated[float, Field(ge=0.1, le=31_622_400)] = 3600.0
-    """Seconds, at most a year; the longest time a lease may last without being renewed."""
+    """Seconds, at most a year: the longest lease without renewal."""
     max_wait: Annotated[float, Field(ge=0)] = 60.0
-    """Seconds; the longest time one request may wait in a queue."""
+    """Seconds: the longest time that one request may wait in a queue."""
     signing_keys: tuple[Annotated[SecretStr, Field(min_length=32)], ...] = ()
-    """Secrets that sequencers are signed with: the first signs, all verify. The same at all gateways."""
+    """Secrets that sign sequencers. The first one signs, all verify. All gateways need the same ones."""
     issuer: str | None = None
-    """The origin of another gateway, whose lease service issues the tokens, and this one's none; None: this one's."""
+    """The origin of another gateway, whose lease service issues the tokens instead of this one's; None for this one."""
     issuer_api_key: SecretStr | None = None
-    """What this gateway proves itself with there."""
+    """The API key of this gateway there."""
 
     @field_validator("issuer")
     @classmethod
@@ -54,21 +54,21 @@ class Leases(Section):
     @model_validator(mode="after")
     def _both(self) -> "Leases":
         if (self.issuer is None) != (self.issuer_api_key is None):
-            raise ValueError("issuer and issuer_api_key belong together")
+            raise ValueError("issuer and issuer_api_key belong together: set both, or neither")
         return self
 
 
 class ResourceRule(Section):
-    """Which tokens resources take. What is left out is as in ``[fencing]``."""
+    """The tokens that resources accept. ``[fencing]`` has the defaults."""
 
     match: Annotated[str, Field(min_length=1)]
-    """A resource; a segment ``*`` is any one segment, a last ``**`` all the rest. The first rule that matches holds."""
+    """A resource. A segment ``*`` is any one segment, a last ``**`` all remaining ones. The first match holds."""
     tokens: TokenPolicy | None = None
     max_jump: MaxJump | None = None
     unreachable: Unreachable | None = None
-    """What holds while ``leases.issuer`` cannot be asked: nothing is written, or the order of tokens alone decides."""
+    """The policy while ``leases.issuer`` is unreachable: refuse all writes, or let the order of tokens decide."""
     lock_delay: Annotated[float, Field(ge=0, le=3600)] | None = None
-    """Seconds for which a lock stays closed after its holder was lost, for writers that cannot be fenced."""
+    """Seconds for which a lock stays closed after its holder was lost, because of writers that cannot be fenced."""
 
     @field_validator("match")
     @classmethod
@@ -97,14 +97,14 @@ class _Rule(Section):
 
 
 class TableRule(_Rule):
-    """How rows of one table map to resources. ``resource`` defaults to ``{name}/{primary key}``."""
+    """The mapping of a table's rows to resources. ``resource`` defaults to ``{name}/{primary key}``."""
 
     name: Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")]
     """``schema.table``."""
     version: Annotated[str, Field(min_length=1)] | None = None
-    """The column that changes with every change of a row: its ETag. Without one, a digest of the row is."""
+    """The column that changes with every change of a row and serves as its ETag. The default is a digest of the row."""
     unfiltered: bool = False
-    """Let updates and deletes do without a filter. Only where ``resource`` has no columns: it is the whole table."""
+    """Allow updates and deletes without a filter. ``resource`` must have no columns, so it is the whole table."""
 
     @model_validator(mode="after")
     def _whole_table(self) -> "TableRule":
@@ -114,7 +114,7 @@ class TableRule(_Rule):
 
 
 class ObjectRule(_Rule):
-    """How keys map to resources. ``resource`` defaults to ``s3/{bucket}/{key}``."""
+    """The mapping of keys to resources. ``resource`` defaults to ``s3/{bucket}/{key}``."""
 
     match: Annotated[str, Field(min_length=3)]
-    """``bucket/key`` pattern: ``{name}`` is one segment, ``*`` is any one segment, a last ``**`` is all the rest."""
+    """A ``bucket/key`` pattern: ``{name}`` and ``*`` are one segment, a last ``**`` is all remaining ones."""

@@ -1,4 +1,4 @@
-"""Sections of the configuration: where the gateway listens, and who may call it."""
+"""Sections of the configuration: the address and limits of the server, and its callers."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,24 +11,24 @@ from gateway.fencing.record import ANONYMOUS, ROLE, SWEEPER, is_own_name
 
 
 class Server(Section):
-    """Where the gateway listens, and what it takes in."""
+    """The address that the gateway listens on, and the limits of requests."""
 
     listen: str = "127.0.0.1:8080"
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     rest_v1: bool = False
-    """Serve tables at ``/rest/v1/{table}`` too, for clients that append that path by themselves."""
+    """Serve tables at ``/rest/v1/{table}`` too, for clients that append that path themselves."""
     max_body: Annotated[int, Field(gt=0)] = 5 * 1024 * MEBIBYTE
-    """Largest object, or part of one, that is taken in one request; in bytes."""
+    """The largest object, or part of one, in a request; in bytes."""
     domains: tuple[str, ...] = ()
-    """Hosts under which a bucket may be a label of its own: ``s3.example.com`` serves ``bucket.s3.example.com``."""
+    """Hosts whose subdomains are buckets: ``s3.example.com`` serves ``bucket.s3.example.com``."""
     memory: Annotated[int, Field(gt=0)] = 256 * MEBIBYTE
     """Bytes of bodies in memory at one time, on all planes. A request that needs more waits."""
     body_timeout: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds that a client may pause within a body. In all it may take so many, and one more for each 16 KiB."""
+    """Seconds that a client may pause within a body. In all it may take as long, and one second more per 16 KiB."""
 
     cors_origins: tuple[str, ...] = ()
-    """Origins whose pages may use the tables from a browser, such as ``https://app.example.com``; ``*`` for all."""
+    """Origins whose pages may use tables from a browser, such as ``https://app.example.com``; ``*`` for all."""
 
     @field_validator("cors_origins")
     @classmethod
@@ -68,26 +68,26 @@ class Server(Section):
 
 
 class CallerKeys(Section):
-    """Who may write, and what it proves itself with."""
+    """A caller and its keys."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     access_key_id: str | None = None
     secret_access_key: SecretStr | None = None
     api_key: SecretStr | None = None
     admin: bool = False
-    """May administer buckets: create and delete them, change their policies and settings. May audit, too."""
+    """May administer buckets: create and delete them, change their policies and settings. It may also audit."""
     audit: bool = False
-    """May read the whole record, and the page. Others are shown what they have done themselves."""
+    """May read the whole record and the page. Other callers see their own entries only."""
 
     @field_validator("name")
     @classmethod
     def _its_own(cls, value: str) -> str:
-        """Locks, idempotency keys and entries of the record belong to a name: nobody else may come by it."""
+        """Check a name. Locks, idempotency keys and entries belong to it, so no other caller may get the same one."""
         if value != value.strip() or not value.isprintable():
-            raise ValueError("must not begin or end with a space, nor have characters in it that nobody sees")
+            raise ValueError("must not begin or end with a space, nor contain invisible characters")
         if is_own_name(value):
             raise ValueError(
-                f"{value} is reserved: the gateway itself is on record as {ANONYMOUS}, {SWEEPER} and {ROLE}…; "
+                f"{value} is reserved, because the gateway uses {ANONYMOUS}, {SWEEPER} and {ROLE}… in the record; "
                 "choose another name"
             )
         return value
@@ -95,17 +95,17 @@ class CallerKeys(Section):
     @model_validator(mode="after")
     def _provable(self) -> "CallerKeys":
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ValueError("access_key_id and secret_access_key belong together")
+            raise ValueError("access_key_id and secret_access_key belong together: set both, or neither")
         if self.access_key_id is None and self.api_key is None:
             raise ValueError("needs an api_key, or an access_key_id with its secret_access_key")
         return self
 
     @property
     def shortest_secret(self) -> int:
-        """The length, in characters, of the shortest of what it proves itself with."""
+        """Return the length of its shortest secret in characters."""
         return min(len(key.get_secret_value()) for key in (self.secret_access_key, self.api_key) if key is not None)
 
 
 class Auth(Section):
     anonymous: bool = False
-    """Let anyone use tables and the fencing API. For trying out only; S3 requests are always signed."""
+    """Admit anonymous callers to tables and the fencing API. For trials only; S3 requests are always signed."""

@@ -19,7 +19,16 @@ MAX_PAIRS = 100
 
 # Some proxies and frameworks fold "_" into "-": two spellings of one header must not smuggle in a second token.
 _NAMES = {TOKEN: TOKEN, TOKEN_ALIAS: TOKEN, RESOURCE: RESOURCE, HOLDER: HOLDER, SEQUENCER: SEQUENCER}
-_HOLDER = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,198}[\x21-\x7e])?")
+
+HOLDER_PATTERN = "[!-~]([ -~]{0,198}[!-~])?"
+"""The grammar of a holder's name, on every plane: 1 to 200 printable ASCII characters, with no space at either end."""
+
+_HOLDER = re.compile(HOLDER_PATTERN)
+
+
+def is_holder(name: str) -> bool:
+    """Return whether a text can be the name of a holder."""
+    return _HOLDER.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ def proven(said: FencingHeaders, sequencers: tuple[Sequencer, ...], *, pairs: bo
 def _said(found: dict[bytes, str], *, pairs: bool) -> FencingHeaders:
     """All but the sequencers."""
     token, resource, holder = found.get(TOKEN), found.get(RESOURCE), found.get(HOLDER)
-    if holder is not None and not _HOLDER.fullmatch(holder):
+    if holder is not None and not is_holder(holder):
         raise RequestMalformed("Fencing-Holder must be 1 to 200 printable ASCII characters.")
     if token is not None and "=" in token:
         return FencingHeaders(holder=holder, pairs=_pairs(token, resource, allowed=pairs))

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import cast
 
-from gateway.background import said, working
+from gateway.background import background_tasks, describe_failure
 from gateway.db import guards
 from gateway.db.database import Database
 from gateway.db.guards import Finding
@@ -38,7 +38,7 @@ class Watching:
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Look in the background. An error is an event."""
-        return working(self._keep_looking())
+        return background_tasks(self._keep_looking())
 
     async def _keep_looking(self) -> None:
         turn = 0
@@ -49,7 +49,7 @@ class Watching:
                 turn += 1
                 await asyncio.sleep(INTERVAL)
             except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-                self._observe(SweepFailed("guards", said(error)))
+                self._observe(SweepFailed("guards", describe_failure(error)))
                 await asyncio.sleep(_PAUSE)
 
     async def look(self, *, with_guards: bool = True) -> int:

@@ -1,4 +1,4 @@
-"""The one reader of request bodies: a limit on size, a deadline, a lowest rate, and one memory budget for all planes.
+"""The reader of request bodies: a limit on size, a deadline, a lowest rate, and one memory budget for all planes.
 
 Callers are authenticated before their bodies are read. A body that is held in memory beyond ``SMALL`` bytes has a share
 of the budget until its request is answered.
@@ -17,7 +17,7 @@ from gateway.http.head import Head
 
 
 class Memory:
-    """A budget in bytes, given out in the order of asking. What is larger than all of it gets all of it."""
+    """A budget in bytes, handed out in the order of requests. A body larger than the budget gets all of it."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -26,12 +26,12 @@ class Memory:
 
     @property
     def size(self) -> int:
-        """All there is."""
+        """Return the whole budget."""
         return self._size
 
     @property
     def used(self) -> int:
-        """How much of it is given out."""
+        """Return how much of it is handed out."""
         return self._size - self._free
 
     @asynccontextmanager
@@ -83,7 +83,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Scope: TypeAlias = MutableMapping[str, Any]
 
 SMALL = 64 * 1024
-"""Bytes that a body may have without a share of the memory budget: a connection buffers as many anyway."""
+"""Bytes that a body may have without a share of the memory budget, because a connection buffers as many anyway."""
 
 
 class ClientGone(Exception):
@@ -92,10 +92,10 @@ class ClientGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How slow a client may be.
+    """The lowest speed of a client.
 
-    It may send nothing for ``idle`` seconds, and take ``grace`` seconds in all and one more for each ``rate`` bytes.
-    Only the time spent waiting for the client counts: a store that takes the bytes slowly is not the client's fault.
+    It may pause for ``idle`` seconds. In all it may take ``grace`` seconds, and one more for each ``rate`` bytes. Only
+    the time spent waiting for the client counts: a slow store is not the client's fault.
     """
 
     idle: float = 30.0
@@ -103,7 +103,7 @@ class Pace:
     rate: int = 16 * 1024
 
 
-class Arrivals:
+class ArrivingBody:
     """The body of one request as it arrives. ``state`` is that of its ASGI scope."""
 
     __slots__ = ("_pace", "_receive", "_state", "_waited", "arrived")
@@ -112,11 +112,11 @@ class Arrivals:
         self._receive, self._pace, self._state = receive, pace, state
         self._waited = 0.0
         self.arrived = 0
-        """Bytes so far."""
+        """The number of bytes so far."""
 
     async def next(self) -> tuple[bytes, bool]:
-        """Return what has arrived, and whether more is to come. Raises ``BodyTooSlow`` or ``ClientGone``."""
-        # The connection says when nothing is left to wait for; a timer would cost more than all else here.
+        """Return the next bytes, and whether more follow. Raises ``BodyTooSlow`` or ``ClientGone``."""
+        # The connection says when the body is complete. A timer would cost more than all the rest here.
         message = await (self._receive() if self._state.get("whole") else self._timed())
         if message["type"] != "http.request":
             raise ClientGone
@@ -132,12 +132,12 @@ class Arrivals:
             async with asyncio.timeout(min(pace.idle, left)):
                 message = await self._receive()
         except TimeoutError:
-            raise BodyTooSlow("The body came too slowly. Nothing was written.") from None
+            raise BodyTooSlow("The body arrived too slowly. Nothing was written.") from None
         self._waited += loop.time() - since
         return message
 
 
-class Body(Arrivals):
+class Body(ArrivingBody):
     """The body of one request, whole. Call ``release`` when the request is answered."""
 
     __slots__ = ("_content", "_memory", "_room", "_scope")
@@ -149,9 +149,9 @@ class Body(Arrivals):
         self._room = 0
 
     async def whole(self, limit: int) -> bytes:
-        """Return the whole body, and the same again if asked again. ``limit`` is in bytes.
+        """Return the whole body. A second call returns the same. ``limit`` is in bytes.
 
-        Raises ``BodyTooLarge``, before the body is asked for if its size is announced; ``BodyTooSlow``, ``ClientGone``.
+        Raises ``BodyTooLarge``, before reading the body if its size is announced; also ``BodyTooSlow``, ``ClientGone``.
         """
         if self._content is None:
             if not self._state.get("whole"):
@@ -195,14 +195,14 @@ class Body(Arrivals):
 
 
 @dataclass(frozen=True, slots=True)
-class Bodies:
-    """Shared by all bodies: the slowest pace, and the memory budget."""
+class BodyReader:
+    """Reads the bodies of all requests, at the slowest allowed pace and within one memory budget."""
 
     memory: Memory
     pace: Pace = Pace()
 
     def of(self, scope: Scope, receive: Receive) -> Body:
-        """Return the body of a request, not asked for yet."""
+        """Return the body of a request, of which nothing is read yet."""
         return Body(scope, receive, self.pace, self.memory)
 
 
@@ -214,15 +214,15 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 LARGE = 128 * 1024
-"""Bytes that are handled at once on the event loop: a few milliseconds at the most."""
+"""Bytes that the event loop handles at once: a few milliseconds at most."""
 
 
 async def offload(
     size: int, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Result:
-    """Return what ``work`` returns. ``size`` is that of its input in bytes; a large one is handled in a thread.
+    """Return the result of ``work``, which runs in a thread if its input is large. ``size`` is in bytes.
 
-    A thread yields between steps of Python only: work in one long call of a C library must be cut into pieces.
+    A thread yields between steps of Python only, so long calls of a C library must be cut into pieces.
     """
     if size <= LARGE:
         return work(*args, **kwargs)

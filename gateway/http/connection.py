@@ -1,8 +1,8 @@
-"""A client's connection: uvicorn's, with limits on the space and the time that heads, trailers and idling may take.
+"""A client's connection: uvicorn's, with limits on the size and the time of heads, trailers and idling.
 
 uvicorn's parser collects heads of any size, and stops its only clock at the first byte of a head. It appends trailers
 to the headers of a request that is already running. It leaves out the body of a request that asks for another protocol,
-and reads these bytes as the next request. ``gateway.http.body`` limits what a body may take.
+and reads these bytes as the next request. ``gateway.http.body`` limits bodies.
 """
 
 from asyncio import Event, TimerHandle, Transport
@@ -12,23 +12,23 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request's line, headers and trailers. S3's come to 8 KiB at most, metadata included."""
-PATIENCE = 20.0
-"""Seconds until a head must be complete, and until what is left of the body of an answered request must have come."""
+HEAD_TIMEOUT = 20.0
+"""Seconds until a head must be complete, and until the rest of the body of an answered request must have arrived."""
 KEEP_ALIVE = 75
-"""Seconds that an idle connection is kept: longer than load balancers do, so that it is not we who cut them off."""
-STALL = 300.0
+"""Seconds for which an idle connection is kept. Load balancers keep theirs shorter, so they close it first."""
+STALL_TIMEOUT = 300.0
 """Seconds in which a client must take some of its answer."""
-# Bytes that may wait to be taken by a client before the answer is held up. At uvloop's 64 KiB every piece of a large
-# answer stops and waits for its turn, which costs a third more processor time; more than this gains nothing.
+# Bytes that are buffered for a slow client before the answer pauses. At uvloop's 64 KiB every piece of a large answer
+# waits, which costs a third more processor time. More than this gains nothing.
 _WRITE_AHEAD = 256 * 1024
 _CODING = b"transfer-encoding"
 
 
 class Connection(HttpToolsProtocol):
-    """One connection. The deadline runs as long as nothing that was asked for is being done."""
+    """One connection. The deadline runs while no request is being served."""
 
     open = 0
-    """Connections of this process."""
+    """The number of open connections of this process."""
 
     _deadline: TimerHandle | None = None
     _stall: TimerHandle | None = None
@@ -37,8 +37,8 @@ class Connection(HttpToolsProtocol):
     _arrived = 0  # bytes since the head began or a piece of the body came, from the second packet on
     _given_up = False
     _active: RequestResponseCycle | None = None
-    """The request that is being served; later ones of the same connection wait for it."""
-    _is_last = False  # of the connection's requests: whatever comes after it is not read
+    """The request that is being served. Later ones of the same connection wait for it."""
+    _is_last = False  # the last request of the connection: nothing after it is read
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -50,7 +50,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         Connection.open -= 1
         if self._active is not None and self._active is not self.cycle and not self._active.response_complete:
-            # uvicorn tells the newest request only, which need not have begun.
+            # uvicorn notifies the newest request only, which need not have begun.
             self._active.disconnected = True
             self._active.message_event.set()
         self._clear_deadline()
@@ -72,13 +72,13 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._head_size = self._arrived = 0
         super().on_message_begin()
-        # uvicorn drops what is sent to a client that is gone, and says nothing. Who sends much can ask.
+        # uvicorn silently drops bytes for a client that is gone. A handler that sends much can check.
         self.scope["state"]["gone"] = self.transport.is_closing
         self.scope["state"]["abort"] = self.transport.abort
         self.scope["state"]["stopping"] = self._stopping
 
     def shutdown(self) -> None:
-        """The server is being stopped. It waits for requests under way; those that only wait had better end."""
+        """Tell the requests that only wait that the server stops, because it waits for pending requests."""
         self._stopping.set()
         super().shutdown()
 
@@ -93,11 +93,11 @@ class Connection(HttpToolsProtocol):
         fits = self._fits(len(name) + len(value) + 4)
         if self._in_head:
             if len(name) == len(_CODING) and name.lower() == _CODING and value.lower() != b"chunked":
-                self._give_up(400)  # a coding of the body that nothing here takes off
+                self._give_up(400)  # a coding of the body that the gateway does not decode
             if fits:
                 super().on_header(name, value)
         elif not fits:
-            # The request may be under way already: closing leaves its outcome unknown, and a refusal would claim more.
+            # The request may be running. Closing leaves its outcome unknown; a refusal would promise more.
             self._give_up(None)
 
     def on_headers_complete(self) -> None:
@@ -113,7 +113,7 @@ class Connection(HttpToolsProtocol):
             self.scope["headers"] = tuple(self.headers)
             super().on_headers_complete()
             if upgrade:
-                # Served as if it had not asked. The parser has lost its place, so there must be no next request.
+                # The gateway ignores the upgrade. The parser has lost its place, so this must be the last request.
                 self._is_last, self.cycle.keep_alive = True, False
 
     def on_body(self, body: bytes) -> None:
@@ -127,7 +127,7 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn calls it with its own text
-        """Refuse what cannot be parsed. A request under way must not take the refusal for its own answer."""
+        """Refuse bytes that cannot be parsed. A running request must not take the refusal for its own answer."""
         self._give_up(400)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -135,7 +135,7 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _announces_more(self) -> bool:
-        """Return whether more belongs to the request than its head: a body, or what goes through a tunnel."""
+        """Return whether the request has more than a head: a body, or the traffic of a tunnel."""
         framing = (b"content-length", b"transfer-encoding")
         return self.parser.get_method() == b"CONNECT" or any(
             name in framing and (name, value) != (b"content-length", b"0") for name, value in self.headers
@@ -149,7 +149,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _set_deadline(self) -> None:
-        self._deadline = self.loop.call_later(PATIENCE, self._expire)
+        self._deadline = self.loop.call_later(HEAD_TIMEOUT, self._expire)
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
@@ -160,7 +160,7 @@ class Connection(HttpToolsProtocol):
         self._deadline = None
         if self._is_idle():
             self._give_up(408 if self._in_head else None)
-        else:  # an answer is on its way, and a next request began meanwhile
+        else:  # an answer is being sent, and a next request began meanwhile
             self._set_deadline()
 
     def pause_writing(self) -> None:
@@ -174,7 +174,7 @@ class Connection(HttpToolsProtocol):
     def _watch_stall(self) -> None:
         self._clear_stall()
         left = self.transport.get_write_buffer_size()
-        self._stall = self.loop.call_later(STALL, self._check_stall, left)
+        self._stall = self.loop.call_later(STALL_TIMEOUT, self._check_stall, left)
 
     def _check_stall(self, left: int) -> None:
         if self.transport.get_write_buffer_size() < left:
@@ -188,7 +188,7 @@ class Connection(HttpToolsProtocol):
             self._stall = None
 
     def _give_up(self, status: int | None) -> None:
-        """Close the connection, and say why where that cannot be taken for the answer to something else."""
+        """Close the connection. Send ``status`` first, unless it could pass for the answer to another request."""
         self._given_up = True
         if status is not None and self._is_idle():
             self.transport.write(STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")

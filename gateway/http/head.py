@@ -1,4 +1,4 @@
-"""The head of a request as one frozen value, which authentication, planning and recipes all read."""
+"""The head of a request as one frozen value that authentication, planning and recipes all read."""
 
 from collections.abc import MutableMapping
 from typing import Any, NamedTuple, TypeAlias

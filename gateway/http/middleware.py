@@ -1,4 +1,4 @@
-"""Around everything: a request id, the client's address, and an answer even where the gateway itself has failed."""
+"""The outermost layer: a request id, the client's address, and an answer even if the gateway itself fails."""
 
 import re
 from collections.abc import Iterable
@@ -19,21 +19,20 @@ Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 REQUEST_ID = b"x-request-id"
 
-# What a client may call its request. Nothing is done with it but to write it down.
+# The request ids that a client may choose. The gateway only logs them.
 _SANE = re.compile(rb"[!-~]{1,128}")
 
 
 class Middleware:
     """Plain ASGI. Puts ``request_id`` and ``client`` into ``scope["state"]``; answers carry ``X-Request-Id``.
 
-    Whoever serves the request puts in there what it has found out for those who watch: ``area``, ``caller``, ``code``,
-    and ``path`` where the real one is nobody's business.
+    The serving app adds ``area``, ``caller`` and ``code`` for observers, and ``path`` if the real one has a secret.
     """
 
     def __init__(self, app: ASGIApp, observe: Observe) -> None:
         self._app = app
         self._observe = observe
-        # Unique, not secret: what this process starts with, and a count. Asking the system for each would cost more.
+        # Unique, not secret: a random prefix of this process, and a count. A random id per request would cost more.
         self._prefix = token_hex(8)
         self._count = count(1)
 
@@ -96,10 +95,10 @@ class Middleware:
 
 
 def _unless_held_back(headers: Headers, receive: Receive, send: Send) -> tuple[Receive, Send]:
-    """The same, but closing the connection behind an answer to a client that was not asked for its body.
+    """Wrap both so that the connection closes after an answer to a client that was not asked for its body.
 
-    A client that waits for 100 Continue and gets an answer instead keeps its body to itself. What it sends next on this
-    connection would be taken for that body, so there must be no next.
+    A client that waits for 100 Continue and gets an answer instead does not send its body. The server would take the
+    next bytes of the connection for that body, so none may follow.
     """
     holds_back = (b"expect", b"100-continue") in ((name, value.lower()) for name, value in headers)
 
@@ -120,16 +119,18 @@ async def answer_problem(error: GatewayError, send: Send) -> None:
     """Answer with RFC 9457 problem JSON."""
     body = orjson.dumps(problem(error))
     headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode())]
-    if error.retry_after is not None:
-        headers.append((b"retry-after", str(error.retry_after).encode()))
-    if error.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.start", "status": error.status, "headers": headers + problem_headers(error)})
     await send({"type": "http.response.body", "body": body})
 
 
+def problem_headers(error: GatewayError) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a problem document that depend on its error."""
+    challenge = [(b"www-authenticate", b"Bearer")] if error.status == 401 else []
+    return error.retry_headers + challenge
+
+
 def problem(error: GatewayError) -> dict[str, Any]:
-    """The error as a problem document; its facts are members of their own."""
+    """Return the error as a problem document. Each of its facts is a member."""
     return {
         **{name.replace("-", "_"): fact for name, fact in error.facts.items()},
         "type": f"urn:fencing-gateway:{error.code}",

@@ -1,8 +1,8 @@
-"""Which page of a browser sends a request, and whether that page may change anything here. Pure.
+"""Cross-origin checks: which page of a browser sends a request, and whether it may change anything here. Pure.
 
 A browser sends requests for pages of any site. The sender needs no key where anonymous callers are let in, and a
 session cookie travels by itself. So each request that can change something is held against the origin of its page.
-Browsers say it in ``Sec-Fetch-Site`` or ``Origin``, which scripts cannot set; programs send neither.
+Browsers name it in ``Sec-Fetch-Site`` or ``Origin``, which scripts cannot set. Programs send neither.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 """Methods that change nothing; every other one is checked."""
 
 _OF_PAGES = frozenset((b"origin", b"sec-fetch-site"))
-# "none": the user has started the request, and no page has.
+# "none": the user started the request, not a page.
 _OWN_SITES = frozenset((b"same-origin", b"none"))
 
 
@@ -33,7 +33,7 @@ class Sender(Enum):
 
 
 def sender(headers: Headers) -> Sender:
-    """Return what the headers say, names in lower case. ``Sec-Fetch-Site`` counts where a browser sends it.
+    """Return the sender according to the headers, whose names are in lower case. ``Sec-Fetch-Site`` counts first.
 
     Browsers send it to https and to this machine only. ``Origin`` is compared with ``Host`` without its scheme, because
     a proxy in front may end TLS.
@@ -49,7 +49,7 @@ def sender(headers: Headers) -> Sender:
 
 
 def origin_of(headers: Headers) -> bytes | None:
-    """Return the origin of the page that sends a request; None where no page does, or more than one is named."""
+    """Return the origin of the page that sends a request; None if no origin is named, or more than one."""
     origins = [value for name, value in headers if name == b"origin"]
     return origins[0] if len(origins) == 1 else None
 
@@ -57,7 +57,7 @@ def origin_of(headers: Headers) -> bytes | None:
 def admits(allowed: Collection[str], origin: bytes) -> bool:
     """Return whether ``origin`` is among the allowed ones, or all are by ``*``.
 
-    Compared to the letter: browsers write an origin in one way only, and no list can name ``null``.
+    The comparison is exact: browsers write an origin in one way only, and no list can name ``null``.
     """
     return "*" in allowed or origin.decode("latin-1") in allowed
 
@@ -69,7 +69,7 @@ def check(method: str, headers: Headers, allowed: Collection[str] = ()) -> None:
     if not admits(allowed, origin_of(headers) or b"null"):
         raise Forbidden(
             "A page of another origin must not change anything here.",
-            advice="Send the request with a program, or by a page of this gateway. A proxy in front must pass on the "
+            advice="Send the request from a program, or from a page of this gateway. A proxy in front must pass on the "
             "Host that the browser sent. For a page that uses tables, ask the operator to add its origin to "
             "server.cors_origins.",
         )

@@ -10,10 +10,10 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from gateway.errors import GatewayError, NotFound, RequestMalformed, for_callers
-from gateway.http.middleware import problem
+from gateway.http.middleware import problem, problem_headers
 
 _MOST_NAMED = 20
-"""Mistakes in one request that its answer names."""
+"""The most mistakes that an answer names."""
 _REFERENCE = "#/components/schemas/{}"
 
 
@@ -35,7 +35,7 @@ class ProblemResponse(JSONResponse):
 _DESCRIBED = {"content": {ProblemResponse.media_type: {"schema": {"$ref": _REFERENCE.format(Problem.__name__)}}}}
 
 EVERYWHERE: Mapping[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 404, 503), _DESCRIBED)
-"""What any path may answer. Not with the model itself, which FastAPI would compile for each status of each path."""
+"""Errors of every path. A reference, because FastAPI would compile the model for each status of each path."""
 
 
 def install(app: FastAPI) -> None:
@@ -48,13 +48,12 @@ def install(app: FastAPI) -> None:
 
 
 def _described(document: dict[str, Any]) -> dict[str, Any]:
-    """The OpenAPI document with errors as they are answered, which FastAPI takes for ordinary JSON.
+    """Return the OpenAPI document with the media type of errors, which FastAPI takes for ordinary JSON.
 
-    Nor is there its own 422: a request that cannot be read gets 400. And callers show an API key, of which it is told
-    here.
+    It also loses FastAPI's own 422, because a request that cannot be read gets 400, and gains the API key of callers.
     """
     document["components"]["securitySchemes"] = {"api_key": {"type": "http", "scheme": "bearer"}}
-    document["security"] = [{"api_key": []}, {}]  # {}: what anybody may ask, and gateways that let anonymous callers in
+    document["security"] = [{"api_key": []}, {}]  # {}: public routes, and gateways that let anonymous callers in
     for path in document["paths"].values():
         for operation in path.values():
             answers = operation["responses"]
@@ -70,18 +69,16 @@ def _described(document: dict[str, Any]) -> dict[str, Any]:
 async def _answer_error(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, GatewayError)
     error = for_callers(error)
-    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    if error.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
+    headers = {name.decode(): value.decode() for name, value in problem_headers(error)}
     return _problem(request, error, error.status, headers)
 
 
 async def _answer_invalid(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, RequestValidationError)
     wrong = error.errors()
-    said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong[:_MOST_NAMED])
+    named = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong[:_MOST_NAMED])
     more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
-    return _problem(request, RequestMalformed(f"{said}{more}."), RequestMalformed.status)
+    return _problem(request, RequestMalformed(f"{named}{more}."), RequestMalformed.status)
 
 
 async def _answer_http(request: Request, error: Exception) -> ProblemResponse:

@@ -1,8 +1,8 @@
-"""Routes that are asked thousands of times a second: described as all others, served without FastAPI's machinery.
+"""Routes for thousands of requests a second: described like all others, served without FastAPI's machinery.
 
-FastAPI takes a request apart by the signature of its endpoint and checks the answer before it goes out: some 130 µs of
-processor time, more than all else that the gateway does for a lease. An endpoint of a lean route is called with the
-request and the parameters of its path, reads the body by ``read``, and returns a finished response.
+FastAPI parses a request by the signature of its endpoint and validates the answer. This takes some 130 µs of processor
+time, more than the rest of the gateway needs for a lease. The endpoint of a raw route gets the request and the
+parameters of its path. It reads the body with ``read_body`` and returns a finished response.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Result = TypeVar("Result")
 
 
-class LeanRoute(APIRoute):
+class RawRoute(APIRoute):
     """A route whose endpoint takes the request itself."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -34,15 +34,15 @@ class LeanRoute(APIRoute):
 
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """What the description says of a body, in one piece: it has no other place for the parts of it."""
+    """Return the OpenAPI description of a body in one piece, because the document has no place for its parts."""
     schema = model.model_json_schema()
     parts = schema.pop("$defs", {})
     content = {"application/json": {"schema": _in_one_piece(schema, parts)}}
     return {"requestBody": {"content": content, "required": "required" in schema}}
 
 
-async def read(request: Request, model: type[Model]) -> Model:
-    """The body of a request, which is JSON whatever it calls itself; none at all is an empty object.
+async def read_body(request: Request, model: type[Model]) -> Model:
+    """Read the body of a request as JSON, regardless of its media type. An empty body is an empty object.
 
     Raises what FastAPI raises, for the same answer.
     """
@@ -55,41 +55,41 @@ async def read(request: Request, model: type[Model]) -> Model:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """What ``work`` returns. It is cancelled, and has cleaned up after itself, once nobody should wait for it any more.
+    """Return the result of ``work``, which is cancelled, and cleaned up, if the client hangs up or the gateway stops.
 
-    The body of the request must have been read. Raises ``RequestMalformed`` where the client has hung up, which nobody
-    reads, and ``Unavailable`` where this gateway is being stopped.
+    The body of the request must have been read. Raises ``RequestMalformed`` if the client has hung up, and
+    ``Unavailable`` if this gateway is being stopped.
     """
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     stopping = asyncio.ensure_future(_stopping(request))
     try:
         await asyncio.wait((working, leaving, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            await _ended(working)
+            await _cancel(working)
             if leaving.done():
                 raise RequestMalformed("The client has hung up.")
             raise Unavailable(
                 "This gateway is being stopped.",
-                advice='Ask again, for another gateway to answer. Who has named its "request" keeps its place for now.',
+                advice='Repeat the request: another gateway answers it. With a "request" it keeps its place for now.',
             )
         return working.result()
     finally:
-        await _ended(working, leaving, stopping)
+        await _cancel(working, leaving, stopping)
 
 
-async def _ended(*tasks: "asyncio.Future[Any]") -> None:
+async def _cancel(*tasks: "asyncio.Future[Any]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def _stopping(request: Request) -> None:
-    """Until the server begins to stop; it says so to its connections."""
+    """Wait until the server begins to stop, which it tells its connections."""
     stopping: asyncio.Event = request.scope["state"].get("stopping") or asyncio.Event()
     await stopping.wait()
 

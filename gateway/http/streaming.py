@@ -1,4 +1,4 @@
-"""Answers without a known end: sent piece by piece to a client that has to keep up, and given up with it."""
+"""Streamed answers: sent piece by piece to a client that has to keep up, and ended when it goes."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -10,38 +10,38 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.errors import TooManyReaders
 
-PATIENCE = 30.0
-"""Seconds in which a client must take something of what waits for it."""
+SEND_TIMEOUT = 30.0
+"""Seconds in which a client must read some of the waiting bytes."""
 
 
-class NotReading(Exception):
-    """The client does not take the answer."""
+class ClientStalled(Exception):
+    """The client does not read the answer."""
 
 
-class Outlet:
-    """The body of an answer. What a client does not take waits in its connection, which takes little; then we wait."""
+class BodyWriter:
+    """The body of an answer. A connection buffers little for a slow client; then writing waits."""
 
-    def __init__(self, send: Send, patience: float) -> None:
-        self._send, self._patience = send, patience
+    def __init__(self, send: Send, timeout: float) -> None:
+        self._send, self._timeout = send, timeout
 
     async def write(self, piece: bytes) -> None:
-        """Raises ``NotReading`` where the client has taken nothing for too long."""
+        """Send a piece. Raises ``ClientStalled`` if the client has read nothing for too long."""
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         except TimeoutError as error:
-            raise NotReading from error
+            raise ClientStalled from error
 
 
-Work: TypeAlias = Callable[[Outlet], Coroutine[Any, Any, None]]
+Work: TypeAlias = Callable[[BodyWriter], Coroutine[Any, Any, None]]
 
 
-class Streamed(Response):
-    """An answer that is written until there is no more of it, or the client goes, or this gateway is being stopped.
+class StreamedResponse(Response):
+    """An answer that is written until it is complete, the client goes, or this gateway is being stopped.
 
-    ``opening`` gives what writes it, and is left with the answer. What it raises is answered as any error is.
-    ``endless``: what is written until the gateway stops is all there is. Otherwise an answer that could not be written
-    to its end is broken off, so that nobody takes it for whole.
+    ``opening`` yields the function that writes, and is left with the answer. Its errors are answered like any other.
+    An ``endless`` answer is complete whenever the gateway stops. Any other answer that was not written to its end is
+    aborted, so that no client takes it for complete.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Streamed(Response):
         headers: Mapping[str, str] | None = None,
         *,
         endless: bool = False,
-        patience: float | None = None,
+        timeout: float | None = None,
     ) -> None:
         super().__init__(None, 200, headers, media_type)
         del self.headers["content-length"]
         self._opening, self._endless = opening, endless
-        self._patience = PATIENCE if patience is None else patience
+        self._timeout = SEND_TIMEOUT if timeout is None else timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._endless:
@@ -66,8 +66,8 @@ class Streamed(Response):
             await self._write(work, scope["state"], receive, send)
 
     async def _write(self, work: Work, state: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        working: asyncio.Future[None] = asyncio.ensure_future(work(Outlet(send, self._patience)))
-        leaving = asyncio.ensure_future(_left(receive))
+        working: asyncio.Future[None] = asyncio.ensure_future(work(BodyWriter(send, self._timeout)))
+        leaving = asyncio.ensure_future(_disconnected(receive))
         stopping = asyncio.ensure_future(state["stopping"].wait())
         try:
             await asyncio.wait((working, leaving, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -77,7 +77,7 @@ class Streamed(Response):
                 return
             if failure is None or (self._endless and isinstance(failure, asyncio.CancelledError)):
                 await send({"type": "http.response.body", "body": b""})
-            elif isinstance(failure, (NotReading, asyncio.CancelledError)):
+            elif isinstance(failure, (ClientStalled, asyncio.CancelledError)):
                 state["abort"]()
                 await leaving
             else:
@@ -88,23 +88,23 @@ class Streamed(Response):
             await asyncio.gather(working, leaving, stopping, return_exceptions=True)
 
 
-class Room:
-    """So many at one time. ``who`` they are, as people call them.
+class ReaderSlots:
+    """At most ``most`` readers at one time. ``kind`` names them in errors.
 
-    Whoever may write may read what it has done itself. The last quarter is for those that may audit: otherwise anybody
-    who leaves connections open could keep them from the record while something goes on.
+    Every caller may read its own entries. The last quarter is reserved for auditors: otherwise a caller with many open
+    connections could keep them from the record during an incident.
     """
 
-    def __init__(self, most: int, who: str) -> None:
-        self._left, self._most, self._who = most, most, who
+    def __init__(self, most: int, kind: str) -> None:
+        self._left, self._most, self._kind = most, most, kind
 
     @contextmanager
     def place(self, *, audits: bool) -> Iterator[None]:
-        """A place, for somebody who ``audits`` or does not. Raises ``TooManyReaders`` where all places are taken."""
+        """Occupy a place while the block runs. Raises ``TooManyReaders`` if none is free for this kind of caller."""
         kept = 0 if audits else self._most // 4
         if self._left <= kept:
             most = self._most - kept
-            raise TooManyReaders(f"This gateway serves {most} {self._who} at one time, and they are taken.")
+            raise TooManyReaders(f"This gateway serves {most} {self._kind} at one time, and all places are taken.")
         self._left -= 1
         try:
             yield
@@ -112,6 +112,6 @@ class Room:
             self._left += 1
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

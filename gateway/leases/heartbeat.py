@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from gateway.background import rounds, said, working
+from gateway.background import background_tasks, describe_failure, repeat
 from gateway.batching import Lane
 from gateway.db import leases
 from gateway.db.database import Database
@@ -69,10 +69,10 @@ class Heartbeat:
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Return a context in which the background work runs."""
-        sweep = rounds("leases that have lapsed", self.sweep, self._observe, self._times.sweep)
+        sweep = repeat("leases that have lapsed", self.sweep, self._observe, self._times.sweep)
         if self._listen is None:
-            return working(self._beat(), sweep)
-        return working(self._beat(), sweep, self._hear(self._listen))
+            return background_tasks(self._beat(), sweep)
+        return background_tasks(self._beat(), sweep, self._hear(self._listen))
 
     async def attend(self) -> None:
         """Send one heartbeat, and make up for missed notifications."""
@@ -126,7 +126,9 @@ class Heartbeat:
                             self.queue.go_on(resource, int(handed), float(look_in))
             except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
                 if pause == _FIRST_PAUSE:
-                    self._observe(ServiceUnreachable("postgres", f"No notifications of hand-overs: {said(error)}"))
+                    self._observe(
+                        ServiceUnreachable("postgres", f"No notifications of hand-overs: {describe_failure(error)}")
+                    )
             finally:
                 self._hears = False
             await asyncio.sleep(pause)
@@ -143,7 +145,7 @@ class Heartbeat:
         try:
             await self.attend()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            self._observe(ServiceUnreachable("postgres", f"No heartbeat for waiters: {said(error)}"))
+            self._observe(ServiceUnreachable("postgres", f"No heartbeat for waiters: {describe_failure(error)}"))
 
     def _go_on(self, turn: Turn) -> None:
         self.queue.go_on(turn.resource, turn.handed, turn.look_in)

@@ -20,7 +20,7 @@ from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.intent import Duplicates
 from gateway.fencing.rules import Decision, Fence, Presented
-from gateway.http.body import Bodies, ClientGone
+from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper
@@ -83,7 +83,7 @@ class ObjectPlane:
         observe: Observe,
         clock: Callable[[], datetime],
         settings: Settings,
-        bodies: Bodies,
+        bodies: BodyReader,
     ) -> None:
         """``clock`` judges the age of signatures."""
         self._bodies, self._secret_of, self._clock, self._settings = bodies, secret_of, clock, settings

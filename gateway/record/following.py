@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import date
 from itertools import islice
 
-from gateway.background import said, working
+from gateway.background import background_tasks, describe_failure
 from gateway.db import record, search
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
@@ -72,8 +72,8 @@ class Follower:
     def running(self) -> AbstractAsyncContextManager[None]:
         """Return a context in which the record is followed. It waits by itself for an unavailable database."""
         if self._listen is None:
-            return working(self._follow())
-        return working(self._follow(), self._hear(self._listen))
+            return background_tasks(self._follow())
+        return background_tasks(self._follow(), self._hear(self._listen))
 
     @asynccontextmanager
     async def subscribed(self, filters: Filters, after: int | None = None) -> AsyncIterator[Subscription]:
@@ -169,4 +169,4 @@ class Follower:
     def _tell(self, pause: float, error: Exception) -> None:
         """Announce an error once, until a try succeeds."""
         if pause == _LOOK:
-            self._observe(ServiceUnreachable("postgres", f"The record is not followed: {said(error)}"))
+            self._observe(ServiceUnreachable("postgres", f"The record is not followed: {describe_failure(error)}"))

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from time import perf_counter
 
-from gateway.background import rounds, working
+from gateway.background import background_tasks, repeat
 from gateway.db import record, rejections, traffic
 from gateway.db.database import Database
 from gateway.observe.events import HeadNoted, Observe, PartitionDropped, RecordSealed
@@ -40,11 +40,11 @@ class Sealing:
     def running(self) -> AbstractAsyncContextManager[None]:
         """Return a context in which the record is maintained. An error is an event, and its work is retried."""
         observe, pauses = self._observe, self._pauses
-        return working(
-            rounds("entries that are to be sealed", self.seal, observe, pauses.seal, longest=_LONGEST_PAUSE),
-            rounds("partitions of the record to come", self.prepare, observe, pauses.prepare, at_once=True),
-            rounds("what is older than the record is to be kept", self.drop, observe, pauses.drop),
-            rounds("the end of the record, for the log", self.note, observe, pauses.note, at_once=True),
+        return background_tasks(
+            repeat("entries that are to be sealed", self.seal, observe, pauses.seal, longest=_LONGEST_PAUSE),
+            repeat("partitions of the record to come", self.prepare, observe, pauses.prepare, at_once=True),
+            repeat("what is older than the record is to be kept", self.drop, observe, pauses.drop),
+            repeat("the end of the record, for the log", self.note, observe, pauses.note, at_once=True),
         )
 
     async def seal(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
-from gateway.background import said, working
+from gateway.background import background_tasks, describe_failure
 from gateway.db import traffic as store
 from gateway.db.database import Database
 from gateway.db.traffic import Counts, Place
@@ -98,7 +98,7 @@ async def flushing(
     database: Database, traffic: Traffic, observe: Observe, interval: float = INTERVAL
 ) -> AsyncIterator[None]:
     """Flush while this lasts, and once at its end. An error is an event."""
-    async with working(_keep_flushing(database, traffic, observe, interval)):
+    async with background_tasks(_keep_flushing(database, traffic, observe, interval)):
         yield
     with suppress(TimeoutError):
         async with asyncio.timeout(_GRACE):
@@ -115,4 +115,4 @@ async def _flush(database: Database, traffic: Traffic, observe: Observe) -> None
     try:
         await traffic.flush(database)
     except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-        observe(SweepFailed("counts of writes", said(error)))
+        observe(SweepFailed("counts of writes", describe_failure(error)))

@@ -24,7 +24,7 @@ from gateway.db.idempotency import Key
 from gateway.db.notifications import Listen
 from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
 from gateway.fencing import headers as fencing_headers
-from gateway.http.body import Bodies, Body, ClientGone, Memory, Message, Receive, Scope, offload
+from gateway.http.body import Body, BodyReader, ClientGone, Memory, Message, Receive, Scope, offload
 from gateway.http.head import Head
 from gateway.http.origins import origin_of
 from gateway.observe.events import Observe
@@ -99,7 +99,7 @@ class TablePlane:
         settle: Settle | None = None,
         admission: Admission | None = None,
         capture: Capture = NOTHING,
-        bodies: Bodies | None = None,
+        bodies: BodyReader | None = None,
     ) -> None:
         """``authenticate`` proves the caller from raw headers. ``settle`` is None if there is no object plane.
 
@@ -108,7 +108,7 @@ class TablePlane:
         """
         admission = admission or Admission(database)
         self._exposure, self._authenticate, self._observe, self._capture = exposure, authenticate, observe, capture
-        self._bodies = bodies or Bodies(Memory(4 * exposure.max_body))
+        self._bodies = bodies or BodyReader(Memory(4 * exposure.max_body))
         # None if no page of another origin may read answers.
         self._cors = Origins(exposure.origins) if exposure.origins else None
         self._schema_cache = SchemaCache(database, exposure.schemas, exposure.rules, exposure.default_rule, observe)

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from gateway.background import said, working
+from gateway.background import background_tasks, describe_failure
 from gateway.db import catalog
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
@@ -261,7 +261,7 @@ _LONGEST_PAUSE = 30.0
 def watching(cache: SchemaCache, listen: Listen | None, observe: Observe) -> AbstractAsyncContextManager[None]:
     """Keep the cache up to date in the background. Without ``listen``, load it once, when the database is reachable."""
     watcher = _CatalogWatcher(cache, observe)
-    return working(watcher.load_once() if listen is None else watcher.follow(listen))
+    return background_tasks(watcher.load_once() if listen is None else watcher.follow(listen))
 
 
 class _CatalogWatcher:
@@ -298,7 +298,7 @@ class _CatalogWatcher:
             await work()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
             if self._pause == _FIRST_PAUSE:
-                self._observe(ServiceUnreachable("postgres", f"The catalog is not followed: {said(error)}"))
+                self._observe(ServiceUnreachable("postgres", f"The catalog is not followed: {describe_failure(error)}"))
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""What the record has of one resource during one span, summed up as far as a picture needs it. Data, no I/O.
+"""The history of one resource during one span, summarised for a picture. Data, no I/O.
 
 All moments are aware and of the database's clock.
 """
@@ -16,12 +16,12 @@ TAKEOVERS = (Kind.RAISED, Kind.BARRIER, Kind.EPOCH)
 LEASE_ENDS = (Kind.LEASE_RELEASED, Kind.LEASE_EXPIRED, Kind.LEASE_BROKEN)
 
 Key: TypeAlias = tuple[Token | None, str | None]
-"""What tells one lane from another: a token, and the name its holder gives itself."""
+"""The identity of a lane: a token, and the name that its holder gives itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From ``since`` on, up to and including ``until``."""
+    """The time from ``since`` up to and including ``until``."""
 
     since: datetime
     until: datetime
@@ -34,13 +34,13 @@ class Span:
         return self.since <= moment <= self.until
 
     def nearest(self, moment: datetime) -> datetime:
-        """``moment``, or the end of the span that is closest to it."""
+        """Return ``moment``, or the end of the span that is closest to it."""
         return min(max(moment, self.since), self.until)
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """One of those who write: what it shows, what it calls itself, and who it proved to be."""
+    """A writer: the token it sent, the name it gave itself, and its proven caller."""
 
     token: Token | None
     holder: str | None
@@ -52,20 +52,20 @@ class Party:
 
     @property
     def name(self) -> str:
-        """The best name there is."""
+        """Return the best name there is."""
         return self.holder or self.caller or "an unnamed holder"
 
     @property
-    def shown(self) -> str:
-        """What it showed, in words: ``token 33``."""
+    def token_text(self) -> str:
+        """Return its token in words: ``token 33``."""
         return "no token" if self.token is None else f"token {self.token}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A party, and how many writes of it did not pass, or would not have, during the span.
+    """A party with its refused writes during the span.
 
-    ``noted`` of the ``refused`` did pass, since their rule observes. ``first`` and ``last`` are None if there are none.
+    ``noted`` of the ``refused`` passed because their rule observes. ``first`` and ``last`` are None if there are none.
     """
 
     party: Party
@@ -77,10 +77,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """A newer token has raised the fence. ``over`` is whose it was before, since ``over_since``; None if nobody's.
+    """A newer token raised the fence. ``over`` held it before, since ``over_since``; None if no party did.
 
-    ``inferred``: the takeover itself is not on record; a refused write told whose fence it met, and since when that had
-    stood. There may have been others before.
+    ``inferred``: the takeover itself is not on record, but a refused write names the fence that it met, and its age.
+    There may have been other takeovers before.
     """
 
     at: datetime
@@ -93,9 +93,9 @@ class Takeover:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Refused writes of one party that came close together; ``id`` is the entry of the first.
+    """Refused writes of one party, close to each other. ``id`` is the entry of the first.
 
-    ``noted`` of them passed, since their rule observes. ``reason`` is None where they have several.
+    ``noted`` of them passed because their rule observes. ``reason`` is None if they have several.
     """
 
     key: Key
@@ -109,7 +109,7 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True)
 class LeaseEvent:
-    """A lock was granted, released, lost; ``granted_at`` of one that has ended, where that is on record."""
+    """A lock was granted, released or lost. ``granted_at`` is set for an end, if it is on record."""
 
     at: datetime
     kind: Kind
@@ -119,7 +119,7 @@ class LeaseEvent:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something of note that is nobody's lane: a change past the gateway, a write that was stopped under way."""
+    """An event outside all lanes: a change that bypassed the gateway, a pending write that was stopped."""
 
     at: datetime
     kind: Kind
@@ -130,7 +130,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """How much there was during a piece of the span."""
+    """The number of events during a part of the span."""
 
     span: Span
     refused: int
@@ -139,7 +139,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How much there was during the whole span, drawn or not."""
+    """The number of events during the whole span, drawn or not."""
 
     parties: int = 0
     zombies: int = 0
@@ -150,10 +150,10 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One resource during one span. ``parties`` are those to be drawn; there may be more (``totals``).
+    """One resource during one span. ``parties`` are drawn; ``totals`` counts all.
 
-    ``takeovers`` has each by which one of them took over or was the first to be overtaken, also from before the span.
-    ``fence`` is the one there is now. ``remarks`` are the newest of ``remarked``.
+    ``takeovers`` has each by which one of these took over or was first overtaken, also from before the span. ``fence``
+    is the present one. ``remarks`` are the newest of ``remarked`` ones.
     """
 
     resource: str
@@ -170,5 +170,5 @@ class History:
 
     @property
     def crowded(self) -> bool:
-        """Whether there are parties that are not drawn."""
+        """Return whether some parties are not drawn."""
         return self.totals.parties > len(self.parties)

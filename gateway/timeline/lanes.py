@@ -1,4 +1,4 @@
-"""From the history of a resource to lanes: one for each token and holder, in the order of tokens. Pure."""
+"""The lanes of a history: one for each token and holder, in the order of tokens. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ _LAST = Token(MAX_EPOCH, MAX_VALUE)
 
 @dataclass(frozen=True, slots=True)
 class LeaseSpan:
-    """A lease of a holder. ``since`` is None where it is from before what is known, ``until`` where no end is.
+    """A lease of a holder. ``since`` and ``until`` are None if they are unknown.
 
-    ``end`` says how it ended; None where that is not known, or has not happened.
+    ``end`` tells how it ended; None if it is unknown or still running.
     """
 
     since: datetime | None
@@ -26,11 +26,11 @@ class LeaseSpan:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One token of one holder. ``since``: it raised the fence then; None where it is not known ever to have done so.
+    """One token of one holder. ``since``: when it raised the fence; None if it is not known to have done so.
 
-    ``overtaken`` is the first takeover above its token. What it wrote after that is in ``refusals``, ``tally`` sums
-    them up. ``holds``: the fence carries its token now. ``begins_epoch``: an administrator began an epoch with it, and
-    nobody writes by it.
+    ``overtaken`` is the first takeover above its token. ``refusals`` are the writes after that, ``tally`` is their sum.
+    ``holds``: the fence carries its token now. ``begins_epoch``: an administrator began an epoch with this token, which
+    has no writer.
     """
 
     party: Party
@@ -48,7 +48,7 @@ class Lane:
 
     @property
     def zombie(self) -> bool:
-        """Whether it went on writing after it was overtaken."""
+        """Return whether it continued to write after it was overtaken."""
         return self.overtaken is not None and self.tally.last is not None and self.tally.last >= self.overtaken.at
 
 
@@ -63,7 +63,7 @@ class _Draft:
 
 
 def takeovers(history: History) -> tuple[Takeover, ...]:
-    """In the order of their tokens, one for each. That of the fence is inferred where it is not on record."""
+    """Return the takeovers in the order of their tokens, one for each. A missing one is inferred from the fence."""
     known = list(history.takeovers)
     if history.fence is not None:
         by = _of_fence(history.fence)
@@ -76,8 +76,9 @@ def takeovers(history: History) -> tuple[Takeover, ...]:
 
 
 def lanes(history: History) -> tuple[Lane, ...]:
-    """A lane for each party of the history and for who holds the fence; also for those who overtook one of them before
-    its span, unless it is crowded.
+    """Return a lane for each party of the history, and for the holder of the fence.
+
+    Unless the history is crowded, parties that overtook one of them before its span have a lane, too.
     """
     known = takeovers(history)
     drafts = _Drafts(_raisers(known))
@@ -99,19 +100,19 @@ def lanes(history: History) -> tuple[Lane, ...]:
 
 
 class _Drafts:
-    """The lanes in the making. What was shown without a name belongs to whoever raised the fence with that token."""
+    """The unfinished lanes. A token without a name belongs to the party that raised the fence with it."""
 
     def __init__(self, raisers: Iterable[Party]) -> None:
         self.all: dict[Key, _Draft] = {}
         self._raisers = {party.token: party for party in raisers}
 
     def open(self, party: Party) -> _Draft:
-        """The draft of a party, a new one if there is none yet."""
+        """Return the draft of a party; a new one if there is none yet."""
         party = self._named(party)
         return self.all.setdefault(party.key, _Draft(party))
 
     def note(self, takeover: Takeover) -> None:
-        """Since when each side had the fence."""
+        """Record since when each side held the fence."""
         by = self._find(takeover.by)
         if by is not None:
             by.since = takeover.at if by.since is None else min(by.since, takeover.at)
@@ -126,7 +127,7 @@ class _Drafts:
             draft.refusals.append(refusals)
 
     def note_lease(self, event: LeaseEvent) -> None:
-        """Events of one lane come in the order of time."""
+        """Record a lease event. The events of a lane arrive in the order of time."""
         draft = self._find(event.party)
         if draft is None:
             return
@@ -146,7 +147,7 @@ class _Drafts:
 
 
 def _raisers(known: Sequence[Takeover]) -> list[Party]:
-    """Who raised the fence, as far as is known. Named ones last: they are who an unnamed one of their token is."""
+    """Return the known parties that raised the fence. Named ones are last, so they stand for unnamed ones."""
     parties = [party for one in known for party in (one.by, one.over) if party is not None]
     return sorted(parties, key=lambda party: party.holder is not None)
 
@@ -156,7 +157,7 @@ def _of_fence(fence: Fence) -> Party:
 
 
 def _overtaken(token: Token | None, known: Sequence[Takeover]) -> Takeover | None:
-    """The first takeover above a token. ``known`` are in the order of their tokens: a fence never goes down."""
+    """Return the first takeover above a token. ``known`` are in the order of tokens, because a fence never falls."""
     if token is None:
         return None
     return next((one for one in known if one.by.token is not None and one.by.token > token), None)
@@ -187,5 +188,5 @@ def _sum(party: Party, tallies: Sequence[Tally]) -> Tally:
 
 
 def _order(lane: Lane) -> tuple[bool, Token, bool, str, str]:
-    """By token; who raised the fence with it before who only showed it; those without a token last."""
+    """Sort by token: first the party that raised the fence with it, then others. Parties without a token are last."""
     return lane.token is None, lane.token or _LAST, lane.since is None, lane.party.holder or "", lane.party.caller or ""

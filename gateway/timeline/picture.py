@@ -1,7 +1,7 @@
-"""The timeline as a picture in numbers: where each lane, mark and arrow is, and what is said of it. Pure.
+"""The timeline of one resource as a picture in numbers: the place and the text of each lane, mark and arrow. Pure.
 
-Units are those of the SVG's view box; x grows with time, y with the token. How it is drawn, and in which colours, is up
-to the template and the style sheet.
+It is made from a ``history`` by way of ``lanes``; ``sentences`` has the texts. Units are those of the SVG's view box; x
+grows with time, y with the token. The template and the style sheet decide about shapes and colours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,29 +9,29 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gateway.fencing.record import Kind
-from gateway.timeline import words
+from gateway.timeline import sentences
 from gateway.timeline.axis import Axis
 from gateway.timeline.history import Activity, History, Key, Refusals, Span, Takeover
 from gateway.timeline.lanes import Lane, LeaseSpan, lanes, takeovers
+from gateway.timeline.sentences import Clock
 from gateway.timeline.shapes import Arrow, Band, Bar, Flag, Mark, Picture, Present, Row, Stroke, Upright
-from gateway.timeline.words import Clock
 
 WIDTH, LEFT, RIGHT = 1120.0, 232.0, 1088.0
 TOP, FOOT = 34.0, 44.0
 ROW, LOW_ROW, MANY = 54.0, 42.0, 8
-"""Height of a lane; where there are more than ``MANY`` of them, that of each is ``LOW_ROW``."""
+"""The height of a lane. With more than ``MANY`` lanes it is ``LOW_ROW``."""
 MARK = 38.0
-"""Width of a mark. Refused writes closer than that are one mark."""
+"""The width of a mark. Refused writes closer than that share one mark."""
 STRIP = 56.0
-"""Height of the strip of activity."""
+"""The height of the strip of activity."""
 
 _FLAGS = 36.0
 _LABEL = 96.0
-"""Room that a time needs beside an arrow."""
+"""The room for a time beside an arrow."""
 
 
 def draw(history: History) -> Picture:
-    """The picture of a history."""
+    """Draw the picture of a history."""
     clock, axis = Clock(history.span), Axis(history.span, LEFT, RIGHT)
     drawn = lanes(history)
     rest = _rest(history, drawn)
@@ -43,12 +43,12 @@ def draw(history: History) -> Picture:
     )
     lanes_end = top + max(1, len(rows)) * height
     flags = tuple(
-        Flag(axis.x(one.at), words.said_remark(one, clock), one.kind, one.id)
+        Flag(axis.x(one.at), sentences.describe_remark(one, clock), one.kind, one.id)
         for one in history.remarks
         if history.span.has(one.at)
     )
     bottom = lanes_end + (_FLAGS if flags else 0.0)
-    headline = words.headline(drawn, history.totals, clock)
+    headline = sentences.headline(drawn, history.totals, clock)
     return Picture(
         span=history.span,
         width=WIDTH,
@@ -65,7 +65,7 @@ def draw(history: History) -> Picture:
         flags_y=lanes_end + _FLAGS / 2 if flags else None,
         strip=strip,
         headline=headline,
-        summary=words.plain(headline),
+        summary=sentences.plain(headline),
         rest=rest,
         has=_present(rows, flags),
         clock=clock,
@@ -90,20 +90,20 @@ def _row(lane: Lane, y: float, height: float, axis: Axis, clock: Clock) -> Row:
         lane,
         y,
         height,
-        words.name(lane),
-        lane.party.shown,
-        words.note(lane),
-        words.said_lane(lane, clock),
+        sentences.name(lane),
+        lane.party.token_text,
+        sentences.note(lane),
+        sentences.describe_lane(lane, clock),
         _held(lane, axis),
         _late(lane, axis),
         tuple(_bands(lane, axis, clock, labelled=height == ROW)),
         tuple(_marks(lane, axis, clock)),
-        tuple(words.said_lease(lane.party, lease, clock) for lease in lane.leases),
+        tuple(sentences.describe_lease(lane.party, lease, clock) for lease in lane.leases),
     )
 
 
 def _held(lane: Lane, axis: Axis) -> Stroke | None:
-    """From when it raised the fence to when it was overtaken. An epoch that an administrator begins is nobody's."""
+    """Return the line from raising the fence to being overtaken. An epoch begun by an administrator has no holder."""
     span, since = axis.span, lane.since
     until = span.until if lane.overtaken is None else lane.overtaken.at
     if since is None or lane.begins_epoch or until < span.since or since > span.until:
@@ -113,7 +113,7 @@ def _held(lane: Lane, axis: Axis) -> Stroke | None:
 
 
 def _late(lane: Lane, axis: Axis) -> Stroke | None:
-    """What it wrote after it was overtaken, or without ever having taken over: up to its last refused write."""
+    """Return the line of a zombie, up to its last refused write. It begins with the takeover or the first write."""
     first, last = lane.tally.first, lane.tally.last
     if first is None or last is None:
         return None
@@ -128,20 +128,20 @@ def _bands(lane: Lane, axis: Axis, clock: Clock, *, labelled: bool) -> list[Band
         since, until = lease.since or axis.span.since, _end(lease, lane, axis)
         if until >= axis.span.since and since <= axis.span.until:
             ended = labelled and lease.end is not None and lease.until is not None and axis.span.has(lease.until)
-            end = words.said_end(lease.end) if ended and lease.end is not None else None
-            bands.append(Band(axis.x(since), axis.x(until), words.said_lease(lane.party, lease, clock), end))
+            end = sentences.lease_end_text(lease.end) if ended and lease.end is not None else None
+            bands.append(Band(axis.x(since), axis.x(until), sentences.describe_lease(lane.party, lease, clock), end))
     return bands
 
 
 def _end(lease: LeaseSpan, lane: Lane, axis: Axis) -> datetime:
-    """Where a band ends: with its lease, or else where its holder's lane does, since more is not known."""
+    """Return the end of a band: that of its lease, or else that of the lane."""
     if lease.until is not None:
         return lease.until
     return axis.span.until if lane.overtaken is None else lane.overtaken.at
 
 
 def _marks(lane: Lane, axis: Axis, clock: Clock) -> list[Mark]:
-    """The refused writes of a lane from left to right; those too close for marks of their own are one."""
+    """Return the marks of a lane from left to right. Refused writes that are too close share a mark."""
     groups: list[Refusals] = []
     for refusals in lane.refusals:
         if groups and axis.x(refusals.first) - axis.x(groups[-1].first) < MARK + 2:
@@ -168,7 +168,7 @@ def _mark(lane: Lane, refusals: Refusals, axis: Axis, clock: Clock) -> Mark:
         axis.x(refusals.first),
         MARK - 2,
         _short_number(refusals.count) if several else None,
-        words.said_refusals(lane, refusals, clock),
+        sentences.describe_refusals(lane, refusals, clock),
         noted=refusals.noted == refusals.count,
         id=refusals.id,
         span=Span(refusals.first - margin, refusals.last + margin) if several else None,
@@ -176,7 +176,7 @@ def _mark(lane: Lane, refusals: Refusals, axis: Axis, clock: Clock) -> Mark:
 
 
 def _arrows(known: Sequence[Takeover], rows: Sequence[Row], axis: Axis, clock: Clock, height: float) -> list[Arrow]:
-    """An arrow for each takeover within the span, of somebody, by somebody who is drawn."""
+    """Return an arrow for each takeover within the span whose new holder is drawn, and whose old one is known."""
     arrows = []
     by_key = {row.lane.party.key: row for row in rows}
     for takeover in known:
@@ -194,7 +194,7 @@ def _arrows(known: Sequence[Takeover], rows: Sequence[Row], axis: Axis, clock: C
                 target.y,
                 clock.time(takeover.at),
                 flipped=x > RIGHT - _LABEL,
-                label=words.said_takeover(takeover, clock),
+                label=sentences.describe_takeover(takeover, clock),
                 from_lane=source is not None,
                 inferred=takeover.inferred,
             )
@@ -203,7 +203,7 @@ def _arrows(known: Sequence[Takeover], rows: Sequence[Row], axis: Axis, clock: C
 
 
 def _source(takeover: Takeover, rows: Sequence[Row], by_key: Mapping[Key, Row]) -> Row | None:
-    """The lane that was overtaken: the one on record, or else the last of those known to have been."""
+    """Return the overtaken lane: the one on record, or else the last one that is known to be overtaken."""
     if takeover.over is not None and takeover.over.key in by_key:
         return by_key[takeover.over.key]
     overtaken = [row for row in rows if row.lane.overtaken == takeover and row.lane.since is not None]
@@ -211,7 +211,7 @@ def _source(takeover: Takeover, rows: Sequence[Row], by_key: Mapping[Key, Row]) 
 
 
 def _uprights(known: Sequence[Takeover], axis: Axis) -> list[Upright]:
-    """The beginnings of epochs: by an administrator, or by the first token of a lock service that has one more."""
+    """Return the beginnings of epochs: by an administrator, or by the first token of a new epoch."""
     uprights: list[Upright] = []
     for before, one in zip([None, *known], known, strict=False):
         assert one.by.token is not None
@@ -226,7 +226,7 @@ def _uprights(known: Sequence[Takeover], axis: Axis) -> list[Upright]:
 
 
 def _strip(activity: Sequence[Activity], axis: Axis, clock: Clock) -> tuple[Bar, ...]:
-    """How much there was when: bars, those of refused writes and those of takeovers each to its own scale."""
+    """Return the bars of activity. Refused writes and takeovers have separate scales."""
     most_refused = max((piece.refused for piece in activity), default=0)
     most_takeovers = max((piece.takeovers for piece in activity), default=0)
     bars = []
@@ -240,7 +240,7 @@ def _strip(activity: Sequence[Activity], axis: Axis, clock: Clock) -> tuple[Bar,
                 round(max(1.0, x2 - x1 - 1.0), 1),
                 _height(piece.refused, most_refused),
                 _height(piece.takeovers, most_takeovers),
-                words.said_activity(piece, clock),
+                sentences.describe_activity(piece, clock),
                 piece.span,
             )
         )
@@ -248,23 +248,23 @@ def _strip(activity: Sequence[Activity], axis: Axis, clock: Clock) -> tuple[Bar,
 
 
 def _height(count: int, most: int) -> float:
-    """Of a bar: nothing for nothing, something that can be seen for anything else."""
+    """Return the height of a bar: zero for none, visible for any other count."""
     return round(max(2.0, count / most * (STRIP / 2 - 8)), 1) if count else 0.0
 
 
 def _rest(history: History, drawn: Sequence[Lane]) -> str | None:
-    """What is not drawn, in words; None where everything is."""
+    """Describe the parties that are not drawn; None if all are."""
     totals = history.totals
     if not history.crowded:
         return None
     others = totals.parties - len(history.parties)
     zombies = totals.zombies - sum(1 for lane in drawn if lane.tally.refused)
     refused = totals.refused - sum(lane.tally.refused for lane in drawn)
-    return words.said_rest(others, max(0, zombies), max(0, refused))
+    return sentences.describe_rest(others, max(0, zombies), max(0, refused))
 
 
 def _short_number(count: int) -> str:
-    """A count that fits on a mark: ``12``, ``1.2k``, ``3M``."""
+    """Return a count that fits on a mark: ``12``, ``1.2k``, ``3M``."""
     for size, unit in ((1_000_000, "M"), (1_000, "k")):
         if count >= size:
             return f"{count / size:.1f}{unit}" if count < 10 * size else f"{count // size}{unit}"

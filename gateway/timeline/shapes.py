@@ -1,4 +1,4 @@
-"""What a picture of the timeline is made of. Data; units are those of the SVG's view box."""
+"""The shapes of a picture of the timeline. Data; units are those of the SVG's view box."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -7,12 +7,12 @@ from gateway.fencing.record import Kind
 from gateway.timeline.axis import Tick
 from gateway.timeline.history import Span
 from gateway.timeline.lanes import Lane
-from gateway.timeline.words import Clock, Sentence
+from gateway.timeline.sentences import Clock, Sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Refused writes; one leads to its entry ``id``, several to the ``span`` they are from. ``noted``: all passed."""
+    """Refused writes. One links to its entry ``id``, several to their ``span``. ``noted``: all passed."""
 
     x: float
     width: float
@@ -25,7 +25,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """A line along a lane. ``begins`` and ``ends`` are False where it goes on beyond the picture."""
+    """A line along a lane. ``begins`` and ``ends`` are False if it continues beyond the picture."""
 
     x1: float
     x2: float
@@ -35,7 +35,7 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A lease. ``end`` is how it ended, in one word; None where it is not over, or its end is not in the picture."""
+    """A lease. ``end`` tells in one word how it ended; None if it runs, or ends outside the picture."""
 
     x1: float
     x2: float
@@ -44,13 +44,13 @@ class Band:
 
     @property
     def wide(self) -> bool:
-        """Whether a few words fit below it."""
+        """Return whether a few words fit below it."""
         return self.x2 - self.x1 > 90
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A lane: who, and what is drawn at ``y``, its middle: ``held``, and ``late`` for what it did when overtaken."""
+    """A lane around ``y``: its texts, and the lines ``held``, and ``late`` for the time after it was overtaken."""
 
     lane: Lane
     y: float
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A takeover, down from lane to lane. ``from_lane`` is False where who was overtaken is not drawn."""
+    """A takeover, down from lane to lane. ``from_lane`` is False if the overtaken party is not drawn."""
 
     x: float
     y1: float
@@ -91,7 +91,7 @@ class Upright:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A warning at the foot of the picture, which leads to its entry."""
+    """A warning at the foot of the picture, with a link to its entry."""
 
     x: float
     label: str
@@ -101,7 +101,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Activity of one piece of time, in heights; it leads to its ``span``."""
+    """Activity of a part of the time, as heights, with a link to its ``span``."""
 
     x: float
     width: float
@@ -113,7 +113,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """Which things there are that a legend has to explain, beside those of every picture."""
+    """The shapes that the legend has to explain, beside those of every picture."""
 
     several: bool
     noted: bool
@@ -125,7 +125,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All that is drawn, and the words beside it. ``strip`` is empty if everything is drawn."""
+    """The whole picture with its texts. ``strip`` is empty if every party is drawn."""
 
     span: Span
     width: float
@@ -149,5 +149,5 @@ class Picture:
 
     @property
     def troubled(self) -> bool:
-        """Whether any write was refused, or would have been."""
+        """Return whether any write was refused, or would have been."""
         return any(row.lane.tally.refused for row in self.rows)

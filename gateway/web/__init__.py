@@ -1,6 +1,6 @@
-"""The page: what the record holds, for people, at ``/ui/``. docs/page.md says what each page answers.
+"""The page at ``/ui/``: the record for people. docs/page.md explains each of its pages.
 
-``build`` makes the ASGI app. A page is a module with ``routes(site)``; the door, ``door.py``, stands before all.
+``build`` makes the ASGI app. A page is a module with ``routes(site)``. ``LoginGate`` in ``login.py`` guards all pages.
 """
 
 from starlette.applications import Starlette
@@ -10,36 +10,55 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.errors import GatewayError
-from gateway.http.body import Bodies
-from gateway.web import entries, lists, live, login, observe_mode, overview, report, resource
-from gateway.web.login import Clock, Door, Protection
+from gateway.http.body import BodyReader
+from gateway.web import (
+    entry_page,
+    incident_report,
+    live_page,
+    login,
+    observe_mode,
+    overview_page,
+    record_lists,
+    resource_page,
+)
+from gateway.web.login import HEADERS, Clock, LoginGate, SecurityHeaders
 from gateway.web.rendering import Site
 
 SEGMENT = "ui"
-"""The first segment of all paths that are the page's."""
+"""The first segment of every path of the page."""
 
 
-def build(site: Site, keys: Keys, clock: Clock, bodies: Bodies) -> ASGIApp:
-    """Return the app of everything under ``/ui/``. ``clock`` ends sessions."""
+def build(site: Site, keys: Callers, clock: Clock, bodies: BodyReader) -> ASGIApp:
+    """Build the app for everything under ``/ui/``. ``clock`` ends sessions."""
     app = Starlette(
         routes=[
             *login.routes(keys, clock, site.pages, bodies),
-            *overview.routes(site),
-            *lists.routes(site),
-            *entries.routes(site),
+            *overview_page.routes(site),
+            *record_lists.routes(site),
+            *entry_page.routes(site),
             *observe_mode.routes(site),
-            *resource.search_routes(site),
-            *resource.routes(site),
-            *report.routes(site),
-            *live.routes(site),
+            *resource_page.search_routes(site),
+            *resource_page.routes(site),
+            *incident_report.routes(site),
+            *live_page.routes(site),
             site.assets.route(),
             Route("/ui", _to_overview),
         ],
         exception_handlers={GatewayError: site.answer_error, HTTPException: site.answer_http},
     )
-    return Protection(Door(app, keys, clock, site.pages))
+    return SecurityHeaders(LoginGate(app, keys, clock, site.pages))
+
+
+def answer_documentation(site: Site, request: Request) -> Response:
+    """Return the page at ``/v1/docs``: Swagger UI, which comes with the gateway and loads ``/v1/openapi.json``.
+
+    It shares an origin with sessions of the page, so it loads the gateway's own files and nothing else.
+    """
+    page = site.pages.render(request, "documentation.html")
+    page.headers.update(HEADERS)
+    return page
 
 
 async def _to_overview(_: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Style, scripts, and what is vendored: read once, served under addresses that change with their bytes."""
+"""Styles, scripts and vendored files: read once, served under addresses that change with their bytes."""
 
 import hashlib
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _FOR_EVER = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """``fingerprint``: the beginning of the SHA-256 of its bytes, in hex."""
+    """A static file. ``fingerprint`` is the beginning of the SHA-256 of its bytes, in hex."""
 
     content: bytes
     media_type: str
@@ -26,17 +26,17 @@ class Asset:
 
 
 class Assets:
-    """All files that pages are made up with, by their path below ``static/``."""
+    """The static files of the pages, by their path below ``static/``."""
 
     def __init__(self) -> None:
         self._assets = dict(_read(files("gateway.web").joinpath("static")))
 
     def address(self, path: str) -> str:
-        """Where a file is served, for as long as it stays as it is. Raises ``KeyError`` for one that is not there."""
+        """Return the address of a file, which changes with its content. Raises ``KeyError`` for an unknown path."""
         return f"{PREFIX}{path}?v={self._assets[path].fingerprint}"
 
     def text(self, path: str) -> str:
-        """A file's content, for pages that must do without addresses."""
+        """Return the content of a file, for pages that embed it."""
         return self._assets[path].content.decode()
 
     def route(self) -> Route:

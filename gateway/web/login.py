@@ -1,4 +1,4 @@
-"""Who may see pages. All of ``/ui/`` is behind this door but the way in: the login, and what that page looks like."""
+"""Access to the pages: the login, sessions, and the gate before all of ``/ui/`` but the login and its static files."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -11,17 +11,17 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.auth.callers import LIFETIME, Keys
+from gateway.auth.callers import LIFETIME, Callers
 from gateway.auth.principal import Principal
 from gateway.errors import BodyTooLarge, RequestMalformed, Unauthenticated
-from gateway.http.body import Bodies, ClientGone
+from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 from gateway.http.origins import SAFE, Sender, sender
 from gateway.web.assets import PREFIX
 from gateway.web.rendering import THEME_COOKIE, THEMES, Pages, address
 
 Clock: TypeAlias = Callable[[], datetime]
-"""An aware moment; it ends sessions, and decides nothing else."""
+"""Returns an aware moment. It ends sessions and decides nothing else."""
 
 COOKIE = "gateway_session"
 LOGIN, LOGOUT, THEME = "/ui/login", "/ui/logout", "/ui/theme"
@@ -35,14 +35,14 @@ _FOREIGN_FORM = "The form was not sent from a page of this gateway."
 _NO_AUDIT = "This caller may not read the record."
 
 
-class Door:
+class LoginGate:
     """Plain ASGI around the pages. Puts the viewer, a ``Principal``, into ``scope["state"]["viewer"]``.
 
-    Who has not proven who it is, is sent to the login; who is not allowed to read the record gets 403. Forms are taken
-    from our own pages only.
+    An unknown viewer is sent to the login. A caller that may not read the record gets 403. Forms are accepted from the
+    gateway's own pages only.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, clock: Clock, pages: Pages) -> None:
+    def __init__(self, app: ASGIApp, keys: Callers, clock: Clock, pages: Pages) -> None:
         self._app = app
         self._keys = keys
         self._clock = clock
@@ -58,9 +58,9 @@ class Door:
         await self._answering(request, viewer)(scope, receive, send)
 
     def _answering(self, request: Request, viewer: Principal | None) -> ASGIApp:
-        # Not that of ``request.url``, which is put together with whatever the client calls this host.
+        # Not ``request.url``, which contains a Host header that the client chose.
         path: str = request.scope["path"]
-        # The app has refused pages of other origins. A form comes from a page, so it must name ours.
+        # The app has refused pages of other origins. A form comes from a page, so it must name this origin.
         if request.method not in SAFE and sender(Head.of(request.scope).headers) is not Sender.OWN:
             return self._pages.render(request, "refused.html", 403, message=_FOREIGN_FORM, caller=None)
         if path in (LOGIN, LOGOUT, THEME) or path.startswith(PREFIX):
@@ -74,8 +74,8 @@ class Door:
         return self._app
 
 
-def routes(keys: Keys, clock: Clock, pages: Pages, bodies: Bodies) -> list[Route]:
-    """Logging in and out, and the choice of light and dark."""
+def routes(keys: Callers, clock: Clock, pages: Pages, bodies: BodyReader) -> list[Route]:
+    """Build the routes for logging in, logging out and choosing a theme."""
 
     async def show_login(request: Request) -> Response:
         return pages.render(request, "login.html", next=_safe(request.query_params.get("next")), problem=None)
@@ -89,7 +89,7 @@ def routes(keys: Keys, clock: Clock, pages: Pages, bodies: Bodies) -> list[Route
             problem = "This is not an API key of any caller."
             return pages.render(request, "login.html", 401, next=following, problem=problem)
         if not caller.audit:
-            problem = f"The caller {caller.name} may not read the record. Its configuration lacks: audit = true."
+            problem = f"The caller {caller.name} may not read the record. Its configuration lacks audit = true."
             return pages.render(request, "login.html", 403, next=following, problem=problem)
         answer = RedirectResponse(following, 303)
         answer.set_cookie(
@@ -124,7 +124,7 @@ def routes(keys: Keys, clock: Clock, pages: Pages, bodies: Bodies) -> list[Route
     ]
 
 
-def _viewer(keys: Keys, request: Request, clock: Clock) -> Principal | None:
+def _viewer(keys: Callers, request: Request, clock: Clock) -> Principal | None:
     try:
         return keys.by_session(request.cookies.get(COOKIE), clock())
     except Unauthenticated:
@@ -132,7 +132,7 @@ def _viewer(keys: Keys, request: Request, clock: Clock) -> Principal | None:
 
 
 def _to_login(request: Request) -> Response:
-    """To the login and back. A part of a page that is asked for by a script brings the whole page there."""
+    """Redirect to the login, and from there back. A request by a script redirects the whole page."""
     if request.headers.get("hx-request"):
         asked = _split(request.headers.get("hx-current-url", ""))
         back = asked.path + (f"?{asked.query}" if asked.query else "")
@@ -142,9 +142,10 @@ def _to_login(request: Request) -> Response:
 
 
 def _is_withheld(request: Request) -> bool:
-    """Whether the browser may have kept a session back, since a link on another site was followed (SameSite=Strict).
+    """Return whether the browser may have withheld a session because of a link on another site (SameSite=Strict).
 
-    Asked to come again by a page of ours, it sends the session: what it gets was only asked for, and cannot be framed.
+    A page of the gateway then repeats the request, and the browser sends the session. This is safe, because the request
+    only reads, and the page cannot be framed.
     """
     fetch = request.headers.get
     return (
@@ -160,12 +161,12 @@ def _target(request: Request) -> str:
 
 
 def _is_secure(request: Request) -> bool:
-    """Whether the browser came by https: to us, or to a proxy in front of us."""
+    """Return whether the browser uses https, to the gateway or to a proxy in front of it."""
     return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
 
 
 def _split(text: str) -> SplitResult:
-    """An address that a header tells; an empty one where it is none."""
+    """Split the address in a header. An invalid one counts as empty."""
     try:
         return urlsplit(text)
     except ValueError:
@@ -173,16 +174,16 @@ def _split(text: str) -> SplitResult:
 
 
 def _safe(following: str | None) -> str:
-    """Where to go on: a page of ours, whatever was asked for."""
+    """Return the page to go on to. Any address outside ``/ui/`` becomes the overview."""
     if not following or not following.startswith(HOME) or "\\" in following or not following.isprintable():
         return HOME
-    # A browser takes such segments out, encoded or not, and would arrive somewhere else: at an object of anybody's.
+    # A browser resolves such segments, encoded or not, and would leave ``/ui/``, perhaps for an object in a bucket.
     segments = unquote(following.partition("?")[0]).split("/")
     return HOME if "." in segments or ".." in segments else following
 
 
-async def _form(request: Request, bodies: Bodies) -> dict[str, str]:
-    """Return the fields of a small form. Its sender need not have proven anything yet."""
+async def _form(request: Request, bodies: BodyReader) -> dict[str, str]:
+    """Return the fields of a small form. Its sender may be unknown."""
     try:
         content = await bodies.of(request.scope, request.receive).whole(_MAX_FORM)
     except BodyTooLarge:
@@ -211,17 +212,17 @@ POLICY = "; ".join(
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
-    # Not "no-referrer": browsers would then send "Origin: null" with our own forms, and their origin is checked.
+    # Not "no-referrer": browsers would then send "Origin: null" with forms, and the gateway checks their origin.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""What every answer says."""
+"""The headers of every answer."""
 
 
-class Protection:
-    """Plain ASGI. An answer's own headers win: static files may be kept."""
+class SecurityHeaders:
+    """ASGI middleware that adds ``HEADERS``. An answer's own headers win, so static files may be cached."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Observe mode: what would be refused if a rule were enforced, by whom, and whether it can be."""
+"""The page of observe mode: the configured rules, and whether each observing one can be enforced."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,70 +9,125 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.config import Config
 from gateway.db import search, traffic
 from gateway.db.search import Group, Grouping
+from gateway.db.traffic import Counts, OfRule
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Filters, Kind
 from gateway.fencing.rules import Mode
-from gateway.web.filters import SPANS
+from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Site
-from gateway.web.rules import Rule, busy
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredRule:
+    """A rule of a table or of a pattern of keys, its ``name``. If not ``configured``, the general mode applies."""
+
+    plane: str
+    name: str
+    mode: Mode
+    configured: bool = True
+
+    @property
+    def change(self) -> str:
+        """Return the configuration that enforces the rule."""
+        if not self.configured:
+            return '[fencing]\nmode = "enforce"'
+        key = "name" if self.plane == "tables" else "match"
+        quoted = self.name.replace("\\", "\\\\").replace('"', '\\"')
+        return f'[[{self.plane}]]\n{key} = "{quoted}"\nmode = "enforce"'
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTraffic:
+    """A rule, and the writes under it in a span; None if there were none."""
+
+    rule: ConfiguredRule
+    traffic: OfRule | None
+
+    @property
+    def counts(self) -> Counts:
+        return Counts() if self.traffic is None else self.traffic.counts
+
+
+def configured_rules(config: Config) -> list[ConfiguredRule]:
+    """Return all rules of the configuration."""
+    general = config.fencing.mode
+    return [
+        *(ConfiguredRule("tables", rule.name, rule.mode or general) for rule in config.tables),
+        *(ConfiguredRule("objects", rule.match, rule.mode or general) for rule in config.objects),
+    ]
+
+
+def rules_with_traffic(config: Config, found: Sequence[OfRule]) -> list[RuleTraffic]:
+    """Return rules with their traffic: first rules with writes, in the given order, then rules without."""
+    known = {(rule.plane, rule.name): rule for rule in configured_rules(config)}
+    listed = []
+    for one in found:
+        own = known.pop((one.plane, one.rule), None)
+        general = ConfiguredRule(one.plane, one.rule, config.fencing.mode, configured=False)
+        listed.append(RuleTraffic(own or general, one))
+    return [*listed, *(RuleTraffic(rule, None) for rule in known.values())]
+
 
 QUIET = timedelta(days=1)
-"""For so long nothing must have happened that would have been refused."""
+"""A rule is safe to enforce if for so long no write would have been refused."""
 
 
-class Answer(StrEnum):
-    """What is to be said about a rule."""
+class Readiness(StrEnum):
+    """Whether a rule can be enforced."""
 
     SAFE = "safe"
     NOT_SAFE = "not-safe"
     UNKNOWN = "unknown"
-    """Nothing was written under it: nothing can be said."""
+    """Nothing was written under the rule."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """``since``: nothing would have been refused since then; ``writes``: those of the span that were seen."""
+class RuleReadiness:
+    """The judgement of a rule. No write would have been refused from ``since`` on. ``writes`` are those of the span."""
 
-    answer: Answer
+    answer: Readiness
     since: datetime | None
     writes: int
     observed: int
     last: datetime | None
 
 
-def verdict(*, writes: int, observed: int, last: datetime | None, since: datetime, now: datetime) -> Verdict:
-    """Judge the span from ``since`` until ``now``: so many writes, of which so many would have been refused.
+def rule_readiness(
+    *, writes: int, observed: int, last: datetime | None, since: datetime, now: datetime
+) -> RuleReadiness:
+    """Judge the span from ``since`` until ``now``: of its ``writes``, ``observed`` would have been refused.
 
-    ``last`` is when the last one of those happened, in the span.
+    ``last`` is the time of the last one of these.
     """
     if writes == 0:
-        return Verdict(Answer.UNKNOWN, None, 0, 0, None)
+        return RuleReadiness(Readiness.UNKNOWN, None, 0, 0, None)
     if observed == 0 or last is None:
-        return Verdict(Answer.SAFE, since, writes, 0, None)
+        return RuleReadiness(Readiness.SAFE, since, writes, 0, None)
     if now - last < QUIET:
-        return Verdict(Answer.NOT_SAFE, None, writes, observed, last)
-    return Verdict(Answer.SAFE, last, writes, observed, last)
+        return RuleReadiness(Readiness.NOT_SAFE, None, writes, observed, last)
+    return RuleReadiness(Readiness.SAFE, last, writes, observed, last)
 
 
 _USUAL = "7d"
 _MOST = 20
-"""So many callers of each rule are named."""
+"""The most callers that are named for each rule."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A rule that observes, what is to be said about it, and whose writes would have been refused for what."""
+class ObservedRule:
+    """An observing rule with its judgement, and the callers and reasons of writes that would have been refused."""
 
-    rule: Rule
-    verdict: Verdict
+    rule: ConfiguredRule
+    rule_readiness: RuleReadiness
     callers: Sequence[Group]
     reasons: Sequence[Group]
 
 
 def routes(site: Site) -> list[Route]:
-    """``/ui/observe``."""
+    """Build the route ``/ui/observe``."""
 
     async def show(request: Request) -> Response:
         span = request.query_params.get("span") or _USUAL
@@ -80,7 +135,7 @@ def routes(site: Site) -> list[Route]:
             raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
         now = await site.database.now()
         since = now - SPANS[span][1]
-        listed = busy(site.config, await traffic.of_rules(site.database, since, now))
+        listed = rules_with_traffic(site.config, await traffic.of_rules(site.database, since, now))
         judged = [
             await _judge(site, one.rule, one.counts.accepted + one.counts.refused, since, now)
             for one in listed
@@ -101,14 +156,14 @@ def routes(site: Site) -> list[Route]:
     return [Route("/ui/observe", show)]
 
 
-async def _judge(site: Site, rule: Rule, passed: int, since: datetime, now: datetime) -> Judged:
-    """``passed``: writes of the span that nothing was to be said against, as they were counted."""
+async def _judge(site: Site, rule: ConfiguredRule, passed: int, since: datetime, now: datetime) -> ObservedRule:
+    """Judge a rule. ``passed`` is the number of flawless writes in the span."""
     asked = Filters(kinds=(Kind.REJECTION,), plane=rule.plane, rule=rule.name, enforced=False, since=since)
     observed = (await search.total(site.database, asked)).count
     newest = await search.page(site.database, asked, 1)
-    return Judged(
+    return ObservedRule(
         rule,
-        verdict(
+        rule_readiness(
             writes=passed + observed,
             observed=observed,
             last=newest[0].at if newest else None,

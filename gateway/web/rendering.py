@@ -1,4 +1,4 @@
-"""Pages from templates: the one door to Jinja2. Whatever is put into a page is escaped, hidden characters too."""
+"""Pages from templates: the one door to Jinja2. Every value in a page is escaped, hidden characters too."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,8 +18,8 @@ from gateway.config import Config
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.record.following import Follower
+from gateway.web.advice import kind_title
 from gateway.web.assets import Assets
-from gateway.web.words import title
 
 NAVIGATION = (
     ("/ui/", "Overview"),
@@ -31,7 +31,7 @@ NAVIGATION = (
 )
 
 _LONG = 48
-"""Characters; names beyond are wrapped where they would make a table wide."""
+"""Characters. Longer names wrap, so that tables stay narrow."""
 
 THEMES = ("system", "light", "dark")
 THEME_COOKIE = "gateway_theme"
@@ -45,7 +45,7 @@ class Pages:
         self._environment.globals["asset"] = assets.address
 
     def render(self, request: Request, template: str, status: int = 200, **model: object) -> HTMLResponse:
-        """A page as an answer to a request. ``model`` is what its template wants beside what every page has."""
+        """Return a page as the answer to a request. ``model`` has the values of its template."""
         theme = request.cookies.get(THEME_COOKIE, "")
         viewer = request.scope.get("state", {}).get("viewer")
         path = request.url.path
@@ -60,17 +60,17 @@ class Pages:
         return HTMLResponse(content, status)
 
     def piece(self, template: str, **model: object) -> str:
-        """A part of a page, for who has the page already; or a document that is to be kept."""
+        """Return a part of an open page, or a document to be saved."""
         return self._environment.get_template(template).render(**model)
 
 
 def environment() -> Environment:
-    """Templates, with the filters that all of them may use. A name that is not given is an error, not a blank."""
+    """Return the templates with their common filters. A missing name is an error, not a blank."""
     made = Environment(
         loader=PackageLoader("gateway.web"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_visible,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -90,30 +90,30 @@ def environment() -> Environment:
         "resource_address": resource_address,
         "age": text.age,
         "pairs": _pairs,
-        "kind_title": title,
+        "kind_title": kind_title,
     }
     return made
 
 
 def address(path: str, parameters: Mapping[str, object] | None = None, **more: object) -> str:
-    """A path with parameters; those that are None or empty are left out."""
+    """Return a path with its parameters, without empty ones."""
     given = {key: value for key, value in {**(parameters or {}), **more}.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def list_address(path: str, kept: Sequence[tuple[str, str]], more: Mapping[str, object] | None = None) -> str:
-    """A list with its filters, whose names may stand several times, and where in it."""
+    """Return the address of a list with its filters, which may repeat, and a position in it."""
     given = [*kept, *(more or {}).items()]
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def resource_address(resource: str) -> str:
-    """The page of a resource. Its name is no part of the path: browsers would resolve a ``..`` in it."""
+    """Return the address of a resource's page. The name is not in the path, because browsers resolve a ``..`` in it."""
     return address("/ui/resource", name=resource)
 
 
 def name(value: str | None) -> Markup:
-    """A name from outside: apart from the text around it, its hidden characters visible, and marked as such."""
+    """Return a name from outside, isolated from the text around it, with its hidden characters visible and marked."""
     if value is None:
         return Markup('<span class="none">none</span>')
     marked = (
@@ -124,49 +124,49 @@ def name(value: str | None) -> Markup:
     return Markup('<bdi class="{}">{}</bdi>').format(size, Markup("").join(marked))
 
 
-def _shown(value: object) -> object:
-    """What every expression in a template passes on its way out, before it is escaped."""
+def _visible(value: object) -> object:
+    """Make hidden characters visible in the value of every expression, before it is escaped."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return text.visible(value)
     return value
 
 
 def _raw(value: str) -> Markup:
-    """Escaped for HTML alone: for the fields of forms, which must send back what they were given."""
+    """Escape a value for HTML only: form fields must send back exactly what they were given."""
     return escape(value)
 
 
 def _plain(put: Callable[[Any], str], value: object) -> Markup:
-    """What we have put into words ourselves has no hidden characters but those we mean."""
+    """Return a formatted value, whose hidden characters are intended."""
     return escape(put(value))
 
 
 def _pairs(values: Sequence[str]) -> list[tuple[str, str]]:
-    """Choices of a form that are called what they are."""
+    """Return choices of a form whose values are their titles."""
     return [(value, value) for value in values]
 
 
 Health: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
-"""Names each service behind the gateway, with ``ok`` or what is wrong."""
+"""Returns the state of each service behind the gateway: ``ok``, or the problem."""
 
 
 class Bucket(Protocol):
-    """What is known of a bucket that has been probed."""
+    """The result of probing a bucket."""
 
     @property
     def writable(self) -> bool:
-        """Whether fenced writes to it are taken."""
+        """Return whether the bucket takes fenced writes."""
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """The probes its store did not pass, each with what follows from it."""
+        """Return the probes that the store failed, each with its consequence."""
 
 
 Buckets: TypeAlias = Callable[[], Mapping[str, Bucket]]
 
 
 class Site:
-    """``config`` is shown from, never its secrets: modes of rules, names of webhooks and alarms.
+    """Everything that pages need. Of ``config`` they show modes of rules, names of webhooks and alarms, never secrets.
 
     ``api`` is the fencing API, which takes the viewer in ``scope["state"]`` for its caller.
     """
@@ -184,14 +184,14 @@ class Site:
         self.pages = Pages(self.assets)
 
     async def answer_error(self, request: Request, error: Exception) -> Response:
-        """An error of ours, as a page."""
+        """Return an error of the gateway as a page."""
         assert isinstance(error, GatewayError)
         return self.pages.render(
             request, "error.html", error.status, title=error.title, message=error.message, advice=error.advice
         )
 
     async def answer_http(self, request: Request, error: Exception) -> Response:
-        """What the router has to say: nothing is there, or not by this method."""
+        """Return an error of the router as a page: no such path, or no such method."""
         assert isinstance(error, HTTPException)
         message = "There is no page at this address." if error.status_code == 404 else f"{error.detail}."
         advice = "Start from the overview."

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gateway.background import rounds, working
+from gateway.background import background_tasks, repeat
 from gateway.db import record
 from gateway.db import webhooks as store
 from gateway.db.database import Database, Transaction
@@ -50,7 +50,7 @@ class Watch:
         if not self._alarms:
             yield
             return
-        async with working(rounds("alarms", self.look, self._observe, self._look, at_once=True)):
+        async with background_tasks(repeat("alarms", self.look, self._observe, self._look, at_once=True)):
             yield
 
     async def look(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from random import SystemRandom
 from uuid import uuid4
 
-from gateway.background import said
+from gateway.background import describe_failure
 from gateway.db import webhooks as store
 from gateway.db.database import Database
 from gateway.db.record import Place, stretch
@@ -141,7 +141,9 @@ class Outbox:
                     reachable = True
                 except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
                     if reachable:
-                        self._observe(ServiceUnreachable("postgres", f"Webhooks are not delivered: {said(error)}"))
+                        self._observe(
+                            ServiceUnreachable("postgres", f"Webhooks are not delivered: {describe_failure(error)}")
+                        )
                     reachable = False
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._times.look):
@@ -152,7 +154,9 @@ class Outbox:
             await self._deliver(outbox)
             await store.release(self._database, outbox.name, self._owner)
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            self._observe(ServiceUnreachable("postgres", f"The webhook {outbox.name} is held up: {said(error)}"))
+            self._observe(
+                ServiceUnreachable("postgres", f"The webhook {outbox.name} is held up: {describe_failure(error)}")
+            )
         finally:
             self._delivering.discard(outbox.name)
 

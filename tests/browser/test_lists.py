@@ -134,4 +134,4 @@ def test_what_cannot_be_asked_for_is_said(visiting: Callable[..., tuple[Page, ob
         expect(page.get_by_role("alert")).to_contain_text(said)
         assert rows(page) == []
     page.goto("/ui/events?kind=nonsense")
-    expect(page.get_by_role("alert")).to_contain_text("kind: there is none called nonsense")
+    expect(page.get_by_role("alert")).to_contain_text("kind: nonsense is unknown")

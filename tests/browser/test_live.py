@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from gateway.web import live
+from gateway.web import live_page
 from tests.browser.incidents import HOSTILE, SCHEMES, Incident, late_write
 from tests.browser.stage import Stage
 from tests.browser.watching import Watch, barriers
@@ -53,7 +53,7 @@ def test_while_it_is_paused_it_counts_and_then_it_goes_on(visit: Callable[..., P
     pause = page.locator("#pause")
     pause.click()
     late_write(stage, count=2)
-    expect(pause).to_have_text("Go on (2 new)")
+    expect(pause).to_have_text("Resume (2 new)")
     expect(pause).to_have_attribute("aria-pressed", "true")
     expect(page.locator("#live tbody tr")).to_have_count(0)
     page.keyboard.press("Enter")
@@ -99,7 +99,7 @@ def test_a_storm_is_summed_up(visit: Callable[..., Page], stage: Stage) -> None:
 def listed_and_summed_up(page: Page) -> tuple[int, int]:
     """How many refused writes have a row of their own, and how many have not."""
     rows = page.locator("#live tbody tr").all_inner_texts()
-    sums = [re.search(r"(\d+) more came too fast to be listed here: (\d+) of hot/1", row) for row in rows]
+    sums = [re.search(r"(\d+) more arrived too fast to be listed here: (\d+) of hot/1", row) for row in rows]
     storms = [int(found[1]) for found in sums if found is not None]
     assert storms == [int(found[2]) for found in sums if found is not None]
     return len(rows) - len(storms), sum(storms)
@@ -108,8 +108,8 @@ def listed_and_summed_up(page: Page) -> tuple[int, int]:
 def test_a_lost_connection_is_shown_and_nothing_is_missed(
     visiting: Callable[..., tuple[Page, Watch]], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "QUIET", 0.1)
-    monkeypatch.setattr(live, "LONGEST", 1.0)  # so the gateway ends the stream by itself
+    monkeypatch.setattr(live_page, "QUIET", 0.1)
+    monkeypatch.setattr(live_page, "LONGEST", 1.0)  # so the gateway ends the stream by itself
     page, watch = visiting("/ui/live")
     watch.expected += ["ERR_FAILED"]
     expect(page.locator("#connection")).to_have_text("live")

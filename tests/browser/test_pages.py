@@ -117,10 +117,10 @@ def test_a_rejection_has_a_page_with_all_that_belongs_to_it(visit: Callable[...,
     main = page.get_by_role("main")
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Refused write to {story.COMPACTION}")
     expect(main).to_contain_text("20 seconds after compactor-b (caller compactor) had taken over with token 34")
-    expect(facts(page, "What it tried")).to_contain_text("PUT /reports/2026/compaction/part-00000.parquet")
-    expect(facts(page, "Who it was")).to_contain_text("10.0.4.17")
+    expect(facts(page, "The write")).to_contain_text("PUT /reports/2026/compaction/part-00000.parquet")
+    expect(facts(page, "The writer")).to_contain_text("10.0.4.17")
     expect(facts(page, "The takeover")).to_contain_text("Zombie for")
-    expect(facts(page, "What to do next")).to_contain_text("there is nothing to undo")
+    expect(facts(page, "Next steps")).to_contain_text("there is nothing to undo")
     expect(facts(page, "On record")).to_contain_text("Hash")
     others = facts(page, "Other refused writes of compactor").first
     expect(others.locator("tbody tr")).to_have_count(10)
@@ -148,7 +148,7 @@ def test_an_alarm_leads_to_what_it_is_about(visit: Callable[..., Page], stage: S
     (raised,) = stage.sql("SELECT id FROM fencing.record WHERE kind = 'alarm-raised'")
     page = visit(f"/ui/events/{raised['id']}")
     expect(page.locator("main")).to_contain_text("More than 1 write was refused within 5 min")
-    assert page.get_by_role("region", name="Who").count() == 0
+    assert page.get_by_role("region", name="Actor").count() == 0
     expect(facts(page, "Holders")).to_contain_text("compactor-a")
     page.get_by_role("link", name="All of them").click()
     expect(page.get_by_role("status")).to_have_text("2 writes")
@@ -162,7 +162,7 @@ def test_a_guard_is_not_said_to_have_met_no_fence(visit: Callable[..., Page], st
     stage.put_on_record([{"kind": "guard-refused", "caller": "role:jobs", "reason": "token-stale"}])
     (refused,) = stage.sql("SELECT id FROM fencing.record")
     page = visit(f"/ui/events/{refused['id']}")
-    expect(facts(page, "What it met")).to_contain_text("which resources and tokens those writes were about is not on")
+    expect(facts(page, "Fence")).to_contain_text("Their resources and tokens are not on")
 
 
 def test_observe_mode_has_a_verdict_for_each_rule(visit: Callable[..., Page], stage: Stage) -> None:
@@ -170,8 +170,8 @@ def test_observe_mode_has_a_verdict_for_each_rule(visit: Callable[..., Page], st
     page = visit("/ui/observe")
     stock, idle = facts(page, "public.stock").first, facts(page, "idle/**").first
     expect(stock).to_contain_text(re.compile(r"Not safe: 4 of \d+.\d{3} writes would have been refused"))
-    expect(idle).to_contain_text("Nothing can be said")
-    stock.get_by_text("What to change").click()
+    expect(idle).to_contain_text("Unknown")
+    stock.get_by_text("Change of the configuration").click()
     expect(stock.locator("pre")).to_have_text('[[tables]]\nname = "public.stock"\nmode = "enforce"')
     stock.get_by_role("link", name="4", exact=True).click()
     expect(page.get_by_role("status")).to_have_text("4 writes")

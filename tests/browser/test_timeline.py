@@ -142,7 +142,7 @@ def test_a_resource_nobody_knows(visiting: Callable[..., tuple[Page, Watch]]) ->
     answer = page.goto("/ui/resource?name=nothing/like/it")
     assert answer is not None
     assert answer.status == 404
-    expect(page.get_by_role("alert")).to_contain_text("Nothing is known of a resource of this name")
+    expect(page.get_by_role("alert")).to_contain_text("No resource of this name is known")
 
 
 def test_bad_addresses_are_told_so(visiting: Callable[..., tuple[Page, Watch]]) -> None:

@@ -10,7 +10,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as PostCredentials
 from urllib3.filepost import encode_multipart_formdata
 
-from gateway.auth.sigv4 import Credentials, RequestHead, presign, sign
+from gateway.auth.sigv4 import RequestHead, StoreCredentials, presign, sign
 from tests.fuzz.deeds import BUCKET, HELD, HOST, Choices, Deed, Effect
 from tests.running import ACCESS_KEY, SECRET_KEY
 
@@ -117,7 +117,7 @@ def _sign(deed: Deed, how: str) -> None:
     if how == "none":
         return
     path, _, query = deed.target.partition("?")
-    credentials = Credentials(ACCESS_KEY, _WRONG_SECRET if how == "wrong" else SECRET_KEY, _REGION)
+    credentials = StoreCredentials(ACCESS_KEY, _WRONG_SECRET if how == "wrong" else SECRET_KEY, _REGION)
     now = datetime.now(UTC) - (timedelta(hours=1) if how == "expired" else timedelta())
     headers = [(name.encode(), value.encode("latin-1")) for name, value in deed.headers]
     head = RequestHead(deed.method, path.encode(), query.encode(), headers)

@@ -40,7 +40,7 @@ async def api(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def job() -> str:
-    """A resource nobody else uses."""
+    """Return a unique resource."""
     return f"job/{uuid4().hex}"
 
 
@@ -57,7 +57,7 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
 
 
 class TestFences:
-    async def test_a_fence_nobody_has_raised(self, api: httpx.AsyncClient, job: str) -> None:
+    async def test_an_unknown_fence_has_no_token(self, api: httpx.AsyncClient, job: str) -> None:
         answer = await api.get(f"/v1/fences/{job}")
         assert answer.status_code == 200
         assert answer.json() == {
@@ -93,7 +93,7 @@ class TestFences:
             for row in await stage.rows("SELECT resource FROM fencing.fence WHERE resource = $1", resource)
         ] == [resource]
 
-    async def test_what_is_no_canonical_name(self, api: httpx.AsyncClient) -> None:
+    async def test_a_name_that_is_not_canonical_is_refused(self, api: httpx.AsyncClient) -> None:
         for path in ("job/%6b", "job/%2f", "job/a,b", "x" * 513, ""):
             answer = await api.get(f"/v1/fences/{path}")
             assert problem(answer) == (400, "resource-malformed"), path
@@ -117,7 +117,7 @@ class TestFences:
         assert (await api.get("/v1/fences", params={"prefix": f"{prefix}%"})).json()["fences"] == []
 
     @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "prefix=%00", "after=%00"])
-    async def test_a_listing_that_cannot_be(self, api: httpx.AsyncClient, query: str) -> None:
+    async def test_an_invalid_listing_is_refused(self, api: httpx.AsyncClient, query: str) -> None:
         assert problem(await api.get(f"/v1/fences?{query}")) == (400, "request-malformed")
 
 
@@ -237,13 +237,13 @@ class TestRejections:
             "holder=%00",
         ],
     )
-    async def test_a_query_that_cannot_be(self, api: httpx.AsyncClient, query: str) -> None:
+    async def test_an_invalid_query_is_refused(self, api: httpx.AsyncClient, query: str) -> None:
         assert problem(await api.get(f"/v1/rejections?{query}")) == (400, "request-malformed")
 
-    async def test_a_page_that_is_not_there(self, api: httpx.AsyncClient) -> None:
+    async def test_a_page_after_an_unknown_entry_is_not_found(self, api: httpx.AsyncClient) -> None:
         assert problem(await api.get(f"/v1/rejections?before={uuid4()}")) == (404, "not-found")
 
-    async def test_a_refused_put_is_on_it(self, stage: Stage) -> None:
+    async def test_a_refused_put_is_on_record(self, stage: Stage) -> None:
         key = uuid4().hex
         await stage.barrier(f"s3/bucket/{key}", "34", "bob")
         refused = await outcome(connect(stage.origin, "33", "ann").put_object, Key=key, Body=b"x")
@@ -279,7 +279,7 @@ class TestCallers:
             {"apikey": "wrong", "Authorization": f"Bearer {API_KEY}"},
         ],
     )
-    async def test_who_cannot_prove_it_is_turned_away(
+    async def test_a_caller_without_proof_is_refused(
         self, stage: Stage, method: str, path: str, headers: dict[str, str]
     ) -> None:
         async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as client:
@@ -291,7 +291,7 @@ class TestCallers:
         assert API_KEY not in answer.text
         assert await stage.fence("job/1") is None
 
-    async def test_the_other_header_will_do(self, stage: Stage) -> None:
+    async def test_the_header_apikey_proves_a_caller_too(self, stage: Stage) -> None:
         async with httpx.AsyncClient(base_url=stage.origin, headers={"apikey": API_KEY}, timeout=PATIENCE) as client:
             assert (await client.get("/v1/fences")).status_code == 200
 
@@ -341,7 +341,7 @@ def dangling(document: Any, part: Any) -> list[str]:
 
 
 class TestHealth:
-    async def test_all_is_well(self, stage: Stage) -> None:
+    async def test_health_is_ok_if_all_services_answer(self, stage: Stage) -> None:
         async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as client:
             health, ready = await client.get("/v1/health"), await client.get("/v1/ready")
         assert (health.status_code, health.json()) == (200, {"postgres": "ok", "s3": "ok"})

@@ -55,7 +55,7 @@ def write(path: Path, dsn: str, **server: str) -> str:
 
 
 def ready(client: httpx.Client) -> int | None:
-    """The status of /v1/ready; None where nobody listens."""
+    """Return the status of /v1/ready; None if no server listens."""
     try:
         return client.get("/v1/ready").status_code
     except httpx.TransportError:
@@ -99,7 +99,7 @@ def test_a_configuration_error_is_one_line_with_file_and_key(tmp_path: Path, tex
     assert answer.stderr.count("\n") == 1
 
 
-def test_what_cannot_be_served_is_said_and_nothing_runs(tmp_path: Path, dsn: str) -> None:
+def test_an_unusable_address_is_named_and_nothing_runs(tmp_path: Path, dsn: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for command, given, arguments, said in (

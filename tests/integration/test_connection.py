@@ -1,4 +1,4 @@
-"""No client holds a connection for nothing: heads, leftovers of bodies and answers nobody reads come to an end."""
+"""No client holds a connection for nothing: incomplete heads, leftover bodies and unread answers end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ gone = asyncio.Event()
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """Answers at once; ``/slow`` after a second, ``/body`` with the body's length, ``/large`` with 64 MiB.
 
-    ``/endless`` sends for as long as somebody listens; ``/waiting`` waits until its client is gone.
+    ``/endless`` sends while its client is connected; ``/waiting`` waits until its client is gone.
     """
     if scope["raw_path"] == b"/endless":
         await endless(scope, send)
@@ -59,8 +59,8 @@ async def endless(scope: Any, send: Any) -> None:
 
 @pytest.fixture
 async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    monkeypatch.setattr(connection, "PATIENCE", 0.4)
-    monkeypatch.setattr(connection, "STALL", 0.4)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.4)
+    monkeypatch.setattr(connection, "STALL_TIMEOUT", 0.4)
     asked.clear()
     sent.clear()
     headers_seen.clear()
@@ -117,10 +117,10 @@ def head(size: int, path: bytes = b"/") -> bytes:
 async def test_heads_of_any_size(
     port: int, monkeypatch: pytest.MonkeyPatch, request_head: bytes, status: int, step: int
 ) -> None:
-    monkeypatch.setattr(connection, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", PATIENCE)
     pieces = [request_head[start : start + step] for start in range(0, len(request_head), step)]
     answer = await exchange(port, *pieces)
-    # What is still on its way when the connection closes may take the answer with it; nobody was asked all the same.
+    # Bytes that arrive while the connection closes may discard the answer. The app got no request all the same.
     assert answer.startswith(b"HTTP/1.1 %d " % status) or (status == 431 and answer == b"")
     assert bool(asked) is (status == 200)
 
@@ -162,7 +162,7 @@ async def test_what_is_left_of_a_body_after_the_answer_has_to_come(port: int) ->
 async def test_after_the_rest_of_a_body_the_connection_can_be_used_again(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", PATIENCE)
     start = b"PUT / HTTP/1.1\r\ncontent-length: 10\r\n\r\n"
     answer = await exchange(port, start, b"x" * 5, b"x" * 5, head(10, b"/again"), pause=0.05)
     assert answer.count(OK) == 2
@@ -185,7 +185,7 @@ async def test_trailers_count_against_the_limit_of_the_head(
     port: int, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]
 ) -> None:
     """The request may be under way, so the connection ends without an answer: its outcome is unknown."""
-    monkeypatch.setattr(connection, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", PATIENCE)
     assert await exchange(port, CHUNKED, *pieces, pause=0.001) == b""
 
 
@@ -246,7 +246,7 @@ async def test_requests_behind_one_another(port: int) -> None:
 
 
 @pytest.mark.thorough
-async def test_an_answer_that_nobody_reads(port: int) -> None:
+async def test_an_unread_answer_ends_the_connection(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(head(10, b"/large"))
     await asyncio.sleep(1)
@@ -257,7 +257,7 @@ async def test_an_answer_that_nobody_reads(port: int) -> None:
 @pytest.mark.thorough
 async def test_an_answer_that_is_read_slowly(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole of it takes longer than it may stand still."""
-    monkeypatch.setattr(connection, "STALL", 1.5)
+    monkeypatch.setattr(connection, "STALL_TIMEOUT", 1.5)
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024 * 1024)
     writer.write(head(10, b"/large"))
     size = 0
@@ -268,7 +268,7 @@ async def test_an_answer_that_is_read_slowly(port: int, monkeypatch: pytest.Monk
     writer.close()
 
 
-async def test_one_who_sends_much_can_see_that_nobody_listens(port: int) -> None:
+async def test_a_handler_that_sends_much_learns_that_its_client_is_gone(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head(10, b"/endless"))
     await reader.readexactly(1_000_000)

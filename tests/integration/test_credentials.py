@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from botocore.credentials import ProcessProvider
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.auth.principal import EVERYTHING, Grant, Principal
 from gateway.config import Config
 from gateway.demo import demonstration as demo
@@ -57,7 +57,7 @@ async def api(origin: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def job() -> str:
-    """A resource nobody else uses."""
+    """Return a unique resource."""
     return f"job/{uuid4().hex}"
 
 
@@ -81,7 +81,7 @@ class TestEndpoint:
         }
         expires = datetime.fromisoformat(issued["expiration"])
         assert timedelta(seconds=110) < expires - before < timedelta(seconds=130)
-        found = Keys(settings.callers, anonymous=False).secret_of(issued["access_key_id"], issued["session_token"])
+        found = Callers(settings.callers, anonymous=False).secret_of(issued["access_key_id"], issued["session_token"])
         grant = Grant(job, Token(2, 34), "host 7", expires)
         assert found == (Principal("writer", grant=grant), issued["secret_access_key"])
 
@@ -114,7 +114,7 @@ class TestEndpoint:
         answer = await ask(api, **wanted)
         assert (answer.status_code, answer.json()["code"]) == (400, code)
 
-    async def test_who_gets_none(self, origin: str) -> None:
+    async def test_a_caller_without_s3_keys_gets_no_credentials(self, origin: str) -> None:
         wanted = {"resource": "job/1", "token": "1"}
         async with httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
             anonymous = await client.post("/v1/credentials", json=wanted)
@@ -145,7 +145,7 @@ class TestEndpoint:
         assert (await api.get(f"/v1/fences/{job}")).json()["token"] is None
 
     async def test_the_caller_of_the_demo_can_have_them(self) -> None:
-        keys = Keys(demo.configuration("postgresql://none/", "http://none").callers, anonymous=True)
+        keys = Callers(demo.configuration("postgresql://none/", "http://none").callers, anonymous=True)
         caller = keys.by_bearer([(b"apikey", b"demo-key")])
         assert caller.admin
         assert keys.issue(caller, Grant("job/42", Token(0, 34), None, datetime.now(UTC))).session_token
@@ -162,7 +162,7 @@ class TestEndpoint:
 async def fetched(
     monkeypatch: pytest.MonkeyPatch, url: str, *arguments: str, key: str | None = API_KEY
 ) -> "subprocess.CompletedProcess[str]":
-    """What the command tells, with ``key`` in its environment."""
+    """Run the command with ``key`` in its environment, and return its result."""
     if key is None:
         monkeypatch.delenv("GATEWAY_API_KEY", raising=False)
     else:
@@ -181,7 +181,7 @@ class TestCommand:
         printed = json.loads(answer.stdout)
         assert set(printed) == {"Version", "AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration"}
         assert printed["Version"] == 1
-        found = Keys(settings.callers, anonymous=False).secret_of(printed["AccessKeyId"], printed["SessionToken"])
+        found = Callers(settings.callers, anonymous=False).secret_of(printed["AccessKeyId"], printed["SessionToken"])
         assert found is not None
         assert found[0].grant == Grant(job, Token(0, 34), "me", datetime.fromisoformat(printed["Expiration"]))
         assert found[1] == printed["SecretAccessKey"]
@@ -201,7 +201,7 @@ class TestCommand:
         options = [word for pattern in said for word in ("--read", pattern)]
         answer = await fetched(monkeypatch, origin, "--resource", job, "--token", "34", *options)
         printed = json.loads(answer.stdout)
-        found = Keys(settings.callers, anonymous=False).secret_of(printed["AccessKeyId"], printed["SessionToken"])
+        found = Callers(settings.callers, anonymous=False).secret_of(printed["AccessKeyId"], printed["SessionToken"])
         assert found is not None
         assert found[0].grant is not None
         assert found[0].grant.read == read
@@ -235,7 +235,7 @@ class TestCommand:
         for url, token, key, said in (
             (origin, "33", API_KEY, f"gateway: The fencing token 33 of {job} has been overtaken by 34. Stop writing"),
             (origin, "034", API_KEY, "gateway: '034' is not a fencing token. Send one token"),
-            (origin, "34", "wrong", "gateway: The API key is not known here."),
+            (origin, "34", "wrong", "gateway: The API key is unknown."),
             (origin, "34", "", "gateway: GATEWAY_API_KEY: there is no API key"),
             (origin, "34", "wörng", "gateway: GATEWAY_API_KEY: there is no API key"),
             (origin, "34", None, "gateway: GATEWAY_API_KEY: there is no API key"),
@@ -249,7 +249,7 @@ class TestCommand:
             assert API_KEY not in answer.stderr
 
     @pytest.mark.parametrize("said", [b"{}", b"[]", b"hello", b'{"detail": "x"}'])
-    async def test_what_is_no_gateway(self, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_another_server_is_recognised(self, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"}")
             status = b"201 Created" if said == b"{}" else b"500 Whatever"
@@ -261,7 +261,7 @@ class TestCommand:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             found = await fetched(monkeypatch, url, "--resource", "job/1", "--token", "34")
         assert (found.returncode, found.stdout) == (2, "")
-        assert found.stderr == f"gateway: What answers at {url} is not a fencing gateway.\n"
+        assert found.stderr == f"gateway: The server at {url} is not a fencing gateway.\n"
 
     async def test_there_is_no_option_for_the_key_itself(
         self, origin: str, job: str, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""No page of another site changes anything at a gateway that lets anybody in, by any route of any plane."""
+"""No page of another site changes anything at a gateway with anonymous callers, by any route of any plane."""
 
 import asyncio
 import re
@@ -70,7 +70,7 @@ def unsafe(routes: list[BaseRoute]) -> Iterator[Asked]:
 
 
 def all_routes() -> list[Asked]:
-    """What the route tables of the API and of the page hold, and the forms of writes to tables."""
+    """Return the routes of the API and of the page, and the forms of writes to tables."""
     settings = config("postgresql://none/", **SECTIONS)
     gateway = Gateway(settings, Telemetry(settings, ignore))
     page = gateway._web._app._app  # type: ignore[attr-defined]  # behind its headers and its door

@@ -1,4 +1,4 @@
-"""What the gateway says of the buckets it writes to, and to whom."""
+"""The health of written buckets, which only callers see."""
 
 import httpx
 

@@ -22,7 +22,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway.commands.run import Wanted, run
+from gateway.commands.run import RunOptions, run
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import ConfigurationError
 from tests.databases import fresh_database
@@ -283,7 +283,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     ({"ttl": float("inf")}, "worker-key", "ttl must be a number"),
     ({"source": "mongodb://host"}, "worker-key", "must be one of: gateway, etcd://"),
     ({"url": "nowhere"}, "worker-key", "not an address"),
-    ({}, "unknown", "API key is not known"),
+    ({}, "unknown", "API key is unknown"),
 ]
 
 
@@ -294,7 +294,7 @@ def test_what_has_to_be_corrected_first_is_an_error_and_nothing_is_started(
     proof = tmp_path / "started"
     known = {"command": ("touch", str(proof)), "url": gateway.origin, "resource": "job/42", **wanted}
     with pytest.raises(ConfigurationError, match=said):
-        run(Wanted(**known), key, gateway.environment(), pytest.fail)
+        run(RunOptions(**known), key, gateway.environment(), pytest.fail)
     assert not proof.exists()
 
 
@@ -430,7 +430,7 @@ def test_a_machine_that_stood_still_comes_back_to_a_lost_lock(gateway: Gateway, 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("own", "code", "said"), [(0, 0, "has ended well all the same"), (5, 79, "has failed with 5")])
+@pytest.mark.parametrize(("own", "code", "said"), [(0, 0, "succeeded all the same"), (5, 79, "failed with 5")])
 def test_a_command_that_ends_while_its_lock_is_lost(
     gateway: Gateway, lock: str, own: int, code: int, said: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""What works in the background goes on whatever goes wrong, says so, and ends with what it works behind."""
+"""Background tasks survive errors, report them, and end with the gateway."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.background import rounds, said, working
+from gateway.background import background_tasks, describe_failure, repeat
 from gateway.errors import Unavailable
 from gateway.observe.events import SweepFailed
 from tests.running import Events
@@ -16,7 +16,7 @@ TROUBLE = Unavailable("The database is away.")
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that were slept for, which nobody has waited for. Other threads sleep as ever."""
+    """Record the requested pauses instead of sleeping. Other threads sleep as usual."""
     slept: list[float] = []
     here, real = threading.get_ident(), asyncio.sleep
 
@@ -32,7 +32,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def going(*outcomes: Exception | None) -> Callable[[], Awaitable[None]]:
-    """Work that goes as it is said here, round by round; whoever asks for more of it is cancelled."""
+    """Return work with these outcomes, round by round. A further round is cancelled."""
     left = iter(outcomes)
 
     async def work() -> None:
@@ -50,14 +50,14 @@ class TestRounds:
     ) -> None:
         events = Events()
         with pytest.raises(asyncio.CancelledError):
-            await rounds("leaves", going(None, None), events, 7, at_once=at_once)
+            await repeat("leaves", going(None, None), events, 7, at_once=at_once)
         assert pauses == slept
         assert events == []
 
     async def test_what_goes_wrong_is_an_event_each_time_and_the_next_round_comes(self, pauses: list[float]) -> None:
         events = Events()
         with pytest.raises(asyncio.CancelledError):
-            await rounds("leaves", going(TROUBLE, None, TROUBLE, KeyError("secret")), events, 7, at_once=True)
+            await repeat("leaves", going(TROUBLE, None, TROUBLE, KeyError("secret")), events, 7, at_once=True)
         trouble = SweepFailed("leaves", "The database is away.")
         assert events == [trouble, trouble, SweepFailed("leaves", "KeyError")]
         assert pauses == [7, 7, 7, 7]
@@ -66,7 +66,7 @@ class TestRounds:
         events = Events()
         work = going(None, TROUBLE, TROUBLE, TROUBLE, TROUBLE, None, TROUBLE)
         with pytest.raises(asyncio.CancelledError):
-            await rounds("leaves", work, events, 2, longest=10)
+            await repeat("leaves", work, events, 2, longest=10)
         assert pauses == [2, 2, 4, 8, 10, 10, 2, 4]
         assert events == [SweepFailed("leaves", "The database is away.")] * 2
 
@@ -84,7 +84,7 @@ class TestWorking:
                 cancelled.append(name)
                 raise
 
-        async with working(work("one"), work("other", last=True)):
+        async with background_tasks(work("one"), work("other", last=True)):
             await begun.wait()
             assert cancelled == []
         assert cancelled == ["one", "other"]
@@ -94,7 +94,7 @@ class TestWorking:
             done.set()
 
         done = asyncio.Event()
-        async with working(work()):
+        async with background_tasks(work()):
             await done.wait()
             await asyncio.sleep(0)
         assert done.is_set()
@@ -105,7 +105,7 @@ class TestWorking:
             await asyncio.Event().wait()
 
         async def serve() -> None:
-            async with working(work()):
+            async with background_tasks(work()):
                 await begun.wait()
                 raise TROUBLE
 
@@ -119,4 +119,4 @@ class TestWorking:
     ("error", "words"), [(TROUBLE, "The database is away."), (ValueError("password=hunter2"), "ValueError")]
 )
 def test_only_what_was_foreseen_is_quoted(error: Exception, words: str) -> None:
-    assert said(error) == words
+    assert describe_failure(error) == words

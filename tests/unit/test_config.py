@@ -73,7 +73,7 @@ def test_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     "name", ["anonymous", "Anonymous", "ANONYMOUS", "ａnonymous", "sweeper", "Sweeper", "role:app", "ROLE:postgres"]
 )
 def test_no_caller_has_a_name_of_the_gateways_own(name: str) -> None:
-    """Locks and entries of the record belong to a name: its owner would share them with everybody."""
+    """Locks and entries of the record belong to a name, so a reserved name would share them with the gateway."""
     with pytest.raises(ValidationError, match="reserved"):
         CallerKeys(name=name, api_key=SecretStr("k"))
 
@@ -124,7 +124,7 @@ def test_the_gateways_own_names_are_reserved() -> None:
         ),
         (
             '[postgres]\ndsn = "x"\n[[callers]]\nname = "A"\napi_key = "k"\n[[callers]]\nname = "a"\napi_key = "l"',
-            "[[callers]]: a stands there twice",
+            "[[callers]]: a is configured twice",
         ),
         (
             '[postgres]\ndsn = "x"\n[[callers]]\nname = "a"\napi_key = "k"\n[[callers]]\nname = "b"\napi_key = "k"',
@@ -139,7 +139,7 @@ def test_the_gateways_own_names_are_reserved() -> None:
             '[postgres]\ndsn = "x"\n[[tables]]\nname = "a.b"\nresource = "b/{id}"\nunfiltered = true',
             "tables.0: a.b: unfiltered needs",
         ),
-        ('[postgres]\ndsn = "x"\n[[tables]]\nname = "a.b"\n[[tables]]\nname = "a.b"', "a.b stands there twice"),
+        ('[postgres]\ndsn = "x"\n[[tables]]\nname = "a.b"\n[[tables]]\nname = "a.b"', "a.b is configured twice"),
         (
             '[postgres]\ndsn = "x"\n[s3]\nendpoint = "s3.example.com"\naccess_key_id = "a"\nsecret_access_key = "b"',
             "s3.endpoint: must be an http",
@@ -161,13 +161,13 @@ def test_the_gateways_own_names_are_reserved() -> None:
         ('[postgres]\ndsn = "x"\n[leases]\nmax_ttl = 1e9', "leases.max_ttl"),
         (
             '[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a"\n[[resources]]\nmatch = "a"',
-            "[[resources]]: a stands there twice",
+            "[[resources]]: a is configured twice",
         ),
         ('[postgres]\ndsn = "x"\n[leases]\nissuer = "https://a.b"', "issuer and issuer_api_key belong together"),
         ('[postgres]\ndsn = "x"\n[leases]\nissuer = "a.b"\nissuer_api_key = "k"', "leases.issuer: must be an http"),
         (
             '[postgres]\ndsn = "x"\n[leases]\nissuer = "https://u:p@a.b/x"\nissuer_api_key = "k"',
-            "leases.issuer: must be nothing but scheme, host and port",
+            "leases.issuer: must have only scheme, host and port",
         ),
         (
             '[postgres]\ndsn = "x"\n[leases]\nissuer = "https://a.b"\nissuer_api_key = "é"',

@@ -1,4 +1,4 @@
-"""What the repository ships for running it elsewhere fits together. There is no container engine to try it with."""
+"""The files of the repository that run it elsewhere fit together. There is no container engine to try it with."""
 
 import json
 import os
@@ -131,7 +131,7 @@ def texts(value: object) -> Iterator[str]:
 
 @pytest.mark.parametrize("section", list(Config.model_fields))
 def test_the_example_has_every_key_and_what_is_commented_out_is_its_default(section: str) -> None:
-    """Where a key has no default, or a rule takes that of ``[fencing]``, any value that loads is an example."""
+    """A key without a default, or with that of ``[fencing]``, may have any valid value as its example."""
     text = (ROOT / "gateway.example.toml").read_text()
     lines = re.findall(r"^((?:# )?\[+\w+\]+|(?:# )?\w+ = .+)$", text, re.MULTILINE)
     heads = [at for at, line in enumerate(lines) if line.removeprefix("# ").startswith("[")]

@@ -1,4 +1,4 @@
-"""What the documents say of the code and of each other is there: modules on the map, links, decisions."""
+"""References in the documents are valid: modules on the map, links, decisions."""
 
 import re
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ def modules() -> set[str]:
 
 
 def on_the_map(text: str) -> Iterator[str]:
-    """The files that are named: in ``gateway/`` itself, unless a folder stands before them.
+    """Return the files that a text names: in ``gateway/`` itself, unless a folder precedes them.
 
-    A folder holds for what follows it in the same row or paragraph; that of a section's heading, for the section, and
-    ``gateway/`` where it is written out.
+    A folder applies to the names after it in the same row or paragraph. The folder in a section's heading applies to
+    the section, and ``gateway/`` wherever it is written out.
     """
     of_section = ""
     for block in re.split(r"\n\n|\n(?=[|#])", text):
@@ -41,7 +41,7 @@ def on_the_map(text: str) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link can lead to within a page: its headings, in the form that forges give them."""
+    """Return the targets of links within a page: its headings, in the form that forges give them."""
     titles = _HEADING.findall(_FENCED.sub("", page.read_text()))
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

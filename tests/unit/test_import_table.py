@@ -56,7 +56,7 @@ TABLE: dict[str, str] = {
     "guard": "fencing background config db doctor.findings observe table_rules tables.catalog tables.naming tables.sql",
     "api": "fencing admission auth db http leases observe record webhooks",
     "web": "fencing api auth config db http record text timeline",
-    # What puts a gateway together, and runs it.
+    # Assembling and running a gateway.
     "wiring": "fencing admission api config db leases objects observe table_rules tables webhooks",
     "app": "fencing admission api auth config db guard http leases objects observe record tables web webhooks wiring",
     "serving": "config db http.connection",
@@ -108,12 +108,12 @@ LIBRARIES: dict[str, str] = {
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
     "errors text fencing timeline http.head http.origins "
-    "auth.canonical auth.claims auth.credentials auth.post_policy auth.principal auth.sigv4 "
+    "auth.canonical_request auth.fenced_credentials auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "objects.body.checksums objects.body.chunked objects.probe.judgement "
     "observe.events observe.instruments "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
-    "client.errors web.words"
+    "client.errors web.advice"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
 

@@ -15,7 +15,7 @@ from python_multipart.multipart import parse_options_header
 
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.fencing.record import Captured
-from gateway.http.body import Arrivals, ClientGone
+from gateway.http.body import ArrivingBody, ClientGone
 from gateway.objects.body.checksums import Declared, Proof, Verification
 from gateway.objects.body.intake import CAPTURE_TIMEOUT, CaptureBuffer, VerifiedBody, whole
 from gateway.record.capture import NOTHING, Capture
@@ -191,7 +191,7 @@ class FormBody:
 
     def __init__(
         self,
-        arrivals: Arrivals,
+        arrivals: ArrivingBody,
         headers: Iterable[tuple[bytes, bytes]],
         max_size: int,
         capture: Capture = NOTHING,

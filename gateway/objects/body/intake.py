@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gateway.auth.sigv4 import VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.fencing.record import Captured
-from gateway.http.body import Arrivals, ClientGone
+from gateway.http.body import ArrivingBody, ClientGone
 from gateway.objects.body import checksums
 from gateway.objects.body.checksums import Digests, Proof, Verification
 from gateway.objects.body.chunked import Decoder, Signatures
@@ -151,7 +151,7 @@ class WriteBody:
 
     def __init__(
         self,
-        arrivals: Arrivals,
+        arrivals: ArrivingBody,
         headers: Iterable[tuple[bytes, bytes]],
         signature: VerifiedSignature,
         max_size: int,

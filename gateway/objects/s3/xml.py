@@ -44,9 +44,7 @@ def answer(
     headers = [(b"x-amz-request-id", request_id.encode("latin-1", "replace"))]
     if method != "HEAD":
         headers += [(b"content-type", b"application/xml"), (b"content-length", str(len(body)).encode())]
-    if error.retry_after is not None:
-        headers.append((b"retry-after", str(error.retry_after).encode()))
-    return error.status, headers, body
+    return error.status, headers + error.retry_headers, body
 
 
 def _text(fact: Fact) -> str:

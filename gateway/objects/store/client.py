@@ -119,7 +119,7 @@ class StoreClient:
         self._endpoint = config.endpoint
         self._host = urlsplit(config.endpoint).netloc.rpartition("@")[2]
         self._timeout = config.timeout
-        self._credentials = sigv4.Credentials(
+        self._credentials = sigv4.StoreCredentials(
             config.access_key_id, config.secret_access_key.get_secret_value(), config.region
         )
         self._session: aiohttp.ClientSession | None = None

@@ -54,8 +54,7 @@ def answer(failure: GatewayError, *, verbose: bool = True) -> Response:
     if _CODE.fullmatch(failure.code):  # one that was raised may be any text
         # postgrest-py looks for the code under this name where an answer has no body, as those to HEAD.
         headers.append((b"proxy-status", f"PostgREST; error={failure.code}".encode()))
-    if failure.retry_after is not None:
-        headers.append((b"retry-after", str(failure.retry_after).encode()))
+    headers += failure.retry_headers
     if failure.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(failure, RowChanged) and failure.facts["etag"] is not None:

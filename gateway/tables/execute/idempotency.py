@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from gateway.admission import Admission
-from gateway.background import rounds, working
+from gateway.background import background_tasks, repeat
 from gateway.db import idempotency
 from gateway.db.database import Database
 from gateway.db.idempotency import Kept, Key
@@ -88,7 +88,7 @@ def cleanup(
     This only saves space. Several gateways may do it at once, and an answer that is still there is replayed.
     """
     work = partial(delete_old, database, retention)
-    return working(rounds("answers under idempotency keys", work, observe, interval))
+    return background_tasks(repeat("answers under idempotency keys", work, observe, interval))
 
 
 async def delete_old(database: Database, retention: float) -> int:

@@ -1,12 +1,12 @@
-// Charts over time, drawn by uPlot from the table behind them: its first column is the time, each other one a series.
-// A figure may have several charts, each with some of the series and a scale of its own: few refusals beside many writes.
+// Charts over time, drawn by uPlot from the table behind them: its first column is the time, every other one a series.
+// A figure may have several charts with scales of their own, so that few refusals are visible beside many writes.
 "use strict";
 
 (() => {
   const charts = new Map();
   const whole = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8, 1e9];
 
-  // Colours are the style sheet's: classes named after the series.
+  // The style sheet has the colours, in classes named after the series.
   function colour(name) {
     const probe = document.createElement("span");
     probe.className = `series-${name}`;

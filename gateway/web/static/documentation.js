@@ -1,4 +1,4 @@
-// Shows the description of the fencing API. Nothing of the address is listened to: it could name another description.
+// Shows the description of the fencing API. It ignores parameters of the address, which could name another description.
 "use strict";
 
 SwaggerUIBundle({
@@ -8,7 +8,7 @@ SwaggerUIBundle({
   queryConfigEnabled: false,
   validatorUrl: null,
   persistAuthorization: false,
-  // Swagger UI encodes each value of a path. A resource name stands in a path as it is, so that encoding is taken back.
+  // Swagger UI encodes each value of a path. A path contains a resource name unencoded, so this decodes it again.
   requestInterceptor: (request) => {
     const [path, ...query] = request.url.split("?");
     const asTyped = path.replace(/%(?:2[1456789ABF]|3[AB]|40)/g, decodeURIComponent);

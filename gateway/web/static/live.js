@@ -1,9 +1,9 @@
-// The live page: puts what comes in on top, keeps count while it is paused, and says how the connection is.
+// The live page: shows new entries on top, counts them while it is paused, and shows the state of the connection.
 "use strict";
 
 (() => {
   const KEPT = 300; // rows
-  const SAID_EVERY = 4000; // milliseconds, for who listens to the page
+  const ANNOUNCED_EVERY = 4000; // milliseconds between announcements of a screen reader
 
   const table = document.getElementById("live");
   const body = table.tBodies[0];
@@ -12,12 +12,12 @@
   const connection = document.getElementById("connection");
   let paused = false;
   let held = []; // [rows, count], newest last, while it is paused
-  let missed = 0; // how much came while it was paused
+  let missed = 0; // the number of entries that arrived while it was paused
   let unsaid = 0;
 
   function show(rows) {
     const inside = document.createElement("tbody");
-    inside.innerHTML = rows; // made by our own server, which has escaped whatever is in it
+    inside.innerHTML = rows; // the gateway has escaped all values in it
     const added = [...inside.rows];
     for (const row of added) row.classList.add("new");
     body.prepend(...added);
@@ -36,7 +36,7 @@
       missed += number;
       held.push(rows);
       if (held.length > KEPT) held.shift();
-      pause.textContent = `Go on (${missed.toLocaleString("en")} new)`;
+      pause.textContent = `Resume (${missed.toLocaleString("en")} new)`;
     } else {
       show(rows);
       unsaid += number;
@@ -47,7 +47,7 @@
     if (unsaid) arrived.textContent = `${count(unsaid, "new")} in the last few seconds`;
     else if (!paused) arrived.textContent = "";
     unsaid = 0;
-  }, SAID_EVERY);
+  }, ANNOUNCED_EVERY);
 
   pause.hidden = false;
   pause.addEventListener("click", () => {
@@ -61,7 +61,7 @@
       held = [];
       missed = 0;
     }
-    pause.textContent = paused ? "Go on" : "Pause";
+    pause.textContent = paused ? "Resume" : "Pause";
   });
 
   function say(state, words) {
@@ -84,7 +84,7 @@
     }
     stream.addEventListener("error", () => {
       say("lost", "connection lost, trying again");
-      // A browser gives up where it got an answer that is no stream; a gateway that starts again gives such answers.
+      // A browser gives up after an answer that is no stream. A restarting gateway gives such answers.
       if (stream.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
     });
   }

@@ -1,7 +1,7 @@
-// What every page does with JavaScript; without it, all but live updates works too.
+// The scripts of every page. Without JavaScript everything but live updates works, too.
 "use strict";
 
-// Ages go on: by how long the page has been there, so that nobody's clock matters.
+// Ages grow by the time since the page was loaded, so that the viewer's clock does not matter.
 (() => {
   const units = [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]];
   const said = new WeakMap();
@@ -33,7 +33,7 @@
   setInterval(tick, 15000);
 })();
 
-// Light, dark or as the system has it: at once, without loading the page again.
+// Switches between light, dark and the system's theme without reloading the page.
 document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (!form.matches("form.theme")) return;
@@ -48,14 +48,14 @@ document.addEventListener("submit", async (event) => {
   document.dispatchEvent(new CustomEvent("themechange"));
 });
 
-// Addresses of filtered lists name only the filters that are set.
+// The address of a filtered list has only the filters that are set.
 document.addEventListener("htmx:configRequest", (event) => {
   if (!event.target.matches("form.filters")) return;
   const { parameters } = event.detail;
   for (const name of Object.keys(parameters)) if (parameters[name] === "") delete parameters[name];
 });
 
-// What renews itself lets people read: not while they look at it closely, and not where nobody sees it.
+// A part that refreshes itself pauses while a viewer uses it, and while the page is hidden.
 document.addEventListener("htmx:beforeRequest", (event) => {
   const part = event.target;
   if (!part.matches("[data-refresh]")) return;

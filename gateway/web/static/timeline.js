@@ -1,18 +1,18 @@
-// The timeline: who and what under the pointer and the focus, and zooming by dragging. Without it, links do all of that.
+// The timeline: labels under the pointer and the focus, and zooming by dragging. Without it, links do the same.
 "use strict";
 
 (() => {
   const NAMESPACE = "http://www.w3.org/2000/svg";
-  const LEAST = 6; // units of the drawing; less than that was a click
+  const LEAST = 6; // units of the drawing; a shorter drag is a click
 
   function tips(canvas) {
     const tip = document.createElement("div");
     tip.className = "tip";
     tip.hidden = true;
-    tip.setAttribute("aria-hidden", "true"); // what it says are the labels of what it is about
+    tip.setAttribute("aria-hidden", "true"); // screen readers get the same text from the labels
     canvas.append(tip);
 
-    // Ours appear at once and on focus too: those of the browser would come on top of them.
+    // These appear at once, and on focus, too. The tooltips of the browser would cover them.
     for (const title of canvas.querySelectorAll("svg g > title, svg a > title")) {
       title.parentNode.dataset.tip = title.textContent;
       title.remove();

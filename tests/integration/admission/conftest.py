@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
-from tests.integration.admission.world import World, opened
+from tests.integration.admission.policy_gateway import World, opened
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -18,5 +18,5 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
 
 @pytest.fixture
 def name() -> str:
-    """What nobody else uses, in a resource such as ``signed/{name}``."""
+    """Return a unique part of a resource such as ``signed/{name}``."""
     return uuid4().hex[:12]

@@ -1,4 +1,4 @@
-"""A new epoch: how a resource is freed that a token nobody should have had has locked, and what it takes."""
+"""A new epoch frees a resource that a forged token has locked."""
 
 import asyncio
 import json
@@ -19,8 +19,8 @@ from gateway.errors import GatewayError
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE
 from gateway.observe.events import IntentSettled
-from tests.integration.admission.ways import WAYS, client
-from tests.integration.admission.world import ADMIN_KEY, Shown, World
+from tests.integration.admission.policy_gateway import ADMIN_KEY, Shown, World
+from tests.integration.admission.write_paths import WAYS, client
 from tests.integration.objects.clients import in_thread, outcome
 from tests.processes import run
 from tests.running import API_KEY
@@ -95,14 +95,14 @@ async def test_it_is_a_compare_and_set(world: World, name: str) -> None:
         ({"expected": "900", "reason": "x", "epoch": 7}, "request-malformed"),
     ],
 )
-async def test_what_cannot_be_asked(world: World, name: str, body: dict[str, Any], code: str) -> None:
+async def test_an_invalid_request_starts_no_epoch(world: World, name: str, body: dict[str, Any], code: str) -> None:
     await raised(world, f"any/{name}", "900")
     answer = await world.admin.post(f"/v1/fences/any/{name}/epoch", json=body)
     assert (answer.status_code, answer.json()["code"]) == (400, code)
     assert await world.fence(f"any/{name}") == "900"
 
 
-async def test_only_administrators_may(world: World, name: str) -> None:
+async def test_only_administrators_start_an_epoch(world: World, name: str) -> None:
     await raised(world, f"any/{name}", "900")
     body = {"expected": "900", "reason": "x"}
     answer = await world.api.post(f"/v1/fences/any/{name}/epoch", json=body)
@@ -136,9 +136,7 @@ async def test_there_is_a_last_epoch(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("after", ["the epoch", "the next lease"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_the_token_that_an_epoch_begins_with_is_issued_to_nobody(
-    world: World, name: str, way: str, after: str
-) -> None:
+async def test_the_first_token_of_an_epoch_is_never_issued(world: World, name: str, way: str, after: str) -> None:
     """The fence carries it, but no holder does. That stays so once the lease service has issued the next one."""
     resource = f"issued/{name}"
     lease = await world.leased(resource)
@@ -201,9 +199,10 @@ async def test_what_is_under_way_is_settled_before_the_answer(world: World, name
     assert world.stage.body(key) == b"before"
 
 
-async def test_somebody_of_the_new_epoch_was_quicker(world: World, name: str) -> None:
-    """A holder of the new epoch raises the fence before the administrator's barrier, and may still be settling: the
-    answer waits for a barrier that stands all the same.
+async def test_a_holder_of_the_new_epoch_was_quicker(world: World, name: str) -> None:
+    """A holder of the new epoch raises the fence before the administrator's barrier, and may still be settling.
+
+    The answer waits for a barrier all the same.
     """
     resource, shown = f"any/{name}", list[str]()
     await raised(world, resource, "900")
@@ -254,7 +253,7 @@ async def command(*arguments: str) -> Result:
 
 
 class TestCommand:
-    async def test_one(self, world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_one_fence_gets_a_new_epoch(self, world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GATEWAY_API_KEY", ADMIN_KEY)
         resource = f"any/{name}:%20.."
         await world.database.execute("INSERT INTO fencing.fence (resource, epoch, value) VALUES ($1, 0, 900)", resource)
@@ -277,7 +276,7 @@ class TestCommand:
         done = await command(*wanted)
         assert done.stdout == f"any/{name}/1: 7 -> 1.0\nany/{name}/3: 4.7 -> 5.0\n"
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-        assert f"any/{name}/2: There is no epoch after" in done.stderr
+        assert f"any/{name}/2: The fence of" in done.stderr
         assert await world.fence(f"any/{name}-other") == "7"
 
     @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""A forged token is refused on every way there is, under every policy, and locks nobody out."""
+"""A forged token is refused on every write path, under every policy, and locks out no holder."""
 
 import pytest
 
 from gateway.fencing.sequencer import Signer
-from tests.integration.admission.ways import WAYS, Way
-from tests.integration.admission.world import FORGED, Shown, World, sequencer
+from tests.integration.admission.policy_gateway import FORGED, Shown, World, sequencer
+from tests.integration.admission.write_paths import WAYS, Way
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -10,12 +10,12 @@ import pytest
 import pytest_asyncio
 
 from gateway import wiring
-from gateway.admission import MAX_ANSWER, Issuer, Verdict
+from gateway.admission import MAX_ANSWER, Issuer, IssuerVerdict
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
 from gateway.fencing.sequencer import Sequencer, Signer
-from tests.integration.admission.ways import WAYS
-from tests.integration.admission.world import FORGED, Shown, World, opened, sequencer
+from tests.integration.admission.policy_gateway import FORGED, Shown, World, opened, sequencer
+from tests.integration.admission.write_paths import WAYS
 from tests.running import API_KEY
 from tests.waiting import PATIENCE
 
@@ -114,9 +114,9 @@ async def issuer_at(origin: str, timeout: float = PATIENCE) -> AsyncIterator[Iss
 
 
 @pytest.mark.parametrize(("authentic", "held"), [(True, True), (True, False), (False, True)])
-async def test_what_it_says_counts(*, authentic: bool, held: bool) -> None:
+async def test_the_answer_of_the_issuer_decides(*, authentic: bool, held: bool) -> None:
     async with answering(says("200 OK", told(authentic=authentic, held=held))) as origin, issuer_at(origin) as issuer:
-        assert await issuer.check(SHOWN) == Verdict(authentic, held)
+        assert await issuer.check(SHOWN) == IssuerVerdict(authentic, held)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ async def test_what_it_says_counts(*, authentic: bool, held: bool) -> None:
         *(says(status, told()) for status in ("201 Created", "400 Bad", "401 No", "403 No", "500 Oops", "503 Later")),
     ],
 )
-async def test_whatever_is_in_doubt_is_no_answer(answer: Answer) -> None:
+async def test_an_unclear_answer_counts_as_none(answer: Answer) -> None:
     async with answering(answer) as origin, issuer_at(origin) as issuer:
         with pytest.raises(Unavailable) as caught:
             await issuer.check(SHOWN)
@@ -183,7 +183,7 @@ async def test_a_connection_that_was_closed_meanwhile_is_no_obstacle() -> None:
 
     async with answering(once) as origin, issuer_at(origin) as issuer:
         for _ in range(3):
-            assert await issuer.check(SHOWN) == Verdict(authentic=True, held=True)
+            assert await issuer.check(SHOWN) == IssuerVerdict(authentic=True, held=True)
 
 
 async def test_unreachable_it_is_refused_or_by_order(postgres_server: EmbeddedPostgres, name: str) -> None:

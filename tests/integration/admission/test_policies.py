@@ -1,4 +1,4 @@
-"""What each policy takes and does not take, beside what is forged out of nothing."""
+"""The tokens that each policy accepts and refuses, beside forged ones."""
 
 import asyncio
 from typing import Any, cast
@@ -13,8 +13,8 @@ from gateway.fencing.rules import Presented
 from gateway.fencing.sequencer import Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from gateway.observe.events import StepReached
-from tests.integration.admission.ways import WAYS, client
-from tests.integration.admission.world import FORGED, KEYS, Shown, World, sequencer
+from tests.integration.admission.policy_gateway import FORGED, KEYS, Shown, World, sequencer
+from tests.integration.admission.write_paths import WAYS, client
 from tests.integration.objects.clients import call, outcome, refused
 from tests.integration.objects.raw import head, send
 
@@ -142,7 +142,7 @@ class TestSigned:
         other = sequencer(f"{resource}-other", lease["token"])
         assert (await WAYS[way](world, resource, Shown(lease["token"], other)))[0] == 403
         assert (await WAYS[way](world, resource, Shown(lease["token"], sequencer(resource, "9"))))[0] == 400
-        if way != "form":  # where the token is said, too
+        if way != "form":  # a form names the token, too
             assert (await WAYS[way](world, resource, Shown(sequencer=other)))[0] == 422
         assert await world.fence(resource) is None
 
@@ -286,7 +286,7 @@ class TestLive:
         assert (await PUT(world, resource, shown))[0] == 403
         assert await world.fence(resource) == lease["token"]
 
-    async def test_who_was_overtaken_hears_by_whom(self, world: World, name: str) -> None:
+    async def test_an_overtaken_writer_learns_who_overtook_it(self, world: World, name: str) -> None:
         resource = f"live/{name}"
         old = await world.leased(resource, "ann")
         await world.released(old)
@@ -320,7 +320,7 @@ class TestLive:
 class TestObserve:
     """The rules of table and bucket only observe: what is not taken passes, is noted, and raises nothing."""
 
-    async def test_tables(self, world: World, name: str) -> None:
+    async def test_a_forged_write_to_a_watched_table_passes_and_is_on_record(self, world: World, name: str) -> None:
         resource = f"watched/{name}"
         await world.database.execute("INSERT INTO watched VALUES ($1, 'before')", name)
         url = f"/v1/tables/watched?name=eq.{name}"
@@ -342,7 +342,7 @@ class TestObserve:
         assert await world.on_record(f"watched/{name}") == [("token-implausible", FORGED[1], False)]
         assert await world.on_record(f"any/{name}") == []
 
-    async def test_objects(self, world: World, name: str) -> None:
+    async def test_a_forged_write_of_a_watched_object_passes_and_is_on_record(self, world: World, name: str) -> None:
         resource = f"watched/{name}"
         for token in ("7", FORGED[0], "8"):
             s3 = client(world, Shown(token))

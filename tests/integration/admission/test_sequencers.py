@@ -1,4 +1,4 @@
-"""``POST /v1/sequencers/check``: what whoever is shown a sequencer is told."""
+"""``POST /v1/sequencers/check`` tells a server the state of a sequencer."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from gateway.fencing.sequencer import Signer
-from tests.integration.admission.ways import WAYS
-from tests.integration.admission.world import KEYS, Shown, World, sequencer
+from tests.integration.admission.policy_gateway import KEYS, Shown, World, sequencer
+from tests.integration.admission.write_paths import WAYS
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -19,7 +19,7 @@ async def check(world: World, text: object) -> dict[str, Any]:
     return document
 
 
-async def test_what_becomes_of_one(world: World, name: str) -> None:
+async def test_the_state_of_a_sequencer_through_its_life(world: World, name: str) -> None:
     resource = f"any/{name}"
     lease = await world.leased(resource)
 
@@ -37,7 +37,7 @@ async def test_what_becomes_of_one(world: World, name: str) -> None:
     assert await told() == (True, False, "34", True)
 
 
-async def test_which_are_authentic(world: World, name: str) -> None:
+async def test_only_signed_sequencers_are_authentic(world: World, name: str) -> None:
     resource = f"any/{name}"
     token = (await world.leased(resource))["token"]
     for text, authentic, held in (
@@ -61,11 +61,11 @@ async def test_which_are_authentic(world: World, name: str) -> None:
         *((None, "request-malformed"), (34, "request-malformed")),
     ],
 )
-async def test_what_is_none(world: World, text: object, code: str) -> None:
+async def test_an_unreadable_sequencer_is_refused(world: World, text: object, code: str) -> None:
     assert (await check(world, text))["code"] == code
 
 
-async def test_who_may_ask(world: World) -> None:
+async def test_only_callers_may_check_a_sequencer(world: World) -> None:
     async with httpx.AsyncClient(base_url=world.stage.origin, timeout=PATIENCE) as nobody:
         answer = await nobody.post("/v1/sequencers/check", json={"sequencer": sequencer("a", "1")})
     assert answer.status_code == 401

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from gateway.auth.sigv4 import Credentials, RequestHead, sign
+from gateway.auth.sigv4 import RequestHead, StoreCredentials, sign
 from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.waiting import PATIENCE
 
@@ -52,7 +52,7 @@ def head(
     named = [("host", urlsplit(origin).netloc), *headers]
     encoded = [(name.encode(), value.encode() if isinstance(value, str) else value) for name, value in named]
     request = RequestHead(method, path.encode(), query.encode(), encoded)
-    signature = sign(request, payload, Credentials(access_key, secret, "us-east-1"), at or datetime.now(UTC))
+    signature = sign(request, payload, StoreCredentials(access_key, secret, "us-east-1"), at or datetime.now(UTC))
     return lines(method, target, [*named, *signature, *unsigned])
 
 

@@ -14,7 +14,7 @@ from gateway import serving
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
 from gateway.config.stores import ObjectStore
-from gateway.http.body import Arrivals, Pace
+from gateway.http.body import ArrivingBody, Pace
 from gateway.objects.body.intake import WriteBody
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.staging import Staged, Staging
@@ -47,7 +47,7 @@ def main() -> None:
             await send({"type": "lifespan.shutdown.complete"})
             return
         signer = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
-        intake = WriteBody(Arrivals(receive, Pace()), scope["headers"], signer, 2**40)
+        intake = WriteBody(ArrivingBody(receive, Pace()), scope["headers"], signer, 2**40)
         staged = await Staging(upstream, ("bucket", "key"), now, Unregistered()).stage(intake, (), uuid4())
         status = 200 if isinstance(staged, Staged) else 500
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})

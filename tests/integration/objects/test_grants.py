@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.auth.principal import Grant, Principal
 from gateway.config.server import CallerKeys
 from gateway.demo.embedded import EmbeddedPostgres
@@ -182,7 +182,7 @@ async def test_expired_ones(shared: Stage, key: str, ago: timedelta) -> None:
 
     def good_until(moment: datetime) -> S3Client:
         grant = Grant(f"s3/bucket/{key}", Token(0, 34), None, moment)
-        issued = Keys([caller], anonymous=False).issue(Principal("writer"), grant)
+        issued = Callers([caller], anonymous=False).issue(Principal("writer"), grant)
         return connect(
             shared.origin,
             access_key=issued.access_key_id,

@@ -18,7 +18,7 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
 from gateway.config.stores import ObjectStore
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.http.body import Arrivals, ClientGone, Pace
+from gateway.http.body import ArrivingBody, ClientGone, Pace
 from gateway.objects.body.intake import WriteBody
 from gateway.objects.s3.answers import Applied, Found, Missing, Started, Uploaded
 from gateway.objects.s3.documents import Part
@@ -81,7 +81,7 @@ class Front:
 
     async def _serve(self, scope: Any, receive: Any) -> object:
         signer = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
-        intake = WriteBody(Arrivals(receive, self.pace), scope["headers"], signer, 1024 * MEBIBYTE)
+        intake = WriteBody(ArrivingBody(receive, self.pace), scope["headers"], signer, 1024 * MEBIBYTE)
         if scope["path"] == "/part":
             return await forward_part(
                 self.upstream, *PLACE, self.upload_id, 1, intake, (), signed_at=await now(),

@@ -285,7 +285,7 @@ class TestAtWork:
         done = await asyncio.to_thread(run, "sweep", "--config", str(path))
         assert done.returncode == 0, done.stderr
         assert done.stdout == (
-            "swept: 2 tombstones, 0 uploads, 0 pending writes\nfound: 0 changes that went round the gateway\n"
+            "swept: 2 tombstones, 0 uploads, 0 pending writes\nfound: 0 changes that bypassed the gateway\n"
         )
         path.write_text(f'[postgres]\ndsn = "{stage.dsn}"\n')
         done = await asyncio.to_thread(run, "sweep", "--config", str(path))

@@ -95,7 +95,7 @@ class TestSearch:
 
     async def test_nothing_found(self, stage: Watched) -> None:
         result = await run("search", "--holder", "nobody")
-        assert (result.exit_code, result.stderr) == (0, "Nothing on record fits.\n")
+        assert (result.exit_code, result.stderr) == (0, "No entry matches.\n")
 
     @pytest.mark.parametrize(
         ("options", "said"),
@@ -173,7 +173,7 @@ class TestTail:
                 raise Unavailable("The connection was lost.")
 
         def follow() -> list[int]:
-            followed = audit_reading.followed(
+            followed = audit_reading.follow_entries(
                 Lossy(stage.origin, AUDITOR), {"after": 0}, 0, lambda why, _: said.append(why)
             )
             return [next(followed)["position"] for _ in range(200)]
@@ -247,8 +247,8 @@ class TestVerify:
         [
             (lambda lines: [*lines[:6], lines[6].replace("ann", "eve"), *lines[7:]], "Entry 7 was changed"),
             (lambda lines: [*lines[:6], *lines[9:]], "Entries 7 to 9: each is missing"),
-            (lambda lines: [*lines[:6], lines[7], lines[6], *lines[8:]], "Entry 7 stands in the wrong place"),
-            (lambda lines: [*lines[:6], lines[6], *lines[6:]], "Entry 7 is there twice"),
+            (lambda lines: [*lines[:6], lines[7], lines[6], *lines[8:]], "Entry 7 is in the wrong place"),
+            (lambda lines: [*lines[:6], lines[6], *lines[6:]], "Entry 7 appears twice"),
             (lambda lines: [*lines[:6], "{}", *lines[6:]], "Line 7 is no entry of the record"),
         ],
     )
@@ -262,7 +262,7 @@ class TestVerify:
     async def test_what_was_written_anew(self, kept: Path) -> None:
         result = await run("verify", kept, "--head", f"12:{'ab' * 32}")
         assert result.exit_code == 1
-        assert "Entry 12 is not what was noted down" in result.stdout
+        assert "Entry 12 differs from the saved head" in result.stdout
 
     async def test_what_was_cut_off(self, kept: Path) -> None:
         result = await run("verify", kept, "--head", f"31:{'ab' * 32}")
@@ -278,7 +278,7 @@ class TestVerify:
         assert (await run("verify", second, first)).exit_code == 1
         result = await run("verify", second)
         assert result.exit_code == 0
-        assert "Nothing says what entry 12 follows on" in result.stdout
+        assert "The predecessor of entry 12 is unknown" in result.stdout
         witness = f"11:{json.loads(lines[10])['hash']}"
         assert "Nothing says" not in (await run("verify", second, "--head", witness)).stdout
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from gateway.api import streams
-from gateway.api.streams import Manners
+from gateway.api import record_stream
+from gateway.api.record_stream import StreamLimits
 from gateway.fencing.record import Kind
 from tests.integration.record.varied import everything, sealed
 from tests.integration.record.watched import ANN, AUDITOR, HOSTILE, Watched, refused, watched
@@ -139,18 +139,18 @@ class TestComingBack:
                 assert (await client.get("/v1/events/stream", headers=headers)).status_code == 400
 
 
-class TestManners:
+class TestLimits:
     async def test_a_client_hears_that_it_is_still_connected_and_how_far(
         self, dsn: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(streams, "Manners", lambda: Manners(heartbeat=0.05))
+        monkeypatch.setattr(record_stream, "StreamLimits", lambda: StreamLimits(heartbeat=0.05))
         async with watched(dsn) as stage, streaming(stage, kind="epoch") as stream:
             await sealed(stage.database, 7)
             while (await stream.block())["id"] != "7":
                 pass
 
     async def test_there_is_an_end_to_how_many(self, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(streams, "Manners", lambda: Manners(most=2))
+        monkeypatch.setattr(record_stream, "StreamLimits", lambda: StreamLimits(most=2))
         async with watched(dsn) as stage:
             async with streaming(stage), streaming(stage, "/v1/rejections/stream"):
                 answer = await stage.get("/v1/events/stream")
@@ -160,7 +160,7 @@ class TestManners:
                 await asyncio.sleep(0.02)
 
     async def test_writers_leave_room_for_auditors(self, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(streams, "Manners", lambda: Manners(most=4))
+        monkeypatch.setattr(record_stream, "StreamLimits", lambda: StreamLimits(most=4))
         async with watched(dsn) as stage, AsyncExitStack() as held:
             for _ in range(3):
                 await held.enter_async_context(streaming(stage, key=ANN))
@@ -184,7 +184,7 @@ class TestManners:
     async def test_who_does_not_read_is_cut_off_without_holding_memory(
         self, dsn: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(streams, "Manners", lambda: Manners(patience=0.3, most=3))
+        monkeypatch.setattr(record_stream, "StreamLimits", lambda: StreamLimits(timeout=0.3, most=3))
         async with watched(dsn) as stage:
             await sealed(stage.database, 40_000)
             memory = psutil.Process().memory_info().rss

@@ -12,7 +12,7 @@ from gateway.db.database import Database
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
 from gateway.timeline.history import Span
-from gateway.web import resource
+from gateway.web import resource_page
 from tests.running import API_KEY, config, running
 from tests.waiting import PATIENCE
 
@@ -52,7 +52,7 @@ async def test_what_really_happened_is_what_is_drawn(client: httpx.AsyncClient, 
     assert bumped.status_code == 200, bumped.text
     assert await barrier(client, second, "job-b") == 412
 
-    found = await resource.read_timeline(database, RESOURCE, None, None)
+    found = await resource_page.read_timeline(database, RESOURCE, None, None)
     a, b, epoch = (row.lane for row in found.picture.rows)
     assert (a.party.name, a.token, a.tally.refused, a.zombie) == ("job-a", Token.parse(first), 3, True)
     assert a.overtaken is not None
@@ -71,7 +71,7 @@ async def test_what_really_happened_is_what_is_drawn(client: httpx.AsyncClient, 
 async def test_a_lease_that_is_alive_goes_to_the_edge(client: httpx.AsyncClient, database: Database) -> None:
     token = await acquire(client, "job-a")
     assert await barrier(client, token, "job-a") == 200
-    found = await resource.read_timeline(database, RESOURCE, None, None)
+    found = await resource_page.read_timeline(database, RESOURCE, None, None)
     ((band,),) = (row.bands for row in found.picture.rows)
     (row,) = found.picture.rows
     assert row.held is not None
@@ -127,7 +127,7 @@ async def test_a_takeover_that_is_not_on_record_is_told_by_who_met_it(dsn: str, 
         RESOURCE,
     )
     await connection.close()
-    found = await resource.read_timeline(database, RESOURCE, None, None)
+    found = await resource_page.read_timeline(database, RESOURCE, None, None)
     old, new = (row.lane for row in found.picture.rows)
     assert (old.party.name, new.party.name) == ("old", "new")
     assert old.overtaken is not None

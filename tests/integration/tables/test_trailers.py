@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.config.server import CallerKeys
 from gateway.db.database import Database
 from gateway.fencing.resource import Template
@@ -32,7 +32,7 @@ TARGET = "/v1/tables/shipments?order_id=eq.7"
 async def port(tables: Database, events: list[Event]) -> AsyncIterator[int]:
     """Serve a plane with two schemas and one caller behind the gateway's own connection class."""
     await tables.run(lambda transaction: transaction.execute(OTHER))
-    keys = Keys([CallerKeys.model_validate({"name": "honest", "api_key": KEY})], anonymous=False)
+    keys = Callers([CallerKeys.model_validate({"name": "honest", "api_key": KEY})], anonymous=False)
     rules = {f"{schema}.shipments": Rule(Template.parse("order/{order_id}")) for schema in ("public", "other")}
     exposure = Exposure(schemas=("public", "other"), rules=rules, tx_override=True)
     plane = TablePlane(tables, exposure, authenticate=keys.by_bearer, observe=events.append)

@@ -15,7 +15,7 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from gateway.auth.sigv4 import Credentials, RequestHead, presign
+from gateway.auth.sigv4 import RequestHead, StoreCredentials, presign
 from gateway.commands.audit import audit
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing import record
@@ -238,7 +238,9 @@ def presigned(scene: Scene, method: str, path: str, query: str) -> str:
     """A URL that is good for whoever has it."""
     origin = scene.stage.origin
     head = RequestHead(method, path.encode(), query.encode(), [(b"host", urlsplit(origin).netloc.encode())])
-    signature = presign(head, Credentials(ACCESS_KEY, SECRET_KEY, "us-east-1"), datetime.now(UTC), timedelta(minutes=5))
+    signature = presign(
+        head, StoreCredentials(ACCESS_KEY, SECRET_KEY, "us-east-1"), datetime.now(UTC), timedelta(minutes=5)
+    )
     parameters = parse_qs(signature)
     scene.secret(f"signature of {method} {path} {query}", parameters["X-Amz-Signature"][0])
     scene.secret(f"credential of {method} {path} {query}", parameters["X-Amz-Credential"][0].partition("/")[2])

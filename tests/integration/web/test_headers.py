@@ -1,4 +1,4 @@
-"""What every answer under ``/ui/`` tells the browser; files that may be kept, and those of others."""
+"""The headers of every answer under ``/ui/``, cached static files, and vendored files."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.web.stage import log_in, serving
+from tests.integration.web.page_gateway import log_in, serving
 
 ROOT = Path(__file__).parents[3]
 WEB = ROOT / "gateway/web"
@@ -17,7 +17,7 @@ VENDOR = WEB / "static/vendor"
 
 
 @pytest.mark.parametrize("path", ["/ui/", "/ui/login", "/ui/rejections", "/ui/rejections?before=x", "/ui/nothing"])
-async def test_pages_may_load_nothing_foreign_and_are_kept_by_nobody(dsn: str, path: str) -> None:
+async def test_pages_load_nothing_foreign_and_are_never_cached(dsn: str, path: str) -> None:
     async with serving(dsn) as client:
         await log_in(client)
         answer = await client.get(path)

@@ -1,4 +1,4 @@
-"""Requests that no browser sends: what they are answered with, and that nobody is let in by them."""
+"""Requests that no browser sends get an error, and admit no viewer."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -10,18 +10,18 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.config.server import CallerKeys
 from gateway.web.assets import Assets
-from gateway.web.login import Door
+from gateway.web.login import LoginGate
 from gateway.web.rendering import Pages
-from tests.integration.web.stage import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
+from tests.integration.web.page_gateway import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
 
 NO_ADDRESS = "http://["
 
 
 async def raw(client: httpx.AsyncClient, request: bytes) -> bytes:
-    """What is answered to these bytes."""
+    """Return the answer to these bytes."""
     address = urlsplit(str(client.base_url))
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     try:
@@ -42,7 +42,7 @@ async def test_a_header_that_is_no_address_is_no_failure_of_ours(dsn: str) -> No
             assert "set-cookie" not in form.headers
 
 
-async def test_nobody_comes_in_by_what_a_host_is_called(dsn: str) -> None:
+async def test_a_forged_host_admits_no_viewer(dsn: str) -> None:
     await put_on_record(dsn)
     paths = (
         *(b"/ui/rejections", b"/ui/static/../rejections", b"/ui/static/%2e%2e/rejections", b"/ui/login%3f/../events"),
@@ -56,10 +56,10 @@ async def test_nobody_comes_in_by_what_a_host_is_called(dsn: str) -> None:
                 assert SECRET.encode() not in answer
 
 
-async def test_the_door_looks_at_the_path_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_login_gate_checks_the_served_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at one that is put together with the header ``Host``, as ``request.url`` of many versions of Starlette is."""
     monkeypatch.setattr(Request, "url", property(lambda _: httpx.URL("http://x/ui/login?/ui/rejections")))
-    keys = Keys([CallerKeys.model_validate(one) for one in CALLERS], anonymous=False)
+    keys = Callers([CallerKeys.model_validate(one) for one in CALLERS], anonymous=False)
     let_in: list[str] = []
 
     async def inside(scope: Scope, *_: object) -> None:
@@ -70,7 +70,7 @@ async def test_the_door_looks_at_the_path_that_is_served(monkeypatch: pytest.Mon
 
     async def send(_: Message) -> None: ...
 
-    door = Door(inside, keys, lambda: datetime.now(UTC), Pages(Assets()))
+    door = LoginGate(inside, keys, lambda: datetime.now(UTC), Pages(Assets()))
     for path in ("/ui/rejections", "/ui/login"):
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
         await door(scope, receive, send)
@@ -85,7 +85,7 @@ ELSEWHERE = (
 
 
 async def test_the_way_after_the_login_leads_to_our_pages(dsn: str) -> None:
-    """A browser takes dots out of a path, encoded or not; then it would be the address of an object of anybody's."""
+    """A browser resolves dots in a path, encoded or not. The path would then be that of an object in a bucket."""
     async with serving(dsn) as client:
         for wanted in ELSEWHERE:
             assert (await log_in(client, next=wanted)).headers["location"] == "/ui/", wanted

@@ -1,4 +1,4 @@
-"""A form is taken only as its signer allowed it."""
+"""A form is accepted only if its signer allowed it."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from gateway.auth.callers import Keys
+from gateway.auth.callers import Callers
 from gateway.auth.post_policy import PostPolicy, verify
 from gateway.auth.principal import Grant, Principal
 from gateway.config.server import CallerKeys
@@ -134,7 +134,7 @@ def test_what_boto3_makes_is_accepted() -> None:
 
 
 def test_fenced_credentials_sign_forms() -> None:
-    keys = Keys([CallerKeys(name="w", access_key_id=ID, secret_access_key=SecretStr(SECRET))], anonymous=False)
+    keys = Callers([CallerKeys(name="w", access_key_id=ID, secret_access_key=SecretStr(SECRET))], anonymous=False)
     today = datetime.now(UTC).replace(microsecond=0)
     grant = Grant("s3/bucket/**", Token(0, 34), None, today + timedelta(hours=1))
     issued = keys.issue(Principal("w"), grant)
@@ -180,7 +180,7 @@ def test_fenced_credentials_sign_forms() -> None:
         (["starts-with", "$acl", "rivate"], "private", False),
     ],
 )
-def test_conditions(condition: Any, value: str, holds: bool) -> None:  # noqa: FBT001
+def test_a_form_is_accepted_only_if_its_condition_holds(condition: Any, value: str, holds: bool) -> None:  # noqa: FBT001
     form = signed(condition, acl=value)
     if holds:
         verify(form, secret_of, NOW)
@@ -218,7 +218,7 @@ def test_every_field_must_be_covered(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["file", "x-ignore-this", "X-Ignore-"])
-def test_some_fields_need_not(name: str) -> None:
+def test_some_fields_need_no_condition(name: str) -> None:
     verify(signed() | {name: "1"}, secret_of, NOW)
 
 
@@ -230,7 +230,7 @@ def test_what_the_policy_must_name(missing: str) -> None:
     assert refusal(sealed(encoded(document))) == DENIED
 
 
-def test_another_bucket_and_none() -> None:
+def test_a_form_for_another_bucket_or_for_none_is_refused() -> None:
     assert refusal(signed() | {"bucket": "other"}) == DENIED
     document = {
         "expiration": "2015-12-30T12:00:00.000Z",
@@ -286,7 +286,7 @@ def test_the_length_of_the_file(ranges: list[tuple[int, int]], expected: tuple[i
         ["content-length", 1, 5],
     ],
 )
-def test_what_is_no_condition(condition: Any) -> None:
+def test_an_unknown_condition_is_refused(condition: Any) -> None:
     assert refusal(signed(condition)) == INVALID
 
 
@@ -316,7 +316,7 @@ def test_what_is_no_condition(condition: Any) -> None:
         base64.b64encode(b'{"expiration": "2015-12-30T12:00:00Z", "conditions": [{"a": "b"}').decode(),
     ],
 )
-def test_what_is_no_policy(policy: str) -> None:
+def test_an_unreadable_policy_is_refused(policy: str) -> None:
     assert refusal(sealed(policy)) == INVALID
 
 
@@ -373,7 +373,7 @@ def test_what_a_signed_form_must_have(name: str) -> None:
         ("signature", "c2ln", ("InvalidRequest", 400)),
     ],
 )
-def test_what_proves_nobody(field: str, value: str, expected: tuple[str, int]) -> None:
+def test_an_invalid_signature_proves_no_caller(field: str, value: str, expected: tuple[str, int]) -> None:
     assert refusal(signed() | {field: value}) == expected
 
 
@@ -385,7 +385,7 @@ def test_a_form_of_version_2_is_refused_with_advice() -> None:
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=6), st.text(max_size=40))
 def test_nothing_but_what_was_signed_gets_in(fields: dict[str, str], policy: str) -> None:
-    """Whatever stands in the form: an answer in S3's words, or the form as it was allowed."""
+    """Any form gets an error in S3's vocabulary, or is accepted as its policy allows."""
     for form in (fields | {"policy": policy}, signed() | fields, sealed(policy, FORM | fields)):
         try:
             verify(form, secret_of, NOW)

@@ -1,4 +1,4 @@
-"""A presigned URL is good for what was signed, for as long as was signed, and for nothing else."""
+"""A presigned URL permits exactly the signed request, for the signed time."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.auth.principal import Principal
-from gateway.auth.sigv4 import Credentials, PayloadMode, RequestHead, presign, sign, verify
+from gateway.auth.sigv4 import PayloadMode, RequestHead, StoreCredentials, presign, sign, verify
 from gateway.errors import StoreError
 
 # The example account of the S3 documentation.
 ID = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
-CREDENTIALS = Credentials(ID, SECRET, "us-east-1")
+CREDENTIALS = StoreCredentials(ID, SECRET, "us-east-1")
 THEN = datetime(2013, 5, 24, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 OWNER = Principal("worker")
@@ -72,7 +72,7 @@ def test_the_published_example() -> None:
     assert (verified.principal, verified.mode, verified.sha256) == (OWNER, PayloadMode.UNSIGNED, None)
 
 
-# What others presign, and what we do ---------------------------------------------------------------------------------
+# Presigned by botocore, and by the gateway ----------------------------------------------------------------------------
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30)
 VALUES = st.text(st.sampled_from("abcXYZ019 -_.~!*'()/=&%+\"é"), max_size=12)
@@ -138,7 +138,7 @@ def test_we_presign_for_one_second_to_seven_days(expires: timedelta) -> None:
         presigned(expires=expires)
 
 
-# What a presigned URL is good for ------------------------------------------------------------------------------------
+# The limits of a presigned URL ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("offset", "good"), [(-901, False), (-900, True), (0, True), (3600, True), (3601, False)])
@@ -225,7 +225,7 @@ def test_session_tokens_must_be_signed() -> None:
     assert refusal(RequestHead("PUT", b"/b/k", b"", headers)) == ("AccessDenied", 403)
 
 
-# What it says about the body -----------------------------------------------------------------------------------------
+# Its promise about the body -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def received(theirs: AWSRequest) -> tuple[RequestHead, datetime]:
     return RequestHead(str(theirs.method), parts.path.encode(), parts.query.encode(), headers), signed_at
 
 
-# What is none ---------------------------------------------------------------------------------------------------------
+# Invalid URLs ---------------------------------------------------------------------------------------------------------
 
 PARAMETERS = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
 

@@ -1,4 +1,4 @@
-"""A grant covers what its pattern says and not one resource more."""
+"""A grant covers the resources of its pattern, and not one more."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -29,7 +29,7 @@ NOW = datetime(2026, 1, 31, tzinfo=UTC)
         ("s3/b/%C3%A9", ["s3/b/%C3%A9"], ["s3/b/é"]),
     ],
 )
-def test_what_a_pattern_covers(pattern: str, covered: list[str], foreign: list[str]) -> None:
+def test_a_pattern_covers_its_resources(pattern: str, covered: list[str], foreign: list[str]) -> None:
     grant = Grant(pattern, TOKEN)
     assert grant.plain == ("*" not in pattern)
     for resource in covered:
@@ -42,7 +42,7 @@ def test_what_a_pattern_covers(pattern: str, covered: list[str], foreign: list[s
     "pattern",
     ["", "job/4*", "*job", "job/***", "**/job", "job/**/log", "a/b**", "é", "a b", "%c3", "%2A", "x" * 513, "a,b"],
 )
-def test_what_is_no_pattern(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ResourceMalformed):
         Grant(pattern, TOKEN)
 
@@ -62,7 +62,7 @@ def test_a_wildcard_means_what_it_means_in_the_rules_of_objects(
     )
 
 
-def test_whose_key_it_is() -> None:
+def test_an_access_key_has_one_owner() -> None:
     plain = Principal("worker", admin=True)
     assert owner("AK", "token", lambda *shown: (plain, "/".join(map(str, shown))), NOW) == (plain, "AK/token")
     with pytest.raises(StoreError) as caught:

@@ -1,4 +1,4 @@
-"""Sessions of the page: whose they are, until when, and that nobody can make or change one."""
+"""Sessions of the page belong to one caller, end in time, and cannot be forged or changed."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -30,7 +30,7 @@ def test_a_session_ends_with_its_key() -> None:
 
 
 @given(st.data())
-def test_a_session_with_one_character_changed_is_nobodys(data: st.DataObject) -> None:
+def test_a_session_with_one_character_changed_is_invalid(data: st.DataObject) -> None:
     session = callers.issue_session("ann", KEYS["ann"], NOW)
     at = data.draw(st.integers(0, len(session) - 1))
     other = data.draw(st.characters().filter(lambda one: one != session[at]))

@@ -1,4 +1,4 @@
-"""Only what its sender signed gets in, and what goes out is signed as S3 wants it."""
+"""Only signed requests get in, and outgoing requests are signed as S3 requires."""
 
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.auth.principal import Principal
-from gateway.auth.sigv4 import Credentials, PayloadMode, RequestHead, VerifiedSignature, sign, verify
+from gateway.auth.sigv4 import PayloadMode, RequestHead, StoreCredentials, VerifiedSignature, sign, verify
 from gateway.errors import StoreError
 
 # The example account of the S3 documentation.
 ID = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
-CREDENTIALS = Credentials(ID, SECRET, "us-east-1")
+CREDENTIALS = StoreCredentials(ID, SECRET, "us-east-1")
 THEN = datetime(2013, 5, 24, tzinfo=UTC)
 NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 OWNER = Principal("worker")
@@ -162,7 +162,7 @@ def test_agrees_with_botocore(
         sign(
             RequestHead(method, path.encode(), encoded.encode(), to_sign),
             theirs.headers["X-Amz-Content-SHA256"],
-            Credentials(ID, SECRET, "eu-central-1"),
+            StoreCredentials(ID, SECRET, "eu-central-1"),
             now,
         )
     )

@@ -1,9 +1,11 @@
 """What a writer says about its lock is read once, or refused."""
 
+from pathlib import Path
+
 import pytest
 
 from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed, SequencerMalformed, TokenMalformed
-from gateway.fencing.headers import MAX_PAIRS, FencingHeaders, read
+from gateway.fencing.headers import HOLDER_PATTERN, MAX_PAIRS, FencingHeaders, is_holder, read
 from gateway.fencing.token import Token
 
 
@@ -165,3 +167,16 @@ def test_sequencers_that_contradict_or_cannot_be_read(
         read(raw, pairs=pairs)
     assert caught.value.status == 400
     assert "c2lnbmF0dXJl" not in caught.value.message + caught.value.advice
+
+
+def test_the_gateway_and_the_guard_take_the_same_names_of_holders() -> None:
+    guard = (Path(__file__).parents[3] / "gateway/db/schema/guard.sql").read_text()
+    assert f"""hold.holder COLLATE "C" !~ '^{HOLDER_PATTERN}$'""" in guard
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a", True), ("host 7", True), ("x" * 200, True), ("x" * 201, False), ("", False), (" a", False), ("a ", False)],
+)
+def test_a_holder_has_a_short_printable_name(name: str, expected: bool) -> None:  # noqa: FBT001
+    assert is_holder(name) is expected

@@ -1,4 +1,4 @@
-"""One place reads the head of a request, and keeps it as it was."""
+"""One place reads the head of a request and freezes it."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The budget for bodies: never exceeded, given out in the order of asking, and never lost."""
+"""The memory budget of bodies is never exceeded, handed out in order, and never lost."""
 
 import asyncio
 from contextlib import suppress

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from starlette.types import Message
 
 from gateway.errors import BodyTooLarge, StoreError
-from gateway.http.body import Arrivals, ClientGone, Pace
+from gateway.http.body import ArrivingBody, ClientGone, Pace
 from gateway.objects.body.checksums import Algorithm, Declared
 from gateway.objects.body.form import FormBody, is_form_upload
 from gateway.objects.writes.staging import _pieces
@@ -23,7 +23,7 @@ HEAD = (
 END = b"\r\n--b--\r\n"
 
 
-def arriving(body: bytes, places: list[int], *, gone: bool = False) -> Arrivals:
+def arriving(body: bytes, places: list[int], *, gone: bool = False) -> ArrivingBody:
     ends = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
     cut = [body[start:end] for start, end in pairwise(ends)] or [b""]
     messages: list[Message] = [{"type": "http.request", "body": piece, "more_body": True} for piece in cut]
@@ -33,7 +33,7 @@ def arriving(body: bytes, places: list[int], *, gone: bool = False) -> Arrivals:
     async def receive() -> Message:
         return next(left)
 
-    return Arrivals(receive, Pace())
+    return ArrivingBody(receive, Pace())
 
 
 def form(body: bytes, places: list[int], *, gone: bool = False, max_size: int = 10_000) -> FormBody:

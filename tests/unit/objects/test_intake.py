@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive
 
-from gateway.auth import canonical
+from gateway.auth import canonical_request
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, PayloadMode, VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError
-from gateway.http.body import Arrivals, ClientGone, Pace
+from gateway.http.body import ArrivingBody, ClientGone, Pace
 from gateway.objects.body.intake import WriteBody
 
 Headers = list[tuple[bytes, bytes]]
@@ -82,7 +82,7 @@ def signed(*chunks: bytes, spoilt: int | None = None) -> bytes:
     previous, out = "seed", b""
     for number, chunk in enumerate((*chunks, b"")):
         hashes = (hashlib.sha256(b"").hexdigest(), hashlib.sha256(chunk).hexdigest())
-        previous = canonical.signature(KEY, "AWS4-HMAC-SHA256-PAYLOAD", MOMENT, SCOPE, previous, *hashes)
+        previous = canonical_request.signature(KEY, "AWS4-HMAC-SHA256-PAYLOAD", MOMENT, SCOPE, previous, *hashes)
         shown = "0" * 64 if number == spoilt else previous
         out += b"%x;chunk-signature=%s\r\n%s\r\n" % (len(chunk), shown.encode(), chunk)
     return out
@@ -96,7 +96,7 @@ def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
 def intake(
     headers: Headers, receive: Receive, *, pace: Pace | None = None, signature: VerifiedSignature = SIGNER
 ) -> WriteBody:
-    return WriteBody(Arrivals(receive, pace or Pace()), headers, signature, 10_000)
+    return WriteBody(ArrivingBody(receive, pace or Pace()), headers, signature, 10_000)
 
 
 async def streamed(one: WriteBody) -> bytes:

@@ -1,4 +1,4 @@
-"""Small histories of a resource, told step by step."""
+"""Small histories of a resource, built step by step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

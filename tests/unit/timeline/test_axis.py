@@ -1,4 +1,4 @@
-"""Ticks at round moments, however long or short a span is; and the ways from one span to another."""
+"""Ticks are at round moments for any span, and spans lead to others."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""From histories to lanes: one for each token and holder, and what happened to whom."""
+"""A history becomes lanes: one for each token and holder, with its events."""
 
 from itertools import pairwise
 

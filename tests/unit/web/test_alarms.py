@@ -1,4 +1,4 @@
-"""What is read out of the entry of an alarm; and that no other one is taken for it."""
+"""The summary of an alarm is read from its entry, and from no other entry."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from gateway.fencing.record import Kind
-from gateway.web.entries import told
-from tests.unit.web.test_words import REFUSED
+from gateway.web.entry_page import alarm_summary
+from tests.unit.web.test_rejection_advice import REFUSED
 
 ABOUT = {"alarm": "many", "prefix": "job/", "more_than": 5, "minutes": 10, "count": 6}
 RAISED: dict[str, Any] = {
@@ -32,9 +32,9 @@ def at(hour: int, minute: int, second: int) -> datetime:
     return datetime(2026, 3, 8, hour, minute, second, tzinfo=UTC)
 
 
-def test_what_is_said_when_it_begins() -> None:
+def test_the_summary_of_an_alarm_that_begins() -> None:
     """The span has all that was counted in it, and what began it."""
-    alarm = told(replace(REFUSED, kind=Kind.ALARM_RAISED, details=RAISED))
+    alarm = alarm_summary(replace(REFUSED, kind=Kind.ALARM_RAISED, details=RAISED))
     assert alarm is not None
     assert (alarm.name, alarm.prefix, alarm.more_than, alarm.minutes, alarm.count) == ("many", "job/", 5, 10, 6)
     assert (alarm.since, alarm.until) == (at(11, 50, 0), at(12, 0, 1))
@@ -42,8 +42,8 @@ def test_what_is_said_when_it_begins() -> None:
     assert (alarm.rejections, alarm.raised) == ([UUID(int=7)], None)
 
 
-def test_what_is_said_when_it_is_over() -> None:
-    alarm = told(replace(REFUSED, kind=Kind.ALARM_CLEARED, details=CLEARED))
+def test_the_summary_of_an_alarm_that_is_over() -> None:
+    alarm = alarm_summary(replace(REFUSED, kind=Kind.ALARM_CLEARED, details=CLEARED))
     assert alarm is not None
     assert (alarm.since, alarm.until) == (at(11, 50, 0), at(13, 0, 1))
     assert (alarm.rejections, alarm.raised) == ([], UUID(int=8))
@@ -65,9 +65,9 @@ def test_what_is_said_when_it_is_over() -> None:
         {**RAISED, "rejections": 5},
     ],
 )
-def test_whatever_else_stands_there_is_shown_as_it_is(details: Any) -> None:
-    assert told(replace(REFUSED, kind=Kind.ALARM_RAISED, details=details)) is None
+def test_unreadable_details_are_no_alarm(details: Any) -> None:
+    assert alarm_summary(replace(REFUSED, kind=Kind.ALARM_RAISED, details=details)) is None
 
 
 def test_no_other_entry_is_an_alarm() -> None:
-    assert told(replace(REFUSED, kind=Kind.BYPASS, details=RAISED)) is None
+    assert alarm_summary(replace(REFUSED, kind=Kind.BYPASS, details=RAISED)) is None

@@ -1,0 +1,137 @@
+"""The record as a stream of server-sent events, which a client resumes at its last event.
+
+The id of an event is its position in the record, so the gateway keeps no state about its clients.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from gateway.api.record_views import EventFilters, Position, RejectionFilters, entry_view, rejection_view
+from gateway.api.requests import Authenticate
+from gateway.auth.principal import Principal
+from gateway.fencing.record import Entry, Filters
+from gateway.http.streaming import SEND_TIMEOUT, BodyWriter, ReaderSlots, StreamedResponse
+from gateway.record.following import Follower, Subscription
+
+_TYPE = "text/event-stream"
+# A proxy must not buffer the answer, because the answer never ends.
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """The limits of streams, in seconds: ``heartbeat`` between two signs of life, ``timeout`` for a client to read.
+
+    A sign of life carries the position of the record. At most ``most`` streams are served at one time.
+    """
+
+    heartbeat: float = 15.0
+    timeout: float = SEND_TIMEOUT
+    most: int = 200
+
+
+class RejectionStream(RejectionFilters):
+    """The filters of a stream of refused writes."""
+
+    after: Annotated[
+        Position | None, Field(description="Begin after this position; without it, with the next entry.")
+    ] = None
+
+
+class EventStream(EventFilters, RejectionStream):
+    """The filters of a stream of entries."""
+
+
+LastEventId = Annotated[
+    Position | None,
+    Header(description="The id of the last event that was received. The stream goes on after it, whatever `after` is."),
+]
+
+
+def routes(follower: Follower, caller: Authenticate, limits: StreamLimits | None = None) -> APIRouter:
+    """Build the routes ``/v1/rejections/stream`` and ``/v1/events/stream``.
+
+    A caller that may not audit gets its own entries only.
+    """
+    router = APIRouter()
+    limits = limits or StreamLimits()
+    room = ReaderSlots(limits.most, "streams")
+    described: dict[str, Any] = {
+        "description": "Server-sent events. The id of each event is its position. Comments keep the connection alive.",
+        "response_class": Response,
+        "responses": {200: {"content": {_TYPE: {}}}},
+    }
+
+    def answer(filters: Filters, after: int | None, view: Callable[[Entry], BaseModel]) -> Response:
+        opening = _opened(follower, room, limits, filters, after, view)
+        return StreamedResponse(opening, _TYPE, _HEADERS, endless=True, timeout=limits.timeout)
+
+    @router.get("/v1/rejections/stream", summary="Stream refused writes as they go on record", **described)
+    async def stream_rejections(
+        query: Annotated[RejectionStream, Query()],
+        principal: Annotated[Principal, Depends(caller)],
+        last_event_id: LastEventId = None,
+    ) -> Response:
+        return answer(
+            query.filters_for(principal), query.after if last_event_id is None else last_event_id, rejection_view
+        )
+
+    @router.get("/v1/events/stream", summary="Stream all entries as they go on record", **described)
+    async def stream_events(
+        query: Annotated[EventStream, Query()],
+        principal: Annotated[Principal, Depends(caller)],
+        last_event_id: LastEventId = None,
+    ) -> Response:
+        return answer(query.filters_for(principal), query.after if last_event_id is None else last_event_id, entry_view)
+
+    return router
+
+
+@asynccontextmanager
+async def _opened(
+    follower: Follower,
+    room: ReaderSlots,
+    limits: StreamLimits,
+    filters: Filters,
+    after: int | None,
+    view: Callable[[Entry], BaseModel],
+) -> AsyncIterator[Callable[[BodyWriter], Any]]:
+    """Open a stream and yield what writes it. Raises ``TooManyReaders``, ``RequestMalformed``, ``Unavailable``."""
+    with room.place(audits=filters.shown_to is None):
+        async with follower.subscribed(filters, after) as subscription:
+            yield partial(_write_entries, subscription, limits.heartbeat, view)
+
+
+async def _write_entries(
+    subscription: Subscription, heartbeat: float, view: Callable[[Entry], BaseModel], outlet: BodyWriter
+) -> None:
+    """Write entries until the stream is closed.
+
+    The position comes first, so a client that is cut off before its first entry can resume.
+    """
+    await outlet.write(b"retry: 1000\n" + _progress(subscription))
+    while True:
+        try:
+            async with asyncio.timeout(heartbeat):
+                entries = await subscription.next()
+        except TimeoutError:
+            await outlet.write(_progress(subscription))
+            continue
+        await outlet.write(b"".join(_event(entry, view(entry)) for entry in entries))
+
+
+def _event(entry: Entry, view: BaseModel) -> bytes:
+    return f"id: {entry.position}\nevent: {entry.kind}\ndata: {view.model_dump_json()}\n\n".encode()
+
+
+def _progress(subscription: Subscription) -> bytes:
+    """Return an id without data: the client stores it and raises no event."""
+    return f"id: {subscription.position}\n: still here\n\n".encode()

@@ -1,0 +1,297 @@
+"""The claims of a request about its Signature V4, read but not proven: in the Authorization header, or in the query.
+
+Every header that can change the meaning of a request must be signed. If the gateway accepted an unsigned ``x-amz-*``
+header and signed it anew, an allowed request would become a forbidden one.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from urllib.parse import unquote_to_bytes
+
+from gateway.auth import canonical_request
+from gateway.auth.canonical_request import RequestHead
+from gateway.errors import StoreError
+
+MAX_LIFETIME = timedelta(days=7)
+
+_CREDENTIAL = re.compile(
+    r"(?P<id>[\x21-\x2b\x2d-\x7e]+)/(?P<day>[0-9]{8})/(?P<region>[A-Za-z0-9-]+)/(?P<service>[a-z0-9]+)/(?P<end>[a-z0-9_]+)"
+)
+_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9a-z;-]+")
+_HEXADECIMAL = re.compile(r"[0-9a-f]{64}")
+_ADVICE = 'Please use AWS4-HMAC-SHA256; in boto3: Config(signature_version="s3v4").'
+
+
+class PayloadMode(StrEnum):
+    """The promise of a signature about the body, as in x-amz-content-sha256 (``EXACT``: the SHA-256 itself)."""
+
+    EXACT = "EXACT"
+    UNSIGNED = "UNSIGNED-PAYLOAD"
+    UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+    SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+    SIGNED_CHUNKS_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
+
+    @property
+    def chunked(self) -> bool:
+        """Return whether the body is framed as aws-chunked."""
+        return self not in (PayloadMode.EXACT, PayloadMode.UNSIGNED)
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialScope:
+    """An access key id, and the day (``YYYYMMDD``) and region of its signing key."""
+
+    access_key_id: str
+    day: str
+    region: str
+
+    @property
+    def scope(self) -> str:
+        return canonical_request.scope(self.day, self.region)
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureClaim:
+    """Everything that a signature covers and that its proof needs.
+
+    ``headers`` are the signed ones, sorted, names in lower case. ``payload`` stands for the body in the canonical
+    request. ``query_string`` is the signed part of the query. ``lifetime`` is None in the header form.
+    """
+
+    credential: CredentialScope
+    timestamp: str
+    time: datetime
+    headers: tuple[tuple[str, bytes], ...]
+    signature: str
+    mode: PayloadMode
+    payload: str
+    session_token: str | None
+    query_string: bytes
+    lifetime: timedelta | None = None
+
+
+def read(request: RequestHead) -> SignatureClaim:
+    """Read the claim of a request, in either form. Raises ``StoreError`` with S3's code if there is no clear one."""
+    headers = _by_name(request.headers)
+    parameters, covered = _parameters(request.query_string)
+    authorization = _one(headers, "authorization")
+    if authorization is None and parameters:
+        return _from_query(request.method, headers, parameters, covered)
+    if parameters:
+        raise StoreError(
+            "InvalidArgument", 400, "Only one authorization is allowed: sign in the Authorization header or the query."
+        )
+    if authorization is None:
+        raise StoreError("AccessDenied", 403, "Access denied: the request is not signed.")
+    return _from_header(headers, authorization, request.query_string)
+
+
+def credential(text: str, code: str) -> CredentialScope:
+    """Read ``id/day/region/s3/aws4_request``. Raises ``StoreError`` with ``code``."""
+    match = _CREDENTIAL.fullmatch(text)
+    if match is None or match["service"] != "s3" or match["end"] != "aws4_request":
+        raise StoreError(code, 400, "The credential must read access-key-id/YYYYMMDD/region/s3/aws4_request.")
+    return CredentialScope(match["id"], match["day"], match["region"])
+
+
+def moment(timestamp: str) -> datetime | None:
+    """Return the time of ``20260131T235959Z``, aware; None for text of another form."""
+    if len(timestamp) != 16:
+        return None  # strptime accepts a date with missing digits, which would not match the day of a credential
+    try:
+        return datetime.strptime(timestamp, canonical_request.TIMESTAMP_FORMAT).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def check_algorithm(name: str, code: str) -> None:
+    """Refuse every other algorithm. Raises ``StoreError``, with ``code`` for a name of no algorithm."""
+    if name == "AWS":
+        raise version_2()
+    if name.startswith("AWS4-ECDSA"):
+        raise StoreError("NotImplemented", 501, f"Signature Version 4A is not supported. {_ADVICE}")
+    if name != canonical_request.ALGORITHM:
+        raise StoreError(code, 400, f"The type of the authorization is not supported. {_ADVICE}")
+
+
+def version_2() -> StoreError:
+    """Return the refusal of a request that is signed with Signature Version 2."""
+    return StoreError("InvalidRequest", 400, f"Signature Version 2 is not supported. {_ADVICE}")
+
+
+# The header form ----------------------------------------------------------------------------------------------------
+
+_HEADER_ERROR = "AuthorizationHeaderMalformed"
+_AUTHORIZATION = re.compile(
+    r"Credential=(?P<credential>[^, ]+) *, *SignedHeaders=(?P<names>[^, ]+) *, *Signature=(?P<signature>[^, ]+)"
+)
+
+
+def _from_header(headers: Mapping[str, list[bytes]], authorization: str, query_string: bytes) -> SignatureClaim:
+    algorithm, _, rest = authorization.partition(" ")
+    check_algorithm(algorithm, "InvalidArgument")
+    match = _AUTHORIZATION.fullmatch(rest.strip())
+    if match is None or _HEXADECIMAL.fullmatch(match["signature"]) is None:
+        raise StoreError(_HEADER_ERROR, 400, "The Authorization header is not of the form that AWS4-HMAC-SHA256 has.")
+    signer = credential(match["credential"], _HEADER_ERROR)
+    names = _signed_names(match["names"], _HEADER_ERROR)
+    timestamp = _one(headers, "x-amz-date")
+    if timestamp is None:
+        raise StoreError("AccessDenied", 403, "A signed request needs the header x-amz-date.")
+    time = moment(timestamp)
+    if time is None:
+        raise StoreError("AccessDenied", 403, "x-amz-date must look like 20260131T235959Z.")
+    if timestamp[:8] != signer.day:
+        raise StoreError(_HEADER_ERROR, 400, "The day of the credential must be the day of x-amz-date.")
+    # SignedHeaders need not name the payload's hash: the canonical request ends with it.
+    signed = _everything_signed(headers, names, required=("host", "x-amz-date"), exempt={"x-amz-content-sha256"})
+    declared = _one(headers, "x-amz-content-sha256")
+    if declared is None:
+        raise StoreError("InvalidRequest", 400, "Missing required header for this request: x-amz-content-sha256.")
+    mode, payload = _payload(declared)
+    session_token = _one(headers, "x-amz-security-token")
+    return SignatureClaim(
+        signer, timestamp, time, signed, match["signature"], mode, payload, session_token, query_string
+    )
+
+
+# The query form -----------------------------------------------------------------------------------------------------
+
+_QUERY_ERROR = "AuthorizationQueryParametersError"
+_REQUIRED = (
+    "X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders", "X-Amz-Signature",
+)  # fmt: skip
+_PARAMETERS = {name.lower(): name for name in (*_REQUIRED, "X-Amz-Security-Token", "X-Amz-Content-Sha256")}
+_VERSION_2 = frozenset({"awsaccesskeyid", "signature"})
+_SECONDS = re.compile(r"[1-9][0-9]{0,5}")
+
+
+def _from_query(
+    method: str, headers: Mapping[str, list[bytes]], parameters: Mapping[str, str], query_string: bytes
+) -> SignatureClaim:
+    if missing := [name for name in _REQUIRED if name not in parameters]:
+        raise StoreError(_QUERY_ERROR, 400, f"A signature in the query also needs the parameter {missing[0]}.")
+    check_algorithm(parameters["X-Amz-Algorithm"], _QUERY_ERROR)
+    signer = credential(parameters["X-Amz-Credential"], _QUERY_ERROR)
+    names = _signed_names(parameters["X-Amz-SignedHeaders"], _QUERY_ERROR)
+    timestamp, seconds, signature = (parameters[name] for name in ("X-Amz-Date", "X-Amz-Expires", "X-Amz-Signature"))
+    time = moment(timestamp)
+    if time is None or timestamp[:8] != signer.day:
+        raise StoreError(_QUERY_ERROR, 400, "X-Amz-Date must look like 20260131T235959Z, of the credential's day.")
+    lifetime = timedelta(seconds=int(seconds)) if _SECONDS.fullmatch(seconds) else None
+    if lifetime is None or lifetime > MAX_LIFETIME:
+        raise StoreError(_QUERY_ERROR, 400, "X-Amz-Expires must be from 1 to 604800 seconds.")
+    if _HEXADECIMAL.fullmatch(signature) is None:
+        raise StoreError("SignatureDoesNotMatch", 403, "X-Amz-Signature must be 64 hexadecimal digits in lower case.")
+    for name in _PARAMETERS.keys() & headers.keys():
+        if _PARAMETERS[name] in parameters:
+            raise StoreError("InvalidRequest", 400, f"{_PARAMETERS[name]} appears in the query and in the headers.")
+    # A browser revalidates a presigned URL that it has read. On a read, a condition changes nothing but the answer.
+    revalidation = {name for name in headers if name.startswith("if-")} if method in ("GET", "HEAD") else set()
+    signed = _everything_signed(headers, names, required=("host",), exempt=revalidation)
+    declared = parameters.get("X-Amz-Content-Sha256", _one(headers, "x-amz-content-sha256"))
+    mode, payload = _payload(PayloadMode.UNSIGNED if declared is None else declared)
+    session_token = parameters.get("X-Amz-Security-Token", _one(headers, "x-amz-security-token"))
+    return SignatureClaim(
+        signer, timestamp, time, signed, signature, mode, payload, session_token, query_string, lifetime
+    )
+
+
+def _parameters(query_string: bytes) -> tuple[dict[str, str], bytes]:
+    """Return the decoded parameters of a signature in the query, and the query without the signature itself."""
+    found: dict[str, str] = {}
+    covered = []
+    for part in query_string.split(b"&"):
+        raw_name, _, raw_value = part.replace(b"+", b" ").partition(b"=")
+        name = unquote_to_bytes(raw_name).decode("latin-1")
+        if name.lower() in _VERSION_2:
+            raise version_2()
+        known = _PARAMETERS.get(name.lower())
+        if known is not None:
+            if name != known:
+                raise StoreError(_QUERY_ERROR, 400, f"The parameter {known} must be spelt exactly so.")
+            if known in found:
+                raise StoreError(_QUERY_ERROR, 400, f"The parameter {known} appears twice.")
+            found[known] = unquote_to_bytes(raw_value).decode("latin-1")
+        if known != "X-Amz-Signature":
+            covered.append(part)
+    return found, b"&".join(covered)
+
+
+# Both forms ---------------------------------------------------------------------------------------------------------
+
+
+def _signed_names(text: str, code: str) -> tuple[str, ...]:
+    names = tuple(text.split(";"))
+    if not _NAMES.fullmatch(text) or names != tuple(sorted(set(names))):
+        raise StoreError(code, 400, "SignedHeaders must be sorted, in lower case, and name each header once.")
+    return names
+
+
+def _everything_signed(
+    headers: Mapping[str, list[bytes]], signed: Sequence[str], *, required: Sequence[str], exempt: AbstractSet[str]
+) -> tuple[tuple[str, bytes], ...]:
+    """Return the signed headers. Refuse sensitive headers that are unsigned, missing ones, and repeated ones."""
+    if missing := sorted(name for name in signed if name not in headers):
+        raise StoreError("SignatureDoesNotMatch", 403, f"A signed header is missing: {', '.join(missing)}.")
+    if not set(required) <= set(signed):
+        raise StoreError("AccessDenied", 403, f"The signature must cover these headers: {', '.join(required)}.")
+    sensitive = {name for name in headers if _must_be_signed(name)}
+    if unsigned := sorted(sensitive.difference(signed, exempt)):
+        raise StoreError(
+            "AccessDenied",
+            403,
+            f"There were headers present in the request which were not signed: {', '.join(unsigned)}.",
+            facts={"headers_not_signed": ", ".join(unsigned)},
+        )
+    for name in sensitive.union(signed):
+        _one(headers, name)
+    return tuple((name, headers[name][0]) for name in signed)
+
+
+def _by_name(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, list[bytes]]:
+    """Return headers by their name in lower case. Refuse sensitive names with "_" for "-"."""
+    found: dict[str, list[bytes]] = {}
+    for raw_name, value in headers:
+        name = raw_name.decode("latin-1").lower()
+        if "_" in name and _misspelt(name):
+            raise StoreError("InvalidRequest", 400, f"The header {name} must be written with '-'.")
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _misspelt(name: str) -> bool:
+    """Return whether a store that folds "_" into "-" would take this name for a sensitive one."""
+    folded = name.replace("_", "-")
+    if name.startswith("x-amz-meta-"):
+        return folded.startswith("x-amz-meta-fencing-")
+    return folded == "authorization" or _must_be_signed(folded)
+
+
+def _must_be_signed(name: str) -> bool:
+    return name in ("host", "content-md5", "x-fencing-token") or name.startswith(("x-amz-", "fencing-", "if-"))
+
+
+def _one(headers: Mapping[str, list[bytes]], name: str) -> str | None:
+    values = headers.get(name, [])
+    if len(values) > 1:
+        raise StoreError("InvalidRequest", 400, f"The header {name} appears twice.")
+    return values[0].decode("latin-1").strip() if values else None
+
+
+def _payload(declared: str) -> tuple[PayloadMode, str]:
+    """Return the mode of the body, and its value in the canonical request."""
+    if _HEXADECIMAL.fullmatch(declared):
+        return PayloadMode.EXACT, declared
+    try:
+        if declared != PayloadMode.EXACT:
+            return PayloadMode(declared), declared
+    except ValueError:
+        pass
+    raise StoreError(
+        "InvalidArgument", 400, "x-amz-content-sha256 must be a SHA-256 in hex, UNSIGNED-PAYLOAD or a STREAMING- mode."
+    )

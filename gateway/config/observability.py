@@ -1,0 +1,99 @@
+"""Sections of the configuration: the record, webhooks and alarms, telemetry."""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator
+
+from gateway.config.section import KIBIBYTE, Section
+from gateway.fencing.record import Kind
+from gateway.webhooks import signing
+
+
+class Audit(Section):
+    """The record: its retention, and the payloads it keeps."""
+
+    retention: Annotated[int, Field(ge=7)] = 400
+    """Days for which the record is kept. Fences are kept forever."""
+    capture: Annotated[int, Field(ge=0, le=1024 * KIBIBYTE)] = 0
+    """Bytes of a refused write's payload that are kept with its entry; 0 for none."""
+    redact: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Columns whose values are removed from kept payloads: ``schema.table.column``, or ``column`` of any table."""
+
+    @field_validator("redact")
+    @classmethod
+    def _columns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            # A name of two parts could mean the column of a table, and would redact nothing.
+            if name.count(".") not in (0, 2) or not all(name.split(".")):
+                raise ValueError(f"{name!r} must be schema.table.column, or the column alone")
+        return value
+
+
+class Webhook(Section):
+    """An address that receives entries of the record."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    url: str
+    secret: SecretStr
+    """The key that signs messages: ``whsec_`` and the base64 of 24 to 64 random bytes."""
+    former_secret: SecretStr | None = None
+    """The previous key. While it is set, both keys sign messages, so that receivers can switch."""
+    kinds: tuple[Kind, ...] = (Kind.REJECTION,)
+    """The kinds of entries that it receives. Without any, it receives only the alarms that name it."""
+    prefix: str = ""
+    """Only entries of resources whose name begins with this."""
+    observed: bool = True
+    """Whether it also receives writes that passed because their rule observes."""
+
+    @field_validator("secret", "former_secret")
+    @classmethod
+    def _usable(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            signing.key_of(value.get_secret_value())
+        return value
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.fragment:
+            raise ValueError("must be an http:// or https:// address without user or fragment")
+        return value
+
+
+class Alarm(Section):
+    """An alarm: more than so many refused writes within so many minutes."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    prefix: str = ""
+    """Only refused writes to resources whose name begins with this."""
+    more_than: Annotated[int, Field(ge=0, le=10_000)]
+    """The alarm keeps the times of so many refused writes, and of one more."""
+    minutes: Annotated[int, Field(ge=1, le=1440)]
+    webhooks: tuple[str, ...] = ()
+    """Names of webhooks; all of them by default."""
+
+
+class Telemetry(Section):
+    """Metrics, traces, and the log of requests."""
+
+    public_metrics: bool = False
+    """Whether ``/v1/metrics`` can be read without an API key."""
+    access_log: bool = False
+    """Whether each request is a line of the log."""
+    traces: str | None = None
+    """The OTLP/HTTP endpoint for traces, such as ``http://127.0.0.1:4318``. Needs the extra ``tracing``."""
+    sample: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The share of traces begun here that are sent. The caller decides about a trace that it began."""
+    service: Annotated[str, Field(min_length=1)] = "fencing-gateway"
+    """The name of this gateway in traces."""
+
+    @field_validator("traces")
+    @classmethod
+    def _collector(cls, value: str | None) -> str | None:
+        if value is not None:
+            parts = urlsplit(value)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+                raise ValueError("must be an http:// or https:// address, such as http://127.0.0.1:4318")
+        return value

@@ -1,0 +1,248 @@
+"""The texts of the timeline: its headline, and a sentence for each lane, mark and arrow. Pure.
+
+A sentence consists of text and parties. Names of parties come from outside, so pages mark them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+from gateway.fencing.record import Kind
+from gateway.text import span, visible
+from gateway.timeline.axis import format_day, format_time
+from gateway.timeline.history import Activity, Party, Refusals, Remark, Span, Takeover, Totals
+from gateway.timeline.lanes import Lane, LeaseSpan
+
+Sentence: TypeAlias = tuple[str | Party, ...]
+
+_FINE = timedelta(seconds=20)
+"""In a shorter span, times have milliseconds."""
+
+_NAME_LENGTH = 24
+
+_REMARKS = {
+    Kind.BYPASS: "Changed past the gateway",
+    Kind.GUARD_REFUSED: "The guard refused writes of a session that bypassed the gateway",
+    Kind.SETTLED: "A pending write was prevented from taking effect",
+}
+_LEASE_ENDS = {
+    Kind.LEASE_RELEASED: "released",
+    Kind.LEASE_EXPIRED: "expired",
+    Kind.LEASE_BROKEN: "broken",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Formats moments within one span: at its precision, and with their day unless it is the last one."""
+
+    span: Span
+
+    def time(self, moment: datetime) -> str:
+        """Return the time of day."""
+        return format_time(moment, timedelta(milliseconds=1) if self.span.length < _FINE else timedelta(seconds=1))
+
+    def say(self, moment: datetime) -> str:
+        """Return the time of day, with the day if it is not the last one of the span."""
+        time = self.time(moment)
+        same_day = moment.astimezone(UTC).date() == self.span.until.astimezone(UTC).date()
+        return time if same_day else f"{time} on {format_day(moment)}"
+
+
+def party_text(party: Party) -> str:
+    """Return a party in plain text: ``writer-a (token 33)``."""
+    return f"{party.name} ({party.token_text})"
+
+
+def plain(sentences: Sequence[Sentence]) -> str:
+    """Return sentences in plain text, each party with its token."""
+    return " ".join(
+        "".join(party_text(piece) if isinstance(piece, Party) else piece for piece in one) for one in sentences
+    )
+
+
+def headline(lanes: Sequence[Lane], totals: Totals, clock: Clock) -> tuple[Sentence, ...]:
+    """Return the headline in a few sentences, the worst zombie first. ``totals`` counts undrawn parties, too."""
+    troubled = sorted((lane for lane in lanes if lane.tally.refused), key=lambda lane: -lane.tally.refused)
+    if not troubled:
+        return (("No write was refused here in this time.",), *_standing(lanes, clock))
+    worst = troubled[0]
+    sentences: list[Sentence] = [(*_zombie(worst, clock), f" {_fate(worst.tally.refused, worst.tally.noted)}")]
+    others = max(totals.zombies, len(troubled)) - 1
+    if others:
+        refused = max(totals.refused, sum(lane.tally.refused for lane in troubled)) - worst.tally.refused
+        noted = max(totals.noted, sum(lane.tally.noted for lane in troubled)) - worst.tally.noted
+        subject = "One other writer" if others == 1 else f"{number(others)} other writers"
+        sentences.append((f"{subject} tried {number(refused)} more {_writes(refused)}. {_fate(refused, noted)}",))
+    return (*sentences, *_standing(lanes, clock))
+
+
+def _zombie(lane: Lane, clock: Clock) -> Sentence:
+    tally, overtaken = lane.tally, lane.overtaken
+    assert tally.first is not None
+    assert tally.last is not None
+    writes = f"{number(tally.refused)} {_writes(tally.refused)}"
+    if overtaken is None or tally.first < overtaken.at:
+        return lane.party, f" tried {writes} {_standing_of(lane)}, {_between(tally.first, tally.last, clock)}."
+    at = clock.say(overtaken.at)
+    by = "no later than " if overtaken.inferred else "at "
+    more = f"{number(tally.refused)} more {_writes(tally.refused)}"
+    begun: Sentence
+    if overtaken.kind is Kind.EPOCH:
+        begun = lane.party, f" was ruled out by a new epoch ({overtaken.by.token_text}) {by}{at}"
+    else:
+        begun = lane.party, " was overtaken by ", overtaken.by, f" {by}{at}"
+    return *begun, f" and tried {more} {_lag(overtaken, tally.first, tally.last)}."
+
+
+def _standing_of(lane: Lane) -> str:
+    """Explain why writes were refused although their writer had not been overtaken."""
+    if lane.token is None:
+        return "without a token"
+    return "that it was not to send" if lane.since is not None else "with a token that it had not taken over with"
+
+
+def _lag(overtaken: Takeover, first: datetime, last: datetime) -> str:
+    if first == last:
+        return f"{span(last - overtaken.at)} later"
+    return f"during the next {span(last - overtaken.at)}"
+
+
+def _between(first: datetime, last: datetime, clock: Clock) -> str:
+    return f"at {clock.say(first)}" if first == last else f"from {clock.say(first)} to {clock.say(last)}"
+
+
+def _fate(refused: int, noted: int) -> str:
+    """Tell the outcome of the writes."""
+    if noted == 0:
+        return "It was refused." if refused == 1 else "All were refused."
+    if noted == refused:
+        passed = "It passed" if refused == 1 else "All of them passed"
+        return f"{passed}, because the rule only observes."
+    enforced = refused - noted
+    were, rule = "was" if enforced == 1 else "were", "its rule" if noted == 1 else "their rule"
+    return f"{number(enforced)} {were} refused, {number(noted)} passed because {rule} only observes."
+
+
+def _standing(lanes: Sequence[Lane], clock: Clock) -> tuple[Sentence, ...]:
+    """Name the present holder of the resource."""
+    holding = next((lane for lane in lanes if lane.holds), None)
+    if holding is None or holding.since is None:
+        return ()
+    if holding.begins_epoch:
+        return ((f"No holder has taken it over since the new epoch began at {clock.say(holding.since)}.",),)
+    return ((holding.party, f" has held it since {clock.say(holding.since)}."),)
+
+
+def describe_refusals(lane: Lane, refusals: Refusals, clock: Clock) -> str:
+    """Describe the writes behind a mark."""
+    fate = "Refused" if not refusals.noted else "Passed, would have been refused" if _all_noted(refusals) else "Refused"
+    reason = f" ({refusals.reason})" if refusals.reason else ""
+    late = ""
+    if lane.overtaken is not None and refusals.first >= lane.overtaken.at:
+        late = f", {span(refusals.first - lane.overtaken.at)} after it was overtaken"
+    if refusals.count == 1:
+        return f"{fate}: a write of {party_text(lane.party)} at {clock.say(refusals.first)}{late}{reason}."
+    times = _between(refusals.first, refusals.last, clock)
+    return f"{fate}: {number(refusals.count)} writes of {party_text(lane.party)} {times}{late}{reason}."
+
+
+def _all_noted(refusals: Refusals) -> bool:
+    return refusals.noted == refusals.count
+
+
+def describe_takeover(takeover: Takeover, clock: Clock) -> str:
+    """Describe the takeover behind an arrow."""
+    at = f"{'No later than ' if takeover.inferred else ''}{clock.say(takeover.at)}"
+    if takeover.kind is Kind.EPOCH:
+        return f"{at}: {takeover.by.caller or 'an administrator'} began a new epoch, {takeover.by.token_text}."
+    if takeover.over is None:
+        return f"{at}: {party_text(takeover.by)} took over."
+    held = ""
+    if takeover.over_since is not None:
+        held = f", which had held it for {span(takeover.at - takeover.over_since)}"
+    barrier = " by a barrier" if takeover.kind is Kind.BARRIER else ""
+    return f"{at}: {party_text(takeover.by)} took over{barrier} from {party_text(takeover.over)}{held}."
+
+
+def describe_lane(lane: Lane, clock: Clock) -> str:
+    """Describe a lane."""
+    parts = [party_text(lane.party) + "."]
+    if lane.since is not None:
+        parts.append(f"Took over at {clock.say(lane.since)}.")
+    else:
+        parts.append("It is not known to have taken over.")
+    if lane.overtaken is not None:
+        parts.append(f"Overtaken by {party_text(lane.overtaken.by)} at {clock.say(lane.overtaken.at)}.")
+    elif lane.holds:
+        parts.append("Still holds it.")
+    if lane.tally.refused:
+        parts.append(f"{number(lane.tally.refused)} {_writes(lane.tally.refused)} refused.")
+    return " ".join(parts)
+
+
+def name(lane: Lane) -> str:
+    """Return the name beside a lane: short, and with hidden characters visible."""
+    return "new epoch" if lane.begins_epoch else _shortened(lane.party.name)
+
+
+def _shortened(name: str) -> str:
+    shown = visible(name)
+    return shown if len(shown) <= _NAME_LENGTH else shown[: _NAME_LENGTH - 1] + "…"
+
+
+def note(lane: Lane) -> str | None:
+    """Return the note beside the token of a lane."""
+    if lane.begins_epoch:
+        return f"begun by {_shortened(lane.party.caller or 'an administrator')}"
+    if lane.holds:
+        return "holds it"
+    passed, refused = lane.tally.noted, lane.tally.refused - lane.tally.noted
+    counted = [f"{number(count)} {fate}" for count, fate in ((refused, "refused"), (passed, "passed")) if count]
+    return ", ".join(counted) or None
+
+
+def describe_lease(party: Party, lease: LeaseSpan, clock: Clock) -> str:
+    """Describe the lease behind a band."""
+    since = "from before this record" if lease.since is None else f"granted at {clock.say(lease.since)}"
+    if lease.until is None or lease.end is None:
+        return f"Lease of {party_text(party)}, {since}."
+    return f"Lease of {party_text(party)}, {since}, {_LEASE_ENDS[lease.end]} at {clock.say(lease.until)}."
+
+
+def lease_end_text(kind: Kind) -> str:
+    """Return in one word how a lease ended."""
+    return _LEASE_ENDS[kind]
+
+
+def describe_remark(remark: Remark, clock: Clock) -> str:
+    """Describe the event behind a flag."""
+    times = "" if remark.count == 1 else f", {number(remark.count)} times"
+    return f"{_REMARKS[remark.kind]}{times}, {clock.say(remark.at)}."
+
+
+def describe_activity(activity: Activity, clock: Clock) -> str:
+    """Describe the activity behind a bar of the strip."""
+    refused, takeovers = number(activity.refused), number(activity.takeovers)
+    when = f"From {clock.say(activity.span.since)} to {clock.say(activity.span.until)}"
+    return f"{when}: {refused} refused {_writes(activity.refused)}, {takeovers} takeovers."
+
+
+def describe_rest(others: int, zombies: int, refused: int) -> str:
+    """Describe the parties that are not drawn: ``1,240 more holders without refused writes``."""
+    holders = "holder is" if others == 1 else "holders are"
+    quiet = others - zombies
+    if not zombies:
+        return f"{number(others)} more {holders} not drawn, none of them with refused writes."
+    had = f"{number(zombies)} with {number(refused)} refused {_writes(refused)}"
+    return f"{number(others)} more {holders} not drawn: {had}" + (f", {number(quiet)} without." if quiet else ".")
+
+
+def number(count: int) -> str:
+    """Return a count with commas between thousands. Pages would escape other separators."""
+    return f"{count:,}"
+
+
+def _writes(count: int) -> str:
+    return "write" if count == 1 else "writes"

@@ -1,0 +1,81 @@
+"""The titles of kinds of entries, and the advice about a refused write. Pure."""
+
+from datetime import timedelta
+
+from gateway.fencing.record import Entry, Kind
+from gateway.fencing.rules import Fence
+from gateway.text import span
+
+_TITLES = {
+    Kind.REJECTION: "Write refused",
+    Kind.RAISED: "Taken over by a write",
+    Kind.BARRIER: "Taken over by a barrier",
+    Kind.EPOCH: "New epoch",
+    Kind.SETTLED: "Late write settled",
+    Kind.LEASE_GRANTED: "Lock acquired",
+    Kind.LEASE_RELEASED: "Lock released",
+    Kind.LEASE_EXPIRED: "Lease expired",
+    Kind.LEASE_BROKEN: "Lock broken",
+    Kind.GUARD_REFUSED: "Refused by the guard",
+    Kind.BYPASS: "Changed past the gateway",
+    Kind.ADMINISTRATION: "Administration",
+    Kind.RETENTION: "Old days dropped",
+    Kind.ALARM_RAISED: "Alarm raised",
+    Kind.ALARM_CLEARED: "Alarm cleared",
+}
+
+_LONG = timedelta(minutes=1)
+
+
+def kind_title(kind: Kind) -> str:
+    """Return the title of a kind of entry."""
+    return _TITLES.get(kind, kind.value)
+
+
+def kind_titles() -> dict[str, str]:
+    """Return the titles of all kinds."""
+    return {kind.value: kind_title(kind) for kind in Kind}
+
+
+def rejection_advice(rejection: Entry, lag: timedelta | None, fence: Fence | None) -> list[str]:
+    """Return the steps to take after a refused write, the most urgent first.
+
+    ``lag``: how long its writer had been a zombie. ``fence`` is the present fence of the resource.
+    """
+    steps = []
+    if rejection.enforced:
+        steps.append("Nothing was written: there is nothing to undo.")
+    else:
+        steps.append(
+            "The write took effect, because its rule only observes. Look at what it wrote: it may have overwritten the "
+            "work of a newer holder."
+        )
+    steps += _BY_REASON.get(rejection.reason or "", ())
+    if rejection.reason == "token-stale" and lag is not None and lag >= _LONG:
+        steps.append(
+            f"It had been overtaken for {span(lag)} without noticing. Look for the cause: a paused virtual machine, "
+            "a long garbage collection, a lease that was not renewed, a job that was started twice."
+        )
+    if fence is not None and rejection.fence is not None and fence.token < rejection.fence.token:
+        steps.append("The fence is lower now than it was then. An operator lowered it, or restored an older database.")
+    return steps
+
+
+_BY_REASON: dict[str, tuple[str, ...]] = {
+    "token-stale": (
+        "Stop the writer, or let it acquire its lock again: every write under this token is refused.",
+        "If its work is still needed, repeat it under a new token, starting from the state that the newer holder left.",
+    ),
+    "token-duplicate": (
+        "Two holders use one token. Find out which of them got it from the lock service, and stop the other one.",
+        "A lock service must not issue a number twice: docs/sources.md lists the requirements for tokens.",
+    ),
+    "token-used": (
+        'The resource takes one write for each token (equal = "strict").',
+        "A second attempt of one write needs an Idempotency-Key; every other write needs a token of its own.",
+    ),
+    "token-implausible": (
+        "The policy of this resource refuses the token. Compare it with the tokens that the lock service issued.",
+        "If the counter of the lock service was reset, an administrator starts a new epoch.",
+    ),
+}

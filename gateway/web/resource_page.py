@@ -1,0 +1,244 @@
+"""The page of one resource: its timeline, its present state, its refused writes. Also the search for resources."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from gateway.db import fences, leases, overview, record, search, timeline
+from gateway.db.database import Database
+from gateway.db.record import Head
+from gateway.errors import RequestMalformed
+from gateway.fencing.lease import LockView
+from gateway.fencing.record import Entry, Filters, Kind
+from gateway.fencing.rules import Fence, Mode
+from gateway.text import machine_time
+from gateway.timeline import axis, picture
+from gateway.timeline.history import History, Span
+from gateway.timeline.shapes import Picture
+from gateway.web import record_lists as paging
+from gateway.web.observe_mode import configured_rules
+from gateway.web.record_lists import SPANS, ListQuery, form_field, read_filters
+from gateway.web.rendering import Site, address, resource_address
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineView:
+    """A timeline, made at ``now`` by the database's clock, when the record ended at ``head``.
+
+    ``last`` is the time of the resource's last event, within the span or not; None if there is none.
+    """
+
+    history: History
+    picture: Picture
+    head: Head
+    now: datetime
+    last: datetime | None
+
+    @property
+    def span(self) -> Span:
+        return self.history.span
+
+
+async def read_timeline(
+    database: Database, resource: str, since: datetime | None, until: datetime | None, *, whole: bool = False
+) -> TimelineView:
+    """Read the timeline from ``since`` to ``until``. Without either, read the last day on which something happened.
+
+    ``whole`` reads everything on record instead. Raises ``RequestMalformed`` for an invalid span.
+    """
+    now = await database.now()
+    await record.seal(database)
+    head = await record.head(database)
+    newest = await search.page(database, Filters(resource=resource), 1, before=head.position + 1)
+    last = newest[0].at if newest else None
+    if since is None and until is None:
+        span = await _eventful(database, resource, last, head.position, now, whole=whole)
+    else:
+        until = now if until is None else until
+        span = checked_span(until - axis.DAY if since is None else since, until)
+    history = await timeline.history(database, resource, span, head.position)
+    return TimelineView(history, picture.draw(history), head, now, last)
+
+
+def checked_span(since: datetime, until: datetime) -> Span:
+    """Return the requested span. Raises ``RequestMalformed`` if it is invalid."""
+    if not axis.EARLIEST <= since < until <= axis.LATEST:
+        raise RequestMalformed("since must be before until, and both in a year from 2000 to 2199.")
+    return Span(since, until)
+
+
+async def _eventful(
+    database: Database, resource: str, last: datetime | None, position: int, now: datetime, *, whole: bool
+) -> Span:
+    if last is None:
+        return Span(now - axis.DAY, now)
+    # The last entry on record need not be the last event, because a late commit is sealed late.
+    within = None if whole else Span(last - axis.DAY, max(now, last))
+    extent = await timeline.extent(database, resource, position, within)
+    assert extent is not None
+    return axis.fitted(*extent, now)
+
+
+PATH = "/ui/resource"
+_QUEUE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceStatus:
+    """The present state of a resource. ``mode`` is that of the rule of its last refused write; None if unknown."""
+
+    fence: Fence | None
+    lock: LockView
+    pending: int
+    pending_since: datetime | None
+    mode: Mode | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpanLink:
+    """A link to another span. ``address`` is None if that span does not exist."""
+
+    title: str
+    address: str | None
+
+
+def routes(site: Site) -> list[Route]:
+    """Build the route ``/ui/resource?name=…``."""
+
+    async def show(request: Request) -> Response:
+        sent = request.query_params.multi_items()
+        asked = read_filters(sent, await site.database.now(), (Kind.REJECTION,))
+        name = form_field(sent, "name")
+        if name is None:
+            raise RequestMalformed("name: the resource is missing.", advice="Find it on the page of resources.")
+        whole = form_field(sent, "whole") == "true"
+        found = await read_timeline(site.database, name, asked.filters.since, asked.filters.until, whole=whole)
+        page = await paging.read_page(site.database, _of_span(asked, name, found.span))
+        standing = await _standing(site, name, found)
+        known = standing.fence is not None or found.last is not None or bool(standing.lock.holders)
+        return site.pages.render(
+            request,
+            "resource.html",
+            200 if known else 404,
+            name=name,
+            known=known,
+            found=found,
+            page=page,
+            lag=lag(found),
+            standing=standing,
+            now=found.now,
+            zoom=_zoom(name),
+            entry_of=_entry,
+            steps=_steps(name, found),
+            spans=[SpanLink(title, address(PATH, name=name, span=span)) for span, (title, _) in SPANS.items()],
+            span=asked.fields.get("span"),
+            kept=[("name", name), *_span_fields(found.span)],
+            fields={"since": _field(found.span.since), "until": _field(found.span.until)},
+        )
+
+    return [Route(PATH, show)]
+
+
+def _of_span(asked: ListQuery, name: str, span: Span) -> ListQuery:
+    """Return the query for exactly the refused writes in the picture, which includes ``until``."""
+    filters = replace(asked.filters, resource=name, since=span.since, until=span.until + timedelta(microseconds=1))
+    return replace(asked, filters=filters)
+
+
+async def _standing(site: Site, name: str, found: TimelineView) -> ResourceStatus:
+    (lock,) = await leases.views(site.database, [name], _QUEUE)
+    pending, since = await timeline.pending(site.database, name)
+    newest = await search.page(site.database, Filters(kinds=(Kind.REJECTION,), resource=name), 1)
+    return ResourceStatus(found.history.fence, lock, pending, since, _mode(site, newest))
+
+
+def _mode(site: Site, newest: Sequence[Entry]) -> Mode | None:
+    if not newest or newest[0].plane not in ("tables", "objects"):
+        return None
+    known = {(rule.plane, rule.name): rule.mode for rule in configured_rules(site.config)}
+    return known.get((newest[0].plane, newest[0].rule or ""), site.config.fencing.mode)
+
+
+def lag(found: TimelineView) -> Callable[[Entry], timedelta | None]:
+    """Return the function that tells how long the writer of an entry had been a zombie, by the takeover in its lane."""
+    overtaken = {row.lane.party.key: row.lane.overtaken for row in found.picture.rows}
+
+    def of(entry: Entry) -> timedelta | None:
+        takeover = overtaken.get((entry.token, entry.holder))
+        if takeover is None or takeover.at > entry.at:
+            return search.lag(entry, None)
+        return entry.at - takeover.at
+
+    return of
+
+
+def _zoom(name: str) -> Callable[[Span], str]:
+    return lambda span: address(PATH, {"name": name, **dict(_span_fields(span))})
+
+
+def _entry(identifier: UUID) -> str:
+    return f"/ui/events/{identifier}"
+
+
+def _steps(name: str, found: TimelineView) -> list[SpanLink]:
+    span, zoom = found.span, _zoom(name)
+    ways = (
+        ("← Earlier", axis.earlier(span)),
+        ("Zoom out", axis.wider(span, found.now)),
+        ("Zoom in", axis.narrower(span)),
+        ("Later →", axis.later(span, found.now)),
+    )
+    return [
+        *(SpanLink(title, None if to is None else zoom(to)) for title, to in ways),
+        SpanLink("Last eventful day", address(PATH, name=name)),
+        SpanLink("Whole record", address(PATH, name=name, whole="true")),
+    ]
+
+
+def _span_fields(span: Span) -> list[tuple[str, str]]:
+    return [("since", machine_time(span.since)), ("until", machine_time(span.until))]
+
+
+def _field(moment: datetime) -> str:
+    """Return a moment for a form field, to the second."""
+    return machine_time(moment)[:19]
+
+
+_PAGE = 50
+_MOST = 10
+_LATELY = timedelta(days=7)
+
+
+def search_routes(site: Site) -> list[Route]:
+    """Build the route ``/ui/resources``."""
+
+    async def show(request: Request) -> Response:
+        database = site.database
+        now = await database.now()
+        sent = request.query_params.multi_items()
+        prefix, after = form_field(sent, "prefix") or "", form_field(sent, "after_name") or ""
+        found = await fences.listed(database, prefix, after, _PAGE + 1)
+        if prefix and not after and [fence.resource for fence in found] == [prefix]:
+            return RedirectResponse(resource_address(prefix), 303)
+        await record.seal(database)
+        since = now - _LATELY
+        return site.pages.render(
+            request,
+            "resources.html",
+            now=now,
+            fields={"prefix": prefix},
+            prefix=prefix,
+            found=found[:_PAGE],
+            more=found[_PAGE - 1].resource if len(found) > _PAGE else None,
+            first=not after,
+            troubled=await overview.resources_refused(database, since, _MOST),
+            taken_over=await overview.resources_taken_over(database, since, _MOST),
+            looked_at=overview.LOOKED_AT,
+        )
+
+    return [Route("/ui/resources", show)]

@@ -1,0 +1,219 @@
+"""Fenced credentials work for their grant until they expire, and cannot be changed into others."""
+
+import base64
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials as BotoCredentials
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from gateway.auth import fenced_credentials
+from gateway.auth.callers import Callers
+from gateway.auth.fenced_credentials import FencedCredentials
+from gateway.auth.principal import ANONYMOUS, EVERYTHING, Grant, Principal
+from gateway.auth.sigv4 import RequestHead, verify
+from gateway.config.server import CallerKeys
+from gateway.errors import Forbidden, StoreError, Unauthenticated
+from gateway.fencing.token import Token
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+GRANT = Grant("job/42", Token(2, 34), "host 7", NOW + HOUR)
+INVALID = ("InvalidToken", 400)
+
+
+def caller(name: str, secret: str = "batch-secret", **more: Any) -> CallerKeys:
+    return CallerKeys(name=name, access_key_id=f"AK{name}", secret_access_key=SecretStr(secret), **more)
+
+
+CALLERS = (caller("batch", admin=True), caller("other", "other-secret"), CallerKeys(name="k", api_key=SecretStr("k")))
+KEYS = Callers(CALLERS, anonymous=True)
+BATCH = Principal("batch")
+
+
+@pytest.fixture
+def issued() -> FencedCredentials:
+    return KEYS.issue(BATCH, GRANT)
+
+
+def refusal(access_key_id: str, session_token: str | None, keys: Callers = KEYS) -> tuple[str, int]:
+    with pytest.raises(StoreError) as caught:
+        keys.secret_of(access_key_id, session_token)
+    return caught.value.s3_code, caught.value.status
+
+
+def test_they_are_bound_to_their_grant_and_administer_nothing(issued: FencedCredentials) -> None:
+    found = KEYS.secret_of(issued.access_key_id, issued.session_token)
+    assert found == (Principal("batch", admin=False, grant=GRANT), issued.secret_access_key)
+    assert KEYS.secret_of("AKbatch", None) == (Principal("batch", admin=True, audit=True), "batch-secret")
+
+
+@pytest.mark.parametrize("read", [(), ("s3/in/**",), (EVERYTHING,), ("s3/in/*", "job/1")])
+def test_they_say_what_they_read(read: tuple[str, ...]) -> None:
+    grant = replace(GRANT, read=read)
+    issued = KEYS.issue(BATCH, grant)
+    found = KEYS.secret_of(issued.access_key_id, issued.session_token)
+    assert found is not None
+    assert found[0].grant == grant
+    assert grant.reads_everything == (EVERYTHING in read)
+
+
+@pytest.mark.parametrize("read", [[EVERYTHING], ["s3/**"], [], None, "**", [7], ["**/x"], {"**": 1}])
+def test_their_holder_cannot_widen_what_they_read(read: object) -> None:
+    """The proof covers the read scope, so their holder cannot add to it."""
+    issued = KEYS.issue(BATCH, replace(GRANT, read=("s3/in/**",)))
+    version, claims, proof = issued.session_token.split(".")
+    content = {**json.loads(base64.urlsafe_b64decode(claims + "==")), "read": read}
+    forged = base64.urlsafe_b64encode(json.dumps(content, separators=(",", ":")).encode()).rstrip(b"=").decode()
+    assert refusal(issued.access_key_id, f"{version}.{forged}.{proof}") == INVALID
+
+
+def test_every_gateway_of_the_same_configuration_takes_them(issued: FencedCredentials) -> None:
+    assert Callers(CALLERS, anonymous=False).secret_of(issued.access_key_id, issued.session_token) is not None
+
+
+def test_no_two_are_the_same(issued: FencedCredentials) -> None:
+    again = KEYS.issue(BATCH, GRANT)
+    assert again.access_key_id != issued.access_key_id
+    assert again.secret_access_key != issued.secret_access_key
+
+
+def test_they_have_the_form_that_clients_expect(issued: FencedCredentials) -> None:
+    assert issued.access_key_id.startswith("FENCE")
+    assert issued.access_key_id.isalnum()
+    assert 16 <= len(issued.access_key_id) <= 128
+    assert issued.session_token.startswith("fc1.")
+    assert set(issued.session_token) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.")
+
+
+def test_they_do_not_show_secrets(issued: FencedCredentials) -> None:
+    shown = repr(issued) + base64.urlsafe_b64decode(issued.session_token.split(".")[1] + "==").decode()
+    assert issued.secret_access_key not in shown
+    assert issued.session_token not in shown
+    assert "batch-secret" not in shown
+
+
+@pytest.mark.parametrize("form", [S3SigV4Auth, S3SigV4QueryAuth])
+def test_any_client_signs_with_them_until_they_expire(form: type[S3SigV4Auth]) -> None:
+    today = datetime.now(UTC).replace(microsecond=0)
+    grant = Grant("s3/bucket/**", Token(0, 7), None, today + HOUR)
+    issued = KEYS.issue(BATCH, grant)
+    request = AWSRequest("PUT", "http://gateway/bucket/key")
+    signer = BotoCredentials(issued.access_key_id, issued.secret_access_key, issued.session_token)
+    form(signer, "s3", "us-east-1").add_auth(request)
+    path, _, query = str(request.url).removeprefix("http://gateway").partition("?")
+    headers = [(name.lower().encode(), str(value).encode()) for name, value in request.headers.items()]
+    head = RequestHead("PUT", path.encode(), query.encode(), [(b"host", b"gateway"), *headers])
+    assert verify(head, KEYS.secret_of, today).principal == Principal("batch", grant=grant)
+    for late in (today + HOUR, today + 2 * HOUR):
+        with pytest.raises(StoreError) as caught:
+            verify(head, KEYS.secret_of, late)
+        assert (caught.value.s3_code, caught.value.status) == ("ExpiredToken", 400)
+
+
+def test_a_new_secret_of_the_caller_ends_them(issued: FencedCredentials) -> None:
+    rotated = Callers([caller("batch", "new-secret")], anonymous=False)
+    assert refusal(issued.access_key_id, issued.session_token, rotated) == INVALID
+
+
+def test_removing_the_caller_ends_them(issued: FencedCredentials) -> None:
+    gone = Callers([caller("other")], anonymous=False)
+    assert gone.secret_of(issued.access_key_id, issued.session_token) is None
+
+
+def test_key_and_session_token_belong_together(issued: FencedCredentials) -> None:
+    other = KEYS.issue(BATCH, GRANT)
+    assert refusal(issued.access_key_id, other.session_token) == INVALID
+    assert refusal(issued.access_key_id, None) == INVALID
+    assert refusal(issued.access_key_id, "fencing-token=34") == INVALID
+    assert refusal("AKbatch", issued.session_token) == INVALID
+    assert KEYS.secret_of("AKIANOBODY", issued.session_token) is None
+    assert KEYS.secret_of("AKbatch", "fencing-token=34") == (Principal("batch", admin=True, audit=True), "batch-secret")
+
+
+def test_no_claim_can_be_changed(issued: FencedCredentials) -> None:
+    version, claims, proof = issued.session_token.split(".")
+    content = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+    for name, value in (
+        ("resource", "**"),
+        ("token", "2.35"),
+        ("holder", None),
+        ("expires", content["expires"] + 1),
+        ("caller", "other"),
+        ("admin", True),
+    ):
+        forged = base64.urlsafe_b64encode(json.dumps({**content, name: value}).encode()).decode().rstrip("=")
+        assert refusal(issued.access_key_id, f"{version}.{forged}.{proof}") == INVALID, name
+
+
+@given(st.data())
+def test_no_character_can_be_changed(data: st.DataObject) -> None:
+    issued = fenced_credentials.issue("batch", "batch-secret", GRANT, "0123456789ABCDEF")
+    place = data.draw(st.integers(0, len(issued.session_token) - 1))
+    other = data.draw(st.characters().filter(lambda character: character != issued.session_token[place]))
+    changed = issued.session_token[:place] + other + issued.session_token[place + 1 :]
+    try:
+        found = KEYS.secret_of(issued.access_key_id, changed)
+    except StoreError as error:
+        assert (error.s3_code, error.status) == INVALID  # noqa: PT017 - a caller nobody knows is the other answer
+    else:
+        assert found is None
+
+
+def encoded(content: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+
+GOOD = {"caller": "batch", "resource": "job/42", "token": "34", "holder": None, "expires": 1769860800}
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "fc1.",
+        "fc1..",
+        "fc1.a.b",
+        "fc1.e30.b",
+        f"fc1.{encoded(GOOD)}",
+        f"fc1.{encoded(GOOD)}.",
+        f"fc1.{encoded(GOOD)}.é",
+        f"fc1.{encoded(GOOD)}.a.b",
+        f"fc1.{encoded(GOOD)}==.a",
+        f"fc1.{encoded({**GOOD, 'expires': 'soon'})}.a",
+        f"fc1.{encoded({**GOOD, 'expires': 1e300})}.a",
+        f"fc1.{encoded({**GOOD, 'expires': float('nan')})}.a",
+        f"fc1.{encoded({**GOOD, 'expires': None})}.a",
+        f"fc1.{encoded({**GOOD, 'resource': 'é'})}.a",
+        f"fc1.{encoded({**GOOD, 'resource': 5})}.a",
+        f"fc1.{encoded({**GOOD, 'token': 34})}.a",
+        f"fc1.{encoded({**GOOD, 'token': '034'})}.a",
+        f"fc1.{encoded([GOOD])}.a",
+        f"fc1.{encoded('fc1')}.a",
+        f"fc1.{encoded(None)}.a",
+        "fc1." + base64.b64encode(b"[" * 4000).decode() + ".a",
+        "fc1." + "a" * 100_000 + ".a",
+        "fc1.\xff\xfe.a",
+    ],
+)
+def test_a_session_token_that_was_never_issued_is_refused(token: str) -> None:
+    assert refusal("FENCE0123456789", token) == INVALID
+
+
+def test_only_callers_with_s3_keys_get_fenced_credentials() -> None:
+    with pytest.raises(Unauthenticated):
+        KEYS.issue(ANONYMOUS, GRANT)
+    with pytest.raises(Forbidden) as caught:
+        KEYS.issue(Principal("k"), GRANT)
+    assert "access_key_id" in caught.value.advice
+
+
+def test_an_id_that_the_operator_chose_wins_over_the_prefix() -> None:
+    configured = CallerKeys(name="a", access_key_id="FENCEOFMINE", secret_access_key=SecretStr("s"))
+    assert Callers([configured], anonymous=False).secret_of("FENCEOFMINE", None) == (Principal("a"), "s")

@@ -1,0 +1,46 @@
+"""The terminal and the API have the same filters of the record."""
+
+from typing import Annotated
+
+import typer
+from typer.testing import CliRunner
+
+from gateway.api.record_views import EventFilters
+from gateway.commands.record_client import WHAT, WHEN, Filters, takes_filters
+
+
+def test_there_is_an_option_for_each_filter_of_the_api() -> None:
+    assert {*WHAT, *WHEN} == {*EventFilters.model_fields}
+
+
+def test_a_command_gets_what_was_said_and_keeps_its_own_options() -> None:
+    application = typer.Typer()
+    got: list[tuple[Filters, int]] = []
+
+    @application.command()
+    @takes_filters(WHAT, WHEN)
+    def look(*, filters: Filters, most: Annotated[int, typer.Option()] = 50) -> None:
+        """Look into it."""
+        got.append((filters, most))
+
+    nothing = dict.fromkeys((*WHAT, *WHEN))
+    said = ("--kind", "raised", "--kind", "epoch", "--observed", "--since", "2026-03-01T04:05", "--most", "3")
+    assert CliRunner().invoke(application, []).exit_code == 0
+    assert CliRunner().invoke(application, said).exit_code == 0
+    assert got == [
+        (nothing, 50),
+        (nothing | {"kind": ["raised", "epoch"], "enforced": False, "since": "2026-03-01T04:05:00+00:00"}, 3),
+    ]
+    assert "Look into it." in CliRunner().invoke(application, ["--help"]).output
+
+
+def test_one_that_follows_the_record_has_none_about_time() -> None:
+    application = typer.Typer()
+
+    @application.command()
+    @takes_filters(WHAT)
+    def follow(*, filters: Filters) -> None:
+        assert {*filters} == {*WHAT}
+
+    assert CliRunner().invoke(application, []).exit_code == 0
+    assert CliRunner().invoke(application, ["--since", "2026-03-01"]).exit_code == 2
