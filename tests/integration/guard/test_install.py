@@ -66,7 +66,7 @@ async def test_install_show_and_remove(stage: Stage, process: Command, command: 
     )
     assert "none on public.once, public.settings" in shown.stdout
     off = await process("remove", "shipments", "--dsn", stage.owner)
-    assert (off.stdout, off.stderr) == ("shipments: the guard is off\n", "")
+    assert (off.stdout, off.stderr) == ("shipments: the guard is removed\n", "")
     again = await command("remove", "shipments", "--dsn", stage.owner)
     assert again.stdout == "shipments: there is no guard\n"
     assert await app.execute("UPDATE shipments SET state = 'x'") == "UPDATE 4"
@@ -77,7 +77,7 @@ async def test_install_show_and_remove(stage: Stage, process: Command, command: 
 async def test_what_is_left_of_a_guard_can_be_removed(stage: Stage, command: Command) -> None:
     await stage.install("shipments")
     await stage.execute("DROP TRIGGER fencing_guard_row ON shipments")
-    assert (await command("remove", "shipments", "--dsn", stage.owner)).stdout == "shipments: the guard is off\n"
+    assert (await command("remove", "shipments", "--dsn", stage.owner)).stdout == "shipments: the guard is removed\n"
     assert await stage.rows(TRIGGERS) == [(0,)]
 
 

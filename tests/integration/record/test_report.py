@@ -107,5 +107,5 @@ async def test_the_command_writes_it_to_a_file(origin: str, tmp_path: Path, monk
         with pytest.raises(GatewayError):
             await asyncio.to_thread(command, *wrong)
     output = tmp_path / "no/such/folder.html"
-    with pytest.raises(GatewayError, match="cannot be written there"):
+    with pytest.raises(GatewayError, match="cannot be written"):
         await asyncio.to_thread(command, "--resource", RESOURCE)
