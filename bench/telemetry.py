@@ -10,16 +10,16 @@ from time import perf_counter, process_time
 from timeit import repeat
 
 from gateway.observe.events import (
+    BatchBegun,
+    BatchSent,
     Observe,
     RequestAnswered,
     Sinks,
     StepReached,
-    TripBegun,
-    TripMade,
     WriteAccepted,
 )
 from gateway.observe.logs import log
-from gateway.observe.metrics import Measures
+from gateway.observe.metrics import EventMetrics
 from gateway.observe.stages import ORIGIN, REQUEST_ID
 from gateway.record.traffic import Traffic
 
@@ -47,8 +47,8 @@ def write(observe: Observe) -> None:
 def trip(observe: Observe) -> None:
     """What happens with all of a trip together."""
     began = perf_counter()
-    observe(TripBegun(True, (None,) * TRIP))  # noqa: FBT003
-    observe(TripMade(True, TRIP, 0.001, perf_counter() - began))  # noqa: FBT003
+    observe(BatchBegun(True, (None,) * TRIP))  # noqa: FBT003
+    observe(BatchSent(True, TRIP, 0.001, perf_counter() - began))  # noqa: FBT003
 
 
 def before(observe: Observe) -> None:
@@ -62,7 +62,7 @@ def microseconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    measures = Measures([("tables", "public.accounts")])
+    measures = EventMetrics([("tables", "public.accounts")])
     baseline = microseconds(lambda: before(log))
     for name, sinks in (("metrics", Sinks(log, measures)), ("metrics and traffic", Sinks(log, measures, Traffic()))):
         # The sinks are bound to the loop's round before the next one begins.

@@ -15,19 +15,19 @@ import httpx
 
 from gateway.db import fences as store
 from gateway.db.database import Database
-from gateway.db.fences import TokenStanding
+from gateway.db.fences import TokenState
 from gateway.errors import Unavailable
 from gateway.fencing.policy import (
-    Implausible,
+    ImplausibleToken,
     Policies,
     Policy,
     Reason,
-    Standing,
+    TokenFacts,
     TokenPolicy,
     Unreachable,
-    by_order,
-    decide,
     is_plausible,
+    judge,
+    relax_to_order,
 )
 from gateway.fencing.rules import Fence, Presented
 from gateway.fencing.sequencer import Sequencer, Signer
@@ -159,12 +159,12 @@ class _Case:
             return None
         return shown
 
-    def judge(self, policy: Policy, standing: Standing, fence: Fence | None = None) -> Implausible | None:
-        reason = decide(policy, self.token, standing)
+    def judge(self, policy: Policy, standing: TokenFacts, fence: Fence | None = None) -> ImplausibleToken | None:
+        reason = judge(policy, self.token, standing)
         return None if reason is None else self.refusal(reason, fence)
 
-    def refusal(self, reason: Reason, fence: Fence | None) -> Implausible:
-        return Implausible(self.resource, self.token, self.policy.tokens, reason, fence)
+    def refusal(self, reason: Reason, fence: Fence | None) -> ImplausibleToken:
+        return ImplausibleToken(self.resource, self.token, self.policy.tokens, reason, fence)
 
 
 class Admission:
@@ -193,13 +193,13 @@ class Admission:
         """Return whether every write needs a new check, because the lease of an admitted token may have ended."""
         return self._policies.ask_every_time(resource) and self._policies.of(resource).tokens is TokenPolicy.LIVE
 
-    async def admit(self, shown: Iterable[tuple[str, Presented]]) -> list[Implausible]:
+    async def admit(self, shown: Iterable[tuple[str, Presented]]) -> list[ImplausibleToken]:
         """Return the refused tokens, each with its resource. An empty list admits all.
 
         An overtaken token passes, because its fence will refuse it and knows who overtook it. Raises ``Unavailable`` if
         only the issuer can tell, it is unreachable, and the policy does not let the order of tokens decide.
         """
-        refused: list[Implausible | None] = []
+        refused: list[ImplausibleToken | None] = []
         doubtful: list[_Case] = []
         for resource, presented in shown:
             policy = self._policies.of(resource)
@@ -207,11 +207,11 @@ class Admission:
                 continue
             case = _Case(resource, presented, policy)
             if policy.tokens is TokenPolicy.SIGNED:
-                refused.append(case.judge(policy, Standing(authentic=self._authentic(case))))
+                refused.append(case.judge(policy, TokenFacts(authentic=self._authentic(case))))
             else:
                 doubtful.append(case)
         if doubtful:
-            found = await store.token_standing(self._database, [(case.resource, case.token) for case in doubtful])
+            found = await store.read_token_states(self._database, [(case.resource, case.token) for case in doubtful])
             # Concurrently, so that all of them wait for the issuer no longer than one.
             checks = [self._check(case, known) for case, known in zip(doubtful, found, strict=True)]
             for one in await asyncio.gather(*checks, return_exceptions=True):
@@ -220,13 +220,13 @@ class Admission:
                 refused.append(one)
         return [one for one in refused if one is not None]
 
-    async def _check(self, case: _Case, known: TokenStanding) -> Implausible | None:
+    async def _check(self, case: _Case, known: TokenState) -> ImplausibleToken | None:
         """Judge a case. ``known`` is the state of the token in this database."""
         fence = known.fence.token if known.fence else None
-        standing = Standing(fence, None, known.issued, known.held)
+        standing = TokenFacts(fence, None, known.issued, known.held)
         if self._issuer is None or case.policy.tokens is TokenPolicy.ANY:
             return case.judge(case.policy, standing, known.fence)
-        if decide(case.policy, case.token, Standing(fence)) is None:
+        if judge(case.policy, case.token, TokenFacts(fence)) is None:
             return None  # the fence decides
         if case.sequencer is None:
             return case.refusal(Reason.NO_SEQUENCER, known.fence)
@@ -235,8 +235,8 @@ class Admission:
         except Unavailable:
             if case.policy.unreachable is Unreachable.REFUSE:
                 raise
-            return case.judge(by_order(case.policy), standing, known.fence)
-        standing = Standing(fence, verdict.authentic, verdict.authentic, verdict.authentic and verdict.held)
+            return case.judge(relax_to_order(case.policy), standing, known.fence)
+        standing = TokenFacts(fence, verdict.authentic, verdict.authentic, verdict.authentic and verdict.held)
         return case.judge(case.policy, standing, known.fence)
 
     def _authentic(self, case: _Case) -> bool | None:

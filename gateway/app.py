@@ -21,7 +21,7 @@ from gateway.db import intents
 from gateway.db.notifications import CATALOG, LEASES, RECORD
 from gateway.errors import Forbidden, GatewayError, Unavailable
 from gateway.fencing.rules import Decision, Fence, Presented
-from gateway.guard.watching import Watching
+from gateway.guard.watching import GuardWatcher
 from gateway.http import origins
 from gateway.http.body import BodyReader, Memory, Pace
 from gateway.http.connection import Connection
@@ -37,9 +37,9 @@ from gateway.objects.s3.addressing import bucket_of_host
 from gateway.objects.s3.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe, ServiceUnreachable, Sinks
-from gateway.observe.gauges import Standing, Vitals
+from gateway.observe.gauges import GaugeReader, StatusGauges
 from gateway.observe.logs import log
-from gateway.observe.telemetry import Telemetry
+from gateway.observe.telemetry import Observability
 from gateway.record.audit import Audit
 from gateway.record.capture import Capture
 from gateway.record.following import Follower
@@ -50,7 +50,7 @@ from gateway.tables.pipeline import TablePlane
 from gateway.web import incident_report
 from gateway.web.incident_report import Report
 from gateway.web.rendering import Site
-from gateway.webhooks.alarms import Watch
+from gateway.webhooks.alarms import AlarmWatch
 from gateway.webhooks.outbox import Outbox
 from gateway.wiring import alarms, webhooks
 
@@ -63,7 +63,7 @@ class Gateway:
     All paths of a host that names a bucket belong to S3, too.
     """
 
-    def __init__(self, config: Config, telemetry: Telemetry) -> None:
+    def __init__(self, config: Config, telemetry: Observability) -> None:
         self._database = wiring.database(config)
         self._listen = wiring.listening(config, CATALOG)
         self._upstream = None if config.s3 is None else Upstream(config.s3, telemetry.observe)
@@ -89,7 +89,7 @@ class Gateway:
         self._sealing = Sealing(self._database, observe, config.audit.retention)
         self._follower = Follower(self._database, observe, wiring.listening(config, RECORD))
         self._outbox = Outbox(self._database, webhooks(config), observe)
-        self._watch = Watch(self._database, alarms(config), observe)
+        self._watch = AlarmWatch(self._database, alarms(config), observe)
         self._api = api.build(
             database=self._database,
             keys=keys,
@@ -108,7 +108,7 @@ class Gateway:
             metrics=MetricsSource(self._scrape, config.telemetry.public_metrics),
             documentation=self._document,
         )
-        self._vitals = Vitals(
+        self._vitals = GaugeReader(
             telemetry.standing,
             self._database,
             now=self._set_gauges,
@@ -182,7 +182,7 @@ class Gateway:
                 self._tables.running(self._listen),
                 idempotency.cleanup(self._database, self._retention, self._observe),
                 self._leases.running(),
-                Watching(self._database, self._observe).running(),
+                GuardWatcher(self._database, self._observe).running(),
                 self._outbox.running(),
                 self._watch.running(),
             ):
@@ -231,7 +231,7 @@ class Gateway:
         await self._vitals.refresh()
         return self._telemetry.metrics.render(accept)
 
-    def _set_gauges(self, standing: Standing) -> None:
+    def _set_gauges(self, standing: StatusGauges) -> None:
         """Set the gauges of this process."""
         use = self._database.use()
         standing.connections.set(Connection.open)
@@ -307,7 +307,7 @@ class Gateway:
 
 def build(config: Config, observe: Observe = log) -> ASGIApp:
     """Build the whole gateway as an ASGI app. Its lifespan opens and closes its resources."""
-    telemetry = Telemetry(config, observe)
+    telemetry = Observability(config, observe)
     return Middleware(telemetry.around(Gateway(config, telemetry)), telemetry.observe)
 
 
@@ -315,7 +315,7 @@ async def sweep(config: Config, observe: Observe = log) -> Swept:
     """Run one round of the sweeper, as each gateway does, and a pass over all rows that guards watch."""
     database = wiring.database(config)
     try:
-        rows = await Watching(database, observe).sweep()
+        rows = await GuardWatcher(database, observe).sweep()
         if config.s3 is None:
             return Swept(bypasses=rows)
         resources = wiring.resources(config)

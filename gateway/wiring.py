@@ -10,7 +10,7 @@ from gateway.config.observability import Webhook as WebhookSection
 from gateway.db.database import Database
 from gateway.db.notifications import Channels, Listen
 from gateway.db.notifications import listening as listen
-from gateway.db.webhooks import Selection
+from gateway.db.webhooks import EntryFilter
 from gateway.fencing.policy import Policies, Policy, Unreachable
 from gateway.fencing.sequencer import Signer
 from gateway.leases.service import LeaseService
@@ -19,9 +19,9 @@ from gateway.observe.events import Observe
 from gateway.table_rules import table_rules
 from gateway.tables.pipeline import Exposure
 from gateway.webhooks import rate, signing
-from gateway.webhooks.alarms import Alarm
+from gateway.webhooks.alarms import ConfiguredAlarm
 from gateway.webhooks.delivery import Receiver
-from gateway.webhooks.outbox import Webhook
+from gateway.webhooks.outbox import ConfiguredWebhook
 
 
 def resources(config: Config) -> Resources:
@@ -119,19 +119,19 @@ def exposure(config: Config) -> Exposure:
     )
 
 
-def webhooks(config: Config) -> list[Webhook]:
+def webhooks(config: Config) -> list[ConfiguredWebhook]:
     """Return the webhooks, each with the alarms it is sent."""
     return [_webhook(one, config.alarms) for one in config.webhooks]
 
 
-def alarms(config: Config) -> list[Alarm]:
+def alarms(config: Config) -> list[ConfiguredAlarm]:
     """Return the alarms."""
-    return [Alarm(one.name, one.prefix, rate.Rule(one.more_than, one.minutes)) for one in config.alarms]
+    return [ConfiguredAlarm(one.name, one.prefix, rate.AlarmRule(one.more_than, one.minutes)) for one in config.alarms]
 
 
-def _webhook(section: WebhookSection, alarms: tuple[AlarmSection, ...]) -> Webhook:
+def _webhook(section: WebhookSection, alarms: tuple[AlarmSection, ...]) -> ConfiguredWebhook:
     secrets = [secret for secret in (section.secret, section.former_secret) if secret is not None]
     keys = tuple(signing.key_of(secret.get_secret_value()) for secret in secrets)
     told = tuple(alarm.name for alarm in alarms if not alarm.webhooks or section.name in alarm.webhooks)
-    wanted = Selection(section.kinds, section.prefix, section.observed, told)
-    return Webhook(section.name, Receiver(section.url, keys), wanted)
+    wanted = EntryFilter(section.kinds, section.prefix, section.observed, told)
+    return ConfiguredWebhook(section.name, Receiver(section.url, keys), wanted)

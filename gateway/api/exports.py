@@ -17,7 +17,7 @@ from gateway.api.record_views import EventFilters, Moment, Position, RejectionFi
 from gateway.api.requests import Authenticate, ResourceName
 from gateway.auth.principal import Principal, shown_to
 from gateway.db.database import Database
-from gateway.db.export import Form, exporting
+from gateway.db.export import ExportFormat, open_export
 from gateway.errors import Forbidden
 from gateway.fencing.record import Filters
 from gateway.fencing.resource import canonical
@@ -27,10 +27,12 @@ from gateway.http.streaming import ReaderSlots, StreamedResponse, Work
 MOST = 4
 """Exports that one process serves at one time. Each occupies a session of the database."""
 
-TYPES = {Form.CSV: "text/csv; charset=utf-8", Form.NDJSON: "application/x-ndjson"}
+TYPES = {ExportFormat.CSV: "text/csv; charset=utf-8", ExportFormat.NDJSON: "application/x-ndjson"}
 _DESCRIPTIONS = {
-    Form.CSV: "RFC 4180, with a header line. An apostrophe precedes text that a spreadsheet would take for a formula.",
-    Form.NDJSON: "One JSON object a line, with the hash of the entry. `gateway audit verify` reads this format.",
+    ExportFormat.CSV: "RFC 4180, with a header line. "
+    "An apostrophe precedes text that a spreadsheet would take for a formula.",
+    ExportFormat.NDJSON: "One JSON object a line, with the hash of the entry. "
+    "`gateway audit verify` reads this format.",
 }
 
 
@@ -56,12 +58,14 @@ def routes(database: Database, caller: Authenticate) -> APIRouter:
     """
     router = APIRouter()
     room = ReaderSlots(MOST, "exports")
-    for form in Form:
+    for form in ExportFormat:
         _add(router, form, partial(_opened, database, room, form), caller)
     return router
 
 
-def _add(router: APIRouter, form: Form, opened: Callable[[Filters, int], Opening], caller: Authenticate) -> None:
+def _add(
+    router: APIRouter, form: ExportFormat, opened: Callable[[Filters, int], Opening], caller: Authenticate
+) -> None:
     """Add the exports of one form."""
 
     def answer(name: str, query: RejectionExport | EventExport, principal: Principal) -> Response:
@@ -89,11 +93,11 @@ def _add(router: APIRouter, form: Form, opened: Callable[[Filters, int], Opening
 
 @asynccontextmanager
 async def _opened(
-    database: Database, room: ReaderSlots, form: Form, filters: Filters, after: int
+    database: Database, room: ReaderSlots, form: ExportFormat, filters: Filters, after: int
 ) -> AsyncIterator[Work]:
     """Open an export and yield what writes it. Raises ``TooManyReaders``, and ``Unavailable`` without the database."""
     with room.place(audits=filters.shown_to is None):
-        async with exporting(database, filters, after) as export:
+        async with open_export(database, filters, after) as export:
             yield lambda outlet: export.write(form, outlet.write)
 
 

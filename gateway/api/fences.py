@@ -20,11 +20,11 @@ from gateway.api.requests import (
 from gateway.auth.principal import Principal
 from gateway.db import fences
 from gateway.db.database import Database
-from gateway.db.fences import Bump, Bumped
+from gateway.db.fences import BumpOutcome, BumpResult
 from gateway.errors import ExpectedMismatch, OutcomeUnknown, TokensExhausted, Unavailable
 from gateway.fencing import headers
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.lease import Mode
+from gateway.fencing.lease import LockMode
 from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.fencing.sequencer import Sequencer, Signer
@@ -52,7 +52,7 @@ class SequencerView(BaseModel):
     """The state of a sequencer. A write is safe only if it is ``authentic`` and not ``overtaken``."""
 
     resource: str
-    mode: Mode
+    mode: LockMode
     token: str
     authentic: bool = Field(description="Whether it was signed with one of this gateway's keys.")
     held: bool = Field(description="Whether a lease with this token is running, by the database's clock.")
@@ -74,7 +74,7 @@ def sequencer_routes(database: Database, signer: Signer, caller: Authenticate) -
     )
     async def check_sequencer(body: SequencerRequest) -> SequencerView:
         sequencer = Sequencer.parse(body.sequencer)
-        (found,) = await fences.token_standing(database, [(sequencer.resource, sequencer.token)], sequencer.mode)
+        (found,) = await fences.read_token_states(database, [(sequencer.resource, sequencer.token)], sequencer.mode)
         fence = found.fence.token if found.fence else None
         return SequencerView(
             resource=sequencer.resource,
@@ -130,7 +130,7 @@ def routes(database: Database, barrier: Barrier, admission: Admission, audit: Au
         after: Annotated[str, Query(max_length=512)] = "",
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
     ) -> FenceList:
-        found = await fences.listed(database, storable(prefix) or "", storable(after) or "", limit)
+        found = await fences.list_fences(database, storable(prefix) or "", storable(after) or "", limit)
         return FenceList(
             fences=[fence_view(one.resource, one) for one in found],
             after=found[-1].resource if len(found) == limit else None,
@@ -162,7 +162,7 @@ def routes(database: Database, barrier: Barrier, admission: Admission, audit: Au
         name = canonical(resource)
         sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
         unproven = FencingHeaders(Token.parse(body.token), name, body.holder)
-        sent = unproven if sequencer is None else headers.proven(unproven, (sequencer,))
+        sent = unproven if sequencer is None else headers.add_sequencers(unproven, (sequencer,))
         presented = Presented(Token.parse(body.token), body.holder, sequencer=sequencer)
         if refused := await admission.admit([(name, presented)]):
             raise await audit.implausible(refused, attempt(request, principal, sent))
@@ -221,7 +221,7 @@ def epoch_routes(database: Database, barrier: Barrier, caller: Authenticate) -> 
         check_administrator(principal)
         name, expected = canonical(resource), Token.parse(body.expected)
         bumped = await fences.bump_epoch(database, name, expected, principal.name, storable(body.reason) or "")
-        if bumped.outcome is not Bump.DONE or bumped.fence is None:
+        if bumped.outcome is not BumpOutcome.DONE or bumped.fence is None:
             raise _not_bumped(name, expected, bumped)
         # As with every takeover, pending writes with an earlier token must not take effect any more.
         token = bumped.fence.token
@@ -242,9 +242,9 @@ def epoch_routes(database: Database, barrier: Barrier, caller: Authenticate) -> 
     return router
 
 
-def _not_bumped(resource: str, expected: Token, bumped: Bumped) -> ExpectedMismatch | TokensExhausted:
+def _not_bumped(resource: str, expected: Token, bumped: BumpResult) -> ExpectedMismatch | TokensExhausted:
     fence = bumped.fence
-    if bumped.outcome is Bump.EXHAUSTED:
+    if bumped.outcome is BumpOutcome.EXHAUSTED:
         return TokensExhausted(
             f"The fence of {resource} is in its last epoch.",
             advice="Stop all writers of the resource, then remove the fence in the database (docs/policies.md).",

@@ -16,7 +16,7 @@ from gateway.api.requests import Authenticate, HolderName, ResourceName, attempt
 from gateway.auth.principal import Principal
 from gateway.errors import Forbidden, LeaseLost, RequestMalformed
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.lease import Lease, Mode, Renewal, Wanted
+from gateway.fencing.lease import Lease, LockMode, LockRequest, Renewal
 from gateway.fencing.resource import canonical
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
@@ -43,7 +43,7 @@ class AcquireRequest(BaseModel):
     holder: HolderName = Field(description="Unique to one process. The same holder gets the same lease again.")
     ttl: Ttl = 30.0
     wait: Wait = Field(default=0.0, description="Seconds to wait in the queue while another holder has the lock.")
-    mode: Mode = Mode.EXCLUSIVE
+    mode: LockMode = LockMode.EXCLUSIVE
     request: HolderName | None = Field(
         default=None,
         description="Unique to this request. With it, a client can retry, keep its place in the queue, and withdraw.",
@@ -96,7 +96,7 @@ class LeaseView(BaseModel):
         description="Identifies the lease when the holder renews or releases it. The holder keeps it secret."
     )
     holder: str
-    mode: Mode
+    mode: LockMode
     token: str
     sequencer: str | None = Field(description="The token with a proof of its issue; null without a signing key.")
     acquired_at: datetime = Field(description="By the database's clock.")
@@ -143,7 +143,7 @@ class LeaseTerms:
     issuer: str | None
     observe: Observe
 
-    def acquisition(self, resource: str, wish: AcquireRequest, caller: str) -> Wanted:
+    def acquisition(self, resource: str, wish: AcquireRequest, caller: str) -> LockRequest:
         """Return the request in the service's terms.
 
         Raises ``Forbidden``, ``RequestMalformed`` and ``ResourceMalformed``.
@@ -157,7 +157,7 @@ class LeaseTerms:
                 advice='Wait for less, then repeat with the same "request": it keeps its place in the queue.',
             )
         ttl, name = self.ttl(wish.ttl), canonical(resource)
-        return Wanted(name, wish.holder, caller, ttl, wish.mode, wish.wait, wish.request, self.lock_delay(name))
+        return LockRequest(name, wish.holder, caller, ttl, wish.mode, wish.wait, wish.request, self.lock_delay(name))
 
     def ttl(self, wanted: float) -> float:
         """Return ``wanted``. Raises ``RequestMalformed`` if it is longer than allowed."""
@@ -216,7 +216,7 @@ class LeaseEndpoints:
         Once this returns, no older write takes effect. If the barrier fails for now, the lease stays.
         """
         # Holders of a shared lock share its token. With their names they would be two holders of one token.
-        holder = lease.holder if lease.mode is Mode.EXCLUSIVE else None
+        holder = lease.holder if lease.mode is LockMode.EXCLUSIVE else None
         with staged(self.locks.observe, "leases", "barrier"):
             decision, fence = await self.barrier(lease.resource, Presented(lease.token, holder), principal.name)
         if not decision.passes:

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.api.leases import LeaseTerms
 from gateway.api.requests import MAX_PAGE, Authenticate, ResourceName, TokenText, check_administrator, storable
 from gateway.auth.principal import Principal
-from gateway.fencing.lease import LockView as Lock
-from gateway.fencing.lease import Mode
+from gateway.fencing.lease import LockMode
+from gateway.fencing.lease import LockState as Lock
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
@@ -24,7 +24,7 @@ class HoldView(BaseModel):
 
     holder: str
     caller: str
-    mode: Mode
+    mode: LockMode
     token: str
     acquired_at: datetime = Field(description="By the database's clock.")
     expires_at: datetime = Field(description="By the database's clock.")
@@ -36,7 +36,7 @@ class WaiterView(BaseModel):
 
     holder: str
     caller: str
-    mode: Mode
+    mode: LockMode
     since: datetime
 
 
@@ -44,7 +44,7 @@ class LockView(BaseModel):
     """The state of a lock."""
 
     resource: str
-    mode: Mode | None = Field(description="How the lock is held; null if it is free.")
+    mode: LockMode | None = Field(description="How the lock is held; null if it is free.")
     token: str | None = Field(description="The last token issued; null if there was none.")
     holders: list[HoldView]
     waiters: int

@@ -44,7 +44,7 @@ def routes(database: Database, caller: Authenticate) -> APIRouter:
 
     @router.get("/v1/events/{id}", summary="Read one entry of the record")
     async def read_event(id: UUID, principal: Annotated[Principal, Depends(caller)]) -> EntryView:  # noqa: A002 - as in the path
-        return entry_view(await search.entry(database, id, shown_to(principal)))
+        return entry_view(await search.find_entry(database, id, shown_to(principal)))
 
     @router.get(
         "/v1/record/head",
@@ -56,7 +56,7 @@ def routes(database: Database, caller: Authenticate) -> APIRouter:
         if shown_to(principal) is not None:
             raise Forbidden(f"The caller {principal.name} may not audit.")
         await record.seal(database)
-        head = await record.head(database)
+        head = await record.read_head(database)
         return HeadView(position=head.position, hash=head.hash)
 
     return router
@@ -85,12 +85,12 @@ def rejection_routes(database: Database, caller: Authenticate) -> APIRouter:
         summary="Read one refused write, with the takeover behind it and other rejections of the caller",
     )
     async def read_rejection(id: UUID, principal: Annotated[Principal, Depends(caller)]) -> RejectionPage:  # noqa: A002 - as in the path
-        rejection = await search.entry(database, id, shown_to(principal))
+        rejection = await search.find_entry(database, id, shown_to(principal))
         if rejection.kind is not Kind.REJECTION:
             raise NotFound(f"The entry {id} is no rejection.", advice=f"Request /v1/events/{id}.")
-        takeover = await search.takeover(database, rejection)
+        takeover = await search.find_takeover(database, rejection)
         same = Filters(kinds=(Kind.REJECTION,), caller=rejection.caller)
-        others = await search.page(database, same, _OTHERS + 1) if rejection.caller is not None else []
+        others = await search.find_page(database, same, _OTHERS + 1) if rejection.caller is not None else []
         is_shown = takeover is not None and shown_to(principal) in (None, takeover.caller)
         return RejectionPage(
             rejection=rejection_view(rejection, takeover),

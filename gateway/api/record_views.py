@@ -116,7 +116,7 @@ async def position(database: Database, cursor: str | None, principal: Principal)
     """Return the position of a cursor. Raises ``NotFound`` for the id of an entry that this caller may not see."""
     if cursor is None or re.fullmatch(_POSITION, cursor):
         return None if cursor is None else int(cursor)
-    return (await search.entry(database, UUID(cursor), shown_to(principal))).position
+    return (await search.find_entry(database, UUID(cursor), shown_to(principal))).position
 
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -141,9 +141,11 @@ async def page(database: Database, query: RejectionQuery, principal: Principal) 
     oldest_first = query.order == "oldest"
     total: Total | None = None
     if before is None and after is None:
-        found, total = await search.first_page(database, filters, query.limit, oldest_first=oldest_first)
+        found, total = await search.find_first_page(database, filters, query.limit, oldest_first=oldest_first)
     else:
-        found = await search.page(database, filters, query.limit, before=before, after=after, oldest_first=oldest_first)
+        found = await search.find_page(
+            database, filters, query.limit, before=before, after=after, oldest_first=oldest_first
+        )
     is_full = len(found) == query.limit
     last = found[-1].id if is_full else None
     return FoundEntries(

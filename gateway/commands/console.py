@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.commands.record_client import Entry
-from gateway.doctor.findings import Report, render
+from gateway.doctor.findings import DoctorReport, render
 from gateway.text import plain_time, span, visible
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
@@ -30,7 +30,7 @@ def say(line: str) -> None:
     Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(visible(line))
 
 
-def print_report(report: Report) -> None:
+def print_report(report: DoctorReport) -> None:
     """Print a report as harmless text, because it contains keys of objects. Exit with 1 if there are problems."""
     console = Console(soft_wrap=True, markup=False, highlight=False)
     for line in render(report):

@@ -7,7 +7,7 @@ import typer
 
 from gateway.commands.console import ConfigPath, print_report, say
 from gateway.config import load
-from gateway.doctor.findings import Report, Section
+from gateway.doctor.findings import DoctorReport, ReportSection
 
 guard = typer.Typer(
     help="Require fencing tokens of sessions that bypass the gateway (docs/guard.md).",
@@ -38,7 +38,7 @@ def install_guard(
     """Install the guard of a table, or replace an older one. Repeat it after each change of its rule or columns."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
-    wanted = guards.Wanted(table, observe, gateway_role, dsn, tuple(grants or ()), watch)
+    wanted = guards.GuardRequest(table, observe, gateway_role, dsn, tuple(grants or ()), watch)
     prepared = asyncio.run((guards.prepare if print_only else guards.install)(load(config), wanted))
     if print_only:
         typer.echo(f"BEGIN;\n{prepared.script}\nCOMMIT;")
@@ -71,7 +71,7 @@ def show_guards(config: ConfigPath = None) -> None:
     """List guards, and check each against the rule of its table. Exit code 1: one does not match."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
-    print_report(Report((Section("guards", tuple(asyncio.run(guards.show(load(config))))),)))
+    print_report(DoctorReport((ReportSection("guards", tuple(asyncio.run(guards.examine_guards(load(config))))),)))
 
 
 @guard.command("pack")

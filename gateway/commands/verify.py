@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gateway.commands.record_client import lines
 from gateway.errors import ConfigurationError
-from gateway.fencing.chain import Finding, Flaw, Verifier
+from gateway.fencing.chain import ChainFinding, Flaw, Verifier
 
 SHOWN = 20
 """The most findings that are printed one by one."""
@@ -33,7 +33,7 @@ class Verification:
     head: str = ""
     anchored: bool = False
     flaws: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ChainFinding] = field(default_factory=list)
 
 
 def verify(
@@ -80,7 +80,7 @@ def witnesses(noted: Iterable[str]) -> dict[int, str]:
     return read
 
 
-def describe(finding: Finding) -> str:
+def describe(finding: ChainFinding) -> str:
     """Return a finding as a sentence."""
     if finding.flaw is Flaw.UNREADABLE:
         return f"Line {finding.line} {_WORDS[finding.flaw]}."
@@ -89,7 +89,7 @@ def describe(finding: Finding) -> str:
     return f"Entry {finding.position:,} {_WORDS[finding.flaw]} (line {finding.line})."
 
 
-def _note(verdict: Verification, findings: Iterable[Finding]) -> None:
+def _note(verdict: Verification, findings: Iterable[ChainFinding]) -> None:
     for finding in findings:
         verdict.flaws += 1
         if len(verdict.findings) < SHOWN:

@@ -8,7 +8,7 @@ from gateway.config.section import Section, is_sendable, origin
 from gateway.errors import ConfigurationError, ResourceMalformed
 from gateway.fencing.policy import MAX_JUMP, TokenPolicy, Unreachable
 from gateway.fencing.resource import Template, check_pattern
-from gateway.fencing.rules import Equal, Mode
+from gateway.fencing.rules import Enforcement, Equal
 from gateway.fencing.token import MAX_VALUE
 
 MaxJump = Annotated[int, Field(ge=1, le=MAX_VALUE)]
@@ -17,7 +17,7 @@ MaxJump = Annotated[int, Field(ge=1, le=MAX_VALUE)]
 class Fencing(Section):
     """The defaults of tables, objects and resources without a rule of their own."""
 
-    mode: Mode = Mode.ENFORCE
+    mode: Enforcement = Enforcement.ENFORCE
     equal: Equal = Equal.ACCEPT
     tokens: TokenPolicy = TokenPolicy.ANY
     """The accepted tokens: any, or only those that the lease service issued, or signed, or whose lease is running."""
@@ -81,7 +81,7 @@ class ResourceRule(Section):
 
 
 class _Rule(Section):
-    mode: Mode | None = None
+    mode: Enforcement | None = None
     equal: Equal | None = None
     resource: str | None = None
 

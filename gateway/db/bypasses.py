@@ -13,7 +13,7 @@ _SQL = load("bypasses")
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RememberedObject:
     """The remembered state of a key: its ETag after the last write through the gateway (None: absent).
 
     ``witnessed``: only a write through the gateway can have changed it since. ``version`` tells this state of the row
@@ -29,7 +29,7 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FoundObject:
     """The object seen at a key: its ETag (None: absent), and the facts for the record."""
 
     bucket: str
@@ -41,25 +41,25 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class ScanPosition:
     """The position of a bucket's scan: behind the key ``after``."""
 
     bucket: str
     after: str
 
 
-async def record_by_write(database: Database, write: Announcement, seen: Seen) -> str | None:
+async def record_by_write(database: Database, write: Announcement, seen: FoundObject) -> str | None:
     """Record what a write has seen at its key while it was announced itself; the reason, None where there is none."""
     return await _record(database, write.resource, seen, None, write)
 
 
-async def record_by_sweep(database: Database, remembered: Remembered, seen: Seen) -> str | None:
+async def record_by_sweep(database: Database, remembered: RememberedObject, seen: FoundObject) -> str | None:
     """Record what was seen after ``remembered`` was read, if that still holds; the reason, None where there is none."""
     return await _record(database, remembered.resource, seen, remembered.version, None)
 
 
 async def _record(
-    database: Database, resource: str, seen: Seen, version: str | None, write: Announcement | None
+    database: Database, resource: str, seen: FoundObject, version: str | None, write: Announcement | None
 ) -> str | None:
     row = await database.fetchrow_write(
         _SQL["record"],
@@ -77,39 +77,39 @@ async def _record(
     return None if row is None else str(row["reason"])
 
 
-async def find_buckets(database: Database) -> None:
+async def enlist_buckets(database: Database) -> None:
     """Have the buckets patrolled that something is remembered of."""
     await database.fetch_write(_SQL["buckets"])
 
 
-async def take_up(database: Database, before: datetime) -> Beat | None:
+async def take_bucket(database: Database, before: datetime) -> ScanPosition | None:
     """Return the bucket that was scanned longest ago; None if all were scanned since ``before``, by the database's
     clock.
     """
     row = await database.fetchrow_write(_SQL["take_up"], before)
-    return None if row is None else Beat(row["bucket"], row["after"])
+    return None if row is None else ScanPosition(row["bucket"], row["after"])
 
 
-async def go_on(database: Database, beat: Beat, after: str) -> None:
+async def save_position(database: Database, beat: ScanPosition, after: str) -> None:
     """Store the key that the scan has reached; '' starts it again."""
     await database.fetchrow_write(_SQL["go_on"], beat.bucket, beat.after, after)
 
 
-async def remembered(database: Database, beat: Beat, limit: int) -> list[Remembered]:
+async def read_remembered(database: Database, beat: ScanPosition, limit: int) -> list[RememberedObject]:
     """Return the remembered state of the next keys of a bucket, in their order."""
     return [
-        Remembered(row["resource"], row["key"], row["etag"], row["tombstone"], row["witnessed"], row["version"])
+        RememberedObject(row["resource"], row["key"], row["etag"], row["tombstone"], row["witnessed"], row["version"])
         for row in await database.fetch(_SQL["remembered"], beat.bucket, beat.after, limit)
     ]
 
 
-async def forget(database: Database, bucket: str, rows: Sequence[Remembered]) -> None:
+async def forget_objects(database: Database, bucket: str, rows: Sequence[RememberedObject]) -> None:
     """Forget what is remembered of keys under another resource than they belong to by now."""
     if rows:
         await database.fetch_write(_SQL["forget"], bucket, *_columns(rows))
 
 
-async def bucket_vanished(database: Database, bucket: str, target: str, rows: Sequence[Remembered]) -> int:
+async def record_vanished_bucket(database: Database, bucket: str, target: str, rows: Sequence[RememberedObject]) -> int:
     """Forget a bucket that is gone. Record how many remembered objects went with it, and return their number.
 
     ``rows`` are some of the remembered rows from before the look. Return 0 and do nothing if none of them is still an
@@ -124,5 +124,5 @@ async def forget_bucket(database: Database, bucket: str) -> None:
     await database.fetch_write(_SQL["forget_bucket"], bucket)
 
 
-def _columns(rows: Sequence[Remembered]) -> tuple[list[str], list[str], list[str]]:
+def _columns(rows: Sequence[RememberedObject]) -> tuple[list[str], list[str], list[str]]:
     return [row.resource for row in rows], [row.key for row in rows], [row.version for row in rows]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import asyncpg
 
-from gateway.db.pool import Session, Sessions, Use
+from gateway.db.pool import Session, SessionPool, SessionUse
 from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
 
 Record: TypeAlias = asyncpg.Record
@@ -129,17 +129,17 @@ class Database:
             "statement_timeout": _milliseconds(min(statement_timeout, SHARED_STATEMENT_TIMEOUT)),
             "lock_timeout": _milliseconds(min(lock_timeout, SHARED_LOCK_TIMEOUT)),
         }
-        self._sessions = Sessions(
+        self._sessions = SessionPool(
             partial(connect, server_settings=settings), pool_size, connect_timeout, sound=_is_as_pinned
         )
-        self._shared = Sessions(
+        self._shared = SessionPool(
             partial(connect, server_settings=hasty), SHARED_SESSIONS, connect_timeout, sound=_is_as_pinned
         )
-        self._searching = Sessions(
+        self._searching = SessionPool(
             partial(connect, server_settings=settings | _SEARCHING), SEARCHING_SESSIONS, connect_timeout
         )
 
-    def use(self) -> dict[str, Use]:
+    def use(self) -> dict[str, SessionUse]:
         """How sessions are used: those for statements that share a trip, and all others."""
         return {"own": self._sessions.use, "shared": self._shared.use}
 
@@ -213,7 +213,7 @@ class Database:
             try:
                 return await self._run_once(work)
             except Unavailable as error:
-                if not asks_again(error) or attempt == _ATTEMPTS - 1:
+                if not wants_retry(error) or attempt == _ATTEMPTS - 1:
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -223,7 +223,7 @@ class Database:
         lost: type[Lost],
         sql: str,
         arguments: tuple[object, ...],
-        sessions: Sessions | None = None,
+        sessions: SessionPool | None = None,
     ) -> Result:
         """One statement by itself."""
         sessions = sessions or self._sessions
@@ -335,7 +335,7 @@ class translated:  # noqa: N801 - reads as a phrase at its call sites
         return SqlError(sqlstate, message, detail=error.detail, hint=error.hint)
 
 
-def asks_again(error: GatewayError) -> bool:
+def wants_retry(error: GatewayError) -> bool:
     """Return whether the database undid the transaction because of others, and wants it from the start."""
     return isinstance(error.__cause__, _AGAIN)
 

@@ -33,7 +33,7 @@ HEADER = ("".join(_FIELDS.split()) + "\n").encode()
 """The first line of a CSV export."""
 
 
-class Form(StrEnum):
+class ExportFormat(StrEnum):
     """The format of an export."""
 
     CSV = "csv"
@@ -41,7 +41,7 @@ class Form(StrEnum):
 
 
 # Delimiter and quote. Lines of JSON have no control characters in them, so that quoting has nothing to do.
-_SIGNS = {Form.CSV: (",", '"'), Form.NDJSON: ("\x02", "\x01")}
+_SIGNS = {ExportFormat.CSV: (",", '"'), ExportFormat.NDJSON: ("\x02", "\x01")}
 
 
 class Export:
@@ -50,9 +50,9 @@ class Export:
     def __init__(self, session: Session, filters: Filters, days: list[date], bounds: tuple[int, int]) -> None:
         self._session, self._filters, self._days, self._bounds = session, filters, days, bounds
 
-    async def write(self, form: Form, write: Write) -> None:
+    async def write(self, form: ExportFormat, write: Write) -> None:
         """Hand it to ``write`` piece by piece, the oldest first. Raises ``Unavailable``, and what ``write`` raises."""
-        if form is Form.CSV:
+        if form is ExportFormat.CSV:
             await write(HEADER)
         for day in self._days:
             sql, values = self._of(form, day)
@@ -62,7 +62,7 @@ class Export:
                     sql, *values, output=write, format="csv", delimiter=delimiter, quote=quote
                 )
 
-    def _of(self, form: Form, day: date) -> tuple[str, list[object]]:
+    def _of(self, form: ExportFormat, day: date) -> tuple[str, list[object]]:
         values = Values()
         sql = _TEXT.sub(rf"CASE WHEN ascii(\1) IN ({_FORMULA}) THEN '''' ELSE '' END || \1", _SQL[form])
         after, until = self._bounds
@@ -78,9 +78,9 @@ class Export:
 
 
 @asynccontextmanager
-async def exporting(database: Database, filters: Filters, after: int = 0) -> AsyncIterator[Export]:
+async def open_export(database: Database, filters: Filters, after: int = 0) -> AsyncIterator[Export]:
     """Yield the entries on record now, after a position. Raise ``Unavailable`` if they cannot be read."""
     until = await record.seal(database)
-    days = await search.days_between(database, filters, until + 1, after)
+    days = await search.list_days(database, filters, until + 1, after)
     async with database.apart() as session:
         yield Export(session, filters, days, (after, until))

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.named_queries import load
-from gateway.fencing.lease import Mode
+from gateway.fencing.lease import LockMode
 from gateway.fencing.rules import Decision, Equal, Fence, Tokens
 from gateway.fencing.token import Token
 
@@ -15,7 +15,7 @@ _SQL = load("fences")
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimResult:
     """The claim of one resource that does not simply pass.
 
     ``fence`` is the row after the claim. For a refusal, it is the fence that refuses. ``pending``: S3 mutations with a
@@ -30,7 +30,7 @@ class Claimed:
 
 async def claim(
     transaction: Transaction, resources: Sequence[str], tokens: Tokens, equal: Equal, caller: str
-) -> list[Claimed]:
+) -> list[ClaimResult]:
     """Claim every resource for this write, in one order; the rows stay locked until the transaction ends.
 
     Return the claims that do not pass or have something pending, in the order of names. The fences of all others carry
@@ -40,7 +40,9 @@ async def claim(
     return await _claim(transaction, resources, tokens, equal, caller, tokens.write_id or uuid4())
 
 
-async def raise_all(transaction: Transaction, resources: Sequence[str], tokens: Tokens, caller: str) -> list[Claimed]:
+async def raise_all(
+    transaction: Transaction, resources: Sequence[str], tokens: Tokens, caller: str
+) -> list[ClaimResult]:
     """Claim for a request that writes nothing: on strict resources, it does not use up its token.
 
     A decision that does not pass has raised nothing, and rolls back nothing.
@@ -60,7 +62,7 @@ async def _claim(
     equal: Equal,
     caller: str,
     write_id: UUID | None,
-) -> list[Claimed]:
+) -> list[ClaimResult]:
     # One token goes but once, for all of them.
     shown = [tokens.token] if tokens.token else [tokens.pairs[resource] for resource in resources]
     rows = await transaction.fetch(
@@ -74,7 +76,7 @@ async def _claim(
         write_id,
     )
     return [
-        Claimed(row["fence"]["resource"], Decision(row["decision"]), fence_from_row(row["fence"]), row["pending"])
+        ClaimResult(row["fence"]["resource"], Decision(row["decision"]), fence_from_row(row["fence"]), row["pending"])
         for row in rows
     ]
 
@@ -85,7 +87,7 @@ async def read(database: Database, resource: str) -> Fence | None:
     return None if row is None else fence_from_row(row["fence"])
 
 
-async def listed(database: Database, prefix: str, after: str, limit: int) -> list[Fence]:
+async def list_fences(database: Database, prefix: str, after: str, limit: int) -> list[Fence]:
     """At most ``limit`` fences whose name starts with ``prefix`` and sorts after ``after``, in the order of names."""
     return [fence_from_row(row["fence"]) for row in await database.fetch(_SQL["list"], prefix, after, limit)]
 
@@ -103,7 +105,7 @@ def fence_from_row(row: Record) -> Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenStanding:
+class TokenState:
     """The database's knowledge of a token. ``fence``: the fence of its resource, None if there is none.
 
     ``issued``: the counter of the lease service has reached it. ``held``: a lease of exactly this token lasts, by the
@@ -115,9 +117,9 @@ class TokenStanding:
     held: bool
 
 
-async def token_standing(
-    database: Database, shown: Sequence[tuple[str, Token]], mode: Mode | None = None
-) -> list[TokenStanding]:
+async def read_token_states(
+    database: Database, shown: Sequence[tuple[str, Token]], mode: LockMode | None = None
+) -> list[TokenState]:
     """How each token stands with its resource, in the same order. ``mode``: leases of another one do not count."""
     rows = await database.fetch(
         _SQL["standing"],
@@ -127,7 +129,7 @@ async def token_standing(
         mode,
     )
     return [
-        TokenStanding(
+        TokenState(
             None if row["fence"] is None or row["fence"]["resource"] is None else fence_from_row(row["fence"]),
             row["issued"],
             row["held"],
@@ -136,7 +138,7 @@ async def token_standing(
     ]
 
 
-class Bump(StrEnum):
+class BumpOutcome(StrEnum):
     """The outcome of a request for a new epoch. ``EXHAUSTED``: the current epoch is the last one."""
 
     DONE = "done"
@@ -145,15 +147,15 @@ class Bump(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bumped:
+class BumpResult:
     """``fence`` is the one there is afterwards, None where there never was any. ``ended``: leases that had to end."""
 
-    outcome: Bump
+    outcome: BumpOutcome
     fence: Fence | None
     ended: int
 
 
-async def bump_epoch(database: Database, resource: str, expected: Token, caller: str, reason: str) -> Bumped:
+async def bump_epoch(database: Database, resource: str, expected: Token, caller: str, reason: str) -> BumpResult:
     """Raise the fence to the beginning of the next epoch, if it carries exactly the expected token; on record.
 
     Raises ``OutcomeUnknown`` where the database was lost under way.
@@ -162,4 +164,4 @@ async def bump_epoch(database: Database, resource: str, expected: Token, caller:
     assert row is not None
     fence = row["fence"]
     known = fence is not None and fence["resource"] is not None
-    return Bumped(Bump(row["outcome"]), fence_from_row(fence) if known else None, row["ended"])
+    return BumpResult(BumpOutcome(row["outcome"]), fence_from_row(fence) if known else None, row["ended"])

@@ -20,7 +20,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class GuardTarget:
     """A table that a guard is for.
 
     ``relations`` are the table and its partitions, quoted, the table first; ``heirs``: it has children by inheritance;
@@ -41,7 +41,7 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledGuard:
     """A guard that is there. ``missing``: triggers of it that are not, or are switched off."""
 
     schema: str
@@ -52,25 +52,25 @@ class Installed:
     missing: tuple[str, ...]
 
 
-async def session(database: Database) -> Role:
+async def read_own_role(database: Database) -> Role:
     """Return the login role of this session."""
     row = await database.fetchrow(_SQL["session"])
     assert row is not None
     return Role(row["role"], row["superuser"])
 
 
-async def role(database: Database, name: str) -> Role | None:
+async def find_role(database: Database, name: str) -> Role | None:
     """Return the role of this name; None if there is none."""
     row = await database.fetchrow(_SQL["role"], name)
     return None if row is None else Role(row["role"], row["superuser"])
 
 
-async def relation(database: Database, schema: str, name: str) -> Relation | None:
+async def find_target(database: Database, schema: str, name: str) -> GuardTarget | None:
     """Return the table; None if there is none of this name."""
     row = await database.fetchrow(_SQL["relation"], schema, name)
     if row is None:
         return None
-    return Relation(
+    return GuardTarget(
         row["owner"],
         row["is_partition"],
         row["has_heirs"],
@@ -83,12 +83,12 @@ async def relation(database: Database, schema: str, name: str) -> Relation | Non
     )
 
 
-async def installed(database: Database, schemas: Sequence[str]) -> list[Installed]:
+async def list_guards(database: Database, schemas: Sequence[str]) -> list[InstalledGuard]:
     """Return the guards on tables of these schemas, by name."""
     return [_installed(row) for row in await database.fetch(_SQL["installed"], list(schemas))]
 
 
-async def run(database: Database, script: str) -> None:
+async def run_script(database: Database, script: str) -> None:
     """Run the statements of a script, all or none. Raises ``SqlError`` where the database refuses one."""
 
     async def work(transaction: Transaction) -> None:
@@ -97,14 +97,16 @@ async def run(database: Database, script: str) -> None:
     await database.run(work)
 
 
-def _installed(row: Record) -> Installed:
+def _installed(row: Record) -> InstalledGuard:
     # PostgreSQL ends each argument of a trigger with a zero byte.
     arguments = bytes(row["arguments"]).decode().split("\0")[:-1]
-    return Installed(row["schema"], row["name"], row["function"], row["body"], tuple(arguments), tuple(row["missing"]))
+    return InstalledGuard(
+        row["schema"], row["name"], row["function"], row["body"], tuple(arguments), tuple(row["missing"])
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class GuardFinding:
     """A recorded finding of one table: ``rows`` of one resource, or a missing part of its guard.
 
     ``found_by`` is ``write`` or ``sweep``; ``resource`` is None if it is unknown.
@@ -118,16 +120,16 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WatchStep:
     """One stretch of a pass over a table, by its name as SQL has it. ``passed``: it was the last one."""
 
     relation: str
     passed: bool
-    findings: tuple[Finding, ...]
+    findings: tuple[GuardFinding, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class GuardRefusals:
     """How often one session was refused for one reason. ``target`` is the table; all are None where nothing tells."""
 
     target: str | None
@@ -135,20 +137,20 @@ class Refused:
     count: int
 
 
-async def record_refusals(database: Database, since: datetime | None) -> list[Refused]:
+async def record_refusals(database: Database, since: datetime | None) -> list[GuardRefusals]:
     """Record the refusals of guards that are not on record yet. ``since``: the time of the caller's last call."""
     rows = await database.fetch_write(_SQL["refusals"], since)
-    return [Refused(row["target"], row["reason"], row["count"]) for row in rows]
+    return [GuardRefusals(row["target"], row["reason"], row["count"]) for row in rows]
 
 
-async def look_at_guards(database: Database) -> list[Finding]:
+async def check_guards(database: Database) -> list[GuardFinding]:
     """Put on record which guards have got a trigger missing or switched off since the last look."""
     return [_finding(row) for row in await database.fetch_write(_SQL["look"])]
 
 
 async def guard_watch_step(
     database: Database, rest: float, blocks: int, stamps: int, relation: str | None = None
-) -> Step | None:
+) -> WatchStep | None:
     """Compare some ``blocks`` of rows, or some ``stamps``, of this table, or of the one that has waited longest.
 
     Return None if none has waited for ``rest`` seconds, or if other gateways work on all of them.
@@ -157,10 +159,10 @@ async def guard_watch_step(
     if row is None or row["relation"] is None:
         return None
     found = json.loads(row["findings"])
-    return Step(row["relation"], bool(row["passed"]), tuple(Finding(**each) for each in found))
+    return WatchStep(row["relation"], bool(row["passed"]), tuple(GuardFinding(**each) for each in found))
 
 
-async def watched_relations(database: Database) -> list[str]:
+async def list_watched(database: Database) -> list[str]:
     """Return the tables that carry stamps, each partition separately."""
     return [row["relation"] for row in await database.fetch(_SQL["relations"])]
 
@@ -170,5 +172,5 @@ async def forget_stamps(database: Database, target: str) -> Sequence[str]:
     return [row["relation"] for row in await database.fetch_write(_SQL["forget_stamps"], target)]
 
 
-def _finding(row: Record) -> Finding:
-    return Finding(row["reason"], row["resource"], row["target"], row["found_by"], row["rows"])
+def _finding(row: Record) -> GuardFinding:
+    return GuardFinding(row["reason"], row["resource"], row["target"], row["found_by"], row["rows"])

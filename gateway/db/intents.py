@@ -11,14 +11,14 @@ from gateway.fencing.intent import (
     ABSENCE,
     Announcement,
     Begun,
-    Forbidden,
+    ForbiddenETags,
     Intent,
-    Kind,
     KnownObject,
+    MutationKind,
     Raised,
     Spent,
 )
-from gateway.fencing.rules import Decision, Equal, Fence, Mode, Presented
+from gateway.fencing.rules import Decision, Enforcement, Equal, Fence, Presented
 from gateway.fencing.token import Token
 
 _SQL = load("intents")
@@ -47,7 +47,7 @@ async def begin(
         presented.holder if presented else None,
         write.caller,
         write.equal is Equal.STRICT,
-        write.mode is Mode.OBSERVE,
+        write.mode is Enforcement.OBSERVE,
         write.bucket,
         write.key,
         write.write_id,
@@ -133,7 +133,7 @@ async def settle(database: Database, intent: Intent, *, seen: bool) -> None:
     )
 
 
-async def forbid(database: Database, intent: Intent, store_time: datetime | None = None) -> Forbidden:
+async def forbid(database: Database, intent: Intent, store_time: datetime | None = None) -> ForbiddenETags:
     """Forbid the ETag the intent is conditioned on, and mark it as being settled; durable when this returns."""
     etag = ABSENCE if intent.expected is None else intent.expected
     row = await database.fetchrow_write(
@@ -147,7 +147,7 @@ async def forbid(database: Database, intent: Intent, store_time: datetime | None
         store_time,
     )
     assert row is not None
-    return Forbidden(row["signed_at"], frozenset(row["etags"]), frozenset(row["spent"]))
+    return ForbiddenETags(row["signed_at"], frozenset(row["etags"]), frozenset(row["spent"]))
 
 
 async def raise_fence(database: Database, resource: str, presented: Presented, caller: str) -> Raised:
@@ -169,7 +169,7 @@ async def is_pending(database: Database, intent: Intent) -> bool:
     return row is not None and bool(row["pending"])
 
 
-async def all_pending(database: Database, limit: int) -> list[Intent]:
+async def list_pending(database: Database, limit: int) -> list[Intent]:
     """Every mutation that may be under way, the oldest first."""
     return [_intent(row["intent"]) for row in await database.fetch(_SQL["all_pending"], limit)]
 
@@ -192,7 +192,7 @@ def _intent(row: Record) -> Intent:
         row["expected"],
         row["signed_at"],
         row["attempt"],
-        Kind(row["kind"]),
+        MutationKind(row["kind"]),
         row["upload_id"],
         row["dead_after"],
     )
@@ -223,7 +223,7 @@ async def any_tombstone_in(database: Database, bucket: str) -> bool:
     return row is not None and bool(row["any"])
 
 
-async def claimed_tombstones(
+async def take_tombstones(
     database: Database,
     limit: int,
     store_time: datetime | None,

@@ -8,13 +8,13 @@ from uuid import UUID
 
 from gateway.db.database import Database, Record
 from gateway.db.named_queries import load
-from gateway.fencing.lease import Hold, Lease, LockView, Mode, Renewal, Waiter, Wanted
+from gateway.fencing.lease import Hold, Lease, LockMode, LockRequest, LockState, Renewal, Waiter
 from gateway.fencing.token import Token
 
 _SQL = load("leases")
 
 
-class Outcome(StrEnum):
+class LockOutcome(StrEnum):
     """The outcome of a wish."""
 
     GRANTED = "granted"
@@ -25,7 +25,7 @@ class Outcome(StrEnum):
     EXHAUSTED = "exhausted"
 
 
-class Ended(StrEnum):
+class ReleaseOutcome(StrEnum):
     """The outcome of a release."""
 
     RELEASED = "released"
@@ -34,7 +34,7 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class QueueTurn:
     """The progress of a lock's queue. All tickets up to ``handed`` have been served or are dead; None if none was
     served. There may be more to hand over in ``look_in`` seconds; None without waiters.
     """
@@ -45,7 +45,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WaitingPlace:
     """The place of a waiter: at a gateway (``attendant``) that counts as dead after ``attended`` seconds without a
     heartbeat. A lease handed over to it is good for ``collect`` seconds.
     """
@@ -56,27 +56,27 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LockAnswer:
     """The answer to a wish. ``lease``: the one granted, or one that is in the way. ``place``: in the queue, from 1."""
 
-    outcome: Outcome
+    outcome: LockOutcome
     lease: Lease | None
     fresh: bool
     ticket: int | None
     place: int | None
     delayed_for: float | None
-    turn: Turn
+    turn: QueueTurn
 
 
 @dataclass(frozen=True, slots=True)
-class Attended:
+class Heartbeat:
     """The waiters of a gateway: their tickets in queues, and locks that need a look."""
 
     waiting: frozenset[int]
     due: tuple[str, ...]
 
 
-async def acquire(database: Database, wishes: Sequence[tuple[Wanted, Place | None]]) -> list[Asked]:
+async def acquire(database: Database, wishes: Sequence[tuple[LockRequest, WaitingPlace | None]]) -> list[LockAnswer]:
     """Ask for locks, in one transaction; with a place to wait at, or without. They are in the order of their names.
 
     To ask twice is to ask once: ``OutcomeUnknown`` is cleared up by asking again.
@@ -85,7 +85,7 @@ async def acquire(database: Database, wishes: Sequence[tuple[Wanted, Place | Non
     return [_asked(wanted, row) for (wanted, _), row in zip(wishes, rows, strict=True)]
 
 
-async def acquire_alone(database: Database, wanted: Wanted, place: Place | None) -> Asked:
+async def acquire_alone(database: Database, wanted: LockRequest, place: WaitingPlace | None) -> LockAnswer:
     """Acquire one lease, and wait as long as the look at the lock takes."""
     row = await database.fetchrow_write(_SQL["acquire"], *_wish(wanted, place))
     assert row is not None
@@ -110,27 +110,33 @@ async def renew(database: Database, renewals: Sequence[Renewal], *, hasty: bool 
     return [bool(row["forbidden"]) if row["expires_in"] is None else _lease(row) for row in rows]
 
 
-async def release(database: Database, leases: Sequence[tuple[str, UUID, str]]) -> list[tuple[Ended, Turn]]:
+async def release(
+    database: Database, leases: Sequence[tuple[str, UUID, str]]
+) -> list[tuple[ReleaseOutcome, QueueTurn]]:
     """End leases (resource, id, caller), in one transaction. They are in the order of their names."""
     rows = await database.fetchmany_write(_SQL["release"], leases)
-    return [(Ended(row["outcome"]), _turn(lease[0], row)) for lease, row in zip(leases, rows, strict=True)]
+    return [(ReleaseOutcome(row["outcome"]), _turn(lease[0], row)) for lease, row in zip(leases, rows, strict=True)]
 
 
-async def release_alone(database: Database, resource: str, lease: UUID, caller: str) -> tuple[Ended, Turn]:
+async def release_alone(
+    database: Database, resource: str, lease: UUID, caller: str
+) -> tuple[ReleaseOutcome, QueueTurn]:
     """Release one lease, and wait as long as the look at the lock takes."""
     row = await database.fetchrow_write(_SQL["release"], resource, lease, caller)
     assert row is not None
-    return Ended(row["outcome"]), _turn(resource, row)
+    return ReleaseOutcome(row["outcome"]), _turn(resource, row)
 
 
-async def withdraw(database: Database, resource: str, holder: str, caller: str, request: str) -> Turn:
+async def withdraw(database: Database, resource: str, holder: str, caller: str, request: str) -> QueueTurn:
     """End a wish, whether it waits or was granted."""
     row = await database.fetchrow_write(_SQL["withdraw"], resource, holder, caller, request)
     assert row is not None
     return _turn(resource, row)
 
 
-async def leave(database: Database, attendant: UUID, places: Sequence[tuple[str, int]], linger: float) -> list[Turn]:
+async def leave(
+    database: Database, attendant: UUID, places: Sequence[tuple[str, int]], linger: float
+) -> list[QueueTurn]:
     """Waiters (resource, ticket) wait no longer; those that have named a request stay in the queue for ``linger``."""
     rows = await database.fetch_write(
         _SQL["leave"], attendant, [resource for resource, _ in places], [ticket for _, ticket in places], linger
@@ -138,39 +144,41 @@ async def leave(database: Database, attendant: UUID, places: Sequence[tuple[str,
     return [_turn(row["resource"], row) for row in rows]
 
 
-async def break_lock(database: Database, resource: str, expected: Token, caller: str, reason: str) -> tuple[int, Turn]:
+async def break_lock(
+    database: Database, resource: str, expected: Token, caller: str, reason: str
+) -> tuple[int, QueueTurn]:
     """End every lease with exactly this token, on record; how many there were."""
     row = await database.fetchrow_write(_SQL["break"], resource, expected.epoch, expected.value, caller, reason)
     assert row is not None
     return row["broken"], _turn(resource, row)
 
 
-async def advance(database: Database, resources: Sequence[str]) -> list[Turn]:
+async def advance(database: Database, resources: Sequence[str]) -> list[QueueTurn]:
     """Look at locks, in one transaction and in the order of their names: end what has lapsed, and hand over."""
     rows = await database.fetchmany_write(_SQL["advance"], [(resource,) for resource in resources])
     return [_turn(resource, row) for resource, row in zip(resources, rows, strict=True)]
 
 
-async def advance_alone(database: Database, resource: str) -> Turn:
+async def advance_alone(database: Database, resource: str) -> QueueTurn:
     """Advance one queue, and wait as long as the look at the lock takes."""
     row = await database.fetchrow_write(_SQL["advance"], resource)
     assert row is not None
     return _turn(resource, row)
 
 
-async def attend(database: Database, attendant: UUID, attended: float) -> Attended:
+async def send_heartbeat(database: Database, attendant: UUID, attended: float) -> Heartbeat:
     """Let a gateway be heard of for another ``attended`` seconds, and see how its waiters stand."""
     row = await database.fetchrow_write(_SQL["attend"], attendant, attended)
     assert row is not None
-    return Attended(frozenset(row["waiting"]), tuple(row["due"]))
+    return Heartbeat(frozenset(row["waiting"]), tuple(row["due"]))
 
 
-async def places(database: Database, attendant: UUID, tickets: Sequence[int]) -> list[tuple[str, int]]:
+async def read_places(database: Database, attendant: UUID, tickets: Sequence[int]) -> list[tuple[str, int]]:
     """Places of a gateway (resource, ticket) by their tickets, as far as they are there."""
     return [(row["resource"], row["ticket"]) for row in await database.fetch(_SQL["places"], attendant, tickets)]
 
 
-async def lapsed(database: Database, limit: int) -> list[str]:
+async def list_lapsed(database: Database, limit: int) -> list[str]:
     """Return at most ``limit`` names of locks with lapsed leases that were not looked at since."""
     return [row["resource"] for row in await database.fetch(_SQL["lapsed"], limit)]
 
@@ -181,25 +189,25 @@ async def forget(database: Database) -> None:
     await database.fetch_write(_SQL["forget_attendants"])
 
 
-async def views(database: Database, resources: Sequence[str], queue: int) -> list[LockView]:
+async def read_locks(database: Database, resources: Sequence[str], queue: int) -> list[LockState]:
     """How locks stand, in the order of their names; each with the first ``queue`` of its waiters."""
     return [_view(row) for row in await database.fetch(_SQL["views"], resources, queue)]
 
 
-async def held(database: Database, prefix: str, after: str, limit: int) -> list[str]:
+async def list_held(database: Database, prefix: str, after: str, limit: int) -> list[str]:
     """At most ``limit`` names of locks that are held, that start with ``prefix`` and sort after ``after``."""
     return [row["resource"] for row in await database.fetch(_SQL["held"], prefix, after, limit)]
 
 
-def _wish(wanted: Wanted, place: Place | None) -> tuple[object, ...]:
+def _wish(wanted: LockRequest, place: WaitingPlace | None) -> tuple[object, ...]:
     where = (None, None, None) if place is None else (place.attendant, place.attended, place.collect)
     who = (wanted.resource, wanted.holder, wanted.caller)
     return (*who, wanted.mode, wanted.request, wanted.ttl, wanted.delay, *where)
 
 
-def _asked(wanted: Wanted, row: Record) -> Asked:
-    return Asked(
-        Outcome(row["outcome"]),
+def _asked(wanted: LockRequest, row: Record) -> LockAnswer:
+    return LockAnswer(
+        LockOutcome(row["outcome"]),
         None if row["expires_in"] is None else _lease(row),
         bool(row["fresh"]),
         row["ticket"],
@@ -209,8 +217,8 @@ def _asked(wanted: Wanted, row: Record) -> Asked:
     )
 
 
-def _turn(resource: str, row: Record) -> Turn:
-    return Turn(resource, row["handed"], row["look_in"])
+def _turn(resource: str, row: Record) -> QueueTurn:
+    return QueueTurn(resource, row["handed"], row["look_in"])
 
 
 def _lease(row: Record) -> Lease:
@@ -220,7 +228,7 @@ def _lease(row: Record) -> Lease:
         lease["id"],
         lease["holder"],
         lease["caller"],
-        Mode(lease["mode"]),
+        LockMode(lease["mode"]),
         Token(lease["epoch"], lease["value"]),
         lease["acquired_at"],
         lease["expires_at"],
@@ -228,15 +236,16 @@ def _lease(row: Record) -> Lease:
     )
 
 
-def _view(row: Record) -> LockView:
+def _view(row: Record) -> LockState:
     issued = row["value"] is not None and (row["epoch"], row["value"]) != (0, 0)
-    return LockView(
+    return LockState(
         row["resource"],
         Token(row["epoch"], row["value"]) if issued else None,
         tuple(_hold(lease, row["now"]) for lease in row["leases"]),
         row["waiters"],
         tuple(
-            Waiter(waiter["holder"], waiter["caller"], Mode(waiter["mode"]), waiter["since"]) for waiter in row["queue"]
+            Waiter(waiter["holder"], waiter["caller"], LockMode(waiter["mode"]), waiter["since"])
+            for waiter in row["queue"]
         ),
         row["delayed_for"],
     )
@@ -246,7 +255,7 @@ def _hold(lease: Record, now: datetime) -> Hold:
     return Hold(
         lease["holder"],
         lease["caller"],
-        Mode(lease["mode"]),
+        LockMode(lease["mode"]),
         Token(lease["epoch"], lease["value"]),
         lease["acquired_at"],
         lease["expires_at"],

@@ -27,7 +27,7 @@ RECORD: Channels = {"fencing_record": None}
 _SILENCE = 30.0
 
 
-class Announced:
+class Announcements:
     """The notifications of one session. Once the session is lost, no more arrive."""
 
     def __init__(self, session: Session, channels: Channels) -> None:
@@ -60,17 +60,17 @@ class Announced:
         self._heard.set()
 
 
-Listen: TypeAlias = Callable[[], AbstractAsyncContextManager[Announced]]
+Listen: TypeAlias = Callable[[], AbstractAsyncContextManager[Announcements]]
 
 
 @asynccontextmanager
-async def listening(dsn: str, connect_timeout: float, channels: Channels = CATALOG) -> AsyncIterator[Announced]:
+async def listening(dsn: str, connect_timeout: float, channels: Channels = CATALOG) -> AsyncIterator[Announcements]:
     """Open a session that listens from here on. Raise ``Unavailable`` if none can be opened."""
     settings: dict[str, Any] = {"server_settings": {"application_name": "fencing-gateway listening"}}
     with translated(Unavailable):
         session: Session = await asyncpg.connect(dsn, timeout=connect_timeout, **settings)
     try:
-        announced = Announced(session, channels)
+        announced = Announcements(session, channels)
         session.add_termination_listener(announced.end)
         for channel in channels:
             with translated(Unavailable):

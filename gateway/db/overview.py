@@ -7,14 +7,14 @@ from datetime import date, datetime
 from gateway.db import record
 from gateway.db.database import Database
 from gateway.db.named_queries import load
-from gateway.db.record import Place
+from gateway.db.record import RecordPosition
 from gateway.fencing.record import Entry
 
 _SQL = load("overview")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StoreStatus:
     """``pending``: object writes whose outcome is not known yet, the oldest since ``pending_since``.
 
     ``position``, ``hash`` (hex) and ``day`` are the end of the record's chain; ``sealed_at`` is when its last entry
@@ -32,7 +32,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class ActiveAlarm:
     """An alarm that is on: since when, and how many zombies it has counted since."""
 
     name: str
@@ -40,15 +40,15 @@ class Alarm:
     total: int
 
 
-async def alarms(database: Database) -> list[Alarm]:
+async def list_alarms(database: Database) -> list[ActiveAlarm]:
     """Return the alarms that are on."""
-    return [Alarm(**row) for row in await database.fetch(_SQL["alarms"])]
+    return [ActiveAlarm(**row) for row in await database.fetch(_SQL["alarms"])]
 
 
-async def standing(database: Database) -> Standing:
+async def read_status(database: Database) -> StoreStatus:
     row = await database.fetchrow(_SQL["standing"])
     assert row is not None
-    return Standing(**row)
+    return StoreStatus(**row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +72,21 @@ class Backlog:
     alarms: Mapping[str, bool]
 
 
-async def record_end(database: Database) -> Place:
+async def read_record_end(database: Database) -> RecordPosition:
     """Return the end of the record."""
     row = await database.fetchrow(_SQL["head"])
     assert row is not None
-    return Place(row["position"], row["day"])
+    return RecordPosition(row["position"], row["day"])
 
 
-async def entries_after(database: Database, after: Place, limit: int) -> tuple[Mapping[str, int], Place]:
+async def count_entries_after(
+    database: Database, after: RecordPosition, limit: int
+) -> tuple[Mapping[str, int], RecordPosition]:
     """How many entries of which kind come after a place, at most ``limit`` in all; and where these end."""
     rows = await database.fetch(_SQL["entries"], after.day, after.position, limit)
-    last = max((Place(row["position"], row["day"]) for row in rows), key=lambda place: place.position, default=after)
+    last = max(
+        (RecordPosition(row["position"], row["day"]) for row in rows), key=lambda place: place.position, default=after
+    )
     return {row["kind"]: row["number"] for row in rows}, last
 
 
@@ -107,7 +111,7 @@ LOOKED_AT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Troubled:
+class RefusedResource:
     """A resource with refused writes. ``noted`` of them passed, since their rule observes."""
 
     resource: str
@@ -116,12 +120,12 @@ class Troubled:
     last: datetime
 
 
-async def resources_refused(database: Database, since: datetime, limit: int) -> list[Troubled]:
+async def list_refused_resources(database: Database, since: datetime, limit: int) -> list[RefusedResource]:
     """Return the resources with the most refused writes since a moment, among the newest ``LOOKED_AT``."""
     rows = await database.search(_SQL["troubled"], since, LOOKED_AT, limit)
-    return [Troubled(row["resource"], row["refused"], row["noted"], row["last"]) for row in rows]
+    return [RefusedResource(row["resource"], row["refused"], row["noted"], row["last"]) for row in rows]
 
 
-async def resources_taken_over(database: Database, since: datetime, limit: int) -> Sequence[Entry]:
+async def list_takeovers(database: Database, since: datetime, limit: int) -> Sequence[Entry]:
     """Return the newest takeovers since a moment, one of each resource, among the newest ``LOOKED_AT`` takeovers."""
     return [record.entry_from_row(row) for row in await database.search(_SQL["taken_over"], since, LOOKED_AT, limit)]

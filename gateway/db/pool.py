@@ -17,7 +17,7 @@ Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class SessionUse:
     """Sessions in use and idle, out of ``limit``, and how many wait for one."""
 
     limit: int
@@ -26,7 +26,7 @@ class Use:
     waiting: int
 
 
-class Sessions:
+class SessionPool:
     """At most ``limit`` sessions, opened when they are needed. Waiters are served in turn."""
 
     def __init__(
@@ -46,9 +46,9 @@ class Sessions:
         self._closed = False
 
     @property
-    def use(self) -> "Use":
+    def use(self) -> "SessionUse":
         """How they are used at the moment."""
-        return Use(self._limit, self._limit - self._room - len(self._idle), len(self._idle), len(self._waiting))
+        return SessionUse(self._limit, self._limit - self._room - len(self._idle), len(self._idle), len(self._waiting))
 
     async def take(self) -> Session:
         """Return a session for the caller alone, until it is given back or dropped. Raise what connecting raises."""

@@ -11,7 +11,7 @@ from uuid import UUID
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.named_queries import load
 from gateway.errors import OutcomeUnknown, Unavailable
-from gateway.fencing.record import Attempt, Entry, Happening, Kind
+from gateway.fencing.record import Attempt, Entry, Kind, RecordedEvent
 from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 
@@ -22,7 +22,7 @@ BATCH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RecordHead:
     """The end of the record: the position of its last entry, 0 if there is none, and its hash (hex).
 
     Noted down outside the database, it is a witness: a change of any entry up to it can be detected.
@@ -59,14 +59,14 @@ async def seal_some(database: Database, limit: int = BATCH) -> int | None:
     return sealed
 
 
-async def head(database: Database) -> Head:
+async def read_head(database: Database) -> RecordHead:
     """Return the end of the record as it is, without sealing."""
     row = await database.fetchrow(_SQL["head"])
     assert row is not None
-    return Head(row["position"], row["hash"])
+    return RecordHead(row["position"], row["hash"])
 
 
-async def put(executor: Database | Transaction, happening: Happening) -> tuple[UUID, datetime]:
+async def record_event(executor: Database | Transaction, happening: RecordedEvent) -> tuple[UUID, datetime]:
     """Write down one thing that is no refusal; its id, and when. It is in the record once sealed.
 
     With a ``Database`` it is durable when this returns; with a ``Transaction`` it becomes so with its commit.
@@ -183,7 +183,7 @@ async def record_administration(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPosition:
     """A place in the record: a position, and the day it was sealed on, by which older partitions are left out."""
 
     position: int
@@ -191,22 +191,22 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RecordSpan:
     """A stretch of the record: where it ends; how many entries before its first one are not there any more.
 
     ``whole``: it goes to the end of the record.
     """
 
-    end: Place
+    end: RecordPosition
     dropped: int
     whole: bool
 
 
-async def stretch(executor: Database | Transaction, after: Place, most: int) -> Stretch:
+async def read_span(executor: Database | Transaction, after: RecordPosition, most: int) -> RecordSpan:
     """Return the record after a place, at most so many entries. It may be empty, and ends where it begins then."""
     row = await executor.fetchrow(_SQL["span"], after.day, after.position, most)
     assert row is not None
     if row["first"] is None:
-        return Stretch(Place(row["head"], row["head_day"]), row["head"] - after.position, whole=True)
-    end = Place(row["last"], row["day"])
-    return Stretch(end, row["first"] - after.position - 1, whole=end.position == row["head"])
+        return RecordSpan(RecordPosition(row["head"], row["head_day"]), row["head"] - after.position, whole=True)
+    end = RecordPosition(row["last"], row["day"])
+    return RecordSpan(end, row["first"] - after.position - 1, whole=end.position == row["head"])

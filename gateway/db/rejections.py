@@ -9,13 +9,13 @@ from uuid import UUID, uuid4
 from gateway.db.database import Database, Transaction
 from gateway.db.named_queries import load
 from gateway.db.record import fence_from_row
-from gateway.fencing.record import Attempt, Captured, Refusal, Rejection
+from gateway.fencing.record import Attempt, CapturedPayload, Refusal, Rejection
 from gateway.fencing.rules import Decision
 
 _SQL = load("rejections")
 
 
-async def record(executor: Database | Transaction, refusals: Sequence[Refusal]) -> list[Rejection]:
+async def record_rejections(executor: Database | Transaction, refusals: Sequence[Refusal]) -> list[Rejection]:
     """Put refusals on record, in one statement; each gets its time from the database.
 
     With a ``Database`` they are durable when this returns; with a ``Transaction`` they become so with its commit.
@@ -85,7 +85,7 @@ def _met(refusal: Refusal) -> tuple[object, ...]:
     return refusal.reason, refusal.enforced, token.epoch, token.value, fence.holder, fence.caller, fence.raised_at
 
 
-def _details(captured: Captured | None) -> str | None:
+def _details(captured: CapturedPayload | None) -> str | None:
     """Return the columns of the payloads. A payload can be erased later; its hash still proves its content."""
     if captured is None:
         return None
@@ -113,7 +113,7 @@ def _columns(rows: Iterable[Sequence[object]], number: int) -> list[Sequence[obj
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
+class RejectedPayload:
     """A kept payload. ``truncated``: the body had more."""
 
     media_type: str
@@ -121,10 +121,10 @@ class Payload:
     truncated: bool
 
 
-async def read_payload(database: Database, entry: UUID) -> Payload | None:
+async def read_payload(database: Database, entry: UUID) -> RejectedPayload | None:
     """Return the kept payload of an entry, by its id; None if there is none. Only for callers that may audit."""
     row = await database.fetchrow(_SQL["read"], entry)
-    return None if row is None else Payload(row["media_type"], row["body"], row["truncated"])
+    return None if row is None else RejectedPayload(row["media_type"], row["body"], row["truncated"])
 
 
 async def drop_payloads(database: Database, days: int, limit: int) -> int:

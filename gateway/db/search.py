@@ -119,7 +119,7 @@ class Grouping(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class PartitionDays:
     """The days of a partition, ``first`` and ``last`` included; those to come are not among them."""
 
     first: date
@@ -147,7 +147,7 @@ class Group:
     last: datetime
 
 
-async def page(
+async def find_page(
     database: Database,
     filters: Filters,
     limit: int,
@@ -159,28 +159,28 @@ async def page(
     """At most ``limit`` entries with positions between ``after`` and ``before``, neither included; newest first."""
     await record.seal(database)
     stretches = await _stretches(database, filters, before, after)
-    return await _look(database, _Asked(filters, before, after, oldest_first), stretches, limit)
+    return await _look(database, _PageQuery(filters, before, after, oldest_first), stretches, limit)
 
 
-async def first_page(
+async def find_first_page(
     database: Database, filters: Filters, limit: int, *, oldest_first: bool = False
 ) -> tuple[list[Entry], Total]:
     """Return the first page, and the number of entries in all, which a page that is not full tells by itself."""
     await record.seal(database)
     stretches = await _stretches(database, filters)
-    found = await _look(database, _Asked(filters, oldest_first=oldest_first), stretches, limit)
+    found = await _look(database, _PageQuery(filters, oldest_first=oldest_first), stretches, limit)
     if len(found) < limit:
         return found, Total(len(found), exact=True)
     return found, await _count(database, filters, stretches, TOTAL_CAP)
 
 
-async def total(database: Database, filters: Filters, cap: int = TOTAL_CAP) -> Total:
+async def count_entries(database: Database, filters: Filters, cap: int = TOTAL_CAP) -> Total:
     """How many entries there are, wherever a page begins."""
     await record.seal(database)
     return await _count(database, filters, await _stretches(database, filters), cap)
 
 
-async def entry(database: Database, identifier: UUID, shown_to: str | None = None) -> Entry:
+async def find_entry(database: Database, identifier: UUID, shown_to: str | None = None) -> Entry:
     """Return the entry of that id. Raise ``NotFound`` if there is none, or if ``shown_to`` may not see it."""
     await record.seal(database)
     rows = await database.search(_SQL["by_id"], identifier, shown_to)
@@ -189,7 +189,7 @@ async def entry(database: Database, identifier: UUID, shown_to: str | None = Non
     return record.entry_from_row(rows[0])
 
 
-async def takeover(database: Database, rejection: Entry) -> Entry | None:
+async def find_takeover(database: Database, rejection: Entry) -> Entry | None:
     """Return the takeover that made its writer a zombie: the first on record that went beyond its token."""
     if rejection.resource is None or rejection.token is None:
         return None
@@ -211,7 +211,7 @@ def lag(rejection: Entry, takeover: Entry | None) -> timedelta | None:
     return max(rejection.at - since, timedelta())
 
 
-async def groups(database: Database, filters: Filters, by: Grouping, limit: int) -> list[Group]:
+async def count_groups(database: Database, filters: Filters, by: Grouping, limit: int) -> list[Group]:
     """Return the ``limit`` most frequent values of a field among the newest ``LOOKED_AT`` entries."""
     await record.seal(database)
     values = Values(first_day(filters), limit, LOOKED_AT)
@@ -220,19 +220,19 @@ async def groups(database: Database, filters: Filters, by: Grouping, limit: int)
     return [Group(row["value"], row["entries"], row["last"]) for row in rows]
 
 
-async def end(database: Database) -> tuple[int, date]:
+async def read_end(database: Database) -> tuple[int, date]:
     """Return the position of the last sealed entry, 0 if there is none, and the day that is being sealed."""
     (row,) = await database.search(_SQL["end"])
     return row["position"], row["day"]
 
 
-async def after(database: Database, position: int, day: date, limit: int) -> list[tuple[Entry, date]]:
+async def read_after(database: Database, position: int, day: date, limit: int) -> list[tuple[Entry, date]]:
     """At most ``limit`` sealed entries after one of that day, in order, each with its day."""
     rows = await database.search(_SQL["after"], day, position, limit)
     return [(record.entry_from_row(row), row["day"]) for row in rows]
 
 
-async def days_between(
+async def list_days(
     database: Database, filters: Filters, before: int | None = None, after: int | None = None
 ) -> list[date]:
     """Return the days that may have matching entries between two positions, the oldest first."""
@@ -243,10 +243,10 @@ async def days_between(
 
 async def _stretches(
     database: Database, filters: Filters, before: int | None = None, after: int | None = None
-) -> list[Stretch]:
+) -> list[PartitionDays]:
     """Return the stretches that may have matching entries between two positions, the oldest first."""
     rows = await database.search(_SQL["stretches"], first_day(filters))
-    stretches = [Stretch(row["first"], row["last"]) for row in rows]
+    stretches = [PartitionDays(row["first"], row["last"]) for row in rows]
     if before is not None:
         del stretches[await _begun(database, stretches, before - 1) :]
     if after is not None:
@@ -254,7 +254,7 @@ async def _stretches(
     return stretches
 
 
-async def _begun(database: Database, stretches: list[Stretch], position: int) -> int:
+async def _begun(database: Database, stretches: list[PartitionDays], position: int) -> int:
     """How many of them begin at this position or before it. Takes stretches out that have no entries at all."""
     low, high = 0, len(stretches)
     while low < high:
@@ -271,7 +271,7 @@ async def _begun(database: Database, stretches: list[Stretch], position: int) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PageQuery:
     filters: Filters
     before: int | None = None
     after: int | None = None
@@ -286,7 +286,7 @@ class _Asked:
         return wanted
 
 
-async def _look(database: Database, asked: _Asked, stretches: Sequence[Stretch], limit: int) -> list[Entry]:
+async def _look(database: Database, asked: _PageQuery, stretches: Sequence[PartitionDays], limit: int) -> list[Entry]:
     """Return a page from some stretches, one after the other, and look at the next ones only if that is not enough.
 
     PostgreSQL reads the parts of a UNION ALL in their order, and stops as soon as it has enough rows. Parallel workers
@@ -305,7 +305,7 @@ async def _look(database: Database, asked: _Asked, stretches: Sequence[Stretch],
     return found
 
 
-async def _count(database: Database, filters: Filters, stretches: Sequence[Stretch], cap: int) -> Total:
+async def _count(database: Database, filters: Filters, stretches: Sequence[PartitionDays], cap: int) -> Total:
     """How many entries these stretches have, which are all there are between the first and the last of them."""
     count = 0
     for some in _nearest_first(stretches[::-1]):
@@ -317,7 +317,7 @@ async def _count(database: Database, filters: Filters, stretches: Sequence[Stret
     return Total(count, exact=True)
 
 
-def _nearest_first(stretches: Sequence[Stretch]) -> Iterator[Sequence[Stretch]]:
+def _nearest_first(stretches: Sequence[PartitionDays]) -> Iterator[Sequence[PartitionDays]]:
     """Yield some stretches at a time, in this order: few at first, which may be enough."""
     begin = 0
     for end in (1, _NEAR, *range(_NEAR + _MOST, len(stretches) + _MOST, _MOST)):

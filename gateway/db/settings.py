@@ -14,7 +14,7 @@ async def set_zone(transaction: Transaction, zone: str) -> None:
     await transaction.fetchrow(_SQL["set_zone"], zone)
 
 
-async def zones(database: Database) -> frozenset[str]:
+async def list_zones(database: Database) -> frozenset[str]:
     """Return the names of all time zones. Raise ``Unavailable``."""
     return frozenset([row["name"] for row in await database.fetch(_SQL["zones"])])
 
@@ -24,7 +24,7 @@ async def check_constraints(transaction: Transaction) -> None:
     await transaction.execute(_SQL["check_constraints"])
 
 
-async def pin_again(transaction: Transaction) -> None:
+async def restore_pins(transaction: Transaction) -> None:
     """Pin the session again to its settings, even if code in this transaction has changed them beyond its end.
 
     The answer that such code has set is gone then.
@@ -32,13 +32,13 @@ async def pin_again(transaction: Transaction) -> None:
     await transaction.execute(_SQL["pin_again"])
 
 
-async def read_only(transaction: Transaction) -> None:
+async def make_read_only(transaction: Transaction) -> None:
     """From here on every attempt to write is an ``SqlError`` (25006). It must be the first thing a transaction does."""
     await transaction.execute(_SQL["read_only"])
     transaction.expect_refused_writes()
 
 
-async def answer(transaction: Transaction) -> tuple[str | None, str | None]:
+async def read_answer_settings(transaction: Transaction) -> tuple[str | None, str | None]:
     """Return the headers and the status that code has set for the answer, as texts; None or empty for nothing."""
     row = await transaction.fetchrow(_SQL["answer"])
     assert row is not None

@@ -34,7 +34,7 @@ _BARS = 80
 _NEAR = timedelta(minutes=1)
 
 
-async def extent(
+async def read_extent(
     database: Database, resource: str, position: int, within: Span | None = None
 ) -> tuple[datetime, datetime] | None:
     """Return the first and the last event of note, in the whole record or within a span; None if there is none.
@@ -52,7 +52,7 @@ async def extent(
     return (min(first, begun) if is_near else first), last
 
 
-async def history(database: Database, resource: str, span: Span, position: int) -> History:
+async def read_history(database: Database, resource: str, span: Span, position: int) -> History:
     """One resource during one span, up to a position of the record."""
     during = (resource, position, span.since, span.until)
     rows = await database.search(_SQL["parties"], *during, ALL_PARTIES, MOST_REFUSED, NEWEST)
@@ -83,7 +83,7 @@ async def history(database: Database, resource: str, span: Span, position: int) 
     )
 
 
-async def pending(database: Database, resource: str) -> tuple[int, datetime | None]:
+async def count_pending(database: Database, resource: str) -> tuple[int, datetime | None]:
     """How many object writes are under way, and since when the oldest."""
     row = await database.fetchrow(_SQL["pending"], resource)
     assert row is not None
@@ -115,7 +115,7 @@ async def _refusals(
 
 async def _living(database: Database, resource: str) -> list[LeaseEvent]:
     """Return the current leases, as they were granted."""
-    (view,) = await leases.views(database, [resource], 0)
+    (view,) = await leases.read_locks(database, [resource], 0)
     return [
         LeaseEvent(hold.acquired_at, Kind.LEASE_GRANTED, Party(hold.token, hold.holder, hold.caller))
         for hold in view.holders

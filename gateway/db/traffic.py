@@ -12,7 +12,7 @@ _SQL = load("traffic")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TrafficKey:
     """The key of a count: a minute (by the database's clock), a plane, a table or pattern of keys."""
 
     minute: datetime
@@ -21,7 +21,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Counts:
+class WriteCounts:
     """Writes. ``observed``: passed, and would have been refused if the rule were enforced; not among ``accepted``."""
 
     accepted: int = 0
@@ -33,26 +33,26 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class TrafficBucket:
     """One step of a series: the writes from ``at`` until the next bucket begins."""
 
     at: datetime
-    counts: Counts
+    counts: WriteCounts
 
 
 @dataclass(frozen=True, slots=True)
-class OfRule:
+class RuleTraffic:
     """The writes under one rule, and the last minute that had any of a kind; None: it had none in the span."""
 
     plane: str
     rule: str
-    counts: Counts
+    counts: WriteCounts
     last_accepted: datetime | None
     last_refused: datetime | None
     last_observed: datetime | None
 
 
-async def write(database: Database, gateway: str, rows: Mapping[Place, Counts]) -> None:
+async def write(database: Database, gateway: str, rows: Mapping[TrafficKey, WriteCounts]) -> None:
     """Write rows of one process down, whole: each replaces the one that is there.
 
     Raises ``Unavailable``, or ``OutcomeUnknown``, after which it can be done again.
@@ -69,29 +69,29 @@ async def write(database: Database, gateway: str, rows: Mapping[Place, Counts]) 
     )
 
 
-async def series(
+async def read_series(
     database: Database,
     since: datetime,
     until: datetime,
     buckets: int,
     plane: str | None = None,
     rule: str | None = None,
-) -> list[Bucket]:
+) -> list[TrafficBucket]:
     """Return the writes from ``since`` until ``until`` in so many steps of equal length, empty ones included.
 
     ``plane`` and ``rule`` restrict them.
     """
     found = await database.fetch(_SQL["series"], since, until, buckets, plane, rule)
-    return [Bucket(row["at"], Counts(row["accepted"], row["refused"], row["observed"])) for row in found]
+    return [TrafficBucket(row["at"], WriteCounts(row["accepted"], row["refused"], row["observed"])) for row in found]
 
 
-async def of_rules(database: Database, since: datetime, until: datetime) -> list[OfRule]:
+async def read_rules(database: Database, since: datetime, until: datetime) -> list[RuleTraffic]:
     """Return the writes of each rule that had any from ``since`` until ``until``, most refusals first."""
     return [
-        OfRule(
+        RuleTraffic(
             row["plane"],
             row["rule"],
-            Counts(row["accepted"], row["refused"], row["observed"]),
+            WriteCounts(row["accepted"], row["refused"], row["observed"]),
             row["last_accepted"],
             row["last_refused"],
             row["last_observed"],

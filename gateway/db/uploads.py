@@ -15,7 +15,7 @@ _SQL = load("uploads")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UploadKey:
     """Which upload it is."""
 
     resource: str
@@ -25,14 +25,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class RecordedUpload:
     """An upload, and what was presented when it was opened. ``token`` is None where the rule only observes, and the
     sequencer where none was shown with it.
 
     ``write_id`` stands in the metadata of the object it will be. ``staged``: the gateway opened it for itself.
     """
 
-    place: Place
+    place: UploadKey
     write_id: UUID
     token: Token | None
     holder: str | None
@@ -42,7 +42,7 @@ class Upload:
     sequencer: Sequencer | None = None
 
 
-async def opened(database: Database, upload: Upload) -> None:
+async def record_opened(database: Database, upload: RecordedUpload) -> None:
     """Remember an upload; durable when this returns."""
     place, token = upload.place, upload.token
     await database.fetchrow_write(
@@ -58,7 +58,7 @@ async def opened(database: Database, upload: Upload) -> None:
     )
 
 
-async def peek(database: Database, place: Place) -> tuple[Fence | None, Upload | None]:
+async def peek(database: Database, place: UploadKey) -> tuple[Fence | None, RecordedUpload | None]:
     """Read the fence of the resource and the upload without a lock; None for an upload of another client."""
     row = await database.fetchrow(_SQL["peek"], *_key(place))
     assert row is not None
@@ -69,17 +69,17 @@ async def peek(database: Database, place: Place) -> tuple[Fence | None, Upload |
     )
 
 
-async def touched(database: Database, place: Place) -> None:
+async def touch(database: Database, place: UploadKey) -> None:
     """Note that the upload is in use, so that the sweeper leaves it alone."""
     await database.fetchrow_write(_SQL["touched"], *_key(place))
 
 
-async def completed(database: Database, place: Place) -> None:
+async def mark_completed(database: Database, place: UploadKey) -> None:
     """Note that the upload has become the object."""
     await database.fetchrow_write(_SQL["completed"], *_key(place))
 
 
-async def closed(database: Database, place: Place) -> None:
+async def remove(database: Database, place: UploadKey) -> None:
     """Forget an upload that the store does not have any more."""
     await database.fetchrow_write(_SQL["closed"], *_key(place))
 
@@ -89,7 +89,7 @@ async def forget_completed(database: Database) -> None:
     await database.fetchrow_write(_SQL["forgotten"])
 
 
-async def left_behind(database: Database, seconds: float, limit: int) -> list[Upload]:
+async def list_left_behind(database: Database, seconds: float, limit: int) -> list[RecordedUpload]:
     """Return the gateway's own uploads that were not touched for so long."""
     return [_upload(row["upload"]) for row in await database.fetch(_SQL["left_behind"], seconds, limit)]
 
@@ -112,13 +112,13 @@ async def staged_below(database: Database, bucket: str, prefixes: Sequence[str])
     return frozenset(row["prefix"] for row in rows)
 
 
-def _key(place: Place) -> tuple[str, str, str, str]:
+def _key(place: UploadKey) -> tuple[str, str, str, str]:
     return place.resource, place.bucket, place.key, place.upload_id
 
 
-def _upload(row: Record) -> Upload:
-    return Upload(
-        Place(row["resource"], row["bucket"], row["key"], row["upload_id"]),
+def _upload(row: Record) -> RecordedUpload:
+    return RecordedUpload(
+        UploadKey(row["resource"], row["bucket"], row["key"], row["upload_id"]),
         row["write_id"],
         None if row["epoch"] is None else Token(row["epoch"], row["value"]),
         row["holder"],

@@ -9,26 +9,26 @@ from uuid import UUID
 
 from gateway.db.database import Database, Transaction
 from gateway.db.named_queries import load
-from gateway.db.record import Place, entry_from_row
+from gateway.db.record import RecordPosition, entry_from_row
 from gateway.fencing.record import Entry, Kind
 
 _SQL = load("webhooks")
 
 
 @dataclass(frozen=True, slots=True)
-class Outbox:
+class ClaimedWebhook:
     """A webhook that this gateway is at work on. ``sending``: the last position of the message that may have been sent
     before, and is to be sent again as it was; ``failures``: in a row, until now.
     """
 
     name: str
-    place: Place
+    place: RecordPosition
     sending: int | None
     failures: int
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class EntryFilter:
     """Which entries a webhook is sent: ``kinds`` at resources that begin with ``prefix``; those of ``alarms``."""
 
     kinds: tuple[Kind, ...]
@@ -38,7 +38,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookState:
+class WebhookStatus:
     """How a webhook stands. ``behind``: entries of the record that have not been looked at for it."""
 
     name: str
@@ -57,15 +57,18 @@ async def introduce(database: Database, names: Sequence[str]) -> None:
     await database.fetch_write(_SQL["introduce"], list(names))
 
 
-async def take(database: Database, names: Sequence[str], owner: UUID, seconds: float) -> list[Outbox]:
+async def take(database: Database, names: Sequence[str], owner: UUID, seconds: float) -> list[ClaimedWebhook]:
     """Of the named, those with something to do, for so long: theirs is this gateway's alone."""
     rows = await database.fetch_write(_SQL["take"], list(names), owner, seconds)
-    return [Outbox(row["name"], Place(row["position"], row["day"]), row["sending"], row["failures"]) for row in rows]
+    return [
+        ClaimedWebhook(row["name"], RecordPosition(row["position"], row["day"]), row["sending"], row["failures"])
+        for row in rows
+    ]
 
 
-async def selected(
-    database: Database, after: Place, until: int, selection: Selection, most: int
-) -> list[tuple[Entry, Place]]:
+async def read_entries(
+    database: Database, after: RecordPosition, until: int, selection: EntryFilter, most: int
+) -> list[tuple[Entry, RecordPosition]]:
     """Return at most so many entries that a webhook is sent, after a place and up to a position."""
     rows = await database.fetch(
         _SQL["wanted"],
@@ -78,10 +81,12 @@ async def selected(
         list(selection.alarms),
         most,
     )
-    return [(entry_from_row(row), Place(row["position"], row["day"])) for row in rows]
+    return [(entry_from_row(row), RecordPosition(row["position"], row["day"])) for row in rows]
 
 
-async def sending(database: Database, outbox: Outbox, owner: UUID, last: int | None, seconds: float) -> datetime | None:
+async def mark_sending(
+    database: Database, outbox: ClaimedWebhook, owner: UUID, last: int | None, seconds: float
+) -> datetime | None:
     """Put down which entries are about to be sent, and have so much time again; the time now.
 
     None: it is another gateway's now.
@@ -90,20 +95,20 @@ async def sending(database: Database, outbox: Outbox, owner: UUID, last: int | N
     return None if row is None else row["now"]
 
 
-async def advance(database: Database, outbox: Outbox, owner: UUID, place: Place) -> bool:
+async def advance(database: Database, outbox: ClaimedWebhook, owner: UUID, place: RecordPosition) -> bool:
     """Received up to there. False: it is another gateway's now."""
     arguments = (outbox.name, owner, outbox.place.position, place.position, place.day)
     return await database.fetchrow_write(_SQL["advance"], *arguments) is not None
 
 
-async def skip(database: Database, outbox: Outbox, owner: UUID, place: Place) -> bool:
+async def skip(database: Database, outbox: ClaimedWebhook, owner: UUID, place: RecordPosition) -> bool:
     """Nothing up to there was for it. False: it is another gateway's now."""
     arguments = (outbox.name, owner, outbox.place.position, place.position, place.day)
     return await database.fetchrow_write(_SQL["skip"], *arguments) is not None
 
 
 async def fail(
-    database: Database, outbox: Outbox, owner: UUID, error: str, seconds: float, *, paused: bool = False
+    database: Database, outbox: ClaimedWebhook, owner: UUID, error: str, seconds: float, *, paused: bool = False
 ) -> None:
     """Note a failed attempt. The next one comes after so long; with ``paused``, after an accepted test message."""
     await database.fetch_write(_SQL["fail"], outbox.name, owner, outbox.place.position, error, seconds, paused)
@@ -119,9 +124,9 @@ async def resume(database: Database, name: str) -> None:
     await database.fetch_write(_SQL["resume"], name)
 
 
-async def listed(database: Database, names: Sequence[str]) -> list[WebhookState]:
+async def list_statuses(database: Database, names: Sequence[str]) -> list[WebhookStatus]:
     """How the named stand, in the order of their names. One that no gateway has introduced yet is left out."""
-    return [WebhookState(**row) for row in await database.fetch(_SQL["listed"], list(names))]
+    return [WebhookStatus(**row) for row in await database.fetch(_SQL["listed"], list(names))]
 
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
@@ -134,7 +139,7 @@ class AlarmState:
     While it is on: ``since`` when, the ``total`` it has counted, and the id of the entry that says it was ``raised``.
     """
 
-    place: Place
+    place: RecordPosition
     moment: datetime
     times: tuple[datetime, ...]
     since: datetime | None
@@ -155,7 +160,7 @@ async def introduce_alarms(database: Database, name: str, prefix: str, minutes: 
     await database.fetch_write(_SQL["introduce_alarm"], name, prefix, minutes)
 
 
-async def due_alarms(database: Database, names: Sequence[str]) -> list[str]:
+async def list_due_alarms(database: Database, names: Sequence[str]) -> list[str]:
     """Return the alarms among these that have something to look at."""
     return [row["name"] for row in await database.fetch(_SQL["due"], list(names))]
 
@@ -166,17 +171,17 @@ async def lock_alarm(transaction: Transaction, name: str) -> tuple[AlarmState, d
     if row is None:
         return None
     times = tuple(_START + timedelta(microseconds=one) for one in json.loads(row["times"]))
-    place = Place(row["position"], row["day"])
+    place = RecordPosition(row["position"], row["day"])
     return AlarmState(place, row["moment"], times, row["since"], row["total"], row["raised"]), row["now"]
 
 
-async def refusals_since(transaction: Transaction, after: Place, until: int, prefix: str) -> list[AlarmCount]:
+async def list_refusals(transaction: Transaction, after: RecordPosition, until: int, prefix: str) -> list[AlarmCount]:
     """Return the refused writes between a place and a position, in the order of the record."""
     rows = await transaction.fetch(_SQL["counted"], after.day, after.position, until, prefix)
     return [AlarmCount(row["position"], row["at"]) for row in rows]
 
 
-async def particulars(
+async def summarize_refusals(
     transaction: Transaction, since: datetime, until: int, prefix: str, most: int
 ) -> dict[str, list[Any]]:
     """Return the most frequent ``resources``, ``holders`` and ``callers``, with counts, and the newest ``rejections``

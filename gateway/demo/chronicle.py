@@ -13,12 +13,12 @@ from random import Random
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from gateway.db.traffic import Counts, Place
+from gateway.db.traffic import TrafficKey, WriteCounts
 from gateway.fencing.record import Kind
-from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
+from gateway.fencing.rules import Decision, Enforcement, Fence, Presented, decide
 from gateway.fencing.token import Token
 from gateway.webhooks import rate
-from gateway.webhooks.rate import Began, Ended, Rule, Window
+from gateway.webhooks.rate import AlarmRule, Cleared, Raised, Window
 
 Columns: TypeAlias = dict[str, Any]
 """One row of ``fencing.intake``, by column; times are texts in ISO form."""
@@ -27,16 +27,16 @@ _TICK = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
-class Under:
+class DemoRule:
     """The rule that a write came under: a table, or a pattern of keys."""
 
     plane: str
     name: str
-    mode: Mode = Mode.ENFORCE
+    mode: Enforcement = Enforcement.ENFORCE
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class Actor:
     """A writer: its own name, its proven identity, and its address."""
 
     holder: str
@@ -45,31 +45,31 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class Barrier:
+class BarrierAct:
     """A new holder raises the fence, before it reads."""
 
     at: datetime
     resource: str
     token: Token
-    by: Writer
+    by: Actor
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteAct:
     """A write arrives. ``size`` is in bytes; None where it is refused before its body is read."""
 
     at: datetime
     resource: str
     token: Token
-    by: Writer
-    under: Under
+    by: Actor
+    under: DemoRule
     method: str
     target: str
     size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class RecordedAct:
     """Any other recorded event: ``columns`` are those of the entry. ``meets`` is the fence of that time."""
 
     at: datetime
@@ -79,7 +79,7 @@ class Other:
     meets: bool = False
 
 
-Deed: TypeAlias = Barrier | Write | Other
+Act: TypeAlias = BarrierAct | WriteAct | RecordedAct
 
 
 class Chronicle:
@@ -89,28 +89,28 @@ class Chronicle:
         self._random = random
         self.entries: list[Columns] = []
         self.fences: dict[str, Fence] = {}
-        self.traffic: defaultdict[Place, Counts] = defaultdict(Counts)
+        self.traffic: defaultdict[TrafficKey, WriteCounts] = defaultdict(WriteCounts)
 
-    def play(self, deeds: Iterable[Deed]) -> None:
+    def play(self, deeds: Iterable[Act]) -> None:
         """All there are: what is played later must not have happened earlier."""
         for deed in sorted(deeds, key=lambda deed: deed.at):
             match deed:
-                case Barrier():
+                case BarrierAct():
                     self._raise(Kind.BARRIER, deed.at, deed.resource, deed.token, deed.by)
-                case Write():
+                case WriteAct():
                     self._write(deed)
-                case Other():
+                case RecordedAct():
                     met = _met(self.fences.get(deed.resource or "")) if deed.meets else {}
                     self._record(deed.kind, deed.at, resource=deed.resource, **{**met, **deed.columns})
                     if deed.kind is Kind.EPOCH and deed.resource is not None:
                         token = Token(deed.columns["epoch"], deed.columns["value"])
                         self.fences[deed.resource] = Fence(deed.resource, token, None, deed.columns["caller"], deed.at)
 
-    def accepted(self, minute: datetime, under: Under, number: int) -> None:
+    def accepted(self, minute: datetime, under: DemoRule, number: int) -> None:
         """Count accepted writes of other machines in that minute."""
-        self.traffic[Place(minute, under.plane, under.name)].accepted += number
+        self.traffic[TrafficKey(minute, under.plane, under.name)].accepted += number
 
-    def watched(self, name: str, rule: Rule) -> None:
+    def watched(self, name: str, rule: AlarmRule) -> None:
         """Have an alarm look at what was refused, as the gateway does, and put on record what it says."""
         refused = [entry for entry in self.entries if entry["kind"] == Kind.REJECTION and entry["enforced"]]
         window, raised = Window(), ""
@@ -128,9 +128,9 @@ class Chronicle:
                 raised = self._alarm(name, rule, change, refused[: index + 1], raised)
         self.entries.sort(key=lambda entry: str(entry["at"]))
 
-    def _alarm(self, name: str, rule: Rule, change: Began | Ended, refused: list[Columns], raised: str) -> str:
+    def _alarm(self, name: str, rule: AlarmRule, change: Raised | Cleared, refused: list[Columns], raised: str) -> str:
         about = {"alarm": name, "prefix": "", "more_than": rule.more_than, "minutes": rule.minutes}
-        if isinstance(change, Began):
+        if isinstance(change, Raised):
             counted = refused[-change.count :]
             named = {
                 f"{column}s": [
@@ -145,16 +145,18 @@ class Chronicle:
         details = {"count": change.total, "since": _text(change.since), "until": _text(change.at), "raised": raised}
         return self._record(Kind.ALARM_CLEARED, change.at + _TICK / 30, details={**about, **details})
 
-    def _write(self, write: Write) -> None:
+    def _write(self, write: WriteAct) -> None:
         fence = self.fences.get(write.resource)
         decision = decide(fence, Presented(write.token, write.by.holder))
-        counts = self.traffic[Place(write.at.replace(second=0, microsecond=0), write.under.plane, write.under.name)]
+        counts = self.traffic[
+            TrafficKey(write.at.replace(second=0, microsecond=0), write.under.plane, write.under.name)
+        ]
         if decision.passes:
             counts.accepted += 1
             if decision is Decision.RAISED:
                 self._raise(Kind.RAISED, write.at, write.resource, write.token, write.by)
             return
-        enforced = write.under.mode is Mode.ENFORCE
+        enforced = write.under.mode is Enforcement.ENFORCE
         counts.add("refused" if enforced else "observed", 1)
         body = self._random.randbytes(write.size) if write.size is not None else None
         self._record(
@@ -175,7 +177,7 @@ class Chronicle:
             **_met(fence),
         )
 
-    def _raise(self, kind: Kind, at: datetime, resource: str, token: Token, by: Writer) -> None:
+    def _raise(self, kind: Kind, at: datetime, resource: str, token: Token, by: Actor) -> None:
         """Return whether to record a raise. A barrier is on record always; the first write of a resource is not."""
         before = self.fences.get(resource)
         if before is not None and token < before.token:
@@ -193,7 +195,7 @@ class Chronicle:
         return UUID(int=self._random.getrandbits(128), version=4)
 
 
-def _acts(token: Token, by: Writer) -> Columns:
+def _acts(token: Token, by: Actor) -> Columns:
     return {"epoch": token.epoch, "value": token.value, "holder": by.holder, "caller": by.caller}
 
 

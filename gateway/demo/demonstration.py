@@ -186,7 +186,7 @@ def _next_token(config: Config) -> int:
     async def highest() -> int:
         async with _opened(config.postgres.dsn.get_secret_value()) as database:
             found = [
-                await fences.listed(database, prefix, "", 1000) for prefix in ("public.accounts/", f"s3/{BUCKET}/")
+                await fences.list_fences(database, prefix, "", 1000) for prefix in ("public.accounts/", f"s3/{BUCKET}/")
             ]
             return max((fence.token.value for listed in found for fence in listed), default=0)
 

@@ -13,24 +13,24 @@ from random import Random
 
 from gateway.db import record, traffic
 from gateway.db.database import Database, Transaction
-from gateway.demo.chronicle import Barrier, Chronicle, Deed, Other, Under, Write, Writer
+from gateway.demo.chronicle import Act, Actor, BarrierAct, Chronicle, DemoRule, RecordedAct, WriteAct
 from gateway.fencing.record import Kind
-from gateway.fencing.rules import Mode
+from gateway.fencing.rules import Enforcement
 from gateway.fencing.token import Token
-from gateway.webhooks.rate import Rule
+from gateway.webhooks.rate import AlarmRule
 
 SEED = 33
 BUCKET = "reports"
-ALARM = ("zombies", Rule(more_than=20, minutes=5))
+ALARM = ("zombies", AlarmRule(more_than=20, minutes=5))
 """Return the configuration of the demo."""
 
-ACCOUNTS = Under("tables", "public.accounts")
-RUNS = Under("tables", "public.runs")
-CATALOGUE = Under("tables", "public.catalogue")
-JOBS = Under("objects", f"{BUCKET}/jobs/{{job}}/**")
-DATASETS = Under("objects", f"{BUCKET}/datasets/{{dataset}}/**")
-EVENTS = Under("objects", f"{BUCKET}/events/{{producer}}/**")
-LEGACY = Under("objects", f"{BUCKET}/legacy/{{feed}}/**", Mode.OBSERVE)
+ACCOUNTS = DemoRule("tables", "public.accounts")
+RUNS = DemoRule("tables", "public.runs")
+CATALOGUE = DemoRule("tables", "public.catalogue")
+JOBS = DemoRule("objects", f"{BUCKET}/jobs/{{job}}/**")
+DATASETS = DemoRule("objects", f"{BUCKET}/datasets/{{dataset}}/**")
+EVENTS = DemoRule("objects", f"{BUCKET}/events/{{producer}}/**")
+LEGACY = DemoRule("objects", f"{BUCKET}/legacy/{{feed}}/**", Enforcement.OBSERVE)
 
 BACKGROUND = {ACCOUNTS: 170, RUNS: 22, CATALOGUE: 9, JOBS: 31, DATASETS: 64, EVENTS: 45, LEGACY: 12}
 """Writes a minute on an ordinary day."""
@@ -44,7 +44,7 @@ COLUMNS = (
 )
 
 
-def told(now: datetime) -> Chronicle:
+def compose(now: datetime) -> Chronicle:
     """Return the whole sample, up to ``now``."""
     random = Random(SEED)  # noqa: S311 - a sample is to be the same each time
     chronicle = Chronicle(random)
@@ -57,9 +57,9 @@ def told(now: datetime) -> Chronicle:
 
 async def write(database: Database) -> bool:
     """Put it on record where nothing is on record yet; whether it was."""
-    if (await record.head(database)).position:
+    if (await record.read_head(database)).position:
         return False
-    chronicle = told(await database.now())
+    chronicle = compose(await database.now())
 
     async def work(transaction: Transaction) -> None:
         await transaction.execute(
@@ -80,11 +80,11 @@ async def write(database: Database) -> bool:
     return True
 
 
-def nightly(now: datetime, _: Random) -> Iterator[Deed]:
+def nightly(now: datetime, _: Random) -> Iterator[Act]:
     """Play an operator with psql. The guard refuses the change, is switched off, and the bypass is found."""
     resource, start = "job/nightly-report", now - 3 * HOUR
-    first = Writer("batch-vm-1", "batch", "10.20.0.11")
-    second = Writer("batch-vm-2", "batch", "10.20.0.12")
+    first = Actor("batch-vm-1", "batch", "10.20.0.11")
+    second = Actor("batch-vm-2", "batch", "10.20.0.12")
     yesterday = start - 24 * HOUR
     yield from _lease(resource, Token(0, 40), first, yesterday, until=yesterday + 14 * MINUTE)
     yield from _report(resource, Token(0, 40), first, yesterday, range(40))
@@ -104,21 +104,21 @@ def nightly(now: datetime, _: Random) -> Iterator[Deed]:
         "seen": True,
     }
     settled = {"plane": "objects", "epoch": 0, "value": 41, "details": in_flight}
-    yield Other(taken + SECOND, Kind.SETTLED, resource, settled, meets=True)
+    yield RecordedAct(taken + SECOND, Kind.SETTLED, resource, settled, meets=True)
     yield from _report(resource, Token(0, 42), second, taken + 2 * SECOND, range(40))
 
     woken = stopped + 14 * MINUTE
     yield from _report(resource, Token(0, 41), first, woken, range(12, 17), pace=0.4 * SECOND)
     key = "/reports/jobs/nightly-report/_IN_PROGRESS"
-    yield Write(woken + 3 * SECOND, resource, Token(0, 41), first, JOBS, "DELETE", key)
+    yield WriteAct(woken + 3 * SECOND, resource, Token(0, 41), first, JOBS, "DELETE", key)
 
 
-def elections(now: datetime, random: Random) -> Iterator[Deed]:
+def elections(now: datetime, random: Random) -> Iterator[Act]:
     """Play an unstable network: each elected leader is cut off before it knows, and writes on for a while."""
     resource, moment = "dataset/events", now - 52 * MINUTE
-    machines = [Writer(f"compactor-{letter}", "compactor", f"10.20.1.{20 + n}") for n, letter in enumerate("abcdef")]
+    machines = [Actor(f"compactor-{letter}", "compactor", f"10.20.1.{20 + n}") for n, letter in enumerate("abcdef")]
     token, leader = 500, machines[0]
-    yield Barrier(moment - 3 * MINUTE, resource, Token(0, token), leader)
+    yield BarrierAct(moment - 3 * MINUTE, resource, Token(0, token), leader)
     for _ in range(26):
         token, leader = token + 1, random.choice([one for one in machines if one is not leader])
         reign = random.uniform(12, 28) * SECOND
@@ -129,10 +129,10 @@ def elections(now: datetime, random: Random) -> Iterator[Deed]:
             name = f"part-{token}-{n:02}.parquet"
             if n % 4 == 3:
                 target = "/v1/tables/catalogue?dataset=eq.events"
-                yield Write(at, resource, Token(0, token), leader, CATALOGUE, "PATCH", target, 64)
+                yield WriteAct(at, resource, Token(0, token), leader, CATALOGUE, "PATCH", target, 64)
             else:
                 target = f"/reports/datasets/events/{name}"
-                yield Write(
+                yield WriteAct(
                     at, resource, Token(0, token), leader, DATASETS, "PUT", target, random.randint(8_000, 90_000)
                 )
         moment += reign + 300 * timedelta(milliseconds=1)
@@ -140,11 +140,11 @@ def elections(now: datetime, random: Random) -> Iterator[Deed]:
     yield from _lease(resource, Token(0, token), machines[1], moment, until=moment + 6 * MINUTE)
 
 
-def cron(now: datetime, random: Random) -> Iterator[Deed]:
+def cron(now: datetime, random: Random) -> Iterator[Act]:
     """Play a script that takes the hour for its token. The first one is right; the others differ by name."""
     resource = "job/rotate-logs"
     hour = now.replace(minute=0, second=0, microsecond=0)
-    machines = [Writer(f"web-{n}", "cron", f"10.20.2.{n}") for n in (1, 2, 3)]
+    machines = [Actor(f"web-{n}", "cron", f"10.20.2.{n}") for n in (1, 2, 3)]
     for back in range(11, -1, -1):
         start = hour - back * HOUR
         if start > now - MINUTE:
@@ -153,46 +153,48 @@ def cron(now: datetime, random: Random) -> Iterator[Deed]:
         for n, machine in enumerate(random.sample(machines, 3)):
             at = start + (n * 1.7 + random.random()) * SECOND
             target = f"/reports/jobs/rotate-logs/{start:%Y-%m-%dT%H}.tar.zst"
-            yield Write(at, resource, token, machine, JOBS, "PUT", target, 40_000 + 13 * back)
+            yield WriteAct(at, resource, token, machine, JOBS, "PUT", target, 40_000 + 13 * back)
 
 
-def observed(now: datetime, random: Random) -> Iterator[Deed]:
+def observed(now: datetime, random: Random) -> Iterator[Act]:
     """Play an importer that was replaced three days ago. The old one ran beside it until yesterday, unnoticed."""
-    new, old = Writer("importer-v2", "importer", "10.20.3.8"), Writer("importer-v1", "importer-old", "10.20.3.5")
+    new, old = Actor("importer-v2", "importer", "10.20.3.8"), Actor("importer-v1", "importer-old", "10.20.3.5")
     for n, feed in enumerate(("prices", "stock")):
         resource, since = f"feed/{feed}", now - 70 * HOUR + n * HOUR
-        yield Barrier(since - 20 * HOUR, resource, Token(0, 7), old)
-        yield Barrier(since, resource, Token(0, 8), new)
+        yield BarrierAct(since - 20 * HOUR, resource, Token(0, 7), old)
+        yield BarrierAct(since, resource, Token(0, 8), new)
         moment = since + 20 * MINUTE
         while moment < now - 20 * HOUR:
             target = f"/reports/legacy/{feed}/{moment:%Y%m%d-%H%M}.csv"
-            yield Write(moment, resource, Token(0, 7), old, LEGACY, "PUT", target, random.randint(2_000, 9_000))
+            yield WriteAct(moment, resource, Token(0, 7), old, LEGACY, "PUT", target, random.randint(2_000, 9_000))
             moment += random.uniform(70, 190) * MINUTE
 
 
-def restored(now: datetime, _: Random) -> Iterator[Deed]:
+def restored(now: datetime, _: Random) -> Iterator[Act]:
     """Play an etcd that is restored from a backup, and counts from there. An administrator starts a new epoch."""
     resource, restored_at = "producer/orders", now - 6 * HOUR - 10 * MINUTE
-    first, second = Writer("producer-1", "producer", "10.20.4.1"), Writer("producer-2", "producer", "10.20.4.2")
-    yield Barrier(restored_at - 9 * HOUR, resource, Token(0, 88412), first)
+    first, second = Actor("producer-1", "producer", "10.20.4.1"), Actor("producer-2", "producer", "10.20.4.2")
+    yield BarrierAct(restored_at - 9 * HOUR, resource, Token(0, 88412), first)
     segment = "/reports/events/orders/segment-{}"
     for n in range(5):
         at = restored_at + n * 20 * SECOND
-        yield Write(at, resource, Token(0, 61007), second, EVENTS, "PUT", segment.format(9001), 18_000)
+        yield WriteAct(at, resource, Token(0, 61007), second, EVENTS, "PUT", segment.format(9001), 18_000)
     bumped = restored_at + 12 * MINUTE
     details = {
         "reason": "etcd restored from the backup of last night",
         "before": {"epoch": 0, "value": 88412},
         "leases_ended": 0,
     }
-    yield Other(bumped, Kind.EPOCH, resource, {"epoch": 1, "value": 0, "caller": "ops", "details": details}, meets=True)
-    yield Barrier(bumped + 40 * SECOND, resource, Token(1, 61011), second)
+    yield RecordedAct(
+        bumped, Kind.EPOCH, resource, {"epoch": 1, "value": 0, "caller": "ops", "details": details}, meets=True
+    )
+    yield BarrierAct(bumped + 40 * SECOND, resource, Token(1, 61011), second)
     for n in range(3):
         at = bumped + 90 * SECOND + n * 5 * SECOND
-        yield Write(at, resource, Token(0, 88412), first, EVENTS, "PUT", segment.format(9002), 18_000)
+        yield WriteAct(at, resource, Token(0, 88412), first, EVENTS, "PUT", segment.format(9002), 18_000)
 
 
-def beside(now: datetime, _: Random) -> Iterator[Deed]:
+def beside(now: datetime, _: Random) -> Iterator[Act]:
     """Play an operator with psql. The guard refuses the change, is switched off, and the change is found."""
     refused, found = now - 97 * MINUTE, now - 92 * MINUTE
     session = {
@@ -219,48 +221,48 @@ def beside(now: datetime, _: Random) -> Iterator[Deed]:
         "target": ACCOUNTS.name,
         "details": {"found_by": "sweep", "rows": 1, "keys": [["3"]]},
     }
-    yield Other(refused, Kind.GUARD_REFUSED, None, guard)
-    yield Other(found, Kind.BYPASS, "public.accounts/3", change, meets=True)
+    yield RecordedAct(refused, Kind.GUARD_REFUSED, None, guard)
+    yield RecordedAct(found, Kind.BYPASS, "public.accounts/3", change, meets=True)
 
 
-def stragglers(now: datetime, random: Random) -> Iterator[Deed]:
+def stragglers(now: datetime, random: Random) -> Iterator[Act]:
     """Now and then one write comes a little late: nothing to lose sleep about."""
     for n in range(14):
         resource, at = f"job/import-{random.randint(1, 40)}", now - 25 * HOUR + n * 1.7 * HOUR
-        slow = Writer(f"worker-{random.randint(1, 9)}", "import", f"10.20.5.{n + 1}")
-        next_one = Writer(f"worker-{random.randint(10, 19)}", "import", f"10.20.5.{n + 101}")
+        slow = Actor(f"worker-{random.randint(1, 9)}", "import", f"10.20.5.{n + 1}")
+        next_one = Actor(f"worker-{random.randint(10, 19)}", "import", f"10.20.5.{n + 101}")
         token = 100 + 2 * n
-        yield Barrier(at, resource, Token(0, token), slow)
-        yield Barrier(at + 5 * MINUTE, resource, Token(0, token + 1), next_one)
+        yield BarrierAct(at, resource, Token(0, token), slow)
+        yield BarrierAct(at + 5 * MINUTE, resource, Token(0, token + 1), next_one)
         late = at + 5 * MINUTE + random.uniform(0.2, 9) * SECOND
         target = f"/v1/tables/runs?job=eq.{resource.removeprefix('job/')}"
-        yield Write(late, resource, Token(0, token), slow, RUNS, "PATCH", target, random.randint(30, 90))
+        yield WriteAct(late, resource, Token(0, token), slow, RUNS, "PATCH", target, random.randint(30, 90))
 
 
 def _lease(
-    resource: str, token: Token, by: Writer, at: datetime, *, until: datetime, released: bool = True
-) -> Iterator[Deed]:
+    resource: str, token: Token, by: Actor, at: datetime, *, until: datetime, released: bool = True
+) -> Iterator[Act]:
     """Play a lock of the lease service, from the grant to its end. Its holder raises the fence."""
     whose = {"epoch": token.epoch, "value": token.value, "holder": by.holder, "caller": by.caller}
     known = {"mode": "exclusive", "acquired_at": at.isoformat()}
-    yield Other(at, Kind.LEASE_GRANTED, resource, {**whose, "details": {**known, "ttl": 30}})
-    yield Barrier(at + 0.05 * SECOND, resource, token, by)
+    yield RecordedAct(at, Kind.LEASE_GRANTED, resource, {**whose, "details": {**known, "ttl": 30}})
+    yield BarrierAct(at + 0.05 * SECOND, resource, token, by)
     if released:
-        yield Other(until, Kind.LEASE_RELEASED, resource, {**whose, "details": known})
+        yield RecordedAct(until, Kind.LEASE_RELEASED, resource, {**whose, "details": known})
     else:
         expired = {**known, "expires_at": until.isoformat()}
-        yield Other(until + 0.2 * SECOND, Kind.LEASE_EXPIRED, resource, {**whose, "details": expired})
+        yield RecordedAct(until + 0.2 * SECOND, Kind.LEASE_EXPIRED, resource, {**whose, "details": expired})
 
 
 def _report(
-    resource: str, token: Token, by: Writer, start: datetime, parts: range, pace: timedelta = 20 * SECOND
-) -> Iterator[Deed]:
+    resource: str, token: Token, by: Actor, start: datetime, parts: range, pace: timedelta = 20 * SECOND
+) -> Iterator[Act]:
     """Play the nightly job: a part as an object, then its progress in the table."""
     for n, part in enumerate(parts, start=1):
         key = f"/reports/jobs/nightly-report/part-{part:04}.parquet"
-        yield Write(start + n * pace, resource, token, by, JOBS, "PUT", key, 48_000 + 31 * part)
+        yield WriteAct(start + n * pace, resource, token, by, JOBS, "PUT", key, 48_000 + 31 * part)
         progress = "/v1/tables/runs?job=eq.nightly-report"
-        yield Write(start + n * pace + pace / 4, resource, token, by, RUNS, "PATCH", progress, 52)
+        yield WriteAct(start + n * pace + pace / 4, resource, token, by, RUNS, "PATCH", progress, 52)
 
 
 def _background(chronicle: Chronicle, now: datetime, random: Random) -> None:

@@ -27,16 +27,16 @@ from gateway.demo.writer import KEY, RESOURCE, STATEMENT, objects, tables
 TTL = 2.0
 """Seconds a lease lasts."""
 
-PATIENCE = 60.0
+STEP_TIMEOUT = 60.0
 """Seconds a writer may take for one step."""
 
 
-class Untold(Exception):
+class StoryFailed(Exception):
     """Something did not happen as the story tells it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class DemoLease:
     """The right to write, until it ends; ``token`` is higher than that of every lease before."""
 
     holder: str
@@ -54,24 +54,24 @@ class LockService:
     """A stand-in for a lock service: one lock, leases that run out, tokens that grow."""
 
     next_token: int
-    lease: Lease | None = field(default=None)
+    lease: DemoLease | None = field(default=None)
 
-    def acquire(self, holder: str) -> Lease | None:
+    def acquire(self, holder: str) -> DemoLease | None:
         """Return a lease of ``TTL`` seconds; None while another holder has the lock."""
         if self.lease is not None and self.lease.left > 0:
             return None
-        self.lease = Lease(holder, self.next_token, time.monotonic() + TTL)
+        self.lease = DemoLease(holder, self.next_token, time.monotonic() + TTL)
         self.next_token += 1
         return self.lease
 
-    def renew(self, lease: Lease) -> Lease:
+    def renew(self, lease: DemoLease) -> DemoLease:
         """Return the same lease, for another ``TTL`` seconds: no other holder has taken it over yet."""
         _expect(self.lease is not None and self.lease.token == lease.token, f"{lease.holder} still has the lock")
         self.lease = replace(lease, ends=time.monotonic() + TTL)
         return self.lease
 
 
-class Writer:
+class WriterProcess:
     """A writer process, told what to do and heard line by line."""
 
     def __init__(self, process: "subprocess.Popen[str]", name: str) -> None:
@@ -82,12 +82,12 @@ class Writer:
         """Wait until the process is up, so that its start costs no time of its lease."""
         self._hear("waiting for the lock")
 
-    def take(self, lease: Lease) -> None:
+    def take(self, lease: DemoLease) -> None:
         """Hand the lease over. The writer raises the fence before it reads anything."""
         self._tell(token=str(lease.token))
         self._hear("holding the lock")
 
-    def begin(self, amount: int, lease: Lease) -> dict[str, Any]:
+    def begin(self, amount: int, lease: DemoLease) -> dict[str, Any]:
         """Let it read the balance and look at its lease; it is about to write when this returns."""
         self._tell(deposit=amount, ttl=lease.left)
         return self._hear("about to write")
@@ -112,11 +112,11 @@ class Writer:
     def _hear(self, step: str) -> dict[str, Any]:
         # One answer for each order, so nothing ever waits in a buffer where select() cannot see it.
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        ready, _, _ = select.select([self._process.stdout], [], [], STEP_TIMEOUT)
         line = self._process.stdout.readline() if ready else ""
         answer: dict[str, Any] = json.loads(line) if line else {}
         if answer.get("step") != step:
-            raise Untold(f"{self.name} was to be {step!r}, but said {line.strip() or 'nothing'}")
+            raise StoryFailed(f"{self.name} was to be {step!r}, but said {line.strip() or 'nothing'}")
         return answer
 
 
@@ -127,14 +127,14 @@ def play(url: str, first_token: int, console: Console) -> bool:
             first.wait()
             second.wait()
             _Story(url, LockService(first_token), first, second, console).tell()
-    except (Untold, httpx.HTTPError, OSError) as error:
+    except (StoryFailed, httpx.HTTPError, OSError) as error:
         console.print(f"The story did not go as it must: {error}", style="bold red", markup=False)
         return False
     return True
 
 
 @contextmanager
-def _writer(url: str, name: str) -> Iterator[Writer]:
+def _writer(url: str, name: str) -> Iterator[WriterProcess]:
     process = subprocess.Popen(  # noqa: S603 - our own interpreter, module and address
         [sys.executable, "-m", "gateway.demo.writer", url, name],
         stdin=subprocess.PIPE,
@@ -144,7 +144,7 @@ def _writer(url: str, name: str) -> Iterator[Writer]:
     )
     with process:
         try:
-            yield Writer(process, name)
+            yield WriterProcess(process, name)
         finally:
             process.kill()
 
@@ -152,7 +152,9 @@ def _writer(url: str, name: str) -> Iterator[Writer]:
 class _Story:
     """The acts, in order."""
 
-    def __init__(self, url: str, locks: LockService, first: Writer, second: Writer, console: Console) -> None:
+    def __init__(
+        self, url: str, locks: LockService, first: WriterProcess, second: WriterProcess, console: Console
+    ) -> None:
         self._url = url
         self._locks = locks
         self._first = first
@@ -168,7 +170,7 @@ class _Story:
         self._what_is_left(fresh)
         self._what_is_on_record(stale, fresh)
 
-    def _first_writes_and_stops(self) -> Lease:
+    def _first_writes_and_stops(self) -> DemoLease:
         lease = self._acquire(self._first)
         self._first.take(lease)
         self._line(f"{self._first.name} gets the lock with token {lease.token}.")
@@ -184,7 +186,7 @@ class _Story:
         self._line("… when its process is stopped (SIGSTOP): a long pause, as a garbage collector or a host can make.")
         return lease
 
-    def _second_takes_over(self, stale: Lease) -> Lease:
+    def _second_takes_over(self, stale: DemoLease) -> DemoLease:
         _expect(self._locks.acquire(self._second.name) is None, "the lock is still held")
         self._line(f"{self._second.name} asks for the lock and has to wait.")
         time.sleep(max(0.0, stale.left))
@@ -196,7 +198,7 @@ class _Story:
         self._deposit(self._second, 500, lease)
         return lease
 
-    def _first_wakes_up(self, stale: Lease, fresh: Lease) -> None:
+    def _first_wakes_up(self, stale: DemoLease, fresh: DemoLease) -> None:
         self._first.resume()
         self._line(
             f"{self._first.name} is resumed (SIGCONT). It knows nothing of all this and writes what it was about to."
@@ -213,7 +215,7 @@ class _Story:
                     str(told) in f"{answer['message']} {answer['details']}", f"the refusal of the {target} names {told}"
                 )
 
-    def _what_is_left(self, fresh: Lease) -> None:
+    def _what_is_left(self, fresh: DemoLease) -> None:
         with tables(self._url) as client:
             row = client.get("/v1/tables/accounts", params={"id": "eq.1"}).raise_for_status().json()[0]
             fence = client.get(f"/v1/fences/{RESOURCE}").raise_for_status().json()
@@ -226,7 +228,7 @@ class _Story:
         _expect(found == f"balance {row['balance']}, written by {self._second.name}", "so is the object")
         _expect(fence["token"] == str(fresh.token), "the fence is the second writer's token")
 
-    def _what_is_on_record(self, stale: Lease, fresh: Lease) -> None:
+    def _what_is_on_record(self, stale: DemoLease, fresh: DemoLease) -> None:
         with tables(self._url) as client:
             answer = client.get("/v1/rejections", params={"resource": RESOURCE, "limit": 2}).raise_for_status()
         records = answer.json()["rejections"]
@@ -247,13 +249,13 @@ class _Story:
             "\nThe zombie was refused on both planes; nothing it wrote took effect.", style="bold green"
         )
 
-    def _acquire(self, writer: Writer) -> Lease:
+    def _acquire(self, writer: WriterProcess) -> DemoLease:
         lease = self._locks.acquire(writer.name)
         if lease is None:
-            raise Untold(f"{writer.name} did not get the lock")
+            raise StoryFailed(f"{writer.name} did not get the lock")
         return lease
 
-    def _deposit(self, writer: Writer, amount: int, lease: Lease) -> None:
+    def _deposit(self, writer: WriterProcess, amount: int, lease: DemoLease) -> None:
         before = writer.begin(amount, lease)["balance"]
         answers = writer.write()
         for target in ("row", "object"):
@@ -273,4 +275,4 @@ def _payload(record: dict[str, Any]) -> str:
 
 def _expect(happened: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
     if not happened:
-        raise Untold(f"expected that {what}")
+        raise StoryFailed(f"expected that {what}")

@@ -47,7 +47,7 @@ def objects(url: str, headers: Mapping[str, str] | None = None) -> Any:
     return client
 
 
-class Writer:
+class DepositWriter:
     """Deposits money into account 1 while its lease lasts."""
 
     def __init__(self, url: str, name: str) -> None:
@@ -98,7 +98,7 @@ class Writer:
 
 def main(url: str, name: str) -> None:
     """Take the lease, then deposit as told, until standard input ends."""
-    writer = Writer(url, name)
+    writer = DepositWriter(url, name)
     _answer("waiting for the lock")
     writer.take(**json.loads(sys.stdin.readline()))
     _answer("holding the lock")

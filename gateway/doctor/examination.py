@@ -15,18 +15,30 @@ from gateway.config.stores import ObjectStore
 from gateway.db import migrations, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server
-from gateway.doctor.findings import Check, Report, Section, Status, attempt, ok, problem, reason, render, some, warning
-from gateway.doctor.leftovers import UNKNOWN, leftovers, reaching
+from gateway.doctor.findings import (
+    Check,
+    CheckStatus,
+    DoctorReport,
+    ReportSection,
+    attempt,
+    describe_error,
+    first_few,
+    ok,
+    problem,
+    render,
+    warning,
+)
+from gateway.doctor.leftovers import UNKNOWN, check_leftovers, check_side_effects
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.intent import Duplicates
-from gateway.fencing.rules import Mode
+from gateway.fencing.rules import Enforcement
 from gateway.guard import findings as guard_findings
 from gateway.objects.probe.probe import PREFIX, SignedAt, probe
 from gateway.objects.s3 import xml
 from gateway.objects.s3.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.store.operations import Upstream
 
-__all__ = ["Check", "Clock", "Report", "Section", "Status", "examine", "local_time", "render"]
+__all__ = ["Check", "CheckStatus", "Clock", "DoctorReport", "ReportSection", "examine", "local_time", "render"]
 
 OLDEST_VERSION = 140000
 NOTABLE_SKEW = timedelta(seconds=60)
@@ -43,7 +55,7 @@ def local_time() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 - the doctor is there to find out whether it is right
 
 
-async def examine(config: Config, clock: Clock = local_time) -> Report:
+async def examine(config: Config, clock: Clock = local_time) -> DoctorReport:
     """Look at everything. Writes nothing but the probe's own objects, which it removes."""
     database = Database(
         config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.postgres.connect_timeout
@@ -52,14 +64,16 @@ async def examine(config: Config, clock: Clock = local_time) -> Report:
         server = await _connect(database)
         connected = isinstance(server, Server)
         sections = [
-            Section("configuration", tuple(_of_configuration(config))),
-            Section("database", tuple(await _of_database(config, database, clock, server))),
-            Section("object store", tuple(await _of_store(config, database.now if connected else _as_provider(clock)))),
-            Section("pending writes", tuple(await leftovers(database) if connected else [UNKNOWN])),
+            ReportSection("configuration", tuple(_of_configuration(config))),
+            ReportSection("database", tuple(await _of_database(config, database, clock, server))),
+            ReportSection(
+                "object store", tuple(await _of_store(config, database.now if connected else _as_provider(clock)))
+            ),
+            ReportSection("pending writes", tuple(await check_leftovers(database) if connected else [UNKNOWN])),
         ]
     finally:
         await database.close()
-    return Report(tuple(sections))
+    return DoctorReport(tuple(sections))
 
 
 def _as_provider(clock: Clock) -> SignedAt:
@@ -76,7 +90,7 @@ async def _connect(database: Database) -> Server | Check:
         return await rights.server_facts(database)
     except GatewayError as error:
         advice = "Start the database, or correct postgres.dsn; until then nothing is written."
-        return problem("connection", reason(error), advice)
+        return problem("connection", describe_error(error), advice)
     except ValueError:
         # The driver's words are left out: they may repeat the password.
         return problem(
@@ -148,8 +162,8 @@ def _callers(config: Config) -> Iterable[Check]:
 
 def _observed(config: Config) -> Iterable[Check]:
     rules = [*((rule.name, rule.mode) for rule in config.tables), *((rule.match, rule.mode) for rule in config.objects)]
-    observed = [name for name, mode in rules if mode is Mode.OBSERVE]
-    if config.fencing.mode is Mode.OBSERVE:
+    observed = [name for name, mode in rules if mode is Enforcement.OBSERVE]
+    if config.fencing.mode is Enforcement.OBSERVE:
         observed.insert(0, "everything without a mode of its own")
     if observed:
         advice = 'Set mode = "enforce" once the record shows no false alarms.'
@@ -170,7 +184,7 @@ async def _of_database(config: Config, database: Database, clock: Clock, server:
         *_of_server(server),
         *await attempt("schema", _of_schema(config, database, server)),
         *await attempt("exposed schemas", _of_exposed(config, database, server)),
-        *await attempt("reach", reaching(config, database)),
+        *await attempt("reach", check_side_effects(config, database)),
         *await attempt("guard", guard_findings.examine(config, database)),
         *await attempt("clock", _of_local_clock(database, clock)),
     ]
@@ -206,7 +220,7 @@ async def _of_schema(config: Config, database: Database, server: Server) -> Sequ
     missing = await rights.missing(database)
     if missing:
         advice = f"As the owner of the schema: gateway migrate --dsn … --grant-to {server.role}."
-        return [problem("schema", f"the role lacks {some(missing)}", advice)]
+        return [problem("schema", f"the role lacks {first_few(missing)}", advice)]
     newest = migrations.newest()
     installed = await migrations.installed(config.postgres.dsn.get_secret_value())
     if installed is None:
@@ -228,7 +242,7 @@ async def _of_statements(database: Database, server: Server) -> Check:
     if not refused:
         return ok("statements", f"PostgreSQL plans all statements of the gateway for {server.role}")
     advice = f"As the owner of the schema: gateway migrate --dsn … --grant-to {server.role}."
-    return problem("statements", f"PostgreSQL refuses {some(refused)}", advice)
+    return problem("statements", f"PostgreSQL refuses {first_few(refused)}", advice)
 
 
 async def _of_record(database: Database, server: Server) -> Check:
@@ -236,7 +250,7 @@ async def _of_record(database: Database, server: Server) -> Check:
     if not excessive:
         return ok("record", f"{server.role} can add to it, and change nothing")
     advice = "Let another role own the schema fencing, and grant this one what it needs: docs/operations.md."
-    return warning("record", f"{server.role} could change what is on record: {some(excessive)}", advice)
+    return warning("record", f"{server.role} could change what is on record: {first_few(excessive)}", advice)
 
 
 async def _of_exposed(config: Config, database: Database, server: Server) -> Sequence[Check]:
@@ -246,11 +260,11 @@ async def _of_exposed(config: Config, database: Database, server: Server) -> Seq
     if missing:
         lacking = [f"{', '.join(privileges)} on {relation}" for relation, privileges in missing.items()]
         advice = f"Grant them to {server.role} where callers are meant to have them."
-        checks.append(warning("privileges", f"the role lacks {some(lacking)}", advice))
+        checks.append(warning("privileges", f"the role lacks {first_few(lacking)}", advice))
     there = {f"{each.schema}.{name}" for each in exposed for name in each.relations}
     absent = [rule.name for rule in config.tables if rule.name not in there]
     if absent:
-        checks.append(warning("rules", f"no such table: {some(absent)}", "Correct the name in [[tables]]."))
+        checks.append(warning("rules", f"no such table: {first_few(absent)}", "Correct the name in [[tables]]."))
     return checks
 
 
@@ -287,7 +301,7 @@ async def _of_store(config: Config, now: SignedAt) -> Sequence[Check]:
     async with Upstream(config.s3) as upstream:
         advice = "Start the store, or correct s3.endpoint; until then no object is written."
         checks = [*await attempt("connection", _of_endpoint(upstream, now), advice)]
-        if any(check.name == "connection" and check.status is Status.PROBLEM for check in checks):
+        if any(check.name == "connection" and check.status is CheckStatus.PROBLEM for check in checks):
             return checks
         for bucket in await _buckets(config, upstream):
             checks += await attempt(f"bucket {bucket}", _of_bucket(upstream, bucket, now))

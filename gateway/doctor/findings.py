@@ -7,7 +7,7 @@ from enum import StrEnum
 from gateway.errors import GatewayError
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     OK = "ok"
     WARNING = "warning"
     PROBLEM = "problem"
@@ -18,28 +18,28 @@ class Check:
     """One thing that was looked at. ``advice`` says what to do about it; empty where nothing is to be done."""
 
     name: str
-    status: Status
+    status: CheckStatus
     detail: str
     advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     title: str
     checks: tuple[Check, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    sections: tuple[Section, ...]
+class DoctorReport:
+    sections: tuple[ReportSection, ...]
 
     @property
     def problems(self) -> bool:
         """Whether anything keeps the gateway from working as promised."""
-        return any(check.status is Status.PROBLEM for section in self.sections for check in section.checks)
+        return any(check.status is CheckStatus.PROBLEM for section in self.sections for check in section.checks)
 
 
-def render(report: Report) -> list[str]:
+def render(report: DoctorReport) -> list[str]:
     """Return the report as lines of text."""
     lines: list[str] = []
     for section in report.sections:
@@ -53,17 +53,17 @@ def render(report: Report) -> list[str]:
 
 def ok(name: str, detail: str) -> Check:
     """Nothing is to be done."""
-    return Check(name, Status.OK, detail)
+    return Check(name, CheckStatus.OK, detail)
 
 
 def warning(name: str, detail: str, advice: str) -> Check:
     """Return a check that works, but not as well as it should."""
-    return Check(name, Status.WARNING, detail, advice)
+    return Check(name, CheckStatus.WARNING, detail, advice)
 
 
 def problem(name: str, detail: str, advice: str) -> Check:
     """Return a check that keeps the gateway from working as promised."""
-    return Check(name, Status.PROBLEM, detail, advice)
+    return Check(name, CheckStatus.PROBLEM, detail, advice)
 
 
 async def attempt(name: str, checks: Awaitable[Sequence[Check]], advice: str = "") -> Sequence[Check]:
@@ -71,16 +71,16 @@ async def attempt(name: str, checks: Awaitable[Sequence[Check]], advice: str = "
     try:
         return await checks
     except GatewayError as error:
-        return [problem(name, reason(error), advice or error.advice)]
+        return [problem(name, describe_error(error), advice or error.advice)]
 
 
-def reason(error: GatewayError) -> str:
+def describe_error(error: GatewayError) -> str:
     """Return the error's text, without secrets."""
     cause = error.__cause__
     # Only the operating system's own words: what a driver says may contain what it connects with.
     return f"{error.message} ({cause.strerror or cause})" if isinstance(cause, OSError) else error.message
 
 
-def some(names: Sequence[str]) -> str:
+def first_few(names: Sequence[str]) -> str:
     """Return the first of many names, and the number of the others."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

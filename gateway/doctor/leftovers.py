@@ -20,7 +20,7 @@ _SWEEP = "Running gateways clear them away, unless s3.sweep_interval is 0. Run g
 UNKNOWN = problem("intents", "not known without the database", "")
 
 
-async def leftovers(database: Database) -> Sequence[Check]:
+async def check_leftovers(database: Database) -> Sequence[Check]:
     """Return the checks of writes that may be under way, and of leftovers of lost gateways."""
     return [
         *await attempt("intents", _of_intents(database)),
@@ -30,7 +30,7 @@ async def leftovers(database: Database) -> Sequence[Check]:
 
 
 async def _of_intents(database: Database) -> Sequence[Check]:
-    pending = await intents.all_pending(database, _MOST_PENDING)
+    pending = await intents.list_pending(database, _MOST_PENDING)
     if not pending:
         return [ok("intents", "none")]
     age = await database.now() - pending[0].signed_at
@@ -45,7 +45,7 @@ async def _of_intents(database: Database) -> Sequence[Check]:
 
 
 async def _of_uploads(database: Database) -> Sequence[Check]:
-    left = await uploads.left_behind(database, LEFT_BEHIND.total_seconds(), _MOST_PENDING)
+    left = await uploads.list_left_behind(database, LEFT_BEHIND.total_seconds(), _MOST_PENDING)
     if not left:
         return [ok("uploads", "none was left behind")]
     detail = f"{_counted(left)} left behind by gateways that went away, the oldest of {left[0].place.bucket}"
@@ -64,7 +64,7 @@ def _counted(found: Sequence[object]) -> str:
     return f"{len(found)}{'' if len(found) < _MOST_PENDING else ' or more'}"
 
 
-async def reaching(config: Config, database: Database) -> Sequence[Check]:
+async def check_side_effects(config: Config, database: Database) -> Sequence[Check]:
     """Return a warning for each cascade, trigger, rule and child without a rule. Raise ``GatewayError``."""
     snapshot = Snapshot.from_rows(await catalog.relations(database, config.postgres.schemas))
     rules, default = table_rules(config)

@@ -88,7 +88,7 @@ class Flaw(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ChainFinding:
     """Something is wrong with the entries from ``position`` to ``last``, which are 0 where it is not known which.
 
     ``line`` is where that was noticed, counted from 1.
@@ -135,7 +135,7 @@ class Verifier:
         """The hash (hex) at ``last``: a witness for later."""
         return self._hash.hex()
 
-    def take(self, line: str | bytes) -> list[Finding]:
+    def take(self, line: str | bytes) -> list[ChainFinding]:
         """Return the flaws of the next line."""
         self.lines += 1
         try:
@@ -143,7 +143,7 @@ class Verifier:
             position, claimed = _place(entry)
             text = canonical(entry)
         except Unreadable:
-            return [Finding(Flaw.UNREADABLE, 0, 0, self.lines)]
+            return [ChainFinding(Flaw.UNREADABLE, 0, 0, self.lines)]
         findings = list(self._taken(position, claimed, text))
         if entry["kind"] == "retention" and not self._accounted:
             findings += self._vouched(entry["details"])
@@ -151,14 +151,14 @@ class Verifier:
             findings.append(self._finding(Flaw.WITNESS, position))
         return findings
 
-    def finish(self) -> list[Finding]:
+    def finish(self) -> list[ChainFinding]:
         """There are no more lines: what is missing, at the end as far as witnesses tell."""
         newest = max(self._witnesses, default=0)
         removed = [(1, self.first - 1)] if self._whole and self.first > 1 and not self._accounted else []
         gaps = [*removed, *self._gaps, *([(self.last + 1, newest)] if newest > self.last else [])]
         return [self._finding(Flaw.MISSING, start, end) for start, end in gaps]
 
-    def _taken(self, position: int, claimed: bytes, text: bytes) -> Iterator[Finding]:
+    def _taken(self, position: int, claimed: bytes, text: bytes) -> Iterator[ChainFinding]:
         if self.first and position <= self.last:
             yield self._finding(self._misplaced(position), position)
             return
@@ -171,7 +171,7 @@ class Verifier:
             yield from self._skipped(self.last + 1, position - 1)
         self.last, self._hash = position, claimed
 
-    def _begun(self, position: int, claimed: bytes, text: bytes) -> Iterator[Finding]:
+    def _begun(self, position: int, claimed: bytes, text: bytes) -> Iterator[ChainFinding]:
         self.first = position
         if self._after is not None and position != self._after + 1:
             yield self._finding(Flaw.START, position)
@@ -182,7 +182,7 @@ class Verifier:
         else:
             self._beginning = (claimed, text)
 
-    def _vouched(self, details: Any) -> Iterator[Finding]:
+    def _vouched(self, details: Any) -> Iterator[ChainFinding]:
         """Note that a later entry reports days before the first one as dropped."""
         match details:
             case {"last": Number() as last, "hash": str() as before} if last == str(self.first - 1) and _HASH.fullmatch(
@@ -192,11 +192,11 @@ class Verifier:
                 if self._beginning:
                     yield from self._linked(bytes.fromhex(before), self.first, *self._beginning)
 
-    def _linked(self, before: bytes, position: int, claimed: bytes, text: bytes) -> Iterator[Finding]:
+    def _linked(self, before: bytes, position: int, claimed: bytes, text: bytes) -> Iterator[ChainFinding]:
         if next_hash(before, text) != claimed:
             yield self._finding(Flaw.CHANGED, position)
 
-    def _skipped(self, start: int, end: int) -> Iterator[Finding]:
+    def _skipped(self, start: int, end: int) -> Iterator[ChainFinding]:
         self._gaps.append((start, end))
         if len(self._gaps) > _MOST_GAPS:
             yield self._finding(Flaw.MISSING, *self._gaps.pop(0))
@@ -213,8 +213,8 @@ class Verifier:
         self._gaps[place : place + 1] = [gap for gap in rest if gap[0] <= gap[1]]
         return Flaw.REORDERED
 
-    def _finding(self, flaw: Flaw, position: int, last: int | None = None) -> Finding:
-        return Finding(flaw, position, position if last is None else last, self.lines)
+    def _finding(self, flaw: Flaw, position: int, last: int | None = None) -> ChainFinding:
+        return ChainFinding(flaw, position, position if last is None else last, self.lines)
 
 
 def _place(entry: Mapping[str, Any]) -> tuple[int, bytes]:

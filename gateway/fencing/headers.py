@@ -62,10 +62,10 @@ def read(headers: Iterable[tuple[bytes, bytes]], *, pairs: bool = False) -> Fenc
         found[name] = value.decode("latin-1")
     sequencers = found.pop(SEQUENCER, None)
     said = _said(found, pairs=pairs)
-    return said if sequencers is None else proven(said, _sequencers(sequencers), pairs=pairs)
+    return said if sequencers is None else add_sequencers(said, _sequencers(sequencers), pairs=pairs)
 
 
-def proven(said: FencingHeaders, sequencers: tuple[Sequencer, ...], *, pairs: bool = False) -> FencingHeaders:
+def add_sequencers(said: FencingHeaders, sequencers: tuple[Sequencer, ...], *, pairs: bool = False) -> FencingHeaders:
     """Combine tokens with the sequencers that prove them. A sequencer names its resource and its token.
 
     A lone sequencer is for the resource it names, like a token beside Fencing-Resource; several are pairs. Beside a

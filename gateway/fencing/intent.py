@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from gateway.fencing.rules import Decision, Equal, Fence, Mode, Presented
+from gateway.fencing.rules import Decision, Enforcement, Equal, Fence, Presented
 from gateway.fencing.token import Token
 
 # How absence is written where ETags are forbidden: a key may be forbidden to become absent again.
@@ -35,7 +35,7 @@ class Duplicates(StrEnum):
     """It waits until the signature of that request is dead."""
 
 
-class Kind(StrEnum):
+class MutationKind(StrEnum):
     """How a mutation that may be late is made unable to take effect."""
 
     CONDITIONAL = "conditional"
@@ -60,10 +60,10 @@ class Announcement:
     write_id: UUID
     presented: Presented | None
     caller: str
-    mode: Mode = Mode.ENFORCE
+    mode: Enforcement = Enforcement.ENFORCE
     equal: Equal = Equal.ACCEPT
     attempt: int = 1
-    kind: Kind = Kind.CONDITIONAL
+    kind: MutationKind = MutationKind.CONDITIONAL
     upload_id: str | None = None
     """The upload that it completes; for ``Kind.UPLOAD`` only."""
     dead_after: timedelta = DEAD_AFTER_HEADER_SIGNED
@@ -93,7 +93,7 @@ class Intent:
     expected: str | None
     signed_at: datetime
     attempt: int = 1
-    kind: Kind = Kind.CONDITIONAL
+    kind: MutationKind = MutationKind.CONDITIONAL
     upload_id: str | None = None
     dead_after: timedelta = DEAD_AFTER_HEADER_SIGNED
 
@@ -173,15 +173,15 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class Forbidden:
+class ForbiddenETags:
     """The forbidden ETags of a key after one was added, those that had better not come back, the database's clock."""
 
     signed_at: datetime
     etags: frozenset[str]
     spent: frozenset[str] = frozenset()
 
-    def under(self, duplicates: Duplicates) -> "Forbidden":
+    def under(self, duplicates: Duplicates) -> "ForbiddenETags":
         """Return the same answer as the protocol is to take it under this setting."""
         if duplicates is Duplicates.TOLERATE:
             return self
-        return Forbidden(self.signed_at, self.etags | self.spent)
+        return ForbiddenETags(self.signed_at, self.etags | self.spent)

@@ -11,7 +11,7 @@ from uuid import UUID
 from gateway.fencing.token import Token
 
 
-class Mode(StrEnum):
+class LockMode(StrEnum):
     """Whether a holder has the lock alone, or shares it with all others that want it shared."""
 
     EXCLUSIVE = "exclusive"
@@ -19,7 +19,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LockRequest:
     """One wish for a lock. ``resource`` is in canonical form; ``caller`` is the proven identity of the holder.
 
     ``request`` is the client's own id of this wish. With one, the client keeps its place in the queue for a few seconds
@@ -31,7 +31,7 @@ class Wanted:
     holder: str
     caller: str
     ttl: float
-    mode: Mode = Mode.EXCLUSIVE
+    mode: LockMode = LockMode.EXCLUSIVE
     wait: float = 0.0
     request: str | None = None
     delay: float = 0.0
@@ -49,7 +49,7 @@ class Lease:
     id: UUID
     holder: str
     caller: str
-    mode: Mode
+    mode: LockMode
     token: Token
     acquired_at: datetime
     expires_at: datetime
@@ -80,7 +80,7 @@ class Hold:
 
     holder: str
     caller: str
-    mode: Mode
+    mode: LockMode
     token: Token
     acquired_at: datetime
     expires_at: datetime
@@ -93,12 +93,12 @@ class Waiter:
 
     holder: str
     caller: str
-    mode: Mode
+    mode: LockMode
     since: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class LockView:
+class LockState:
     """The state of a lock. ``token`` is the last one issued, None if there was none; ``queue`` the first of
     ``waiters``.
 
@@ -113,6 +113,6 @@ class LockView:
     delayed_for: float | None
 
     @property
-    def mode(self) -> Mode | None:
+    def mode(self) -> LockMode | None:
         """How the lock is held, None where it is not."""
         return self.holders[0].mode if self.holders else None

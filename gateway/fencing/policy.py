@@ -109,7 +109,7 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TokenFacts:
     """The facts about a token for the decision.
 
     ``fence``: of its resource, as it was a moment ago; None if there is none. ``authentic``: whether its sequencer is
@@ -123,7 +123,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Implausible:
+class ImplausibleToken:
     """A token that its policy refuses, and the reason. ``fence`` is None if there is none, or if it was not needed."""
 
     resource: str
@@ -144,7 +144,7 @@ def is_plausible(token: Token, fence: Token | None, max_jump: int) -> bool:
     return token.epoch < since.epoch or token.value - since.value <= max_jump
 
 
-def decide(policy: Policy, token: Token, standing: Standing) -> Reason | None:
+def judge(policy: Policy, token: Token, standing: TokenFacts) -> Reason | None:
     """Return why the token is refused, None if it is taken. ``by_order`` is for an unreachable issuer."""
     if _is_settled(policy, token, standing.fence):
         return None
@@ -160,7 +160,7 @@ def decide(policy: Policy, token: Token, standing: Standing) -> Reason | None:
             return None if standing.held else _forged(standing, Reason.NOT_HELD)
 
 
-def by_order(policy: Policy) -> Policy:
+def relax_to_order(policy: Policy) -> Policy:
     """Return the rest of a policy while its issuer is unreachable, if it allows that: the order, and the limit of
     jumps.
     """
@@ -174,5 +174,5 @@ def _is_settled(policy: Policy, token: Token, fence: Token | None) -> bool:
     return fence is not None and (token < fence or (token == fence and not policy.asks_about(token)))
 
 
-def _forged(standing: Standing, otherwise: Reason) -> Reason:
+def _forged(standing: TokenFacts, otherwise: Reason) -> Reason:
     return Reason.FORGED if standing.authentic is False else otherwise

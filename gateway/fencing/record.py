@@ -59,7 +59,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CapturedPayload:
     """A captured payload: its beginning, without the values of redacted columns.
 
     ``truncated``: the body had more. ``redacted``: values were removed. ``left_out`` says why nothing is kept at all,
@@ -95,7 +95,7 @@ class Attempt:
     payload_sha256: str | None = None
     plane: str | None = None
     rule: str | None = None
-    captured: Captured | None = None
+    captured: CapturedPayload | None = None
 
     def __post_init__(self) -> None:
         """Make certain that no plane puts a credential on record."""
@@ -127,7 +127,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class RecordedEvent:
     """An event to be recorded that is not a refusal. The fields are those of an ``Entry``."""
 
     kind: Kind

@@ -1,7 +1,7 @@
 """From the record of a refused write to the error its sender gets: the same facts on every plane."""
 
 from gateway.errors import FenceRefusal, TokenDuplicate, TokenImplausible, TokenStale, TokenUsed
-from gateway.fencing.policy import Implausible, Reason
+from gateway.fencing.policy import ImplausibleToken, Reason
 from gateway.fencing.record import Rejection
 from gateway.fencing.rules import Decision
 
@@ -15,7 +15,7 @@ _KINDS: dict[str, tuple[type[FenceRefusal], str]] = {
 }
 
 
-def refusal(rejection: Rejection) -> FenceRefusal:
+def refusal_error(rejection: Rejection) -> FenceRefusal:
     """Return the error for a recorded refusal. Its facts: resource, token, fence, raised_by, raised_at, rejection."""
     kind, sentence = _KINDS[rejection.reason]
     fence = rejection.fence
@@ -61,7 +61,7 @@ _NOT_TAKEN: dict[Reason, tuple[str, str]] = {
 }
 
 
-def not_taken(implausible: Implausible, rejection: Rejection) -> TokenImplausible:
+def implausible_error(implausible: ImplausibleToken, rejection: Rejection) -> TokenImplausible:
     """Return the error for a recorded token that its policy refuses. Its facts: resource, token, fence (None if it was
     not needed), policy, reason, rejection.
     """

@@ -14,7 +14,7 @@ from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 
 
-class Mode(StrEnum):
+class Enforcement(StrEnum):
     """The effect of a rule on a write it would refuse: refuse it, or let it pass and record it."""
 
     ENFORCE = "enforce"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from gateway.errors import GatewayError, SequencerMalformed
-from gateway.fencing.lease import Mode
+from gateway.fencing.lease import LockMode
 from gateway.fencing.resource import MAX_BYTES as MAX_RESOURCE
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
@@ -29,7 +29,7 @@ class Sequencer:
     """A sequencer, read but not proven. Its text is as good as the token itself: it is neither logged nor recorded."""
 
     resource: str
-    mode: Mode
+    mode: LockMode
     token: Token
     signature: str = field(repr=False)
 
@@ -41,12 +41,12 @@ class Sequencer:
         if len(parts) != 4:
             raise SequencerMalformed("The sequencer is not of the form resource:mode:token:signature.")
         resource, mode, token, signature = parts
-        if mode not in set(Mode):
+        if mode not in set(LockMode):
             raise SequencerMalformed("The mode of the sequencer must be exclusive or shared.")
         if not signature or not signature.isascii():
             raise SequencerMalformed("The signature of the sequencer is not base64url.")
         try:
-            return cls(canonical(resource), Mode(mode), Token.parse(token), signature)
+            return cls(canonical(resource), LockMode(mode), Token.parse(token), signature)
         except GatewayError:
             raise SequencerMalformed("The resource or the token of the sequencer cannot be read.") from None
 
@@ -67,7 +67,7 @@ class Signer:
         """Return the sequencer for an issued token, as text; None without a key."""
         if not self._keys:
             return None
-        signed = _signed(resource, Mode(mode), token)
+        signed = _signed(resource, LockMode(mode), token)
         return f"{signed}:{_mac(self._keys[0], signed)}"
 
     def is_authentic(self, sequencer: Sequencer) -> bool:
@@ -78,7 +78,7 @@ class Signer:
         return any(found)
 
 
-def _signed(resource: str, mode: Mode, token: Token) -> str:
+def _signed(resource: str, mode: LockMode, token: Token) -> str:
     """Return the signed text. It is unique, because neither a mode nor a token contains a colon."""
     return f"{resource}:{mode}:{token}"
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from gateway.config import Config
 from gateway.db import catalog, guards, migrations
 from gateway.db.database import Database
-from gateway.db.guards import Relation, Role
+from gateway.db.guards import GuardTarget, Role
 from gateway.doctor.findings import Check
 from gateway.errors import ConfigurationError, SqlError
 from gateway.fencing.resource import escape
-from gateway.fencing.rules import Mode
+from gateway.fencing.rules import Enforcement
 from gateway.guard import script as guard_script
 from gateway.guard.findings import examine
 from gateway.guard.script import Guard
-from gateway.guard.watching import Watching
+from gateway.guard.watching import GuardWatcher
 from gateway.observe.events import ignore
 from gateway.table_rules import table_rules
 from gateway.tables.catalog.snapshot import Snapshot, Table
@@ -33,7 +33,7 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class GuardRequest:
     """The operator's request. ``role`` is the gateway's role, None for the one of postgres.dsn.
 
     ``dsn`` is the installing session, None for the gateway's; ``grants`` are roles that may claim tokens. ``watch``:
@@ -49,7 +49,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedGuard:
     """A guard that is ready to be installed: its script, and what its operator has to know."""
 
     guard: Guard
@@ -60,12 +60,12 @@ class Prepared:
     def summary(self) -> str:
         """Return what is installed, in one line."""
         mode, _, role, template, table, *_ = self.guard.arguments
-        does = "is put on record" if mode == Mode.OBSERVE else "is refused"
+        does = "is put on record" if mode == Enforcement.OBSERVE else "is refused"
         guards = "; its rows are watched" if self.guard.watches else ""
         return f"{table}: who writes {template} without holding it {does}; the role {role} is let through{guards}"
 
 
-async def prepare(config: Config, wanted: Wanted) -> Prepared:
+async def prepare(config: Config, wanted: GuardRequest) -> PreparedGuard:
     """Work out the guard of a table. Changes nothing.
 
     Raises ``ConfigurationError`` where the table cannot have one, ``ResourceUnderivable`` where nothing names its rows.
@@ -80,18 +80,18 @@ async def prepare(config: Config, wanted: Wanted) -> Prepared:
             await _role(database, granted)
         rules, default = table_rules(config)
         rule = rules.get(f"{schema_name}.{name}", default)
-        mode = Mode.OBSERVE if wanted.observe else rule.mode
+        mode = Enforcement.OBSERVE if wanted.observe else rule.mode
         _check_watchable(wanted, relation)
         guard = Guard(naming(table, rule), mode, rule.equal, role.name, wanted.watch)
         outdated = [function for function in relation.functions if function != guard.function]
         script = guard_script.install(guard, relation.relations, outdated)
         granting = [guard_script.grants(granted) for granted in wanted.grants]
-        return Prepared(guard, "\n".join([script, *granting]), tuple(_notes(guard, relation, role, wanted.grants)))
+        return PreparedGuard(guard, "\n".join([script, *granting]), tuple(_notes(guard, relation, role, wanted.grants)))
     finally:
         await database.close()
 
 
-async def install(config: Config, wanted: Wanted) -> Prepared:
+async def install(config: Config, wanted: GuardRequest) -> PreparedGuard:
     """Put the guard on its table, or in the place of an older one. Waits for writes of the table that are under way."""
     prepared = await prepare(config, wanted)
     await _run(config, wanted.dsn, prepared.script)
@@ -116,7 +116,7 @@ async def take_stamps(config: Config, table: str, dsn: str | None = None) -> int
                 f"The rows of {schema_name}.{name} are not watched.", advice="Install its guard with --watch."
             )
         for relation in relations:
-            await Watching(database, ignore).passed(relation)
+            await GuardWatcher(database, ignore).passed(relation)
         return len(relations)
     finally:
         await database.close()
@@ -127,7 +127,7 @@ async def remove(config: Config, table: str, dsn: str | None) -> bool:
     database = _database(config, dsn)
     try:
         schema_name, name = _split(config, table)
-        relation = await guards.relation(database, schema_name, name)
+        relation = await guards.find_target(database, schema_name, name)
         if relation is None:
             raise ConfigurationError(f"There is no table {schema_name}.{name}.", advice="")
     finally:
@@ -137,7 +137,7 @@ async def remove(config: Config, table: str, dsn: str | None) -> bool:
     return relation.guarded
 
 
-async def show(config: Config) -> list[Check]:
+async def examine_guards(config: Config) -> list[Check]:
     """Which tables have a guard, and whether it fits. Raises ``ConfigurationError`` without the schema for guards."""
     database = _database(config, None)
     try:
@@ -168,10 +168,10 @@ def _split(config: Config, table: str) -> tuple[str, str]:
     return schema_name, name
 
 
-async def _table(database: Database, schema_name: str, name: str) -> tuple[Table, Relation]:
+async def _table(database: Database, schema_name: str, name: str) -> tuple[Table, GuardTarget]:
     snapshot = Snapshot.from_rows(await catalog.relations(database, [schema_name]))
     table = snapshot.tables.get((schema_name, name))
-    relation = await guards.relation(database, schema_name, name)
+    relation = await guards.find_target(database, schema_name, name)
     qualified = f"{schema_name}.{name}"
     if table is None or relation is None:
         raise ConfigurationError(f"There is no table {qualified}.", advice="")
@@ -201,7 +201,7 @@ async def _table(database: Database, schema_name: str, name: str) -> tuple[Table
     return table, relation
 
 
-def _check_watchable(wanted: Wanted, relation: Relation) -> None:
+def _check_watchable(wanted: GuardRequest, relation: GuardTarget) -> None:
     """Stamps are kept by primary key, and found by it again."""
     if wanted.watch and not relation.watchable:
         lacks = (
@@ -212,13 +212,13 @@ def _check_watchable(wanted: Wanted, relation: Relation) -> None:
         )
 
 
-async def _gateway_role(config: Config, database: Database, named: str | None, relation: Relation) -> Role:
+async def _gateway_role(config: Config, database: Database, named: str | None, relation: GuardTarget) -> Role:
     """Return the role whose sessions pass: the one of postgres.dsn, unless another one is named."""
     if named is not None:
         return await _role(database, named)
     own = _database(config, None)
     try:
-        role = await guards.session(own)
+        role = await guards.read_own_role(own)
     finally:
         await own.close()
     if role.superuser or role.name == relation.owner:
@@ -231,13 +231,13 @@ async def _gateway_role(config: Config, database: Database, named: str | None, r
 
 
 async def _role(database: Database, name: str) -> Role:
-    found = await guards.role(database, name)
+    found = await guards.find_role(database, name)
     if found is None:
         raise ConfigurationError(f"There is no role {name}.", advice="")
     return found
 
 
-def _notes(guard: Guard, relation: Relation, role: Role, granted: Sequence[str]) -> Iterable[str]:
+def _notes(guard: Guard, relation: GuardTarget, role: Role, granted: Sequence[str]) -> Iterable[str]:
     if role.superuser or role.name == relation.owner:
         yield (
             f"Any session that logs in as {role.name} is let through and can drop the guard. "
@@ -256,7 +256,7 @@ async def _run(config: Config, dsn: str | None, script: str) -> None:
     database = _database(config, dsn)
     try:
         with _by_its_owner():
-            await guards.run(database, script)
+            await guards.run_script(database, script)
     finally:
         await database.close()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from gateway.fencing.rules import Equal, Mode
+from gateway.fencing.rules import Enforcement, Equal
 from gateway.tables.catalog.snapshot import Column
 from gateway.tables.naming.plan import Naming, table_resource
 from gateway.tables.sql.expressions import quote, string
@@ -144,7 +144,7 @@ class Guard:
     """
 
     named: Naming
-    mode: Mode
+    mode: Enforcement
     equal: Equal
     role: str
     watches: bool = False

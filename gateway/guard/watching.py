@@ -13,7 +13,7 @@ from typing import cast
 from gateway.background import background_tasks, describe_failure
 from gateway.db import guards
 from gateway.db.database import Database
-from gateway.db.guards import Finding
+from gateway.db.guards import GuardFinding
 from gateway.errors import Unavailable
 from gateway.observe.events import BypassFound, FoundBy, GuardRefused, Observe, SweepFailed
 
@@ -27,7 +27,7 @@ _LARGE = 4096
 _MOST_STEPS = 100_000
 
 
-class Watching:
+class GuardWatcher:
     """The guards of one database."""
 
     def __init__(self, database: Database, observe: Observe) -> None:
@@ -62,7 +62,7 @@ class Watching:
         self._since = now
         for one in refused:
             self._observe(GuardRefused(one.target, one.reason, one.count))
-        return len(refused) + (self._told(await guards.look_at_guards(self._database)) if with_guards else 0)
+        return len(refused) + (self._told(await guards.check_guards(self._database)) if with_guards else 0)
 
     async def sweep(self) -> int:
         """Look, and compare all watched rows with their stamps, once; how many entries that made.
@@ -70,7 +70,7 @@ class Watching:
         Raises ``GatewayError``.
         """
         found = await self.look()
-        for relation in await guards.watched_relations(self._database):
+        for relation in await guards.list_watched(self._database):
             found += await self.passed(relation)
         return found
 
@@ -104,7 +104,7 @@ class Watching:
         if step is not None:
             self._told(step.findings)
 
-    def _told(self, findings: Iterable[Finding]) -> int:
+    def _told(self, findings: Iterable[GuardFinding]) -> int:
         found = list(findings)
         for one in found:
             self._observe(

@@ -13,9 +13,9 @@ from gateway.background import background_tasks, describe_failure, repeat
 from gateway.batching import Lane
 from gateway.db import leases
 from gateway.db.database import Database
-from gateway.db.leases import Turn
+from gateway.db.leases import QueueTurn
 from gateway.db.notifications import Listen
-from gateway.leases.queue import Queue
+from gateway.leases.queue import WaitQueues
 from gateway.observe.events import Observe, ServiceUnreachable
 
 QUESTIONS = 32
@@ -31,7 +31,7 @@ _SWEPT_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class LeaseTimes:
     """Seconds. They do not decide which client holds a lock: the times in the database do."""
 
     attended: float = 10.0
@@ -52,12 +52,12 @@ class Heartbeat:
     """The background work of the lease service of one process."""
 
     def __init__(
-        self, database: Database, observe: Observe, attendant: UUID, listen: Listen | None, times: Times
+        self, database: Database, observe: Observe, attendant: UUID, listen: Listen | None, times: LeaseTimes
     ) -> None:
         self._database, self._observe = database, observe
         self._attendant, self._listen, self._times = attendant, listen, times
-        self.queue = Queue(self._is_due)
-        self._looking: Lane[str, Turn] = Lane(
+        self.queue = WaitQueues(self._is_due)
+        self._looking: Lane[str, QueueTurn] = Lane(
             partial(leases.advance, database),
             partial(leases.advance_alone, database),
             most=QUESTIONS,
@@ -77,7 +77,7 @@ class Heartbeat:
     async def attend(self) -> None:
         """Send one heartbeat, and make up for missed notifications."""
         before, quiet = self.queue.tickets(), self.queue.quiet()
-        attended = await leases.attend(self._database, self._attendant, self._times.attended)
+        attended = await leases.send_heartbeat(self._database, self._attendant, self._times.attended)
         # A place that is gone was handed over without a notification that arrived, or it is lost.
         self.queue.ask_again(before - attended.waiting)
         for resource in attended.due:
@@ -88,7 +88,7 @@ class Heartbeat:
         """Give up places in the queue that had no waiter at two heartbeats in a row."""
         strays, self._strays = strangers & self._strays - self.queue.tickets(), strangers
         if strays:
-            places = await leases.places(self._database, self._attendant, sorted(strays))
+            places = await leases.read_places(self._database, self._attendant, sorted(strays))
             for turn in await leases.leave(self._database, self._attendant, places, self._times.linger):
                 self._go_on(turn)
 
@@ -105,7 +105,7 @@ class Heartbeat:
     def _is_due(self, resource: str) -> None:
         self._looking.ask(resource).add_done_callback(partial(self._looked, resource))
 
-    def _looked(self, resource: str, looking: "asyncio.Future[Turn]") -> None:
+    def _looked(self, resource: str, looking: "asyncio.Future[QueueTurn]") -> None:
         if looking.cancelled() or looking.exception() is not None:
             self.queue.go_on(resource, None, _AGAIN)
         else:
@@ -136,7 +136,7 @@ class Heartbeat:
 
     async def sweep(self) -> None:
         """Record lapsed leases that no client has asked for, and delete what no client waits for."""
-        while names := await leases.lapsed(self._database, _SWEPT_AT_ONCE):
+        while names := await leases.list_lapsed(self._database, _SWEPT_AT_ONCE):
             for resource in names:
                 self._go_on(await leases.advance_alone(self._database, resource))
         await leases.forget(self._database)
@@ -147,5 +147,5 @@ class Heartbeat:
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
             self._observe(ServiceUnreachable("postgres", f"No heartbeat for waiters: {describe_failure(error)}"))
 
-    def _go_on(self, turn: Turn) -> None:
+    def _go_on(self, turn: QueueTurn) -> None:
         self.queue.go_on(turn.resource, turn.handed, turn.look_in)

@@ -12,39 +12,39 @@ from contextlib import contextmanager
 _LATE = 0.002
 
 
-class Asking:
+class PendingAcquire:
     """A question under way, and the ticket handed over meanwhile: the notification may overtake the answer."""
 
     def __init__(self) -> None:
         self.handed = 0
 
 
-class Line:
+class WaitQueue:
     """The tasks that wait for one lock or ask for it."""
 
     def __init__(self, resource: str) -> None:
         self.resource = resource
         self.visitors = 0
-        self.asking: set[Asking] = set()
+        self.asking: set[PendingAcquire] = set()
         self.places: dict[int, set[asyncio.Future[None]]] = {}
         self.look: asyncio.TimerHandle | None = None
 
 
-class Queue:
+class WaitQueues:
     """All lines of this process. ``look`` is called with the name of a lock when it is time to look at it."""
 
     def __init__(self, look: Callable[[str], None]) -> None:
         self._look = look
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, WaitQueue] = {}
         self.peopled = asyncio.Event()
         """Set while any task waits."""
 
     @contextmanager
-    def line(self, resource: str) -> Iterator[Line]:
+    def line(self, resource: str) -> Iterator[WaitQueue]:
         """Keep the line of a lock while a task is in it."""
         line = self._lines.get(resource)
         if line is None:
-            line = self._lines[resource] = Line(resource)
+            line = self._lines[resource] = WaitQueue(resource)
         line.visitors += 1
         self.peopled.set()
         try:
@@ -55,16 +55,16 @@ class Queue:
                 self._close(line)
 
     @contextmanager
-    def asking(self, line: Line) -> Iterator[Asking]:
+    def asking(self, line: WaitQueue) -> Iterator[PendingAcquire]:
         """Note that a task asks for the lock while this lasts."""
-        asking = Asking()
+        asking = PendingAcquire()
         line.asking.add(asking)
         try:
             yield asking
         finally:
             line.asking.discard(asking)
 
-    def take(self, line: Line, asking: Asking, ticket: int) -> "asyncio.Future[None]":
+    def take(self, line: WaitQueue, asking: PendingAcquire, ticket: int) -> "asyncio.Future[None]":
         """Take the place that was the answer. The future is done when it is time to ask again. Call it while asking."""
         turn = asyncio.get_running_loop().create_future()
         if ticket <= asking.handed:
@@ -73,7 +73,7 @@ class Queue:
             line.places.setdefault(ticket, set()).add(turn)
         return turn
 
-    def give_up(self, line: Line, ticket: int, turn: "asyncio.Future[None]") -> bool:
+    def give_up(self, line: WaitQueue, ticket: int, turn: "asyncio.Future[None]") -> bool:
         """Stop waiting; return whether this was the last task with the ticket."""
         others = line.places.get(ticket, set())
         others.discard(turn)
@@ -111,7 +111,7 @@ class Queue:
         """Return whether no task is asking for a place."""
         return not any(line.asking for line in self._lines.values())
 
-    def _schedule(self, line: Line, look_in: float) -> None:
+    def _schedule(self, line: WaitQueue, look_in: float) -> None:
         """Keep the earliest look: a look too many costs a statement, a late one keeps a whole line waiting."""
         loop = asyncio.get_running_loop()
         at = loop.time() + max(look_in, 0.0) + _LATE
@@ -121,11 +121,11 @@ class Queue:
             line.look.cancel()
         line.look = loop.call_at(at, self._is_due, line)
 
-    def _is_due(self, line: Line) -> None:
+    def _is_due(self, line: WaitQueue) -> None:
         line.look = None
         self._look(line.resource)
 
-    def _close(self, line: Line) -> None:
+    def _close(self, line: WaitQueue) -> None:
         if line.look is not None:
             line.look.cancel()
         del self._lines[line.resource]

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from gateway.batching import Lane
 from gateway.db import leases
 from gateway.db.database import Database
-from gateway.db.leases import Asked, Ended, Outcome, Place, Turn
+from gateway.db.leases import LockAnswer, LockOutcome, QueueTurn, ReleaseOutcome, WaitingPlace
 from gateway.db.notifications import Listen
 from gateway.errors import (
     ExpectedMismatch,
@@ -23,20 +23,20 @@ from gateway.errors import (
     TokensExhausted,
     Unavailable,
 )
-from gateway.fencing.lease import Granted, Lease, LockView, Renewal, Wanted
+from gateway.fencing.lease import Granted, Lease, LockRequest, LockState, Renewal
 from gateway.fencing.token import Token
-from gateway.leases.heartbeat import QUESTIONS, Heartbeat, Times
-from gateway.leases.queue import Line
+from gateway.leases.heartbeat import QUESTIONS, Heartbeat, LeaseTimes
+from gateway.leases.queue import WaitQueue
 from gateway.observe.events import Answer, LeaseAnswered, Observe
 from gateway.observe.stages import staged
 
 
-def granted(wanted: Wanted, asked: Asked) -> Granted:
+def granted(wanted: LockRequest, asked: LockAnswer) -> Granted:
     """Return the answer to a wish, or raise the error that it is."""
-    if asked.outcome is Outcome.GRANTED and asked.lease is not None:
+    if asked.outcome is LockOutcome.GRANTED and asked.lease is not None:
         return Granted(asked.lease, asked.fresh)
     resource, lease = wanted.resource, asked.lease
-    if asked.outcome is Outcome.EXHAUSTED:
+    if asked.outcome is LockOutcome.EXHAUSTED:
         raise TokensExhausted(
             f"{resource} has used up the tokens of its epoch.",
             advice=f"Ask an administrator to start a new epoch: POST /v1/fences/{resource}/epoch.",
@@ -51,7 +51,7 @@ def granted(wanted: Wanted, asked: Asked) -> Granted:
         "position": asked.place,
         "delayed": asked.delayed_for is not None,
     }
-    if asked.outcome is Outcome.UPGRADE:
+    if asked.outcome is LockOutcome.UPGRADE:
         message = f"The holder shares {resource}. To wait for it alone would be to wait for itself."
         raise LockHeld(message, facts={**facts, "own": True})
     if lease is not None:
@@ -90,22 +90,22 @@ class LeaseService:
     """Locks of one database, as one gateway process serves them. Any number of processes may serve the same."""
 
     def __init__(
-        self, database: Database, observe: Observe, *, listen: Listen | None = None, times: Times | None = None
+        self, database: Database, observe: Observe, *, listen: Listen | None = None, times: LeaseTimes | None = None
     ) -> None:
         """``listen`` opens a session that receives notifications of hand-overs; None behind a pooler."""
         self._database, self._observe = database, observe
-        self._times = times or Times()
-        self._place = Place(uuid4(), self._times.attended, self._times.collect)
+        self._times = times or LeaseTimes()
+        self._place = WaitingPlace(uuid4(), self._times.attended, self._times.collect)
         self._heartbeat = Heartbeat(database, observe, self._place.attendant, listen, self._times)
         self._queue = self._heartbeat.queue
-        self._acquiring: Lane[tuple[Wanted, Place | None], Asked] = Lane(
+        self._acquiring: Lane[tuple[LockRequest, WaitingPlace | None], LockAnswer] = Lane(
             partial(leases.acquire, database),
             lambda wish: leases.acquire_alone(database, *wish),
             most=QUESTIONS,
             order=lambda wish: wish[0].resource,
             lone_alone=False,
         )
-        self._releasing: Lane[tuple[str, UUID, str], tuple[Ended, Turn]] = Lane(
+        self._releasing: Lane[tuple[str, UUID, str], tuple[ReleaseOutcome, QueueTurn]] = Lane(
             partial(leases.release, database),
             lambda lease: leases.release_alone(database, *lease),
             most=QUESTIONS,
@@ -138,7 +138,7 @@ class LeaseService:
                 for lane in (self._acquiring, self._leaving):
                     await lane.close(_CLOSING_TIMEOUT)
 
-    async def acquire(self, wanted: Wanted) -> Granted:
+    async def acquire(self, wanted: LockRequest) -> Granted:
         """Return a lease, at once or after waiting in the queue for at most ``wanted.wait``.
 
         Raise ``LockHeld``, ``TokensExhausted`` or ``Unavailable``. If the task is cancelled while it waits, its wait
@@ -193,14 +193,14 @@ class LeaseService:
                 ended, turn = await self._releasing.ask((resource, lease, caller))
             except OutcomeUnknown:
                 ended, turn = await leases.release_alone(self._database, resource, lease, caller)
-                if ended is Ended.LOST:
+                if ended is ReleaseOutcome.LOST:
                     # The first attempt may have ended it. It is gone, as the caller wanted.
-                    ended = Ended.RELEASED
+                    ended = ReleaseOutcome.RELEASED
         self._go_on(turn)
-        self._observe(LeaseAnswered("released" if ended is Ended.RELEASED else "lost"))
-        if ended is Ended.FORBIDDEN:
+        self._observe(LeaseAnswered("released" if ended is ReleaseOutcome.RELEASED else "lost"))
+        if ended is ReleaseOutcome.FORBIDDEN:
             raise forbidden(resource)
-        if ended is Ended.LOST:
+        if ended is ReleaseOutcome.LOST:
             raise lost(resource)
 
     async def withdraw(self, resource: str, holder: str, caller: str, request: str) -> None:
@@ -212,17 +212,17 @@ class LeaseService:
         self._go_on(turn)
         self._observe(LeaseAnswered("withdrawn"))
 
-    async def inspect(self, resource: str) -> LockView:
+    async def inspect(self, resource: str) -> LockState:
         """Return the state of a lock."""
-        (view,) = await leases.views(self._database, [resource], QUEUE_SHOWN)
+        (view,) = await leases.read_locks(self._database, [resource], QUEUE_SHOWN)
         return view
 
-    async def listed(self, prefix: str, after: str, limit: int) -> list[LockView]:
+    async def listed(self, prefix: str, after: str, limit: int) -> list[LockState]:
         """Return at most ``limit`` held locks whose name starts with ``prefix`` and sorts after ``after``."""
-        names = await leases.held(self._database, prefix, after, limit)
-        return await leases.views(self._database, names, QUEUE_SHOWN) if names else []
+        names = await leases.list_held(self._database, prefix, after, limit)
+        return await leases.read_locks(self._database, names, QUEUE_SHOWN) if names else []
 
-    async def break_lock(self, resource: str, expected: Token, caller: str, reason: str) -> LockView:
+    async def break_lock(self, resource: str, expected: Token, caller: str, reason: str) -> LockState:
         """End every lease with exactly this token, on record. Raise ``ExpectedMismatch`` if there is none."""
         broken, turn = await leases.break_lock(self._database, resource, expected, caller, reason)
         self._go_on(turn)
@@ -240,7 +240,7 @@ class LeaseService:
             )
         return view
 
-    async def _wait(self, line: Line, wanted: Wanted, ends: float) -> Asked:
+    async def _wait(self, line: WaitQueue, wanted: LockRequest, ends: float) -> LockAnswer:
         """Ask, and repeat it whenever it may be our turn, until there is an answer or the wait is over."""
         in_queue = False
         while True:
@@ -265,14 +265,16 @@ class LeaseService:
                     self._leave(line.resource, asked.ticket)
                 raise
 
-    async def _ask_for_place(self, line: Line, wanted: Wanted) -> "tuple[Asked, asyncio.Future[None] | None]":
+    async def _ask_for_place(
+        self, line: WaitQueue, wanted: LockRequest
+    ) -> "tuple[LockAnswer, asyncio.Future[None] | None]":
         with self._queue.asking(line) as asking:
             asked = await self._ask(wanted, self._place)
             if asked.ticket is None:
                 return asked, None
             return asked, self._queue.take(line, asking, asked.ticket)
 
-    async def _end(self, line: Line, wanted: Wanted, ticket: int, turn: "asyncio.Future[None]") -> Asked:
+    async def _end(self, line: WaitQueue, wanted: LockRequest, ticket: int, turn: "asyncio.Future[None]") -> LockAnswer:
         """Ask once more at the end of the wait: it may be our turn in this moment. If not, give up the place."""
         last = self._queue.give_up(line, ticket, turn)
         asked = None
@@ -291,7 +293,7 @@ class LeaseService:
         left.add_done_callback(lambda left: left.cancelled() or left.exception())
         return left
 
-    async def _ask(self, wanted: Wanted, place: Place | None) -> Asked:
+    async def _ask(self, wanted: LockRequest, place: WaitingPlace | None) -> LockAnswer:
         asking = self._acquiring.ask((wanted, place))
         try:
             # A question that was asked is carried out. A client that goes away meanwhile leaves a place or a lease.
@@ -309,7 +311,7 @@ class LeaseService:
         self._go_on(asked.turn)
         return asked
 
-    def _forsake(self, asking: "asyncio.Future[Asked]") -> None:
+    def _forsake(self, asking: "asyncio.Future[LockAnswer]") -> None:
         """Handle an answer without a client: give up the place. A lease lapses, or its client asks again."""
         if asking.cancelled() or asking.exception() is not None:
             return
@@ -329,7 +331,7 @@ class LeaseService:
     async def _renew_alone(self, renewal: Renewal) -> Lease | bool:
         return (await leases.renew(self._database, [renewal]))[0]
 
-    def _go_on(self, turn: Turn) -> None:
+    def _go_on(self, turn: QueueTurn) -> None:
         self._queue.go_on(turn.resource, turn.handed, turn.look_in)
 
 
@@ -337,5 +339,5 @@ def _order(renewal: Renewal) -> tuple[str, UUID]:
     return renewal.resource, renewal.lease
 
 
-def _is_granted(asked: Asked | None) -> bool:
-    return asked is not None and asked.outcome is Outcome.GRANTED
+def _is_granted(asked: LockAnswer | None) -> bool:
+    return asked is not None and asked.outcome is LockOutcome.GRANTED

@@ -9,7 +9,7 @@ from starlette.types import Scope, Send
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import VerifiedSignature
 from gateway.errors import GatewayError, StoreError, for_callers
-from gateway.fencing.record import Attempt, Captured
+from gateway.fencing.record import Attempt, CapturedPayload
 from gateway.fencing.rules import Fence
 from gateway.http.body import Body, ClientGone
 from gateway.http.head import Head
@@ -202,12 +202,12 @@ class Exchange:
         await self.body.reserve(incoming.length)
         return await incoming.whole()
 
-    async def capture_start(self) -> Captured | None:
+    async def capture_start(self) -> CapturedPayload | None:
         """Return what the record keeps of a body that the gateway has not asked for, and is not going to."""
         if not self.capture.most:
             return None
         if self.awaits_continue:
-            return Captured(media_type_of(self.head.headers), left_out="the client was not asked for it")
+            return CapturedPayload(media_type_of(self.head.headers), left_out="the client was not asked for it")
         try:
             incoming = self.incoming()
         except GatewayError:

@@ -7,7 +7,7 @@ from typing import Self
 
 from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
 from gateway.fencing.resource import MAX_BYTES, Template, escape, escape_path
-from gateway.fencing.rules import Equal, Mode
+from gateway.fencing.rules import Enforcement, Equal
 
 DEFAULT_TEMPLATE = "s3/{bucket}/{key}"
 DEFAULT_RULE = "s3"
@@ -23,7 +23,7 @@ class ObjectTarget:
     """The fence of writes to one key. ``rule``: the pattern of the rule that says so."""
 
     resource: str
-    mode: Mode
+    mode: Enforcement
     equal: Equal
     rule: str = DEFAULT_RULE
 
@@ -35,13 +35,13 @@ class KeyRule:
     pattern: re.Pattern[str]
     fields: tuple[str, ...]
     template: Template
-    mode: Mode | None
+    mode: Enforcement | None
     equal: Equal | None
     match: str
 
     @classmethod
     def compile(
-        cls, match: str, resource: str | None = None, mode: Mode | None = None, equal: Equal | None = None
+        cls, match: str, resource: str | None = None, mode: Enforcement | None = None, equal: Equal | None = None
     ) -> Self:
         """Read a rule. ``match`` is over ``bucket/key``. Raises ``ConfigurationError``.
 
@@ -147,7 +147,7 @@ class Resources:
     """All object rules, in their order: the first match decides. ``mode`` and ``equal`` hold in general."""
 
     def __init__(
-        self, rules: Iterable[KeyRule] = (), *, mode: Mode = Mode.ENFORCE, equal: Equal = Equal.ACCEPT
+        self, rules: Iterable[KeyRule] = (), *, mode: Enforcement = Enforcement.ENFORCE, equal: Equal = Equal.ACCEPT
     ) -> None:
         self._rules = tuple(rules)
         self._default = Template.parse(DEFAULT_TEMPLATE)

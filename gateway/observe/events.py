@@ -63,14 +63,14 @@ class StageLeft(NamedTuple):
     failure: str | None
 
 
-class TripBegun(NamedTuple):
+class BatchBegun(NamedTuple):
     """Statements that came together are sent together. ``origins``: ``gateway.observe.stages.ORIGIN`` of each."""
 
     writes: bool
     origins: tuple[object, ...]
 
 
-class TripMade(NamedTuple):
+class BatchSent(NamedTuple):
     """They are back. ``waited``: seconds for which the first of them had waited to set out."""
 
     writes: bool
@@ -310,8 +310,8 @@ Event: TypeAlias = (
     | WriteAccepted
     | StageEntered
     | StageLeft
-    | TripBegun
-    | TripMade
+    | BatchBegun
+    | BatchSent
     | ServiceAsked
     | ServiceAnswered
     | LeaseAnswered

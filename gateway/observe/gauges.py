@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from gateway.db import overview as store
 from gateway.db.database import Database
-from gateway.db.record import Place
+from gateway.db.record import RecordPosition
 from gateway.errors import GatewayError
 from gateway.fencing.record import Kind
 from gateway.observe.instruments import Counter, Gauge
@@ -18,7 +18,7 @@ MOST_COUNTED = 10_000
 """Rows of a table that are counted: who has so many of what should be few knows enough."""
 
 
-class Standing:
+class StatusGauges:
     """The values read from one gateway."""
 
     def __init__(self, version: str, python: str, rules: Iterable[tuple[str, str, str]] = ()) -> None:
@@ -88,9 +88,9 @@ class Standing:
         return list(vars(self).values())
 
 
-PATIENCE = 3.0
+TIMEOUT = 3.0
 """Seconds for each service; a scrape has ten, as a rule."""
-FRESH = 1.0
+REUSE = 1.0
 """Seconds for which an answer counts, however many ask."""
 MOST_ENTRIES = 200_000
 """Entries of the record that are counted for one scrape; what is beyond, for the next."""
@@ -103,15 +103,15 @@ _COUNTED = (
 )
 
 
-class Vitals:
+class GaugeReader:
     """Fills the gauges of one gateway."""
 
     def __init__(
         self,
-        standing: Standing,
+        standing: StatusGauges,
         database: Database,
         *,
-        now: Callable[[Standing], None],
+        now: Callable[[StatusGauges], None],
         services: Callable[[], Mapping[str, Awaitable[str]]],
         webhooks: Sequence[str] = (),
         alarms: Sequence[str] = (),
@@ -125,13 +125,13 @@ class Vitals:
         self._reading = asyncio.Lock()
         self._read_at = float("-inf")
         # Up to where entries of the record have been counted.
-        self._counted: Place | None = None
+        self._counted: RecordPosition | None = None
 
     async def refresh(self) -> None:
         """Bring all gauges up to date. Raises nothing: what cannot be told is left out."""
         loop = asyncio.get_running_loop()
         async with self._reading:
-            if loop.time() - self._read_at >= FRESH:
+            if loop.time() - self._read_at >= REUSE:
                 await asyncio.gather(self._ask_services(), self._count())
                 self._read_at = loop.time()
         self._now(self._standing)
@@ -144,7 +144,7 @@ class Vitals:
     async def _count(self) -> None:
         found = None
         with suppress(GatewayError, TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 found = await store.read_backlog(self._database, MOST_COUNTED, self._webhooks, self._alarms)
                 await self._count_entries()
         standing = self._standing
@@ -157,15 +157,15 @@ class Vitals:
 
     async def _count_entries(self) -> None:
         if self._counted is None:
-            self._counted = await store.record_end(self._database)
+            self._counted = await store.read_record_end(self._database)
             return
-        kinds, self._counted = await store.entries_after(self._database, self._counted, MOST_ENTRIES)
+        kinds, self._counted = await store.count_entries_after(self._database, self._counted, MOST_ENTRIES)
         for kind, number in kinds.items():
             self._standing.entries.add(kind, by=number)
 
 
 async def _is_up(state: Awaitable[str]) -> bool:
     with suppress(GatewayError, TimeoutError):
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await state == "ok"
     return False

@@ -93,7 +93,7 @@ class Histogram:
         return Distribution([0] * (len(self.bounds) + 1))
 
 
-class Names:
+class LabelNames:
     """The values that a label may have: those that are known, and the first others that come, at most ``most``."""
 
     def __init__(self, known: Iterable[str] = (), most: int = 0) -> None:

@@ -17,6 +17,7 @@ from gateway import errors
 from gateway.observe.events import (
     AlarmRaised,
     Answer,
+    BatchSent,
     BucketAdministered,
     BypassFound,
     CatalogWarning,
@@ -34,15 +35,14 @@ from gateway.observe.events import (
     SweepFailed,
     TombstoneSwept,
     TracesSent,
-    TripMade,
     UploadSwept,
     WebhookDelivered,
     WebhookFailed,
     WriteAccepted,
     WriteRefused,
 )
-from gateway.observe.gauges import Standing
-from gateway.observe.instruments import OTHER, Counter, Distribution, Gauge, Histogram, Names
+from gateway.observe.gauges import StatusGauges
+from gateway.observe.instruments import OTHER, Counter, Distribution, Gauge, Histogram, LabelNames
 from gateway.observe.stages import STAGES
 
 Instrument: TypeAlias = Counter | Gauge | Histogram
@@ -70,18 +70,22 @@ def codes() -> set[str]:
     return {kind.code for kind in below(errors.GatewayError)} | {errors.GatewayError.code}
 
 
-class Measures:
+class EventMetrics:
     """The metrics of one gateway. It is a sink: call it with events. A scrape sets the gauges."""
 
     def __init__(
         self, rules: Iterable[tuple[str, str]] = (), webhooks: Iterable[str] = (), alarms: Iterable[str] = ()
     ) -> None:
         """Announce the configured names: plane and name of each of the ``rules``, and the names of the others."""
-        self._rules = {"tables": Names(most=MOST_RULES), "objects": Names(most=MOST_RULES), "api": Names()}
+        self._rules = {
+            "tables": LabelNames(most=MOST_RULES),
+            "objects": LabelNames(most=MOST_RULES),
+            "api": LabelNames(),
+        }
         named = [(plane, self._rules[plane].of(rule)) for plane, rule in rules]
-        self._codes, self._reasons = Names(codes()), Names(codes())
-        self._methods, self._outcomes = Names(_METHODS), Names(_OUTCOMES)
-        self._areas = Names(AREAS)
+        self._codes, self._reasons = LabelNames(codes()), LabelNames(codes())
+        self._methods, self._outcomes = LabelNames(_METHODS), LabelNames(_OUTCOMES)
+        self._areas = LabelNames(AREAS)
 
         self.accepted = Counter(
             "gateway_writes_accepted_total",
@@ -190,7 +194,7 @@ class Measures:
             WriteRefused: self._on_refused,
             RequestAnswered: self._on_answered,
             StageLeft: lambda event: self.stages.observe(event[:2], event.seconds),
-            TripMade: self._on_trip,
+            BatchSent: self._on_trip,
             ServiceAnswered: self._on_service,
             ServiceUnreachable: lambda event: self.unreachable.add(event.service),
             LeaseAnswered: lambda event: self.leases.add(event.answer, by=event.leases),
@@ -246,7 +250,7 @@ class Measures:
         if event.code is not None:
             self.errors.add(self._areas.of(event.area), self._codes.of(event.code))
 
-    def _on_trip(self, event: TripMade) -> None:
+    def _on_trip(self, event: BatchSent) -> None:
         kind, queue, trip = ("writes", "queue", "statement") if event.writes else ("reads", "read-queue", "read")
         self.batches.observe((kind,), event.size)
         self.stages.observe(("tables", queue), event.waited)
@@ -268,7 +272,7 @@ _OPENMETRICS = "application/openmetrics-text"
 class Exposition:
     """The metrics of one gateway, to be scraped."""
 
-    def __init__(self, measures: Measures, standing: Standing) -> None:
+    def __init__(self, measures: EventMetrics, standing: StatusGauges) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Instruments([*standing.instruments(), *measures.instruments()]))
         ProcessCollector(registry=self._registry)

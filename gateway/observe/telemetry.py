@@ -8,17 +8,17 @@ from starlette.types import ASGIApp
 
 from gateway.config import Config
 from gateway.errors import ConfigurationError
-from gateway.fencing.rules import Mode
+from gateway.fencing.rules import Enforcement
 from gateway.observe.events import Observe, Sinks
-from gateway.observe.gauges import Standing
+from gateway.observe.gauges import StatusGauges
 from gateway.observe.logs import log_requests
-from gateway.observe.metrics import Exposition, Measures
+from gateway.observe.metrics import EventMetrics, Exposition
 
 if TYPE_CHECKING:
     from gateway.observe.tracing import Tracing
 
 
-class Telemetry:
+class Observability:
     """Sinks of one gateway. ``observe`` gets all events; ``standing`` is filled before ``metrics`` are read."""
 
     def __init__(self, config: Config, observe: Observe) -> None:
@@ -27,12 +27,12 @@ class Telemetry:
             *(("tables", rule.name, _mode(rule.mode, config)) for rule in config.tables),
             *(("objects", rule.match, _mode(rule.mode, config)) for rule in config.objects),
         ]
-        measures = Measures(
+        measures = EventMetrics(
             [(plane, rule) for plane, rule, _ in rules],
             [webhook.name for webhook in config.webhooks],
             [alarm.name for alarm in config.alarms],
         )
-        self.standing = Standing(_version(), platform.python_version(), rules)
+        self.standing = StatusGauges(_version(), platform.python_version(), rules)
         self.metrics = Exposition(measures, self.standing)
         sinks = [observe, *([log_requests] if config.telemetry.access_log else ()), measures]
         self._tracing = None
@@ -51,7 +51,7 @@ class Telemetry:
             await self._tracing.close()
 
 
-def _mode(mode: Mode | None, config: Config) -> str:
+def _mode(mode: Enforcement | None, config: Config) -> str:
     return (mode or config.fencing.mode).value
 
 

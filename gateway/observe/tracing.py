@@ -25,6 +25,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.fencing.redaction import redacted
 from gateway.observe.events import (
+    BatchBegun,
+    BatchSent,
     Event,
     Observe,
     RequestAnswered,
@@ -35,8 +37,6 @@ from gateway.observe.events import (
     StageLeft,
     StepReached,
     TracesSent,
-    TripBegun,
-    TripMade,
     WriteAccepted,
     WriteRefused,
 )
@@ -131,9 +131,9 @@ class Tracing:
                 self._enter(f"{area}.{stage}")
             case StageLeft(area, stage, _, failure):
                 self._leave(f"{area}.{stage}", failure)
-            case TripBegun(writes, origins):
+            case BatchBegun(writes, origins):
                 self._set_out(writes, origins)
-            case TripMade(_, size):
+            case BatchSent(_, size):
                 self._leave(_TRIP, None, {"db.operation.batch.size": size})
             case ServiceAsked(service, method, path):
                 self._ask(f"{service} {method}", method, path)

@@ -6,11 +6,11 @@ from itertools import islice
 
 from gateway.batching import Lane
 from gateway.db import rejections
-from gateway.db.database import Database, Transaction, asks_again
+from gateway.db.database import Database, Transaction, wants_retry
 from gateway.errors import GatewayError, OutcomeUnknown, SqlError, TokenImplausible, Unavailable
-from gateway.fencing.policy import Implausible
+from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import Attempt, Refusal, Rejection
-from gateway.fencing.refusal import not_taken, refusal
+from gateway.fencing.refusal import implausible_error, refusal_error
 from gateway.fencing.rules import Decision, Fence
 from gateway.observe.events import Observe, Plane, StepReached, WriteRefused
 from gateway.observe.stages import staged
@@ -50,16 +50,18 @@ class Recorder:
             raise _not_recorded() from error
 
     async def _together(self, batch: Sequence[Sequence[Refusal]]) -> list[list[Rejection]]:
-        recorded = iter(await rejections.record(self._database, [one for refusals in batch for one in refusals]))
+        recorded = iter(
+            await rejections.record_rejections(self._database, [one for refusals in batch for one in refusals])
+        )
         return [list(islice(recorded, len(refusals))) for refusals in batch]
 
     async def _alone(self, refusals: Sequence[Refusal]) -> list[Rejection]:
-        return await rejections.record(self._database, refusals)
+        return await rejections.record_rejections(self._database, refusals)
 
 
 def _concerns_all(error: Exception) -> bool:
     # One member may be at fault for an SqlError or a deadlock. A database that is away is away for all.
-    return not isinstance(error, SqlError) and not (isinstance(error, GatewayError) and asks_again(error))
+    return not isinstance(error, SqlError) and not (isinstance(error, GatewayError) and wants_retry(error))
 
 
 def _not_recorded() -> Unavailable:
@@ -85,10 +87,10 @@ class Audit:
         recorded = await self._recorded(
             [Refusal(fence.resource, decision, _of(attempt, fence.resource), fence) for decision, fence in refusals]
         )
-        return refusal(recorded[0])
+        return refusal_error(recorded[0])
 
     async def implausible(
-        self, refused: Sequence[Implausible], attempt: Attempt | Callable[[str], Attempt]
+        self, refused: Sequence[ImplausibleToken], attempt: Attempt | Callable[[str], Attempt]
     ) -> GatewayError:
         """Record which tokens were not taken, durably; the error to answer with is about the first.
 
@@ -98,7 +100,7 @@ class Audit:
         recorded = await self._recorded(
             [Refusal(one.resource, reason, _of(attempt, one.resource), one.fence) for one in refused]
         )
-        return not_taken(refused[0], recorded[0])
+        return implausible_error(refused[0], recorded[0])
 
     async def overtaken(self, attempts: Sequence[tuple[str, Attempt]]) -> list[Rejection | None]:
         """Record those of many writes whose fence has gone beyond their token already; None for the others.
@@ -117,7 +119,7 @@ class Audit:
 
         To be told once the transaction is durable.
         """
-        return await rejections.record(transaction, notes)
+        return await rejections.record_rejections(transaction, notes)
 
     async def passed(self, note: Refusal) -> None:
         """Record, durably, that a write has passed which would have been refused if its rule were enforced.

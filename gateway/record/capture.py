@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterable
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
-from gateway.fencing.record import Captured
+from gateway.fencing.record import CapturedPayload
 from gateway.fencing.redaction import REDACTED
 
 MOST_READ = 1024 * 1024
@@ -35,7 +35,7 @@ class Capture:
             (self._of_table.setdefault(table, set()) if table else self._everywhere).add(column)
         self._redacts = bool(self._everywhere or self._of_table)
 
-    def of_table(self, content: bytes, media_type: str, table: str) -> Captured | None:
+    def of_table(self, content: bytes, media_type: str, table: str) -> CapturedPayload | None:
         """Return the part to keep of a body sent to a table or function, ``schema.name``; None for nothing."""
         if not self.most or not content:
             return None
@@ -44,20 +44,20 @@ class Capture:
         if not columns:
             return self.of_object(content, kind)
         if len(content) > MOST_READ:
-            return Captured(kind, left_out=f"more than {MOST_READ} bytes, too many to redact")
+            return CapturedPayload(kind, left_out=f"more than {MOST_READ} bytes, too many to redact")
         try:
             kept, redacted = _READERS[kind](content, columns)
         except KeyError:
-            return Captured(kind, left_out="columns of this media type cannot be redacted")
+            return CapturedPayload(kind, left_out="columns of this media type cannot be redacted")
         except (ValueError, RecursionError, csv.Error):
-            return Captured(kind, left_out="it could not be parsed, which redaction needs")
-        return Captured(kind, kept[: self.most], truncated=len(kept) > self.most, redacted=redacted)
+            return CapturedPayload(kind, left_out="it could not be parsed, which redaction needs")
+        return CapturedPayload(kind, kept[: self.most], truncated=len(kept) > self.most, redacted=redacted)
 
-    def of_object(self, content: bytes, media_type: str, *, more: bool = False) -> Captured | None:
+    def of_object(self, content: bytes, media_type: str, *, more: bool = False) -> CapturedPayload | None:
         """Return the part to keep of ``content``, None for nothing. ``more``: the body had more than ``content``."""
         if not self.most or not content:
             return None
-        return Captured(media_type, content[: self.most], truncated=more or len(content) > self.most)
+        return CapturedPayload(media_type, content[: self.most], truncated=more or len(content) > self.most)
 
     def query(self, query: str, table: str) -> str:
         """Return the query string of a request to ``table`` without the filter values of redacted columns."""

@@ -103,7 +103,7 @@ class Follower:
             return (), position
         begin = self._end[0] - len(self._recent)
         if position < begin:
-            found = await search.page(
+            found = await search.find_page(
                 self._database, filters, BATCH, after=position, before=begin + 1, oldest_first=True
             )
             return found, found[-1].position if len(found) == BATCH else begin
@@ -135,13 +135,13 @@ class Follower:
 
     async def _read_on(self) -> None:
         if self._end is None:
-            end = await search.end(self._database)
+            end = await search.read_end(self._database)
             if self._followers:
                 self._end = end
                 self._wake()
         while self._end is not None:
             position, day = self._end
-            found = await search.after(self._database, position, day, self._recent.maxlen or BATCH)
+            found = await search.read_after(self._database, position, day, self._recent.maxlen or BATCH)
             if not found or self._end != (position, day):
                 return
             self._recent.extend(entry for entry, _ in found)

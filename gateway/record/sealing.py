@@ -20,7 +20,7 @@ _ROWS_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pauses:
+class SealingPauses:
     """Seconds between two rounds."""
 
     seal: float = 0.25
@@ -33,9 +33,11 @@ class Pauses:
 class Sealing:
     """The maintenance of the record. ``retention``: days for which the record is kept."""
 
-    def __init__(self, database: Database, observe: Observe, retention: int, pauses: Pauses | None = None) -> None:
+    def __init__(
+        self, database: Database, observe: Observe, retention: int, pauses: SealingPauses | None = None
+    ) -> None:
         self._database, self._observe, self._retention = database, observe, retention
-        self._pauses = pauses or Pauses()
+        self._pauses = pauses or SealingPauses()
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Return a context in which the record is maintained. An error is an event, and its work is retried."""
@@ -77,6 +79,6 @@ class Sealing:
 
     async def note(self) -> None:
         """Log where the record ends, if it has entries."""
-        head = await record.head(self._database)
+        head = await record.read_head(self._database)
         if head.position:
             self._observe(HeadNoted(head.position, head.hash))

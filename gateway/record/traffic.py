@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from gateway.background import background_tasks, describe_failure
 from gateway.db import traffic as store
 from gateway.db.database import Database
-from gateway.db.traffic import Counts, Place
+from gateway.db.traffic import TrafficKey, WriteCounts
 from gateway.observe.events import Event, Observe, SweepFailed, WriteAccepted, WriteRefused
 
 INTERVAL = 10.0
@@ -42,7 +42,7 @@ class Traffic:
         self._waiting: deque[tuple[float, dict[tuple[str, str, Outcome], int]]] = deque()
         # This process's whole rows while their minute may not be over. The database replaces rows and does not add to
         # them, so a flush whose answer was lost is simply repeated.
-        self._rows: dict[Place, Counts] = {}
+        self._rows: dict[TrafficKey, WriteCounts] = {}
         self.handlers = {WriteAccepted: self, WriteRefused: self}
 
     def __call__(self, event: Event) -> None:
@@ -78,7 +78,7 @@ class Traffic:
             if latest is None or (minute > latest and len(self._rows) < _MOST_ROWS):
                 latest = minute
             for (plane, rule, outcome), number in counts.items():
-                self._rows.setdefault(Place(latest, plane, rule), Counts()).add(outcome, number)
+                self._rows.setdefault(TrafficKey(latest, plane, rule), WriteCounts()).add(outcome, number)
         await store.write(database, self._gateway, self._rows)
         self._rows = {place: row for place, row in self._rows.items() if place.minute == latest}
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from gateway.admission import Admission
 from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.db.database import Database
-from gateway.db.idempotency import Key
+from gateway.db.idempotency import IdempotencyKey
 from gateway.db.notifications import Listen
 from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
 from gateway.fencing import headers as fencing_headers
@@ -197,7 +197,7 @@ class TablePlane:
         return await self._schema_cache.using(target.schema, target.name, work)
 
     async def _execute(
-        self, candidate: Candidate, parsed: ParsedWrite, key: Key | None, cached: CachedTable
+        self, candidate: Candidate, parsed: ParsedWrite, key: IdempotencyKey | None, cached: CachedTable
     ) -> Response:
         """Plan a write. Then claim and execute it: by one statement, or in a transaction."""
         write = await self._planner.plan(parsed, cached)

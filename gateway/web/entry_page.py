@@ -124,12 +124,12 @@ def routes(site: Site) -> list[Route]:
         entry = await _entry(site, request)
         if entry.kind is not Kind.REJECTION:
             return RedirectResponse(f"/ui/events/{entry.id}", 307)
-        takeover = await search.takeover(site.database, entry)
+        takeover = await search.find_takeover(site.database, entry)
         lag = search.lag(entry, takeover)
         fence = None if entry.resource is None else await fences.read(site.database, entry.resource)
         kept = await rejections.read_payload(site.database, entry.id)
         by_caller = Filters(kinds=(Kind.REJECTION,), caller=entry.caller)
-        others = await search.page(site.database, by_caller, _OTHERS + 1)
+        others = await search.find_page(site.database, by_caller, _OTHERS + 1)
         return site.pages.render(
             request,
             "rejection.html",
@@ -162,4 +162,4 @@ async def _entry(site: Site, request: Request) -> Entry:
         identifier = UUID(request.path_params["id"])
     except ValueError as error:
         raise NotFound("There is no entry with this id.", advice="Use an id such as 5f0c2a52-….") from error
-    return await search.entry(site.database, identifier)
+    return await search.find_entry(site.database, identifier)

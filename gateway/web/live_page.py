@@ -98,7 +98,7 @@ def routes(site: Site) -> list[Route]:
 
     async def show(request: Request) -> Response:
         filters = _wanted(request)
-        entries = await search.page(site.database, filters, _SHOWN)
+        entries = await search.find_page(site.database, filters, _SHOWN)
         return site.pages.render(
             request,
             "live.html",

@@ -12,10 +12,10 @@ from starlette.routing import Route
 from gateway.config import Config
 from gateway.db import search, traffic
 from gateway.db.search import Group, Grouping
-from gateway.db.traffic import Counts, OfRule
+from gateway.db.traffic import RuleTraffic, WriteCounts
 from gateway.errors import RequestMalformed
 from gateway.fencing.record import Filters, Kind
-from gateway.fencing.rules import Mode
+from gateway.fencing.rules import Enforcement
 from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Site
 
@@ -26,7 +26,7 @@ class ConfiguredRule:
 
     plane: str
     name: str
-    mode: Mode
+    mode: Enforcement
     configured: bool = True
 
     @property
@@ -40,15 +40,15 @@ class ConfiguredRule:
 
 
 @dataclass(frozen=True, slots=True)
-class RuleTraffic:
+class ConfiguredTraffic:
     """A rule, and the writes under it in a span; None if there were none."""
 
     rule: ConfiguredRule
-    traffic: OfRule | None
+    traffic: RuleTraffic | None
 
     @property
-    def counts(self) -> Counts:
-        return Counts() if self.traffic is None else self.traffic.counts
+    def counts(self) -> WriteCounts:
+        return WriteCounts() if self.traffic is None else self.traffic.counts
 
 
 def configured_rules(config: Config) -> list[ConfiguredRule]:
@@ -60,15 +60,15 @@ def configured_rules(config: Config) -> list[ConfiguredRule]:
     ]
 
 
-def rules_with_traffic(config: Config, found: Sequence[OfRule]) -> list[RuleTraffic]:
+def rules_with_traffic(config: Config, found: Sequence[RuleTraffic]) -> list[ConfiguredTraffic]:
     """Return rules with their traffic: first rules with writes, in the given order, then rules without."""
     known = {(rule.plane, rule.name): rule for rule in configured_rules(config)}
     listed = []
     for one in found:
         own = known.pop((one.plane, one.rule), None)
         general = ConfiguredRule(one.plane, one.rule, config.fencing.mode, configured=False)
-        listed.append(RuleTraffic(own or general, one))
-    return [*listed, *(RuleTraffic(rule, None) for rule in known.values())]
+        listed.append(ConfiguredTraffic(own or general, one))
+    return [*listed, *(ConfiguredTraffic(rule, None) for rule in known.values())]
 
 
 QUIET = timedelta(days=1)
@@ -135,17 +135,17 @@ def routes(site: Site) -> list[Route]:
             raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
         now = await site.database.now()
         since = now - SPANS[span][1]
-        listed = rules_with_traffic(site.config, await traffic.of_rules(site.database, since, now))
+        listed = rules_with_traffic(site.config, await traffic.read_rules(site.database, since, now))
         judged = [
             await _judge(site, one.rule, one.counts.accepted + one.counts.refused, since, now)
             for one in listed
-            if one.rule.mode is Mode.OBSERVE
+            if one.rule.mode is Enforcement.OBSERVE
         ]
         return site.pages.render(
             request,
             "observe.html",
             judged=judged,
-            enforced=[one.rule for one in listed if one.rule.mode is Mode.ENFORCE],
+            enforced=[one.rule for one in listed if one.rule.mode is Enforcement.ENFORCE],
             general=site.config.fencing.mode,
             span=span,
             spans=SPANS,
@@ -159,8 +159,8 @@ def routes(site: Site) -> list[Route]:
 async def _judge(site: Site, rule: ConfiguredRule, passed: int, since: datetime, now: datetime) -> ObservedRule:
     """Judge a rule. ``passed`` is the number of flawless writes in the span."""
     asked = Filters(kinds=(Kind.REJECTION,), plane=rule.plane, rule=rule.name, enforced=False, since=since)
-    observed = (await search.total(site.database, asked)).count
-    newest = await search.page(site.database, asked, 1)
+    observed = (await search.count_entries(site.database, asked)).count
+    newest = await search.find_page(site.database, asked, 1)
     return ObservedRule(
         rule,
         rule_readiness(
@@ -170,6 +170,6 @@ async def _judge(site: Site, rule: ConfiguredRule, passed: int, since: datetime,
             since=since,
             now=now,
         ),
-        await search.groups(site.database, asked, Grouping.CALLER, _MOST) if newest else (),
-        await search.groups(site.database, asked, Grouping.REASON, _MOST) if newest else (),
+        await search.count_groups(site.database, asked, Grouping.CALLER, _MOST) if newest else (),
+        await search.count_groups(site.database, asked, Grouping.REASON, _MOST) if newest else (),
     )

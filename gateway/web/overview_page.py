@@ -9,13 +9,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.db import overview, search, traffic, webhooks
-from gateway.db.overview import Alarm, Standing
+from gateway.db.overview import ActiveAlarm, StoreStatus
 from gateway.db.search import Group, Grouping
-from gateway.db.traffic import Bucket, Counts
-from gateway.db.webhooks import WebhookState as Delivery
+from gateway.db.traffic import TrafficBucket, WriteCounts
+from gateway.db.webhooks import WebhookStatus as Delivery
 from gateway.errors import RequestMalformed, Unavailable
 from gateway.fencing.record import Filters, Kind
-from gateway.web.observe_mode import RuleTraffic, rules_with_traffic
+from gateway.web.observe_mode import ConfiguredTraffic, rules_with_traffic
 from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Site
 
@@ -37,18 +37,18 @@ class Overview:
     """Everything that the overview reads from the database, from ``since`` on."""
 
     since: datetime
-    standing: Standing
-    series: Sequence[Bucket]
+    standing: StoreStatus
+    series: Sequence[TrafficBucket]
     resources: Sequence[Group]
     holders: Sequence[Group]
-    rules: Sequence[RuleTraffic]
+    rules: Sequence[ConfiguredTraffic]
     deliveries: Sequence[Delivery]
-    alarms: Mapping[str, Alarm]
+    alarms: Mapping[str, ActiveAlarm]
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> WriteCounts:
         """Return the number of writes of the span."""
-        sums = Counts()
+        sums = WriteCounts()
         for bucket in self.series:
             sums.accepted += bucket.counts.accepted
             sums.refused += bucket.counts.refused
@@ -97,15 +97,15 @@ async def _look(site: Site, span: str) -> Overview:
     database = site.database
     since, until, count = steps(await database.now(), span)
     zombies = Filters(kinds=(Kind.REJECTION,), since=since)
-    by_resource = await search.groups(database, zombies, Grouping.RESOURCE, _MOST)
-    by_holder = await search.groups(database, zombies, Grouping.HOLDER, _MOST)
+    by_resource = await search.count_groups(database, zombies, Grouping.RESOURCE, _MOST)
+    by_holder = await search.count_groups(database, zombies, Grouping.HOLDER, _MOST)
     return Overview(
         since,
-        await overview.standing(database),
-        await traffic.series(database, since, until, count),
+        await overview.read_status(database),
+        await traffic.read_series(database, since, until, count),
         by_resource,
         by_holder,
-        rules_with_traffic(site.config, await traffic.of_rules(database, since, until)),
-        await webhooks.listed(database, [webhook.name for webhook in site.config.webhooks]),
-        {alarm.name: alarm for alarm in await overview.alarms(database)},
+        rules_with_traffic(site.config, await traffic.read_rules(database, since, until)),
+        await webhooks.list_statuses(database, [webhook.name for webhook in site.config.webhooks]),
+        {alarm.name: alarm for alarm in await overview.list_alarms(database)},
     )

@@ -169,7 +169,7 @@ class RecordPage:
 async def read_page(database: Database, query: ListQuery, size: int = SIZE) -> RecordPage:
     """Read the requested page. It looks for one entry more, to know whether another page follows."""
     backwards = query.after is not None and query.before is None
-    found = await search.page(
+    found = await search.find_page(
         database, query.filters, size + 1, before=query.before, after=query.after, oldest_first=backwards
     )
     more, entries = len(found) > size, found[:size]
@@ -177,7 +177,7 @@ async def read_page(database: Database, query: ListQuery, size: int = SIZE) -> R
         entries.reverse()
     total = None
     if query.before is None and query.after is None:
-        total = await search.total(database, query.filters) if more else Total(len(entries), exact=True)
+        total = await search.count_entries(database, query.filters) if more else Total(len(entries), exact=True)
     if not entries:
         return RecordPage((), total, None, None)
     is_newest = query.before is None if not backwards else not more

@@ -11,11 +11,11 @@ from starlette.routing import Route
 
 from gateway.db import fences, leases, overview, record, search, timeline
 from gateway.db.database import Database
-from gateway.db.record import Head
+from gateway.db.record import RecordHead
 from gateway.errors import RequestMalformed
-from gateway.fencing.lease import LockView
+from gateway.fencing.lease import LockState
 from gateway.fencing.record import Entry, Filters, Kind
-from gateway.fencing.rules import Fence, Mode
+from gateway.fencing.rules import Enforcement, Fence
 from gateway.text import machine_time
 from gateway.timeline import axis, picture
 from gateway.timeline.history import History, Span
@@ -35,7 +35,7 @@ class TimelineView:
 
     history: History
     picture: Picture
-    head: Head
+    head: RecordHead
     now: datetime
     last: datetime | None
 
@@ -53,15 +53,15 @@ async def read_timeline(
     """
     now = await database.now()
     await record.seal(database)
-    head = await record.head(database)
-    newest = await search.page(database, Filters(resource=resource), 1, before=head.position + 1)
+    head = await record.read_head(database)
+    newest = await search.find_page(database, Filters(resource=resource), 1, before=head.position + 1)
     last = newest[0].at if newest else None
     if since is None and until is None:
         span = await _eventful(database, resource, last, head.position, now, whole=whole)
     else:
         until = now if until is None else until
         span = checked_span(until - axis.DAY if since is None else since, until)
-    history = await timeline.history(database, resource, span, head.position)
+    history = await timeline.read_history(database, resource, span, head.position)
     return TimelineView(history, picture.draw(history), head, now, last)
 
 
@@ -79,7 +79,7 @@ async def _eventful(
         return Span(now - axis.DAY, now)
     # The last entry on record need not be the last event, because a late commit is sealed late.
     within = None if whole else Span(last - axis.DAY, max(now, last))
-    extent = await timeline.extent(database, resource, position, within)
+    extent = await timeline.read_extent(database, resource, position, within)
     assert extent is not None
     return axis.fitted(*extent, now)
 
@@ -93,10 +93,10 @@ class ResourceStatus:
     """The present state of a resource. ``mode`` is that of the rule of its last refused write; None if unknown."""
 
     fence: Fence | None
-    lock: LockView
+    lock: LockState
     pending: int
     pending_since: datetime | None
-    mode: Mode | None
+    mode: Enforcement | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +151,13 @@ def _of_span(asked: ListQuery, name: str, span: Span) -> ListQuery:
 
 
 async def _standing(site: Site, name: str, found: TimelineView) -> ResourceStatus:
-    (lock,) = await leases.views(site.database, [name], _QUEUE)
-    pending, since = await timeline.pending(site.database, name)
-    newest = await search.page(site.database, Filters(kinds=(Kind.REJECTION,), resource=name), 1)
+    (lock,) = await leases.read_locks(site.database, [name], _QUEUE)
+    pending, since = await timeline.count_pending(site.database, name)
+    newest = await search.find_page(site.database, Filters(kinds=(Kind.REJECTION,), resource=name), 1)
     return ResourceStatus(found.history.fence, lock, pending, since, _mode(site, newest))
 
 
-def _mode(site: Site, newest: Sequence[Entry]) -> Mode | None:
+def _mode(site: Site, newest: Sequence[Entry]) -> Enforcement | None:
     if not newest or newest[0].plane not in ("tables", "objects"):
         return None
     known = {(rule.plane, rule.name): rule.mode for rule in configured_rules(site.config)}
@@ -222,7 +222,7 @@ def search_routes(site: Site) -> list[Route]:
         now = await database.now()
         sent = request.query_params.multi_items()
         prefix, after = form_field(sent, "prefix") or "", form_field(sent, "after_name") or ""
-        found = await fences.listed(database, prefix, after, _PAGE + 1)
+        found = await fences.list_fences(database, prefix, after, _PAGE + 1)
         if prefix and not after and [fence.resource for fence in found] == [prefix]:
             return RedirectResponse(resource_address(prefix), 303)
         await record.seal(database)
@@ -236,8 +236,8 @@ def search_routes(site: Site) -> list[Route]:
             found=found[:_PAGE],
             more=found[_PAGE - 1].resource if len(found) > _PAGE else None,
             first=not after,
-            troubled=await overview.resources_refused(database, since, _MOST),
-            taken_over=await overview.resources_taken_over(database, since, _MOST),
+            troubled=await overview.list_refused_resources(database, since, _MOST),
+            taken_over=await overview.list_takeovers(database, since, _MOST),
             looked_at=overview.LOOKED_AT,
         )
 

@@ -13,12 +13,12 @@ from gateway.background import background_tasks, repeat
 from gateway.db import record
 from gateway.db import webhooks as store
 from gateway.db.database import Database, Transaction
-from gateway.db.record import stretch
+from gateway.db.record import read_span
 from gateway.db.webhooks import AlarmCount, AlarmState
-from gateway.fencing.record import Happening, Kind
+from gateway.fencing.record import Kind, RecordedEvent
 from gateway.observe.events import AlarmCleared, AlarmRaised, Event, Observe
 from gateway.webhooks import rate
-from gateway.webhooks.rate import Began, Ended, Rule, Window
+from gateway.webhooks.rate import AlarmRule, Cleared, Raised, Window
 
 STRETCH = 1_000
 """Entries of the record that are looked at in one transaction."""
@@ -27,18 +27,20 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class ConfiguredAlarm:
     """An alarm as it is configured: a rule for refused writes at resources that begin with ``prefix``."""
 
     name: str
     prefix: str
-    rule: Rule
+    rule: AlarmRule
 
 
-class Watch:
+class AlarmWatch:
     """The alarms of one configuration, as one gateway process watches them. Any number of processes may do so."""
 
-    def __init__(self, database: Database, alarms: Sequence[Alarm], observe: Observe, *, look: float = 1.0) -> None:
+    def __init__(
+        self, database: Database, alarms: Sequence[ConfiguredAlarm], observe: Observe, *, look: float = 1.0
+    ) -> None:
         """``look``: seconds between two looks."""
         self._database, self._observe, self._look = database, observe, look
         self._alarms = {alarm.name: alarm for alarm in alarms}
@@ -59,11 +61,11 @@ class Watch:
             for alarm in self._alarms.values():
                 await store.introduce_alarms(self._database, alarm.name, alarm.prefix, alarm.rule.minutes)
             self._introduced = True
-        for name in await store.due_alarms(self._database, list(self._alarms)):
+        for name in await store.list_due_alarms(self._database, list(self._alarms)):
             while await self._look_at(self._alarms[name]):
                 pass
 
-    async def _look_at(self, alarm: Alarm) -> bool:
+    async def _look_at(self, alarm: ConfiguredAlarm) -> bool:
         """Look at the next stretch of the record; return whether there is more."""
         happened: list[Event] = []
 
@@ -73,8 +75,8 @@ class Watch:
             if locked is None:
                 return False
             state, now = locked
-            ahead = await stretch(transaction, state.place, STRETCH)
-            found = await store.refusals_since(transaction, state.place, ahead.end.position, alarm.prefix)
+            ahead = await read_span(transaction, state.place, STRETCH)
+            found = await store.list_refusals(transaction, state.place, ahead.end.position, alarm.prefix)
             window = Window(state.moment, state.times, state.since, state.total)
             window, changes = rate.seen(alarm.rule, window, [one.at for one in found])
             if ahead.whole:
@@ -101,21 +103,25 @@ class Watch:
 
 
 async def _put_on_record(
-    transaction: Transaction, alarm: Alarm, state: AlarmState, change: Began | Ended, found: Sequence[AlarmCount]
+    transaction: Transaction,
+    alarm: ConfiguredAlarm,
+    state: AlarmState,
+    change: Raised | Cleared,
+    found: Sequence[AlarmCount],
 ) -> tuple[AlarmState, Event]:
     rule = alarm.rule
     about = {"alarm": alarm.name, "prefix": alarm.prefix, "more_than": rule.more_than, "minutes": rule.minutes}
     match change:
-        case Began(at, count, index):
+        case Raised(at, count, index):
             since = at - timedelta(minutes=rule.minutes)
-            named = await store.particulars(transaction, since, found[index].position, alarm.prefix, SHOWN)
+            named = await store.summarize_refusals(transaction, since, found[index].position, alarm.prefix, SHOWN)
             details = {**about, "count": count, "reached": _text(at), **named}
-            raised, _ = await record.put(transaction, Happening(Kind.ALARM_RAISED, details=details))
+            raised, _ = await record.record_event(transaction, RecordedEvent(Kind.ALARM_RAISED, details=details))
             return replace(state, raised=raised), AlarmRaised(alarm.name, count, rule.minutes)
-        case Ended(at, since, total):
+        case Cleared(at, since, total):
             of = None if state.raised is None else str(state.raised)
             details = {**about, "count": total, "since": _text(since), "until": _text(at), "raised": of}
-            await record.put(transaction, Happening(Kind.ALARM_CLEARED, details=details))
+            await record.record_event(transaction, RecordedEvent(Kind.ALARM_CLEARED, details=details))
             return replace(state, raised=None), AlarmCleared(alarm.name, total)
 
 

@@ -64,7 +64,7 @@ class Receiver:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Delivery:
     """The outcome of an attempt. ``error`` is None for a receipt; ``status`` is None without an answer.
 
     ``wait``: seconds until the receiver wants the next attempt.
@@ -88,7 +88,7 @@ class Courier:
         self._timeout = timeout
         self._client: httpx.AsyncClient | None = None
 
-    async def post(self, receiver: Receiver, message: Message, now: datetime) -> Answer:
+    async def post(self, receiver: Receiver, message: Message, now: datetime) -> Delivery:
         """Send a message once. ``now`` is the signed time, aware; it should be right to a few minutes."""
         headers = {
             "Content-Type": "application/json",
@@ -101,9 +101,9 @@ class Courier:
                 request = self._opened().build_request("POST", receiver.url, content=message.body, headers=headers)
                 response = await self._opened().send(request, stream=True)
         except TimeoutError:
-            return Answer(None, f"no answer within {self._timeout:g} seconds")
+            return Delivery(None, f"no answer within {self._timeout:g} seconds")
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            return Answer(None, _reason(error))
+            return Delivery(None, _reason(error))
         try:
             return _meaning(response, now)
         finally:
@@ -126,11 +126,11 @@ class Courier:
         return self._client
 
 
-def _meaning(response: httpx.Response, now: datetime) -> Answer:
+def _meaning(response: httpx.Response, now: datetime) -> Delivery:
     if response.is_success:
-        return Answer(response.status_code)
+        return Delivery(response.status_code)
     wait = asked_pause(response.headers.get("Retry-After"), now)
-    return Answer(response.status_code, f"answered with {response.status_code}", wait)
+    return Delivery(response.status_code, f"answered with {response.status_code}", wait)
 
 
 async def _finish(response: httpx.Response) -> None:

@@ -17,13 +17,13 @@ from uuid import uuid4
 from gateway.background import describe_failure
 from gateway.db import webhooks as store
 from gateway.db.database import Database
-from gateway.db.record import Place, stretch
-from gateway.db.webhooks import Selection, WebhookState
+from gateway.db.record import RecordPosition, read_span
+from gateway.db.webhooks import EntryFilter, WebhookStatus
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry
 from gateway.observe.events import Observe, ServiceUnreachable, WebhookDelivered, WebhookFailed
 from gateway.webhooks import delivery, messages
-from gateway.webhooks.delivery import TIMEOUT, Answer, Courier, Receiver
+from gateway.webhooks.delivery import TIMEOUT, Courier, Delivery, Receiver
 
 STRETCH = 5_000
 """Entries of the record that are looked at in one statement."""
@@ -33,16 +33,16 @@ _chance = SystemRandom().random
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
+class ConfiguredWebhook:
     """A webhook as it is configured."""
 
     name: str
     receiver: Receiver
-    selection: Selection
+    selection: EntryFilter
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class OutboxTimes:
     """Seconds."""
 
     look: float = 1.0
@@ -57,7 +57,7 @@ class _Parcel:
 
     entries: Sequence[Entry]
     missed: int
-    end: Place
+    end: RecordPosition
 
 
 class Outbox:
@@ -69,16 +69,16 @@ class Outbox:
     def __init__(
         self,
         database: Database,
-        webhooks: Sequence[Webhook],
+        webhooks: Sequence[ConfiguredWebhook],
         observe: Observe,
         *,
         courier: Courier | None = None,
-        times: Times | None = None,
+        times: OutboxTimes | None = None,
         chance: Callable[[], float] = _chance,
     ) -> None:
         self._database, self._observe = database, observe
         self._webhooks = {webhook.name: webhook for webhook in webhooks}
-        self._courier, self._times, self._chance = courier or Courier(), times or Times(), chance
+        self._courier, self._times, self._chance = courier or Courier(), times or OutboxTimes(), chance
         self._owner = uuid4()
         self._delivering: set[str] = set()
         self._woken, self._stopping = asyncio.Event(), asyncio.Event()
@@ -106,11 +106,11 @@ class Outbox:
         finally:
             await self._courier.close()
 
-    async def standings(self) -> list[WebhookState]:
+    async def standings(self) -> list[WebhookStatus]:
         """Return the states of the webhooks. Raise ``GatewayError``."""
-        return await store.listed(self._database, list(self._webhooks))
+        return await store.list_statuses(self._database, list(self._webhooks))
 
-    async def test(self, name: str) -> Answer:
+    async def test(self, name: str) -> Delivery:
         """Send a test message now. A receiver that takes it is sent its waiting entries, too.
 
         Raise ``NotFound`` for a name that is not configured.
@@ -149,7 +149,7 @@ class Outbox:
                     async with asyncio.timeout(self._times.look):
                         await self._woken.wait()
 
-    async def _deliver_safely(self, outbox: store.Outbox) -> None:
+    async def _deliver_safely(self, outbox: store.ClaimedWebhook) -> None:
         try:
             await self._deliver(outbox)
             await store.release(self._database, outbox.name, self._owner)
@@ -160,7 +160,7 @@ class Outbox:
         finally:
             self._delivering.discard(outbox.name)
 
-    async def _deliver(self, outbox: store.Outbox) -> None:
+    async def _deliver(self, outbox: store.ClaimedWebhook) -> None:
         """Send one message after the other while they are received and this gateway owns the row."""
         webhook = self._webhooks[outbox.name]
         while not self._stopping.is_set():
@@ -175,22 +175,24 @@ class Outbox:
                 return
             outbox = replace(outbox, place=parcel.end, sending=None, failures=0)
 
-    async def _next(self, webhook: Webhook, outbox: store.Outbox) -> _Parcel:
+    async def _next(self, webhook: ConfiguredWebhook, outbox: store.ClaimedWebhook) -> _Parcel:
         """Return the next message. If one may have been sent before, repeat it unchanged while its entries exist."""
-        ahead = await stretch(self._database, outbox.place, STRETCH)
+        ahead = await read_span(self._database, outbox.place, STRETCH)
         last = ahead.end.position
         found = await self._found(webhook, outbox.place, min(last, outbox.sending)) if outbox.sending else []
         found = found or await self._found(webhook, outbox.place, last)
         entries = messages.batch([entry for entry, _ in found])
         return _Parcel(entries, ahead.dropped, found[len(entries) - 1][1] if entries else ahead.end)
 
-    async def _found(self, webhook: Webhook, after: Place, until: int) -> list[tuple[Entry, Place]]:
-        return await store.selected(self._database, after, until, webhook.selection, messages.MOST_ENTRIES)
+    async def _found(
+        self, webhook: ConfiguredWebhook, after: RecordPosition, until: int
+    ) -> list[tuple[Entry, RecordPosition]]:
+        return await store.read_entries(self._database, after, until, webhook.selection, messages.MOST_ENTRIES)
 
-    async def _send(self, webhook: Webhook, outbox: store.Outbox, parcel: _Parcel) -> bool:
+    async def _send(self, webhook: ConfiguredWebhook, outbox: store.ClaimedWebhook, parcel: _Parcel) -> bool:
         """Send a message; return whether it was received and this gateway may send the next one."""
         last = parcel.end.position if parcel.entries else None
-        now = await store.sending(self._database, outbox, self._owner, last, self._times.owned)
+        now = await store.mark_sending(self._database, outbox, self._owner, last, self._times.owned)
         if now is None:
             return False
         message = messages.about(webhook.name, parcel.entries, parcel.missed, now)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AlarmRule:
     """More than ``more_than`` within ``minutes``."""
 
     more_than: int
@@ -44,7 +44,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class Raised:
     """The alarm is raised. ``index``: the position of the entry that raised it, among the entries looked at."""
 
     at: datetime
@@ -53,7 +53,7 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Cleared:
     """The alarm is over: at ``at`` the window held few. ``total`` is the count since ``since``."""
 
     at: datetime
@@ -61,10 +61,10 @@ class Ended:
     total: int
 
 
-Change = Began | Ended
+Change = Raised | Cleared
 
 
-def seen(rule: Rule, window: Window, times: Iterable[datetime]) -> tuple[Window, list[Change]]:
+def seen(rule: AlarmRule, window: Window, times: Iterable[datetime]) -> tuple[Window, list[Change]]:
     """Take new entries in the order of the record. Return the new window and the changes, in order."""
     sliding = _Sliding(rule, window)
     changes: list[Change] = []
@@ -75,7 +75,7 @@ def seen(rule: Rule, window: Window, times: Iterable[datetime]) -> tuple[Window,
     return sliding.stands(), changes
 
 
-def passed(rule: Rule, window: Window, now: datetime) -> tuple[Window, Ended | None]:
+def passed(rule: AlarmRule, window: Window, now: datetime) -> tuple[Window, Cleared | None]:
     """Move the window to ``now``. All entries recorded before then have been seen."""
     sliding = _Sliding(rule, window)
     ended = sliding.reaches(now)
@@ -85,7 +85,7 @@ def passed(rule: Rule, window: Window, now: datetime) -> tuple[Window, Ended | N
 class _Sliding:
     """A window on its way through a stretch of the record."""
 
-    def __init__(self, rule: Rule, window: Window) -> None:
+    def __init__(self, rule: AlarmRule, window: Window) -> None:
         self._rule, self._length = rule, timedelta(minutes=rule.minutes)
         self._moment, self._since, self._total = window.moment, window.since, window.total
         self._times = list(window.times)
@@ -93,7 +93,7 @@ class _Sliding:
     def stands(self) -> Window:
         return Window(self._moment, tuple(self._times), self._since, self._total)
 
-    def reaches(self, now: datetime) -> Ended | None:
+    def reaches(self, now: datetime) -> Cleared | None:
         """Move the end of the window to ``now``, unless it is there already; the alarm may be over."""
         if now <= self._moment:
             return None
@@ -101,11 +101,11 @@ class _Sliding:
         del self._times[: bisect_right(self._times, now - self._length)]
         if self._since is None or len(self._times) > self._rule.few:
             return None
-        ended = Ended(now, self._since, self._total)
+        ended = Cleared(now, self._since, self._total)
         self._since, self._total = None, 0
         return ended
 
-    def takes(self, at: datetime, index: int) -> Began | None:
+    def takes(self, at: datetime, index: int) -> Raised | None:
         """Add an entry, unless it is older than the window. Entries come in nearly the order of time."""
         if at <= self._moment - self._length:
             return None
@@ -115,5 +115,5 @@ class _Sliding:
             self._total += 1
         elif len(self._times) > self._rule.more_than:
             self._since, self._total = self._moment, len(self._times)
-            return Began(self._moment, self._total, index)
+            return Raised(self._moment, self._total, index)
         return None

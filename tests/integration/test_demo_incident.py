@@ -14,9 +14,9 @@ from tests.waiting import PATIENCE
 async def test_it_is_on_record_once_and_its_fences_hold(
     dsn: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chronicle = incident.told(await database.now())
+    chronicle = incident.compose(await database.now())
     # A second later some of it is told in another order: parts of it go by the hours of the day, others by the moment.
-    monkeypatch.setattr(incident, "told", lambda now: chronicle)
+    monkeypatch.setattr(incident, "compose", lambda now: chronicle)
     assert await incident.write(database)
     assert not await incident.write(database), "nothing is added to a record that there is"
     rows = await database.fetch("SELECT id::text, at, position FROM fencing.entry ORDER BY position")

@@ -16,10 +16,10 @@ import pytest
 from gateway.config import Config
 from gateway.db import intents, rights, uploads
 from gateway.db.database import Database
-from gateway.db.uploads import Place, Upload
+from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor import examination as doctor
-from gateway.doctor.examination import Check, Report, Status, render
+from gateway.doctor.examination import Check, CheckStatus, DoctorReport, render
 from gateway.fencing.intent import Announcement
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
@@ -40,20 +40,20 @@ async def endpoint(double: S3Double) -> AsyncIterator[str]:
         yield address
 
 
-async def examine(settings: Config, clock: doctor.Clock = doctor.local_time) -> Report:
+async def examine(settings: Config, clock: doctor.Clock = doctor.local_time) -> DoctorReport:
     report = await doctor.examine(settings, clock)
     text = "\n".join(render(report))
     assert not [secret for secret in SECRETS if secret in text]
     return report
 
 
-def found(report: Report, name: str) -> Check:
+def found(report: DoctorReport, name: str) -> Check:
     checks = [check for section in report.sections for check in section.checks if check.name == name]
     assert len(checks) == 1, "\n".join(render(report))
     return checks[0]
 
 
-def worse(report: Report, status: Status) -> list[str]:
+def worse(report: DoctorReport, status: CheckStatus) -> list[str]:
     return [check.name for section in report.sections for check in section.checks if check.status is status]
 
 
@@ -79,7 +79,7 @@ async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, dou
         "object store",
         "pending writes",
     ]
-    assert worse(report, Status.WARNING) == []
+    assert worse(report, CheckStatus.WARNING) == []
     assert "put-race-if-match" in found(report, "bucket reports").detail
     assert not double.objects("reports")
     assert not [each for each in double.requests if each.bucket == "other"], "it is not named by any rule"
@@ -87,7 +87,7 @@ async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, dou
 
 async def test_without_rules_every_bucket_of_the_store_is_probed(dsn: str, endpoint: str) -> None:
     report = await examine(config(dsn, endpoint))
-    assert found(report, "bucket reports").status is found(report, "bucket other").status is Status.OK
+    assert found(report, "bucket reports").status is found(report, "bucket other").status is CheckStatus.OK
 
 
 async def test_tables_alone_need_no_store(dsn: str) -> None:
@@ -122,7 +122,7 @@ class TestConfiguration:
         self, dsn: str, endpoint: str, sections: dict[str, Any], name: str, words: str
     ) -> None:
         check = found(await examine(config(dsn, endpoint, **sections)), name)
-        assert check.status is Status.WARNING
+        assert check.status is CheckStatus.WARNING
         assert words in check.detail
         assert check.advice
 
@@ -130,7 +130,7 @@ class TestConfiguration:
         store = {"endpoint": "http://192.0.2.1", "access_key_id": "a", "secret_access_key": "b"}
         settings = config(dsn, s3={**store, "timeout": 0.05})
         check = found(await examine(settings), "objects")
-        assert check.status is Status.WARNING
+        assert check.status is CheckStatus.WARNING
         assert "http://192.0.2.1" in check.detail
 
 
@@ -141,13 +141,13 @@ class TestDatabase:
         check = found(report, "schema")
         assert "not installed" in check.detail
         assert "gateway migrate" in check.advice
-        assert found(report, "intents").status is Status.PROBLEM
+        assert found(report, "intents").status is CheckStatus.PROBLEM
 
     @pytest.mark.parametrize(
         ("revision", "status", "advice"),
-        [("r0000", Status.PROBLEM, "gateway migrate"), ("r9999", Status.WARNING, "upgrade this gateway")],
+        [("r0000", CheckStatus.PROBLEM, "gateway migrate"), ("r9999", CheckStatus.WARNING, "upgrade this gateway")],
     )
-    async def test_another_revision_is_noticed(self, dsn: str, revision: str, status: Status, advice: str) -> None:
+    async def test_another_revision_is_noticed(self, dsn: str, revision: str, status: CheckStatus, advice: str) -> None:
         await execute(dsn, f"UPDATE fencing.migration SET version_num = '{revision}'")
         check = found(await examine(config(dsn)), "schema")
         assert check.status is status
@@ -157,16 +157,16 @@ class TestDatabase:
         self, endpoint: str
     ) -> None:
         report = await examine(config("postgresql://gateway:role-password@127.0.0.1:1/app", endpoint, objects=[RULE]))
-        assert found(report, "intents").status is Status.PROBLEM
-        assert found(report, "bucket reports").status is Status.OK
+        assert found(report, "intents").status is CheckStatus.PROBLEM
+        assert found(report, "bucket reports").status is CheckStatus.OK
         (check,) = (check for check in report.sections[1].checks if check.name == "connection")
-        assert check.status is Status.PROBLEM
+        assert check.status is CheckStatus.PROBLEM
         assert "127.0.0.1" in check.detail
 
     @pytest.mark.parametrize("dsn", ["nonsense", "postgresql://gateway:role-password@[half/app", "mysql://x/y"])
     async def test_a_dsn_that_is_none_is_a_problem(self, dsn: str) -> None:
         check = (await examine(config(dsn))).sections[1].checks[0]
-        assert check.status is Status.PROBLEM
+        assert check.status is CheckStatus.PROBLEM
         assert "postgres.dsn" in check.detail
 
     async def test_a_database_that_does_not_exist_is_named(self, postgres_server: EmbeddedPostgres) -> None:
@@ -176,10 +176,10 @@ class TestDatabase:
     async def test_a_role_without_rights_is_a_problem(self, dsn: str, role: str) -> None:
         report = await examine(config(_as(dsn, role)))
         check = found(report, "schema")
-        assert check.status is Status.PROBLEM
+        assert check.status is CheckStatus.PROBLEM
         assert "USAGE on the schema fencing" in check.detail
         assert role in check.advice
-        assert "role" not in worse(report, Status.WARNING)
+        assert "role" not in worse(report, CheckStatus.WARNING)
 
     async def test_each_privilege_that_is_missing_is_named(self, dsn: str, role: str) -> None:
         await rights.grant(dsn, role)
@@ -203,7 +203,7 @@ class TestDatabase:
         await rights.grant(dsn, role)
         report = await examine(config(_as(dsn, role), tables=[{"name": "public.account"}], callers=[CALLER]))
         assert not report.problems, "\n".join(render(report))
-        assert not worse(report, Status.WARNING)
+        assert not worse(report, CheckStatus.WARNING)
 
     async def test_exposed_tables_the_role_cannot_write_are_a_warning(self, dsn: str, role: str) -> None:
         await execute(
@@ -214,51 +214,51 @@ class TestDatabase:
         await rights.grant(dsn, role)
         report = await examine(config(_as(dsn, role)))
         check = found(report, "privileges")
-        assert check.status is Status.WARNING
+        assert check.status is CheckStatus.WARNING
         assert "INSERT, DELETE on public.account" in check.detail
 
     async def test_what_writes_reach_beyond_their_rows_is_a_warning(self, dsn: str) -> None:
-        assert found(await examine(config(dsn)), "reach").status is Status.OK
+        assert found(await examine(config(dsn)), "reach").status is CheckStatus.OK
         await execute(
             dsn,
             "CREATE TABLE public.orders (id int PRIMARY KEY)",
             "CREATE TABLE public.items (id int PRIMARY KEY, o int REFERENCES public.orders ON DELETE CASCADE)",
         )
         check = found(await examine(config(dsn)), "table public.orders")
-        assert check.status is Status.WARNING
+        assert check.status is CheckStatus.WARNING
         assert "public.items by items_o_fkey (ON DELETE CASCADE)" in check.detail
         assert 'name = "public.items"' in check.advice
         rule = {"name": "public.items", "resource": "public.orders/{o}"}
-        assert found(await examine(config(dsn, tables=[rule])), "reach").status is Status.OK
+        assert found(await examine(config(dsn, tables=[rule])), "reach").status is CheckStatus.OK
 
     async def test_exposed_schemas_must_be_there_and_usable(self, dsn: str, role: str) -> None:
         await execute(dsn, "CREATE SCHEMA closed")
         report = await examine(config(dsn, postgres={"dsn": _as(dsn, role), "schemas": ["closed", "absent"]}))
         assert "may not use it" in found(report, "schema closed").detail
         assert "does not exist" in found(report, "schema absent").detail
-        assert {"schema closed", "schema absent"} <= set(worse(report, Status.PROBLEM))
+        assert {"schema closed", "schema absent"} <= set(worse(report, CheckStatus.PROBLEM))
 
     async def test_a_standby_is_a_problem(self, dsn: str) -> None:
         database = dsn.split("?", maxsplit=1)[0].rpartition("/")[2]
         await execute(dsn, f"ALTER DATABASE {database} SET default_transaction_read_only = on")
-        assert found(await examine(config(dsn)), "writable").status is Status.PROBLEM
+        assert found(await examine(config(dsn)), "writable").status is CheckStatus.PROBLEM
 
     @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("trait", "name", "status"),
         [
-            ({}, "connection", Status.OK),
-            ({"version_number": 130012}, "connection", Status.PROBLEM),
-            ({"fsync": False}, "durability", Status.PROBLEM),
-            ({"synchronous_commit": False}, "durability", Status.PROBLEM),
-            ({"isolation": "repeatable read"}, "session", Status.PROBLEM),
-            ({"time_zone": "Europe/Berlin"}, "session", Status.PROBLEM),
-            ({"date_style": "German, DMY"}, "session", Status.PROBLEM),
+            ({}, "connection", CheckStatus.OK),
+            ({"version_number": 130012}, "connection", CheckStatus.PROBLEM),
+            ({"fsync": False}, "durability", CheckStatus.PROBLEM),
+            ({"synchronous_commit": False}, "durability", CheckStatus.PROBLEM),
+            ({"isolation": "repeatable read"}, "session", CheckStatus.PROBLEM),
+            ({"time_zone": "Europe/Berlin"}, "session", CheckStatus.PROBLEM),
+            ({"date_style": "German, DMY"}, "session", CheckStatus.PROBLEM),
         ],
         ids=str,
     )
     async def test_what_a_server_must_be_like(
-        self, database: Database, trait: dict[str, Any], name: str, status: Status
+        self, database: Database, trait: dict[str, Any], name: str, status: CheckStatus
     ) -> None:
         """Not every server can be had here, so the answer of this one is bent."""
         server = replace(await rights.server_facts(database), **trait)
@@ -266,9 +266,10 @@ class TestDatabase:
 
     @pytest.mark.thorough
     @pytest.mark.parametrize(
-        ("minutes", "status"), [(0, Status.OK), (2, Status.WARNING), (-2, Status.WARNING), (6, Status.PROBLEM)]
+        ("minutes", "status"),
+        [(0, CheckStatus.OK), (2, CheckStatus.WARNING), (-2, CheckStatus.WARNING), (6, CheckStatus.PROBLEM)],
     )
-    async def test_a_local_clock_that_is_off_is_seen(self, dsn: str, minutes: int, status: Status) -> None:
+    async def test_a_local_clock_that_is_off_is_seen(self, dsn: str, minutes: int, status: CheckStatus) -> None:
         report = await examine(config(dsn), lambda: datetime.now(UTC) + timedelta(minutes=minutes))
         assert found(report, "clock").status is status
 
@@ -278,19 +279,19 @@ class TestObjectStore:
         async with serve(double) as gone:
             pass
         report = await examine(config(dsn, gone))
-        assert report.sections[2].checks[0].status is Status.PROBLEM
+        assert report.sections[2].checks[0].status is CheckStatus.PROBLEM
         assert "cannot be reached" in report.sections[2].checks[0].detail
 
     async def test_wrong_keys_are_a_problem(self, dsn: str, endpoint: str) -> None:
         store = {"endpoint": endpoint, "access_key_id": "AKIADOUBLE", "secret_access_key": "wrong"}
         check = (await examine(config(dsn, s3=store))).sections[2].checks[0]
-        assert check.status is Status.PROBLEM
+        assert check.status is CheckStatus.PROBLEM
         assert "SignatureDoesNotMatch" in check.detail
 
     async def test_a_rule_for_a_bucket_that_is_not_there_is_a_problem(self, dsn: str, endpoint: str) -> None:
         report = await examine(config(dsn, endpoint, objects=[{"match": "absent/**"}, {"match": "*/x"}]))
         check = found(report, "bucket absent")
-        assert check.status is Status.PROBLEM
+        assert check.status is CheckStatus.PROBLEM
 
     async def test_keys_that_may_not_list_buckets_are_no_problem(
         self, dsn: str, endpoint: str, double: S3Double
@@ -325,10 +326,11 @@ class TestObjectStore:
 
     @pytest.mark.thorough
     @pytest.mark.parametrize(
-        ("seconds", "status"), [(0, Status.OK), (90, Status.WARNING), (-90, Status.WARNING), (400, Status.PROBLEM)]
+        ("seconds", "status"),
+        [(0, CheckStatus.OK), (90, CheckStatus.WARNING), (-90, CheckStatus.WARNING), (400, CheckStatus.PROBLEM)],
     )
     async def test_the_clocks_of_database_and_store_are_compared(
-        self, dsn: str, endpoint: str, double: S3Double, seconds: float, status: Status
+        self, dsn: str, endpoint: str, double: S3Double, seconds: float, status: CheckStatus
     ) -> None:
         double.behave(clock_offset=seconds)
         report = await examine(config(dsn, endpoint))
@@ -337,9 +339,9 @@ class TestObjectStore:
 
 
 class TestPending:
-    @pytest.mark.parametrize(("age", "status"), [(0, Status.OK), (300, Status.WARNING)])
+    @pytest.mark.parametrize(("age", "status"), [(0, CheckStatus.OK), (300, CheckStatus.WARNING)])
     async def test_writes_that_stay_pending_are_shown(
-        self, dsn: str, database: Database, age: int, status: Status
+        self, dsn: str, database: Database, age: int, status: CheckStatus
     ) -> None:
         await intents.begin(database, _announcement(), None)
         await execute(dsn, f"UPDATE fencing.intent SET signed_at = now() - interval '{age} seconds'")
@@ -347,22 +349,23 @@ class TestPending:
         assert check.status is status
         assert "reports/a" in check.detail
 
-    @pytest.mark.parametrize(("minutes", "status"), [(14, Status.OK), (16, Status.WARNING)])
+    @pytest.mark.parametrize(("minutes", "status"), [(14, CheckStatus.OK), (16, CheckStatus.WARNING)])
     async def test_uploads_that_were_left_behind_are_shown(
-        self, dsn: str, database: Database, minutes: int, status: Status
+        self, dsn: str, database: Database, minutes: int, status: CheckStatus
     ) -> None:
-        place = Place("s3/reports/a", "reports", "a", "id")
-        await uploads.opened(database, Upload(place, uuid4(), None, None, "writer", staged=True))
+        place = UploadKey("s3/reports/a", "reports", "a", "id")
+        await uploads.record_opened(database, RecordedUpload(place, uuid4(), None, None, "writer", staged=True))
         await execute(dsn, f"UPDATE fencing.upload SET touched_at = now() - interval '{minutes} minutes'")
         check = found(await examine(config(dsn)), "uploads")
         assert check.status is status
-        assert ("1 left behind" in check.detail) is (status is Status.WARNING)
-        assert ("gateway sweep" in check.advice) is (status is Status.WARNING)
+        assert ("1 left behind" in check.detail) is (status is CheckStatus.WARNING)
+        assert ("gateway sweep" in check.advice) is (status is CheckStatus.WARNING)
 
     @pytest.mark.parametrize(
-        ("count", "waiting", "status"), [(0, 0, Status.OK), (3, 1, Status.OK), (10_002, 1, Status.WARNING)]
+        ("count", "waiting", "status"),
+        [(0, 0, CheckStatus.OK), (3, 1, CheckStatus.OK), (10_002, 1, CheckStatus.WARNING)],
     )
-    async def test_tombstones_are_counted(self, dsn: str, count: int, waiting: int, status: Status) -> None:
+    async def test_tombstones_are_counted(self, dsn: str, count: int, waiting: int, status: CheckStatus) -> None:
         await execute(
             dsn,
             f"INSERT INTO fencing.tombstone SELECT 's3/b/' || n, 'b', n FROM generate_series(1, {count}) AS n",
@@ -374,12 +377,12 @@ class TestPending:
         check = found(await examine(config(dsn)), "tombstones")
         assert check.status is status
         assert check.detail == "none" if not count else check.detail.startswith(f"{count}, {waiting} of them")
-        assert bool(check.advice) is (status is Status.WARNING)
+        assert bool(check.advice) is (status is CheckStatus.WARNING)
 
 
 def test_a_report_is_rendered_line_by_line() -> None:
-    check = Check("clock", Status.WARNING, "off by a minute", "Set it.")
-    report = Report((doctor.Section("database", (check,)), doctor.Section("pending writes", ())))
+    check = Check("clock", CheckStatus.WARNING, "off by a minute", "Set it.")
+    report = DoctorReport((doctor.ReportSection("database", (check,)), doctor.ReportSection("pending writes", ())))
     assert not report.problems
     assert render(report) == [
         "database",

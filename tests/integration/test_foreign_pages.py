@@ -17,7 +17,7 @@ from gateway.app import Gateway
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.http.origins import SAFE
 from gateway.observe.events import ignore
-from gateway.observe.telemetry import Telemetry
+from gateway.observe.telemetry import Observability
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import connect
 from tests.integration.objects.object_gateway import Stage, staged
@@ -72,7 +72,7 @@ def unsafe(routes: list[BaseRoute]) -> Iterator[Asked]:
 def all_routes() -> list[Asked]:
     """Return the routes of the API and of the page, and the forms of writes to tables."""
     settings = config("postgresql://none/", **SECTIONS)
-    gateway = Gateway(settings, Telemetry(settings, ignore))
+    gateway = Gateway(settings, Observability(settings, ignore))
     page = gateway._web._app._app  # type: ignore[attr-defined]  # behind its headers and its door
     return [
         *unsafe(gateway._api.routes),

@@ -16,7 +16,7 @@ from gateway import app
 from gateway.api.requests import MAX_BODY
 from gateway.http.middleware import Middleware
 from gateway.observe.events import RequestFailed
-from gateway.observe.telemetry import Telemetry
+from gateway.observe.telemetry import Observability
 from tests.databases import Server, fresh
 from tests.integration.serving_app import served
 from tests.running import API_KEY, Events, config
@@ -68,7 +68,7 @@ async def stage(database_of_stage: str) -> AsyncIterator[Stage]:
     await connection.close()
     events = Events()
     settings = config(database_of_stage, server={"body_timeout": 0.5, "memory": 8 * MEBIBYTE})
-    gateway = app.Gateway(settings, Telemetry(settings, events))
+    gateway = app.Gateway(settings, Observability(settings, events))
     async with served(Middleware(gateway, events)) as port:
         yield Stage(gateway, port, events)
     await gateway._database.close()

@@ -21,7 +21,7 @@ from gateway.app import Gateway
 from gateway.client import FencedClient
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import escape, escape_path
-from gateway.observe.telemetry import Telemetry
+from gateway.observe.telemetry import Observability
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import call, connect, refused
@@ -104,7 +104,7 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
         await connection.execute("CREATE TABLE txt (id text PRIMARY KEY, v text)")
         await connection.close()
         settings = config(dsn, endpoint, callers=CALLERS)
-        routes = variable(Gateway(settings, Telemetry(settings, Events())))
+        routes = variable(Gateway(settings, Observability(settings, Events())))
         async with (
             running(settings) as origin,
             httpx.AsyncClient(headers={"Authorization": f"Bearer {API_KEY}"}, timeout=PATIENCE) as api,

@@ -39,7 +39,7 @@ def test_the_lock_service_hands_out_growing_tokens_one_lease_at_a_time() -> None
     first = locks.acquire("a")
     assert first is not None
     assert (first.token, locks.acquire("b")) == (33, None)
-    locks.lease = story.Lease("a", 33, ends=0.0)
+    locks.lease = story.DemoLease("a", 33, ends=0.0)
     second = locks.acquire("b")
     assert second is not None
     assert (second.holder, second.token) == ("b", 34)

@@ -8,7 +8,7 @@ from starlette.routing import Route
 from gateway.app import Gateway
 from gateway.config import Config
 from gateway.observe.events import ignore
-from gateway.observe.telemetry import Telemetry
+from gateway.observe.telemetry import Observability
 from tests.running import config, running
 from tests.waiting import PATIENCE
 
@@ -27,7 +27,7 @@ TABLES = ("/v1/tables/", "/v1/tables/users", "/v1/tables/rpc/f")
 
 
 def routes(settings: Config) -> set[tuple[str, str]]:
-    gateway = Gateway(settings, Telemetry(settings, ignore))
+    gateway = Gateway(settings, Observability(settings, ignore))
     page = gateway._web._app._app  # type: ignore[attr-defined]  # behind its headers and its door
     found = {
         (method, re.sub(r"\{[^}]+\}", "x", route.path))

@@ -19,8 +19,8 @@ from functools import cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-from gateway.fencing.intent import Announcement, Begun, Duplicates, Forbidden, Intent, Kind, KnownObject
-from gateway.fencing.rules import Mode, Presented
+from gateway.fencing.intent import Announcement, Begun, Duplicates, ForbiddenETags, Intent, KnownObject, MutationKind
+from gateway.fencing.rules import Enforcement, Presented
 from gateway.fencing.token import Token
 from gateway.objects.protocol import generator
 from gateway.objects.protocol.effects import (
@@ -431,7 +431,7 @@ class Explorer:
             intent = held
         fences.abandon(intent, spent)
 
-    def _forbid(self, fences: Fences, intent: Intent) -> Forbidden:
+    def _forbid(self, fences: Fences, intent: Intent) -> ForbiddenETags:
         forbidden = fences.forbid(intent)
         if not self._weakness.marking:
             fences.settling.clear()
@@ -529,7 +529,7 @@ class Explorer:
     ) -> WriteAnswer:
         if not is_there:
             return NotApplied(404, generator.NO_SUCH_UPLOAD)
-        if write.kind is Kind.UPLOAD:
+        if write.kind is MutationKind.UPLOAD:
             return objects.complete(write.key, content)
         if not self._scope.old_uploads and write.key in objects.objects:
             return NotApplied(409, "ConditionalRequestConflict")
@@ -659,7 +659,7 @@ def _script(client: int, scope: Scope) -> Script:
         elif operation.kind == "delete":
             outcome = yield from generator.delete(write, conditional_delete=scope.conditional_delete)
         elif operation.kind == "sweep":
-            anybody = replace(write, presented=None, mode=Mode.OBSERVE)
+            anybody = replace(write, presented=None, mode=Enforcement.OBSERVE)
             outcome = yield from generator.sweep(anybody, conditional_delete=scope.conditional_delete)
         else:
             outcome = yield from generator.barrier(RESOURCE, presented, "explorer")

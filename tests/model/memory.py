@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from gateway.fencing.intent import ABSENCE, Announcement, Begun, Forbidden, Intent, KnownObject, Raised, Spent
-from gateway.fencing.rules import Decision, Equal, Fence, Mode, Presented, decide
+from gateway.fencing.intent import ABSENCE, Announcement, Begun, ForbiddenETags, Intent, KnownObject, Raised, Spent
+from gateway.fencing.rules import Decision, Enforcement, Equal, Fence, Presented, decide
 from gateway.fencing.token import Token
 from gateway.objects.protocol.effects import UploadForm
 from gateway.objects.s3.answers import Applied, Found, Missing, NotApplied
@@ -49,7 +49,7 @@ class Fences:
             own = presented.token
         fence = self.fences.get(write.resource)
         if decision is None or not decision.passes:
-            if write.mode is not Mode.OBSERVE:
+            if write.mode is not Enforcement.OBSERVE:
                 return Begun(decision, fence)
             own = fence.token if fence else Token(0, 0)
         key = (write.resource, write.bucket, write.key)
@@ -91,13 +91,13 @@ class Fences:
         self._forget(key, intent)
         self.known.pop(key, None)
 
-    def forbid(self, intent: Intent) -> Forbidden:
+    def forbid(self, intent: Intent) -> ForbiddenETags:
         key = (intent.resource, intent.bucket, intent.key)
         etag = ABSENCE if intent.expected is None else intent.expected
         self.forbidden[key] = self.forbidden.get(key, frozenset()) | {etag}
         if self.is_pending(intent):
             self.settling[key] = True
-        return Forbidden(NOW, self.forbidden[key], frozenset(one.etag for one in self.spent.get(key, ())))
+        return ForbiddenETags(NOW, self.forbidden[key], frozenset(one.etag for one in self.spent.get(key, ())))
 
     def is_pending(self, intent: Announcement | Intent) -> bool:
         held = self.intents.get((intent.resource, intent.bucket, intent.key))

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.fencing.intent import Announcement, Begun, Duplicates, Intent, Kind
+from gateway.fencing.intent import Announcement, Begun, Duplicates, Intent, MutationKind
 from gateway.objects.protocol import generator, settling
 from gateway.objects.protocol.effects import (
     Abandon,
@@ -198,7 +198,7 @@ def settle_and_forbid_last(intent: Intent) -> Steps[bool]:
 
 def settle_by_forgetting(intent: Intent) -> Steps[bool]:
     """What suffices where the request has a condition that fails by now."""
-    if intent.kind is Kind.CONDITIONAL:
+    if intent.kind is MutationKind.CONDITIONAL:
         return (yield from settling._settle_conditional(intent))
     yield Abandon(intent)
     return True

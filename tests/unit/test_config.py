@@ -10,7 +10,7 @@ from gateway.config import load
 from gateway.config.server import CallerKeys
 from gateway.errors import ConfigurationError
 from gateway.fencing.record import SWEEPER, is_own_name
-from gateway.fencing.rules import Mode
+from gateway.fencing.rules import Enforcement
 
 COMPLETE = """
 [server]
@@ -48,7 +48,7 @@ def test_reads_a_complete_file(file: Path) -> None:
     config = load(file)
     assert (config.server.host, config.server.port) == ("127.0.0.1", 9000)
     assert config.postgres.schemas == ("public", "sales")
-    assert config.tables[0].mode is Mode.OBSERVE
+    assert config.tables[0].mode is Enforcement.OBSERVE
     assert config.callers[0].name == "worker"
     for secret in ("hunter2", "store-secret", "worker-secret", "worker-key"):
         assert secret not in repr(config)

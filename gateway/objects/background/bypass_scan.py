@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from gateway.db import bypasses
-from gateway.db.bypasses import Beat, Remembered
+from gateway.db.bypasses import RememberedObject, ScanPosition
 from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
 from gateway.objects.resource_rules import Resources
@@ -61,8 +61,8 @@ class BypassScan:
         A bucket that cannot be listed is an event. The scan goes on with the next one.
         """
         started, found = await self._database.now(), 0
-        await bypasses.find_buckets(self._database)
-        while pages > 0 and (beat := await bypasses.take_up(self._database, started)) is not None:
+        await bypasses.enlist_buckets(self._database)
+        while pages > 0 and (beat := await bypasses.take_bucket(self._database, started)) is not None:
             bucket = beat.bucket
             try:
                 while pages > 0 and beat is not None:
@@ -73,11 +73,11 @@ class BypassScan:
                 self._observe(SweepFailed(bucket, error.message))
         return found
 
-    async def _scan_page(self, beat: Beat) -> tuple[int, Beat | None]:
+    async def _scan_page(self, beat: ScanPosition) -> tuple[int, ScanPosition | None]:
         """Compare one page of a bucket. Return how many bypasses it has, and where to go on; None at the
         bucket's end.
         """
-        rows = await bypasses.remembered(self._database, beat, self._page)
+        rows = await bypasses.read_remembered(self._database, beat, self._page)
         listed = await self._listed(beat, rows) if rows else _Listed({}, None)
         ends = [rows[-1].key] if len(rows) == self._page else []
         if listed is None:
@@ -88,34 +88,34 @@ class BypassScan:
         end = min(ends, default=None)
         scanned = [row for row in rows if end is None or row.key <= end]
         found = 0 if listed is None else await self._compared(beat.bucket, scanned, listed)
-        await bypasses.go_on(self._database, beat, end or "")
-        return found, None if end is None else Beat(beat.bucket, end)
+        await bypasses.save_position(self._database, beat, end or "")
+        return found, None if end is None else ScanPosition(beat.bucket, end)
 
-    async def _bucket_vanished(self, bucket: str, rows: Sequence[Remembered]) -> bool:
+    async def _bucket_vanished(self, bucket: str, rows: Sequence[RememberedObject]) -> bool:
         """Record that a bucket is gone, if one of these rows shows that it was not deleted through the gateway."""
         target = f"/{bucket}"
-        count = await bypasses.bucket_vanished(self._database, bucket, target, rows)
+        count = await bypasses.record_vanished_bucket(self._database, bucket, target, rows)
         if count:
             self._observe(BypassFound("objects", "bucket-vanished", None, target, "sweep", count))
             return True
         stands = [row for row in rows if row.witnessed and row.etag is not None and not row.tombstone]
-        await bypasses.forget(self._database, bucket, [row for row in rows if row not in stands])
+        await bypasses.forget_objects(self._database, bucket, [row for row in rows if row not in stands])
         return False
 
-    async def _compared(self, bucket: str, rows: Sequence[Remembered], listed: _Listed) -> int:
+    async def _compared(self, bucket: str, rows: Sequence[RememberedObject], listed: _Listed) -> int:
         fits = {row.key for row in rows if row.etag == _etag(listed.objects.get(row.key))}
         outdated = [row for row in rows if self._resource(bucket, row.key) != row.resource]
-        await bypasses.forget(self._database, bucket, outdated)
+        await bypasses.forget_objects(self._database, bucket, outdated)
         suspects = [row for row in rows if row.witnessed and row.key not in fits and row not in outdated]
         gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def examine(row: Remembered) -> bool:
+        async def examine(row: RememberedObject) -> bool:
             async with gate:
                 return await self._examine(bucket, row, listed.objects.get(row.key))
 
         return sum(await asyncio.gather(*(examine(row) for row in suspects)))
 
-    async def _examine(self, bucket: str, row: Remembered, entry: ListingEntry | None) -> bool:
+    async def _examine(self, bucket: str, row: RememberedObject, entry: ListingEntry | None) -> bool:
         """Ask for the key itself, and record what is there if it still differs from what is remembered."""
         state = await self._upstream.head(bucket, quote(row.key, safe="/"))
         if isinstance(state, Unknown) or etag_of(state) == row.etag or (isinstance(state, Found) and state.tombstone):
@@ -127,7 +127,7 @@ class BypassScan:
             self._observe(BypassFound("objects", reason, row.resource, seen.target, "sweep"))
         return reason is not None
 
-    async def _listed(self, beat: Beat, rows: Sequence[Remembered]) -> _Listed | None:
+    async def _listed(self, beat: ScanPosition, rows: Sequence[RememberedObject]) -> _Listed | None:
         """Return the page of the store that begins with the first of these keys; None where there is no such bucket."""
         after = max(beat.after, _just_before(rows[0].key))
         query = query_of(

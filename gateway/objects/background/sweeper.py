@@ -17,11 +17,11 @@ from uuid import uuid4
 from gateway.db import intents, uploads
 from gateway.db.database import Database
 from gateway.db.intents import Tombstone
-from gateway.db.uploads import Upload
+from gateway.db.uploads import RecordedUpload
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.intent import Announcement, Duplicates, Intent
 from gateway.fencing.record import SWEEPER
-from gateway.fencing.rules import Mode
+from gateway.fencing.rules import Enforcement
 from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator, settling
@@ -129,7 +129,7 @@ class Sweeper:
         started, store_time = await self._database.now(), await self._store_time()
         swept = 0
         for _ in range(_MOST_BATCHES):
-            graves = await intents.claimed_tombstones(self._database, _BATCH, store_time, started, bucket, waits=waits)
+            graves = await intents.take_tombstones(self._database, _BATCH, store_time, started, bucket, waits=waits)
             swept += await self._sweep_each(graves, sweep, lambda grave: f"{grave.bucket}/{grave.key}")
             if len(graves) < _BATCH:
                 break
@@ -142,7 +142,7 @@ class Sweeper:
             return False  # a delete without a condition may arrive twice, and only time stops it
         # No token: it counts as the fence's own, so every newer holder settles it like any older write.
         write = Announcement(
-            grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=SWEEPER, mode=Mode.OBSERVE
+            grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=SWEEPER, mode=Enforcement.OBSERVE
         )
         steps = generator.sweep(write, conditional_delete=conditional)
         outcome = await self._runner.run(steps, OperationPayload() if conditional else _UNCONDITIONAL)
@@ -171,26 +171,26 @@ class Sweeper:
 
     async def _sweep_uploads(self) -> int:
         await uploads.forget_completed(self._database)
-        left = await uploads.left_behind(self._database, LEFT_BEHIND.total_seconds(), _BATCH)
+        left = await uploads.list_left_behind(self._database, LEFT_BEHIND.total_seconds(), _BATCH)
         return await self._sweep_each(
             left, self._sweep_upload, lambda upload: f"{upload.place.bucket}/{upload.place.key}"
         )
 
-    async def _sweep_upload(self, upload: Upload) -> bool:
+    async def _sweep_upload(self, upload: RecordedUpload) -> bool:
         place = upload.place
         gone = await self._upstream.abandon_upload(
             place.bucket, path_of(place.key), place.upload_id, signed_at=await self._database.now()
         )
         if not gone:
-            await uploads.touched(self._database, place)  # the sweeper tries the other uploads before this one again
+            await uploads.touch(self._database, place)  # the sweeper tries the other uploads before this one again
             raise Unavailable("The store still has the upload, or does not say.")
-        await uploads.closed(self._database, place)
+        await uploads.remove(self._database, place)
         self._observe(UploadSwept(place.bucket, place.key, place.upload_id))
         return True
 
     async def _sweep_intents(self) -> int:
         now = await self._database.now()
-        pending = await intents.all_pending(self._database, _BATCH)
+        pending = await intents.list_pending(self._database, _BATCH)
         old = [intent for intent in pending if now - intent.signed_at > DEAD_AFTER]
         return await self._sweep_each(old, self._sweep_intent, lambda intent: f"{intent.bucket}/{intent.key}")
 

@@ -14,7 +14,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
-from gateway.fencing.record import Captured
+from gateway.fencing.record import CapturedPayload
 from gateway.http.body import ArrivingBody, ClientGone
 from gateway.objects.body.checksums import Declared, Proof, Verification
 from gateway.objects.body.intake import CAPTURE_TIMEOUT, CaptureBuffer, VerifiedBody, whole
@@ -248,11 +248,11 @@ class FormBody:
             content = [piece async for piece in pieces]
         return whole(content, self.proof)
 
-    def captured(self) -> Captured | None:
+    def captured(self) -> CapturedPayload | None:
         """Return what the record keeps of a file that has been read."""
         return self._kept.captured(self.proof.size)
 
-    async def capture_start(self) -> Captured | None:
+    async def capture_start(self) -> CapturedPayload | None:
         """Return what the record keeps of a file whose write is refused: as much of it as arrives within a second."""
         with suppress(GatewayError, ClientGone, TimeoutError):
             async with asyncio.timeout(CAPTURE_TIMEOUT), aclosing(self.chunks()) as pieces:

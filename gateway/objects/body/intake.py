@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gateway.auth.sigv4 import VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
-from gateway.fencing.record import Captured
+from gateway.fencing.record import CapturedPayload
 from gateway.http.body import ArrivingBody, ClientGone
 from gateway.objects.body import checksums
 from gateway.objects.body.checksums import Digests, Proof, Verification
@@ -127,7 +127,7 @@ class CaptureBuffer:
         if not self.is_full:
             self._bytes += piece[: self._capture.most - len(self._bytes)]
 
-    def captured(self, size: int, content: bytes | None = None) -> Captured | None:
+    def captured(self, size: int, content: bytes | None = None) -> CapturedPayload | None:
         """Return what the record keeps of a body of ``size`` bytes. ``content``: the whole body, where it is in
         memory.
         """
@@ -209,13 +209,13 @@ class WriteBody:
         if held:
             yield held
 
-    def captured(self, content: bytes | None = None) -> Captured | None:
+    def captured(self, content: bytes | None = None) -> CapturedPayload | None:
         """Return what the record keeps of a body that has been read. ``content``: the whole body, where it is in
         memory.
         """
         return self._kept.captured(self.length, content)
 
-    async def capture_start(self) -> Captured | None:
+    async def capture_start(self) -> CapturedPayload | None:
         """Return what the record keeps of a body that the gateway does not want: as much as arrives within a second."""
         with suppress(GatewayError, ClientGone, TimeoutError):
             async with asyncio.timeout(CAPTURE_TIMEOUT), aclosing(self._decoded()) as pieces:

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 from gateway.errors import StoreError
-from gateway.fencing.intent import Announcement, Begun, Forbidden, Intent, KnownObject, Raised
+from gateway.fencing.intent import Announcement, Begun, ForbiddenETags, Intent, KnownObject, Raised
 from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.objects.s3.answers import Applied, HeadAnswer, Rejected, WriteAnswer
 
@@ -200,7 +200,7 @@ Effect: TypeAlias = (
     | AwaitTurn
     | RaiseFence
 )
-EffectAnswer: TypeAlias = HeadAnswer | Begun | WriteAnswer | Forbidden | Raised | bool | None
+EffectAnswer: TypeAlias = HeadAnswer | Begun | WriteAnswer | ForbiddenETags | Raised | bool | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from gateway.fencing.intent import (
     DEAD_AFTER_QUERY_SIGNED,
     Announcement,
     Begun,
-    Kind,
     KnownObject,
+    MutationKind,
     Raised,
 )
 from gateway.fencing.rules import Presented
@@ -105,9 +105,13 @@ def complete(
         if etag in begun.forbidden:
             yield Abandon(write)
             return NotDone("a late request may be waiting for the ETag that the object would have", Obstacle.FORBIDDEN)
-        if begun.waits and etag is not None and etag == begun.key.etag and write.kind is Kind.CONDITIONAL:
+        if begun.waits and etag is not None and etag == begun.key.etag and write.kind is MutationKind.CONDITIONAL:
             return (yield from _displace(write, begun, etag, signed_at))
-        if condition is not None and write.kind is Kind.UPLOAD and (failed := (yield from _judge(write, condition))):
+        if (
+            condition is not None
+            and write.kind is MutationKind.UPLOAD
+            and (failed := (yield from _judge(write, condition)))
+        ):
             return failed
         answer = cast(WriteAnswer, (yield Complete(write, upload_id, begun.key.etag, signed_at)))
         if not isinstance(answer, NotApplied) or answer.code == NO_SUCH_UPLOAD:
@@ -123,7 +127,7 @@ def complete(
         if not older_than_the_object:
             return outcome
         write = replace(write, attempt=write.attempt + ATTEMPTS)
-    write = replace(write, kind=Kind.UPLOAD, upload_id=upload_id)
+    write = replace(write, kind=MutationKind.UPLOAD, upload_id=upload_id)
     return (yield from _fenced(write, condition, mutate, outcomes=()))
 
 
@@ -223,7 +227,7 @@ def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[WriteOutcom
 
 
 def _without_condition(write: Announcement) -> Announcement:
-    return replace(write, kind=Kind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
+    return replace(write, kind=MutationKind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
 
 
 def _amended(begun: Begun, answer: Applied | NotApplied | Rejected | NotSent) -> WriteOutcome:
@@ -344,7 +348,7 @@ def _clear(begun: Begun) -> Steps[bool]:
     A write of the same holder gets the time to end by itself. An older holder's is a zombie's: no time is lost on it.
     """
     for intent in begun.pending:
-        if intent.token >= begun.own and intent.kind is not Kind.AMENDMENT and (yield AwaitTurn(intent)):
+        if intent.token >= begun.own and intent.kind is not MutationKind.AMENDMENT and (yield AwaitTurn(intent)):
             continue
         if not (yield from settle(intent)):
             return False
@@ -399,7 +403,7 @@ def _recognise(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[W
 
 def _spent(write: Announcement, begun: Begun) -> tuple[str, ...]:
     """Return what the request of this write was conditioned on."""
-    return (begun.key.etag or ABSENCE,) if write.kind is Kind.CONDITIONAL else ()
+    return (begun.key.etag or ABSENCE,) if write.kind is MutationKind.CONDITIONAL else ()
 
 
 def _finish(

@@ -1,12 +1,12 @@
 """The other half of the object protocol: making certain that a mutation has taken effect or never will. No I/O.
 
 A holder with a higher token settles what older holders have announced before it writes or is acknowledged. The method
-depends on what stops the mutation if it is late: see ``gateway.fencing.intent.Kind``.
+depends on what stops the mutation if it is late: see ``gateway.fencing.intent.MutationKind``.
 """
 
 from typing import cast
 
-from gateway.fencing.intent import Forbidden, Intent, Kind
+from gateway.fencing.intent import ForbiddenETags, Intent, MutationKind
 from gateway.objects.protocol.effects import (
     ATTEMPTS,
     Abandon,
@@ -24,17 +24,17 @@ from gateway.objects.s3.answers import Found, HeadAnswer, Missing, NotSent, Reje
 def settle(intent: Intent) -> Steps[bool]:
     """Make certain that the mutation has taken effect or never will. Return False where the store does not help."""
     match intent.kind:
-        case Kind.CONDITIONAL:
+        case MutationKind.CONDITIONAL:
             return (yield from _settle_conditional(intent))
-        case Kind.UPLOAD:
+        case MutationKind.UPLOAD:
             return (yield from _settle_upload(intent))
-        case Kind.AMENDMENT:
+        case MutationKind.AMENDMENT:
             return (yield from _settle_amendment(intent))
 
 
 def _settle_conditional(intent: Intent) -> Steps[bool]:
     """Forbid the ETag first, durably: our own bump may be late as well, and must find its condition broken."""
-    forbidden = cast(Forbidden, (yield Forbid(intent)))
+    forbidden = cast(ForbiddenETags, (yield Forbid(intent)))
     for _ in range(ATTEMPTS):
         state = cast(HeadAnswer, (yield Look(intent.bucket, intent.key)))
         if isinstance(state, Unknown):
@@ -73,7 +73,7 @@ def settle_by_the_clock(intent: Intent) -> Steps[bool]:
     return True
 
 
-def _displace(intent: Intent, forbidden: Forbidden) -> Entomb | Bump:
+def _displace(intent: Intent, forbidden: ForbiddenETags) -> Entomb | Bump:
     """Return the effect that makes the ETag go away that the late request waits for."""
     if intent.expected is None:
         return Entomb(intent, None, forbidden.signed_at)

@@ -8,7 +8,7 @@ from datetime import datetime
 from urllib.parse import quote
 
 from gateway.db import bypasses
-from gateway.db.bypasses import Seen
+from gateway.db.bypasses import FoundObject
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.intent import Announcement, Begun
@@ -84,7 +84,7 @@ class BypassCheck:
 
 def evidence(
     resources: Resources, bucket: str, key: str, state: HeadAnswer, *, found_by: str, owner: str | None = None
-) -> Seen:
+) -> FoundObject:
     """Return what goes on record of the object at a key."""
     details: dict[str, object] = {
         "bucket": bucket,
@@ -101,7 +101,7 @@ def evidence(
             "written_as": None if state.write_id is None else f"{state.resource}={state.token}",
         }
     target = f"/{bucket}/{quote(key, safe='/')}"
-    return Seen(bucket, key, etag_of(state), rule_of(resources, bucket, key), target, details)
+    return FoundObject(bucket, key, etag_of(state), rule_of(resources, bucket, key), target, details)
 
 
 def etag_of(state: HeadAnswer) -> str | None:

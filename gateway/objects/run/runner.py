@@ -18,7 +18,7 @@ from gateway.fencing.intent import (
     Announcement,
     Duplicates,
     Intent,
-    Kind,
+    MutationKind,
 )
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol.effects import (
@@ -242,7 +242,7 @@ class Runner:
             payload.parts,
             payload.headers,
             expected=effect.expected,
-            conditional=write.kind is Kind.CONDITIONAL,
+            conditional=write.kind is MutationKind.CONDITIONAL,
             signed_at=effect.signed_at,
         )
         return self._note_lost(write, answer)

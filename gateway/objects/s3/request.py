@@ -68,7 +68,7 @@ def read_fencing(
     writer = FencingHeaders(first.token, resource, own.holder or first.holder)
     # The proof of the token may come another way than the token itself. It must be about the same token.
     sequencers = next((one.sequencers for one in sources if one.sequencers), ())
-    return fencing.proven(writer, sequencers) if sequencers else writer
+    return fencing.add_sequencers(writer, sequencers) if sequencers else writer
 
 
 def refuse_unsigned(query: Iterable[tuple[str, str]]) -> None:

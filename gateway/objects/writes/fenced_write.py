@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 from gateway.admission import Admission
 from gateway.db import fences
 from gateway.db.database import Database
-from gateway.db.uploads import Upload
+from gateway.db.uploads import RecordedUpload
 from gateway.errors import (
     GatewayError,
     OutcomeUnknown,
@@ -35,9 +35,9 @@ from gateway.fencing.intent import (
     DEAD_AFTER_QUERY_SIGNED,
     Announcement,
 )
-from gateway.fencing.policy import Implausible
-from gateway.fencing.record import Attempt, Captured, Refusal
-from gateway.fencing.rules import Decision, Fence, Mode, Presented, decide
+from gateway.fencing.policy import ImplausibleToken
+from gateway.fencing.record import Attempt, CapturedPayload, Refusal
+from gateway.fencing.rules import Decision, Enforcement, Fence, Presented, decide
 from gateway.objects.exchange import Exchange
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import generator
@@ -72,7 +72,7 @@ _VISIBLE = re.compile(rb"[!-~]{1,128}")
 EVIDENCE_TIMEOUT = 1.0
 """Seconds that a refused writer waits for the store to say whose object stands at its key."""
 
-CaptureStart: TypeAlias = Callable[[], Awaitable[Captured | None]]
+CaptureStart: TypeAlias = Callable[[], Awaitable[CapturedPayload | None]]
 """Returns what the record keeps of a body that is not read, when its write is refused."""
 
 
@@ -88,7 +88,7 @@ class FencedWrite:
     write_id: UUID
     mark: UUID
     """The id in the object's metadata that tells whose write it is. All requests of one upload share the upload's."""
-    implausible: Implausible | None = None
+    implausible: ImplausibleToken | None = None
     """Observe mode: why the token that was presented does not count."""
     capture_start: CaptureStart | None = None
     """Set while the body is not read. None where there is no body, or none worth keeping."""
@@ -125,7 +125,7 @@ class FencedWrite:
         attempt = replace(self.attempt, payload_size=size, payload_sha256=sha256)
         return replace(self, attempt=attempt, capture_start=None)
 
-    def with_captured(self, captured: Captured | None) -> "FencedWrite":
+    def with_captured(self, captured: CapturedPayload | None) -> "FencedWrite":
         """Return the write with what the record keeps of its body, should the write be refused."""
         return replace(self, attempt=replace(self.attempt, captured=captured))
 
@@ -165,7 +165,7 @@ class FencedWrites:
         self,
         exchange: Exchange,
         key: str | None = None,
-        opened: Upload | None = None,
+        opened: RecordedUpload | None = None,
         write_id: UUID | None = None,
         capture_start: CaptureStart | None = None,
     ) -> FencedWrite:
@@ -180,7 +180,7 @@ class FencedWrites:
         key = request.key if key is None else key
         target = self.target(request.bucket, key, request.fencing.resource)
         writer = _writer(exchange, target.resource, opened)
-        if writer.token is None and target.mode is Mode.ENFORCE:
+        if writer.token is None and target.mode is Enforcement.ENFORCE:
             raise TokenRequired(f"{request.operation} on {target.resource} carries no fencing token.")
         write_id = write_id or uuid4()
         presented = None
@@ -206,7 +206,7 @@ class FencedWrites:
         refused = await self._admission.admit([(write.target.resource, write.presented)])
         if not refused:
             return write
-        if write.target.mode is Mode.ENFORCE:
+        if write.target.mode is Enforcement.ENFORCE:
             error = await self._audit.implausible(refused, await write.recorded_attempt())
             raise await self._with_earlier_attempt(write, error)
         return replace(write, presented=None, implausible=refused[0])
@@ -216,7 +216,7 @@ class FencedWrites:
 
         ``fence``: the fence, for callers that have just read it.
         """
-        if write.presented is None or write.target.mode is Mode.OBSERVE:
+        if write.presented is None or write.target.mode is Enforcement.OBSERVE:
             return
         fence = fence or await fences.read(self._database, write.target.resource)
         if fence is None:
@@ -255,7 +255,7 @@ class FencedWrites:
         self, write: FencedWrite, steps: Steps[WriteOutcome], payload: OperationPayload = NO_PAYLOAD
     ) -> Stored | Deleted:
         """Carry a write out, and put its refusal on record. Raises the error to answer with if it is not done."""
-        if write.target.mode is Mode.ENFORCE and self._admission.asks_again(write.target.resource):
+        if write.target.mode is Enforcement.ENFORCE and self._admission.asks_again(write.target.resource):
             await self._apply_policy(write)  # the policy may have changed while the body arrived
         outcome = await self._runner.run(steps, payload)
         match outcome:
@@ -283,7 +283,7 @@ class FencedWrites:
         Return the fence, None where the resource does not obey one. Raises the refusal (recorded), and ``Unavailable``
         where an older holder's write cannot be settled.
         """
-        if write.presented is None or write.target.mode is Mode.OBSERVE:
+        if write.presented is None or write.target.mode is Enforcement.OBSERVE:
             return None
         steps = generator.barrier(write.target.resource, write.presented, write.attempt.caller)
         outcome = await self._runner.run(steps)
@@ -335,7 +335,7 @@ def _look(write: FencedWrite) -> Steps[HeadAnswer]:
     return cast(HeadAnswer, (yield Look(write.bucket, write.key)))
 
 
-def _writer(exchange: Exchange, resource: str, opened: Upload | None) -> FencingHeaders:
+def _writer(exchange: Exchange, resource: str, opened: RecordedUpload | None) -> FencingHeaders:
     """Return the token and holder that count. A grant counts alone: its owner can neither widen nor change it."""
     given, grant = exchange.request.fencing, exchange.principal.grant
     if grant is not None:

@@ -2,7 +2,7 @@
 
 from gateway.db import uploads
 from gateway.db.database import Database
-from gateway.db.uploads import Place, Upload
+from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.rules import Fence
 from gateway.http.body import Memory, offload
@@ -65,7 +65,7 @@ class Uploads:
             raise _failure(started)
         presented = write.presented
         place = _place(write, started.upload_id)
-        upload = Upload(
+        upload = RecordedUpload(
             place,
             write.write_id,
             presented.token if presented else None,
@@ -73,7 +73,7 @@ class Uploads:
             write.attempt.caller,
             sequencer=presented.sequencer if presented else None,
         )
-        await uploads.opened(self._database, upload)
+        await uploads.record_opened(self._database, upload)
         document = documents.initiated(write.bucket, write.key, started.upload_id)
         await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
@@ -131,7 +131,7 @@ class Uploads:
         if isinstance(answer, Rejected | NotSent | Unknown):
             raise _failure(answer)
         with after_the_effect("noted"):
-            await uploads.closed(self._database, place)
+            await uploads.remove(self._database, place)
         if isinstance(answer, NotApplied):
             raise _no_such_upload()
         await exchange.response.passed(204, (), b"", write.target.resource)
@@ -159,7 +159,7 @@ class Uploads:
         stored = await self._writes.run(write, steps, OperationPayload(headers=exchange.request.headers, parts=listed))
         assert isinstance(stored, Stored)
         with after_the_effect("noted"):
-            await uploads.completed(self._database, _place(write, upload_id))
+            await uploads.mark_completed(self._database, _place(write, upload_id))
         await self._answer(exchange, write, stored.applied, stored.fence)
 
     async def _answer(self, exchange: Exchange, write: FencedWrite, applied: Applied, fence: Fence | None) -> None:
@@ -186,11 +186,11 @@ class Uploads:
 
     async def _write_of_upload(
         self, exchange: Exchange, upload_id: str, capture_start: CaptureStart | None = None
-    ) -> tuple[FencedWrite, Upload]:
+    ) -> tuple[FencedWrite, RecordedUpload]:
         """Return the write that an upload is for. Only uploads that were opened through the gateway carry its marks."""
         request = exchange.request
         target = self._writes.target(request.bucket, request.key, request.fencing.resource)
-        place = Place(target.resource, request.bucket, request.key, upload_id)
+        place = UploadKey(target.resource, request.bucket, request.key, upload_id)
         fence, upload = await uploads.peek(self._database, place)
         if upload is None or upload.staged:
             raise _no_such_upload()
@@ -200,8 +200,8 @@ class Uploads:
         return write, upload
 
 
-def _place(write: FencedWrite, upload_id: str) -> Place:
-    return Place(write.target.resource, write.bucket, write.key, upload_id)
+def _place(write: FencedWrite, upload_id: str) -> UploadKey:
+    return UploadKey(write.target.resource, write.bucket, write.key, upload_id)
 
 
 def _addressed(exchange: Exchange) -> tuple[str, int]:

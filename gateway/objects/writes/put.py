@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.db import uploads
 from gateway.db.database import Database
-from gateway.db.uploads import Place, Upload
+from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import OutcomeUnknown, SqlError, StoreError, Unavailable
 from gateway.http.body import Memory
 from gateway.objects.body.form import FormBody
@@ -134,17 +134,19 @@ class _Register:
     async def opened(self, upload_id: str) -> None:
         presented, attempt = self.write.presented, self.write.attempt
         token = presented.token if presented else None
-        upload = Upload(self._place(upload_id), self.write.write_id, token, attempt.holder, attempt.caller, staged=True)
-        await uploads.opened(self.database, upload)
+        upload = RecordedUpload(
+            self._place(upload_id), self.write.write_id, token, attempt.holder, attempt.caller, staged=True
+        )
+        await uploads.record_opened(self.database, upload)
 
     async def touched(self, upload_id: str) -> None:
-        await uploads.touched(self.database, self._place(upload_id))
+        await uploads.touch(self.database, self._place(upload_id))
 
     async def closed(self, upload_id: str) -> None:
-        await uploads.closed(self.database, self._place(upload_id))
+        await uploads.remove(self.database, self._place(upload_id))
 
-    def _place(self, upload_id: str) -> Place:
-        return Place(self.write.target.resource, self.write.bucket, self.write.key, upload_id)
+    def _place(self, upload_id: str) -> UploadKey:
+        return UploadKey(self.write.target.resource, self.write.bucket, self.write.key, upload_id)
 
 
 def _stored(done: Stored | Deleted) -> Stored:

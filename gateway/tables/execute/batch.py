@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from gateway.batching import Lane
 from gateway.db.database import Record
-from gateway.observe.events import Observe, TripBegun, TripMade, ignore
+from gateway.observe.events import BatchBegun, BatchSent, Observe, ignore
 from gateway.observe.stages import ORIGIN
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import CHECKS
@@ -108,10 +108,10 @@ class Batches:
         return row
 
     def _begin(self, batch: Sequence[_Statement]) -> float:
-        self._observe(TripBegun(self._writes, tuple(asked.origin for asked in batch)))
+        self._observe(BatchBegun(self._writes, tuple(asked.origin for asked in batch)))
         return perf_counter()
 
     def _end(self, batch: Sequence[_Statement], began: float) -> None:
         self._back = perf_counter()
         waited = began - min(asked.since for asked in batch)
-        self._observe(TripMade(self._writes, len(batch), waited, self._back - began))
+        self._observe(BatchSent(self._writes, len(batch), waited, self._back - began))

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from gateway.admission import Admission
-from gateway.db.database import Database, asks_again
-from gateway.db.idempotency import Key
+from gateway.db.database import Database, wants_retry
+from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import GatewayError, SqlError, Unavailable
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt
-from gateway.fencing.refusal import refusal
-from gateway.fencing.rules import Equal, Mode
+from gateway.fencing.refusal import refusal_error
+from gateway.fencing.rules import Enforcement, Equal
 from gateway.fencing.token import Token
 from gateway.http.body import LARGE
 from gateway.http.head import Head
@@ -149,7 +149,7 @@ class FastPath:
                 raise
         return None
 
-    async def execute(self, candidate: Candidate, write: PlannedWrite, key: Key | None) -> Response | None:
+    async def execute(self, candidate: Candidate, write: PlannedWrite, key: IdempotencyKey | None) -> Response | None:
         """Execute a planned write by one statement, and keep its recipe if it is plain. ``key``: to keep the answer by.
 
         Return None if the write is not eligible, or if the fence does not confirm the token. Raises what ``_confirm``
@@ -298,7 +298,7 @@ class FastPath:
             try:
                 row = await self._write_batches.send(statement, arguments, resource, size)
             except Unavailable as error:
-                if asks_again(error):
+                if wants_retry(error):
                     return None
                 raise
             self._observe(FAST_AFTER)
@@ -318,14 +318,14 @@ class FastPath:
         if len(self._overtaken) >= _MOST_OVERTAKEN:
             self._overtaken.clear()
         self._overtaken[resource] = rejection.fence.token
-        raise refusal(rejection)
+        raise refusal_error(rejection)
 
 
 def _is_eligible(write: PlannedWrite, columns: tuple[str, ...]) -> bool:
     """Return whether one statement can do all of a planned write: one resource, and nothing to undo afterwards."""
     request, rule = write.request, write.cached.rule
     return (
-        rule.mode is Mode.ENFORCE
+        rule.mode is Enforcement.ENFORCE
         and rule.equal is Equal.ACCEPT
         and write.claimed is not None
         and len(write.claimed) == 1

@@ -7,9 +7,9 @@ from itertools import groupby
 
 from gateway.db import fences, settings
 from gateway.db.database import Transaction
-from gateway.db.fences import Claimed
+from gateway.db.fences import ClaimResult
 from gateway.errors import ConditionUnsupported, RequestMalformed
-from gateway.fencing.rules import Equal, Fence, Mode, Presented, Tokens
+from gateway.fencing.rules import Enforcement, Equal, Fence, Presented, Tokens
 from gateway.tables.dialect.errors import mismatch
 from gateway.tables.dialect.etags import row_changed
 from gateway.tables.dialect.grammar import not_implemented
@@ -24,7 +24,7 @@ from gateway.tables.sql.shape import lower_filters, lower_write
 class ClaimsRefused(Exception):
     """Fences have refused their tokens. The refusal is recorded once this has undone the transaction."""
 
-    def __init__(self, claims: Sequence[Claimed]) -> None:
+    def __init__(self, claims: Sequence[ClaimResult]) -> None:
         super().__init__()
         self.claims = claims
 
@@ -60,7 +60,7 @@ class Claims:
 
         Raises ``RequestMalformed`` if two writes show different tokens, or holders, for one resource.
         """
-        enforced = (write.claimed or () for write in writes if write.cached.rule.mode is Mode.ENFORCE)
+        enforced = (write.claimed or () for write in writes if write.cached.rule.mode is Enforcement.ENFORCE)
         return cls(tuple(_groups(writes)), frozenset(name for names in enforced for name in names))
 
     def presented(self, resource: str) -> Presented:
@@ -83,12 +83,12 @@ class Claims:
         """Wait for other claims of these resources, and exclude new ones until the transaction ends."""
         await fences.lock(transaction, [resource for group in self.groups for resource in group.resources])
 
-    async def claim(self, transaction: Transaction, caller: str) -> list[Claimed]:
+    async def claim(self, transaction: Transaction, caller: str) -> list[ClaimResult]:
         """Claim everything, and return the claims that need attention. Fences stay locked until the transaction ends.
 
         Raises ``ClaimsRefused``.
         """
-        claims: list[Claimed] = []
+        claims: list[ClaimResult] = []
         for group in self.groups:
             claims += await fences.claim(transaction, group.resources, group.tokens, group.equal, caller)
         refused = [one for one in claims if not one.decision.passes]
@@ -105,7 +105,7 @@ class Claims:
         return [one.resource for group in claims for one in group if one.pending]
 
 
-def unenforced(claims: Sequence[Claimed]) -> list[Claimed]:
+def unenforced(claims: Sequence[ClaimResult]) -> list[ClaimResult]:
     """Return the claims that an enforcing rule would have refused. Raises ``ClaimsPending``."""
     pending = [one.resource for one in claims if one.pending and one.decision.passes]
     if pending:
@@ -114,7 +114,7 @@ def unenforced(claims: Sequence[Claimed]) -> list[Claimed]:
 
 
 def accepted_under(
-    write: PlannedWrite, higher: Sequence[Claimed] = (), unclaimed: AbstractSet[str] = frozenset()
+    write: PlannedWrite, higher: Sequence[ClaimResult] = (), unclaimed: AbstractSet[str] = frozenset()
 ) -> Accepted:
     """Return the fences that a write was accepted under.
 
@@ -232,7 +232,7 @@ async def execute(transaction: Transaction, write: PlannedWrite) -> tuple[Writte
     if write.claimed is None or not row["strays"]:
         return written, []
     failure = mismatch(row["stray"])
-    if write.cached.rule.mode is Mode.ENFORCE:
+    if write.cached.rule.mode is Enforcement.ENFORCE:
         raise failure
     return written, [ObservedRefusal(row["stray"] or table_resource(write.cached.table), failure.code)]
 
@@ -272,7 +272,7 @@ async def _row(transaction: Transaction, write: PlannedWrite, *, creates: bool) 
         # There is nothing to write, but the claims must have been derived from the table as it is.
         await transaction.execute(f"SELECT {unchanged(cached.table)}")
         return _NOTHING
-    guarded = write.guarded and cached.rule.mode is Mode.ENFORCE
+    guarded = write.guarded and cached.rule.mode is Enforcement.ENFORCE
     shape, values = lower_write(
         write.request, cached.table, columns, default_row=default_row, fenced=False, guarded=guarded
     )

@@ -11,7 +11,7 @@ from gateway.db.database import Transaction
 from gateway.errors import DialectError, GatewayError, ResourceUnderivable, TokenRequired
 from gateway.fencing import headers as fencing_headers
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.rules import Mode
+from gateway.fencing.rules import Enforcement
 from gateway.http.body import offload
 from gateway.http.head import Head
 from gateway.tables.catalog.functions import Choice, Functions
@@ -166,7 +166,7 @@ class FunctionCalls:
                 f"The rows that {table.name} writes cannot be named, so the resource must be given.",
                 advice="Name the resource whose lock you hold in Fencing-Resource.",
             )
-        if objection is not None and self._rule.mode is Mode.ENFORCE:
+        if objection is not None and self._rule.mode is Enforcement.ENFORCE:
             raise objection
         cached = CachedTable(table, self._rule, None, Statements(table, None))
         return PlannedWrite(call.request, None, content, cached, tokens, names or None, sender, objection, call=call)

@@ -14,7 +14,7 @@ from gateway.admission import Admission
 from gateway.background import background_tasks, repeat
 from gateway.db import idempotency
 from gateway.db.database import Database
-from gateway.db.idempotency import Kept, Key
+from gateway.db.idempotency import IdempotencyKey, StoredAnswer
 from gateway.errors import IdempotencyMismatch, Unavailable
 from gateway.fencing.rules import Equal, Tokens
 from gateway.observe.events import Observe
@@ -34,12 +34,14 @@ class IdempotentReplay:
     def __init__(self, database: Database, admission: Admission, settle: SettleClaims) -> None:
         self._database, self._admission, self._settle = database, admission, settle
 
-    async def kept(self, key: Key, shown: Sequence[Tokens | None], caller: str) -> Response | None:
+    async def kept(self, key: IdempotencyKey, shown: Sequence[Tokens | None], caller: str) -> Response | None:
         """Replay the answer kept under a key. Return None if there is none yet. Raises what ``replay`` raises."""
-        kept = await idempotency.kept(self._database, key)
+        kept = await idempotency.read_answer(self._database, key)
         return None if kept is None else await self.replay(key, kept, shown, caller)
 
-    async def replay(self, key: Key, kept: Kept, shown: Sequence[Tokens | None], caller: str) -> Response:
+    async def replay(
+        self, key: IdempotencyKey, kept: StoredAnswer, shown: Sequence[Tokens | None], caller: str
+    ) -> Response:
         """Raise the fences, then return this answer.
 
         Raises ``IdempotencyMismatch``, and ``Unavailable`` if the fences cannot be raised.
@@ -95,7 +97,7 @@ async def delete_old(database: Database, retention: float) -> int:
     """Delete answers older than ``retention`` in small batches, so that no transaction is long. Return how many."""
     deleted = 0
     for _ in range(_MOST_BATCHES):
-        batch = await idempotency.forget(database, retention, _BATCH)
+        batch = await idempotency.forget_answers(database, retention, _BATCH)
         deleted += batch
         if batch < _BATCH:
             break

@@ -13,11 +13,11 @@ from uuid import uuid4
 from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
-from gateway.db.idempotency import Key
+from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import DialectError, GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt
-from gateway.fencing.rules import Equal, Mode, Tokens
+from gateway.fencing.rules import Enforcement, Equal, Tokens
 from gateway.fencing.token import Token
 from gateway.http.body import offload
 from gateway.http.head import Head
@@ -127,7 +127,7 @@ def parse(
     be, ``RequestMalformed`` for malformed headers.
     """
     tokens = tokens_of(shown, rule)
-    if tokens is None and rule.mode is Mode.ENFORCE:
+    if tokens is None and rule.mode is Enforcement.ENFORCE:
         raise TokenRequired(f"A write to {name} needs a fencing token.")
     parsed = request.parse(sender.method, query_string, headers)
     # A parameter without "=" is no filter, but its sender may have meant one.
@@ -139,7 +139,7 @@ def parse(
     return ParsedWrite(parsed, headers, shown, tokens, sender)
 
 
-def key_of(sender: Sender, schema: str, headers: Mapping[bytes, str], content: bytes) -> Key | None:
+def key_of(sender: Sender, schema: str, headers: Mapping[bytes, str], content: bytes) -> IdempotencyKey | None:
     """Return the idempotency key of a request, if it has one. ``schema`` is the one it is for, named or not.
 
     Raises ``RequestMalformed`` for a malformed key.
@@ -148,7 +148,9 @@ def key_of(sender: Sender, schema: str, headers: Mapping[bytes, str], content: b
     if text is None:
         return None
     query = sender.query.encode("latin-1")
-    return Key(sender.keyring, text, request.fingerprint(sender.method, sender.path, schema, query, headers, content))
+    return IdempotencyKey(
+        sender.keyring, text, request.fingerprint(sender.method, sender.path, schema, query, headers, content)
+    )
 
 
 def tokens_of(shown: FencingHeaders, rule: Rule) -> Tokens | None:
@@ -230,7 +232,7 @@ class EffectivePreferences:
     async def _known_zones(self) -> frozenset[str]:
         """Return the time zones of the server. They come with its software and take long to list: ask once."""
         if self._zones is None:
-            self._zones = await settings.zones(self._database)
+            self._zones = await settings.list_zones(self._database)
         return self._zones
 
 
@@ -271,7 +273,7 @@ class Planner:
             guarded = claim.guarded or (wanted.method == "PATCH" and bool(asked))
             return await offload(size, plan.resources, claim, named, answers), guarded, None
         except (ResourceUnderivable, ResourceMismatch, TokenRequired) as failure:
-            if cached.rule.mode is Mode.ENFORCE:
+            if cached.rule.mode is Enforcement.ENFORCE:
                 raise
             return None, False, failure
 

@@ -83,7 +83,7 @@ class Reader:
         found: list[Result] = []
 
         async def inside(transaction: Transaction) -> None:
-            await settings.read_only(transaction)
+            await settings.make_read_only(transaction)
             if wanted.preferences.timezone is not None:
                 await settings.set_zone(transaction, wanted.preferences.timezone)
             found.append(await work(transaction))
@@ -95,7 +95,7 @@ class Reader:
 
     async def said(self, transaction: Transaction) -> Overrides | None:
         """Return what code in the database has set of the answer, if the configuration lets it."""
-        return overrides.read(*await settings.answer(transaction)) if self._settings.overrides else None
+        return overrides.read(*await settings.read_answer_settings(transaction)) if self._settings.overrides else None
 
     async def _row(
         self,

@@ -13,8 +13,8 @@ from typing import Protocol
 from gateway.admission import Admission
 from gateway.db import idempotency, settings
 from gateway.db.database import Database, Transaction
-from gateway.db.fences import Claimed
-from gateway.db.idempotency import Kept, Key
+from gateway.db.fences import ClaimResult
+from gateway.db.idempotency import IdempotencyKey, StoredAnswer
 from gateway.errors import (
     AnswerTooLarge,
     GatewayError,
@@ -22,7 +22,7 @@ from gateway.errors import (
     TokenImplausible,
     Unavailable,
 )
-from gateway.fencing.policy import Implausible
+from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import Attempt, Refusal, Rejection
 from gateway.fencing.rules import Presented
 from gateway.observe.events import Observe, StepReached, WriteAccepted
@@ -73,7 +73,7 @@ class UnitOfWork:
     """
 
     writes: Sequence[PlannedWrite]
-    key: Key | None = None
+    key: IdempotencyKey | None = None
     combine: Callable[[Sequence[Response]], Response] | None = None
 
     @property
@@ -99,7 +99,7 @@ class UnitOfWork:
 class _AlreadyDone(Exception):
     """A write with this key has been committed. This attempt is undone."""
 
-    def __init__(self, key: Key, kept: Kept) -> None:
+    def __init__(self, key: IdempotencyKey, kept: StoredAnswer) -> None:
         super().__init__()
         self.key, self.kept = key, kept
 
@@ -125,8 +125,8 @@ class _Outcome:
 class _Unenforced:
     """Refusals that observe mode lets pass: by fences, or because a policy does not take a token."""
 
-    refused: Sequence[Claimed]
-    implausible: Mapping[str, Implausible]
+    refused: Sequence[ClaimResult]
+    implausible: Mapping[str, ImplausibleToken]
 
     def of(self, write: PlannedWrite) -> "_Unenforced":
         """Return those of one write."""
@@ -195,7 +195,7 @@ class FencedTransactions:
         if outcome.noted:
             self._audit.tell(outcome.noted)
 
-    async def _admit(self, unit: UnitOfWork, claims: Claims) -> dict[str, Implausible]:
+    async def _admit(self, unit: UnitOfWork, claims: Claims) -> dict[str, ImplausibleToken]:
         """Return the tokens that policies do not take, by resource, if their rules only observe.
 
         Raises ``TokenImplausible`` (recorded) if a rule enforces.
@@ -213,7 +213,7 @@ class FencedTransactions:
         return {one.resource: one for one in found}
 
     def _work(
-        self, unit: UnitOfWork, claims: Claims, implausible: Mapping[str, Implausible]
+        self, unit: UnitOfWork, claims: Claims, implausible: Mapping[str, ImplausibleToken]
     ) -> Callable[[Transaction], Awaitable[_Outcome]]:
         """Return the work of a transaction. The database calls it again after it has undone a first attempt."""
         attempts = count()
@@ -228,7 +228,7 @@ class FencedTransactions:
         transaction: Transaction,
         unit: UnitOfWork,
         claims: Claims,
-        implausible: Mapping[str, Implausible],
+        implausible: Mapping[str, ImplausibleToken],
         *,
         again: bool,
     ) -> _Outcome:
@@ -252,7 +252,7 @@ class FencedTransactions:
         if any(write.cached.table.runs_code_when_written for write in unit.writes):
             # Deferred triggers would run at the commit, and nothing could take back the settings they change.
             await settings.check_constraints(transaction)
-            await settings.pin_again(transaction)
+            await settings.restore_pins(transaction)
         if unit.key is not None:
             await _keep(transaction, unit, unit.key, claims, outcome.answer)
         return outcome
@@ -279,12 +279,12 @@ class FencedTransactions:
         preferences = write.request.preferences
         runs_code = write.cached.table.runs_code_when_written
         if alone and self._overrides and runs_code and write.call is None:
-            written = replace(written, said=overrides.read(*await settings.answer(transaction)))
+            written = replace(written, said=overrides.read(*await settings.read_answer_settings(transaction)))
         if preferences.tx == "rollback":
             await settings.check_constraints(transaction)
             raise _RolledBack(_answer(write, written, Accepted()))
         if runs_code:
-            await settings.pin_again(transaction)
+            await settings.restore_pins(transaction)
         elif preferences.timezone is not None and not alone:
             await settings.set_zone(transaction, "UTC")
         unenforced = unenforced.of(write)
@@ -306,7 +306,7 @@ class FencedTransactions:
             [Refusal(one.resource, one.reason, attempt(one.resource), one.fence, enforced=False) for one in observed],
         )
 
-    async def _refusal(self, unit: UnitOfWork, claims: Sequence[Claimed]) -> GatewayError:
+    async def _refusal(self, unit: UnitOfWork, claims: Sequence[ClaimResult]) -> GatewayError:
         """Record why each resource was refused, and return the error to answer with, which is about the first."""
         refusals = sorted(claims, key=lambda one: unit.claimant(one.resource))
         error = await self._audit.refused([(one.decision, one.fence) for one in refusals], unit.attempt)
@@ -331,9 +331,11 @@ def _answer(write: PlannedWrite, written: Written, under: Accepted) -> Response:
     return response.write(write.request, write.cached.table, written, under, write.sender.path)
 
 
-async def _keep(transaction: Transaction, unit: UnitOfWork, key: Key, claims: Claims, answer: Response) -> None:
+async def _keep(
+    transaction: Transaction, unit: UnitOfWork, key: IdempotencyKey, claims: Claims, answer: Response
+) -> None:
     if len(answer.body) > MOST_KEPT:
         raise AnswerTooLarge(f"The answer has {len(answer.body)} bytes; at most {MOST_KEPT} are kept under a key.")
     claimed = [(resource, unit.claimant(resource)) for resource, _ in claims.shown()]
-    kept = Kept(key.fingerprint, answer.status, answer.headers, answer.body, claimed)
-    await idempotency.keep(transaction, key, kept)
+    kept = StoredAnswer(key.fingerprint, answer.status, answer.headers, answer.body, claimed)
+    await idempotency.store_answer(transaction, key, kept)

@@ -6,7 +6,7 @@ Each write is parsed and planned as if it were alone, so a list allows nothing t
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.db.idempotency import Key
+from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import DialectError, GatewayError, RequestMalformed
 from gateway.fencing import headers as fencing_headers
 from gateway.http.body import Body, offload
@@ -51,7 +51,11 @@ class WriteLists:
         name = request.parse_key(headers)
         content = await body.whole(self._settings.max_body)
         listed = await offload(len(content), transaction_document.parse, content, shown)
-        key = None if name is None else Key(sender.keyring, name, await offload(len(content), _fingerprint, listed))
+        key = (
+            None
+            if name is None
+            else IdempotencyKey(sender.keyring, name, await offload(len(content), _fingerprint, listed))
+        )
         parsed, targets = [], []
         for number, entry in enumerate(listed):
             with of_write(number):

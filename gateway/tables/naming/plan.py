@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
 from gateway.fencing.resource import Template, escape
-from gateway.fencing.rules import Equal, Mode
+from gateway.fencing.rules import Enforcement, Equal
 from gateway.tables.catalog.snapshot import Column, Table
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.grammar import Condition, Field, Node
@@ -64,7 +64,7 @@ class Rule:
     """
 
     template: Template | None = None
-    mode: Mode = Mode.ENFORCE
+    mode: Enforcement = Enforcement.ENFORCE
     equal: Equal = Equal.ACCEPT
     unfiltered: bool = False
     version: str | None = None

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config import Config
 from gateway.guard import installation as guard
-from gateway.guard.installation import Prepared, Wanted
+from gateway.guard.installation import GuardRequest, PreparedGuard
 from tests.running import config
 
 Session: TypeAlias = asyncpg.Connection
@@ -45,10 +45,10 @@ class Stage:
     def config(self, **sections: Any) -> Config:
         return config(self.gateway, **{"tables": RULES, **sections})
 
-    async def install(self, table: str, *, grants: bool = True, **wanted: Any) -> Prepared:
+    async def install(self, table: str, *, grants: bool = True, **wanted: Any) -> PreparedGuard:
         """Put the guard on, as the owner, and let the app claim tokens."""
         roles = (self.app_role,) if grants else ()
-        return await guard.install(self.config(), Wanted(table, dsn=self.owner, grants=roles, **wanted))
+        return await guard.install(self.config(), GuardRequest(table, dsn=self.owner, grants=roles, **wanted))
 
     async def execute(self, sql: str) -> None:
         """As the owner."""

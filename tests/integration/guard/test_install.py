@@ -12,7 +12,7 @@ import pytest
 
 from gateway.config import Config
 from gateway.doctor.examination import examine, render
-from gateway.doctor.findings import Check, Status
+from gateway.doctor.findings import Check, CheckStatus
 from tests.integration.guard.stage import RULES, Session, Stage, hold, logging_in_as, refused
 from tests.processes import called, run
 
@@ -222,13 +222,13 @@ class TestDoctor:
 
     async def test_a_guard_that_fits(self, guarded: Stage) -> None:
         check = await self.found(guarded.config())
-        assert (check.status, check.advice) == (Status.OK, "")
+        assert (check.status, check.advice) == (CheckStatus.OK, "")
         bare = await self.found(guarded.config(), "schema")
         assert "EXECUTE on fencing.hold" not in bare.detail
 
     async def test_tables_without_one_are_named(self, stage: Stage) -> None:
         check = await self.found(stage.config(), "guard")
-        assert check.status is Status.OK
+        assert check.status is CheckStatus.OK
         assert "none on public.once, public.settings, public.shipments" in check.detail
 
     async def test_partitions_are_covered_by_the_guard_of_the_whole(self, stage: Stage) -> None:
@@ -238,10 +238,10 @@ class TestDoctor:
         """)
         await stage.install("whole")
         assert "part" not in (await self.found(stage.config(), "guard")).detail
-        assert (await self.found(stage.config(), "guard on public.whole")).status is Status.OK
+        assert (await self.found(stage.config(), "guard on public.whole")).status is CheckStatus.OK
         await stage.execute("CREATE TABLE another PARTITION OF whole FOR VALUES IN (2)")
         check = await self.found(stage.config(), "guard on public.whole")
-        assert check.status is Status.PROBLEM
+        assert check.status is CheckStatus.PROBLEM
         assert check.detail == (
             "missing or switched off: fencing_guard_statement on another; "
             "missing or switched off: fencing_guard_truncate on another"
@@ -259,7 +259,7 @@ class TestDoctor:
     async def test_a_guard_that_has_been_changed_is_a_problem(self, guarded: Stage, change: str, words: str) -> None:
         await guarded.execute(change)
         check = await self.found(guarded.config())
-        assert check.status is Status.PROBLEM
+        assert check.status is CheckStatus.PROBLEM
         assert words in check.detail
         assert check.advice == "Run gateway guard install public.shipments."
 
@@ -275,7 +275,7 @@ class TestDoctor:
     )
     async def test_a_guard_of_another_rule_is_a_problem(self, guarded: Stage, rule: dict[str, str], words: str) -> None:
         check = await self.found(guarded.config(tables=[{"name": "public.shipments", **rule}]))
-        assert check.status is Status.PROBLEM
+        assert check.status is CheckStatus.PROBLEM
         assert words in check.detail
 
     async def test_a_gateway_with_another_role_is_a_problem(self, guarded: Stage) -> None:
@@ -283,7 +283,7 @@ class TestDoctor:
         renamed = logging_in_as(f"{guarded.gateway_role}_2", guarded.gateway)
         try:
             check = await self.found(guarded.config(postgres={"dsn": renamed}))
-            assert check.status is Status.PROBLEM
+            assert check.status is CheckStatus.PROBLEM
             assert f"it lets the role {guarded.gateway_role} through, and the gateway is" in check.detail
         finally:
             await guarded.execute(f"ALTER ROLE {guarded.gateway_role}_2 RENAME TO {guarded.gateway_role}")
@@ -291,4 +291,4 @@ class TestDoctor:
     async def test_a_guard_that_only_observes_is_a_warning(self, stage: Stage) -> None:
         await stage.install("shipments", observe=True)
         check = await self.found(stage.config())
-        assert (check.status, check.detail.startswith("it only observes")) == (Status.WARNING, True)
+        assert (check.status, check.detail.startswith("it only observes")) == (CheckStatus.WARNING, True)

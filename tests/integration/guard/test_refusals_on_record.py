@@ -13,7 +13,7 @@ import pytest
 
 from gateway.db import guards
 from gateway.db.database import Database
-from gateway.db.guards import Refused
+from gateway.db.guards import GuardRefusals
 from gateway.demo.embedded import postgres
 from tests.databases import install
 from tests.integration.guard.stage import Session, Stage, hold, logging_in_as, refused, session
@@ -21,7 +21,7 @@ from tests.integration.guard.stage import Session, Stage, hold, logging_in_as, r
 TABLE = "public.shipments"
 
 
-async def looked(dsn: str) -> list[Refused]:
+async def looked(dsn: str) -> list[GuardRefusals]:
     """What one look puts on record."""
     database = Database(dsn)
     try:
@@ -48,7 +48,7 @@ async def test_an_entry_says_who_where_and_why(guarded: Stage) -> None:
     app = await asyncpg.connect(guarded.app, server_settings={"application_name": "nightly"})
     try:
         await refuse(app, 2)
-        assert await looked(guarded.owner) == [Refused(TABLE, "token-required", 2)]
+        assert await looked(guarded.owner) == [GuardRefusals(TABLE, "token-required", 2)]
         ((started,),) = await guarded.rows(
             f"SELECT backend_start FROM pg_stat_activity WHERE pid = {app.get_server_pid()}"
         )
@@ -68,7 +68,7 @@ async def test_what_is_on_record_is_not_recorded_again(guarded: Stage, app: Sess
     assert len(await looked(guarded.owner)) == 1
     assert await looked(guarded.owner) == []
     await refuse(app, 3)
-    assert await looked(guarded.owner) == [Refused(TABLE, "token-required", 3)]
+    assert await looked(guarded.owner) == [GuardRefusals(TABLE, "token-required", 3)]
 
 
 async def test_reasons_tables_and_sessions_are_told_apart(guarded: Stage, app: Session, other: Session) -> None:
@@ -86,11 +86,11 @@ async def test_reasons_tables_and_sessions_are_told_apart(guarded: Stage, app: S
     found = await looked(guarded.owner)
     assert sorted(found, key=str) == sorted(
         [
-            Refused(None, "token-stale", 1),  # by fencing.hold, which knows of no table
-            Refused("public.settings", "token-required", 1),
-            Refused(TABLE, "token-required", 1),
-            Refused(TABLE, "token-required", 1),
-            Refused(TABLE, "token-stale", 1),
+            GuardRefusals(None, "token-stale", 1),  # by fencing.hold, which knows of no table
+            GuardRefusals("public.settings", "token-required", 1),
+            GuardRefusals(TABLE, "token-required", 1),
+            GuardRefusals(TABLE, "token-required", 1),
+            GuardRefusals(TABLE, "token-stale", 1),
         ],
         key=str,
     )
@@ -101,15 +101,15 @@ async def test_reasons_tables_and_sessions_are_told_apart(guarded: Stage, app: S
 async def test_a_refusal_that_is_caught_counts(guarded: Stage, app: Session) -> None:
     """Whoever tries it and goes on has tried it."""
     await app.execute("DO $$ BEGIN UPDATE shipments SET state = 'x'; EXCEPTION WHEN SQLSTATE 'FN428' THEN NULL; END $$")
-    assert await looked(guarded.owner) == [Refused(TABLE, "token-required", 1)]
+    assert await looked(guarded.owner) == [GuardRefusals(TABLE, "token-required", 1)]
 
 
 async def test_of_very_many_at_once_the_number_is_known(guarded: Stage, app: Session) -> None:
     await refuse(app, 50)
     found = await looked(guarded.owner)
     assert sorted(found, key=lambda each: each.count) == [
-        Refused(TABLE, "token-required", 16),
-        Refused(None, None, 34),
+        GuardRefusals(TABLE, "token-required", 16),
+        GuardRefusals(None, None, 34),
     ]
 
 
@@ -117,7 +117,7 @@ async def test_of_very_many_at_once_the_number_is_known(guarded: Stage, app: Ses
 async def test_none_is_lost_and_none_is_counted_twice(guarded: Stage, lookers: int) -> None:
     """Four writers are refused while others look, all the time."""
     over = asyncio.Event()
-    found: list[Refused] = []
+    found: list[GuardRefusals] = []
 
     async def look() -> None:
         while not over.is_set():
@@ -160,12 +160,12 @@ async def test_a_guard_of_an_earlier_revision_counts_too(guarded: Stage, app: Se
     """Its functions call what counts by its old name, and nobody has registered it."""
     await guarded.execute("DELETE FROM fencing.guarded")
     await refuse(app)
-    assert await looked(guarded.owner) == [Refused(None, "token-required", 1)]
+    assert await looked(guarded.owner) == [GuardRefusals(None, "token-required", 1)]
     database = Database(guarded.owner)
     try:
-        assert await guards.look_at_guards(database) == []
+        assert await guards.check_guards(database) == []
         await refuse(app)
-        assert await guards.record_refusals(database, None) == [Refused(TABLE, "token-required", 1)]
+        assert await guards.record_refusals(database, None) == [GuardRefusals(TABLE, "token-required", 1)]
     finally:
         await database.close()
 

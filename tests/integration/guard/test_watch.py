@@ -10,7 +10,7 @@ import pytest
 
 from gateway.db import guards
 from gateway.db.database import Database
-from gateway.db.guards import Finding
+from gateway.db.guards import GuardFinding
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.guard import installation as guard
 from tests.integration.guard.stage import Session, Stage, hold, refused, session
@@ -28,12 +28,12 @@ async def watched(stage: Stage) -> Stage:
     return stage
 
 
-async def swept(stage: Stage, blocks: int = BLOCKS, stamps: int = STAMPS) -> list[Finding]:
+async def swept(stage: Stage, blocks: int = BLOCKS, stamps: int = STAMPS) -> list[GuardFinding]:
     """What one pass over every watched table puts on record."""
     database = Database(stage.owner)
-    found: list[Finding] = []
+    found: list[GuardFinding] = []
     try:
-        found += await guards.look_at_guards(database)
+        found += await guards.check_guards(database)
         relations = await stage.rows("SELECT relation::text FROM fencing.watch")
         for (relation,) in relations:
             while True:
@@ -91,9 +91,9 @@ class TestFinds:
         )
         found = await swept(watched)
         assert sorted(found, key=str) == [
-            Finding("row-appeared", "order/8", TABLE, "sweep", 1),
-            Finding("row-changed", "order/5", TABLE, "sweep", 2),
-            Finding("row-vanished", "order/6", TABLE, "sweep", 1),
+            GuardFinding("row-appeared", "order/8", TABLE, "sweep", 1),
+            GuardFinding("row-changed", "order/5", TABLE, "sweep", 2),
+            GuardFinding("row-vanished", "order/6", TABLE, "sweep", 1),
         ]
         assert await on_record(watched) == [
             ("row-appeared", "order/8", {"keys": [["9"]], "rows": 1, "found_by": "sweep"}),
@@ -120,14 +120,14 @@ class TestFinds:
         finally:
             await database.close()
         assert step is not None
-        assert step.findings == (Finding("row-changed", "order/5", TABLE, "write", 2),)
+        assert step.findings == (GuardFinding("row-changed", "order/5", TABLE, "write", 2),)
         assert await swept(watched) == []
 
     async def test_the_next_write_deletes_it(self, watched: Stage, app: Session) -> None:
         await behind_its_back(watched, "UPDATE shipments SET state = 'x' WHERE id = 1")
         async with holding(app, "order/5"):
             await app.execute("DELETE FROM shipments WHERE id = 1")
-        assert await swept(watched) == [Finding("row-vanished", "order/5", TABLE, "write", 1)]
+        assert await swept(watched) == [GuardFinding("row-vanished", "order/5", TABLE, "write", 1)]
         assert await swept(watched) == []
         assert await watched.rows("SELECT count(*) FROM fencing.stamp") == [(3,)]
 
@@ -137,10 +137,10 @@ class TestFinds:
 
     async def test_a_guard_that_is_switched_off_or_gone_is_found_once(self, watched: Stage) -> None:
         await watched.execute("ALTER TABLE shipments DISABLE TRIGGER fencing_guard_row")
-        assert await swept(watched) == [Finding("guard-disabled", None, TABLE, "sweep", 1)]
+        assert await swept(watched) == [GuardFinding("guard-disabled", None, TABLE, "sweep", 1)]
         assert await swept(watched) == []
         await watched.execute("DROP TRIGGER fencing_guard_statement ON shipments")
-        assert await swept(watched) == [Finding("guard-removed", None, TABLE, "sweep", 1)]
+        assert await swept(watched) == [GuardFinding("guard-removed", None, TABLE, "sweep", 1)]
         assert (await on_record(watched))[1][2]["lacking"] == ["fencing_guard_statement on public.shipments: gone"]
         await watched.execute("ALTER TABLE shipments ENABLE TRIGGER fencing_guard_row")
         assert await swept(watched) == []
@@ -151,7 +151,7 @@ class TestFinds:
         await guarded.execute(
             "DELETE FROM fencing.guarded; ALTER TABLE shipments DISABLE TRIGGER fencing_guard_truncate"
         )
-        assert await swept(guarded) == [Finding("guard-disabled", None, TABLE, "sweep", 1)]
+        assert await swept(guarded) == [GuardFinding("guard-disabled", None, TABLE, "sweep", 1)]
 
     async def test_partitions(self, stage: Stage, app: Session) -> None:
         await stage.execute(f"""
@@ -164,7 +164,8 @@ class TestFinds:
         """)
         rule = [{"name": "public.parts", "resource": "part/{id}"}]
         await guard.install(
-            stage.config(tables=rule), guard.Wanted("parts", dsn=stage.owner, watch=True, grants=(stage.app_role,))
+            stage.config(tables=rule),
+            guard.GuardRequest("parts", dsn=stage.owner, watch=True, grants=(stage.app_role,)),
         )
         assert await swept(stage) == []
         async with holding(app, "part/1", "part/2"):
@@ -175,10 +176,10 @@ class TestFinds:
             await app.execute("INSERT INTO parts VALUES ('w', 3, 'c')")
         await behind_its_back(stage, "UPDATE parts_b SET note = 'v' WHERE id = 1")
         assert await swept(stage) == [
-            Finding(
+            GuardFinding(
                 "guard-removed", None, "public.parts", "sweep", 1
             ),  # the new partition has no trigger for statements
-            Finding("row-changed", "part/1", "public.parts", "sweep", 1),
+            GuardFinding("row-changed", "part/1", "public.parts", "sweep", 1),
         ]
         await stage.execute("ALTER TABLE parts DETACH PARTITION parts_c; DROP TABLE parts_b")
         assert await swept(stage) == []
@@ -254,7 +255,7 @@ class TestDoesNotFind:
             await app.execute(f"UPDATE {table} SET state = 'x' WHERE order_id = 6")
         assert await swept(stage) == []
         await behind_its_back(stage, f"UPDATE {table} SET state = 'z' WHERE order_id = 7")
-        assert await swept(stage) == [Finding("row-changed", "order/7", TABLE, "sweep", 1)]
+        assert await swept(stage) == [GuardFinding("row-changed", "order/7", TABLE, "sweep", 1)]
 
     @pytest.mark.thorough
     async def test_writers_at_work_while_stamps_are_taken_and_passes_are_made(self, stage: Stage) -> None:
@@ -314,7 +315,8 @@ class TestStamps:
         await behind_its_back(watched, "UPDATE shipments SET state = 'x'")
         await watched.install("shipments", watch=True)
         assert sorted(await swept(watched), key=str) == [
-            Finding("row-changed", f"order/{order}", TABLE, "sweep", rows) for order, rows in ((5, 2), (6, 1), (7, 1))
+            GuardFinding("row-changed", f"order/{order}", TABLE, "sweep", rows)
+            for order, rows in ((5, 2), (6, 1), (7, 1))
         ]
 
     @pytest.mark.parametrize("again", [True, False])
@@ -332,7 +334,7 @@ class TestStamps:
         for table, words in (("loose", "no primary key"), ("odd", "types that are not")):
             rule = [{"name": f"public.{table}", "resource": table}]
             with pytest.raises(ConfigurationError, match=words):
-                await guard.prepare(stage.config(tables=rule), guard.Wanted(table, dsn=stage.owner, watch=True))
+                await guard.prepare(stage.config(tables=rule), guard.GuardRequest(table, dsn=stage.owner, watch=True))
 
     async def test_the_guard_of_a_watched_table_still_guards(self, watched: Stage, app: Session) -> None:
         async with refused("FN428"):
@@ -357,7 +359,7 @@ class TestStamps:
             await stage.install("shipments", watch=True)
             assert await swept(stage) == []
             await behind_its_back(stage, "INSERT INTO shipments VALUES (9, 9)")
-            assert await swept(stage) == [Finding("row-appeared", "order/9", TABLE, "sweep", 1)]
+            assert await swept(stage) == [GuardFinding("row-appeared", "order/9", TABLE, "sweep", 1)]
         finally:
             await stage.execute(
                 f"REASSIGN OWNED BY {keeper} TO CURRENT_USER; DROP OWNED BY {keeper}; DROP ROLE {keeper}"

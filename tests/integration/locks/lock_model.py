@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from gateway.fencing.lease import Mode
+from gateway.fencing.lease import LockMode
 
 COLLECT, LINGER = 240.0, 300.0
 
@@ -13,7 +13,7 @@ class Wish:
     """What somebody asks for. ``attendant``: the gateway it waits at; None where it does not wait."""
 
     holder: str
-    mode: Mode
+    mode: LockMode
     ttl: float
     delay: float
     request: str | None
@@ -46,7 +46,7 @@ class Lock:
     queue: list[Waiting] = field(default_factory=list)
     alive: set[str] = field(default_factory=set)
 
-    def view(self) -> tuple[list[tuple[str, Mode, int]], list[tuple[str, Mode]], bool, int]:
+    def view(self) -> tuple[list[tuple[str, LockMode, int]], list[tuple[str, LockMode]], bool, int]:
         """Holders, waiters, whether it is delayed, and the last token."""
         holders = [(one.wish.holder, one.wish.mode, one.value) for one in self.leases if one.expires > self.now]
         waiters = [(one.wish.holder, one.wish.mode) for one in self.queue if self._living(one)]
@@ -60,7 +60,7 @@ class Lock:
         self._hand_over()
         own = self._held_by(wish.holder)
         if own is not None:
-            if own.wish.mode is Mode.SHARED and wish.mode is Mode.EXCLUSIVE:
+            if own.wish.mode is LockMode.SHARED and wish.mode is LockMode.EXCLUSIVE:
                 return "upgrade", own.value, False
             ends = self.now + wish.ttl
             kept = replace(
@@ -155,8 +155,8 @@ class Lock:
         self.issued = max(self.issued, self.fence) + 1
         return self.issued
 
-    def _free_for(self, mode: Mode) -> bool:
-        sharing = mode is Mode.SHARED and all(one.wish.mode is Mode.SHARED for one in self.leases)
+    def _free_for(self, mode: LockMode) -> bool:
+        sharing = mode is LockMode.SHARED and all(one.wish.mode is LockMode.SHARED for one in self.leases)
         return self.delayed_until <= self.now and (not self.leases or sharing)
 
     def _living(self, one: Waiting) -> bool:

@@ -9,13 +9,13 @@ from typing import Any
 
 from gateway.db.database import Database
 from gateway.db.notifications import LEASES, listening
-from gateway.fencing.lease import Lease, LockView, Mode, Wanted
-from gateway.leases.heartbeat import Times
+from gateway.fencing.lease import Lease, LockMode, LockRequest, LockState
+from gateway.leases.heartbeat import LeaseTimes
 from gateway.leases.service import LeaseService
 from tests.running import Events
 from tests.waiting import PATIENCE
 
-QUICK = Times(attended=60.0, beat=0.2, look=0.1, collect=PATIENCE, linger=PATIENCE, sweep=60.0)
+QUICK = LeaseTimes(attended=60.0, beat=0.2, look=0.1, collect=PATIENCE, linger=PATIENCE, sweep=60.0)
 """They ask often. What lapses only lapses where a test lets time pass, however slow the machine is."""
 DEAF_TO_TIME = replace(QUICK, beat=120.0, look=120.0, attended=240.0)
 """Nothing is found out by beats: only what is announced, and looks at the right moment, get anybody on."""
@@ -40,7 +40,9 @@ class Gateway:
     async def renew(self, lease: Lease, ttl: float | None = None) -> Lease:
         return await self.service.renew(lease.resource, lease.id, lease.caller, ttl)
 
-    async def until(self, resource: str, condition: Callable[[LockView], bool], patience: float = PATIENCE) -> LockView:
+    async def until(
+        self, resource: str, condition: Callable[[LockState], bool], patience: float = PATIENCE
+    ) -> LockState:
         """How the lock stands, once it stands so."""
         async with asyncio.timeout(patience):
             while not condition(view := await self.service.inspect(resource)):
@@ -58,13 +60,13 @@ class Gateway:
 
 def wanted(
     resource: str, holder: str, *, caller: str = "writer", ttl: float = 30.0, mode: str = "exclusive", **wish: Any
-) -> Wanted:
-    return Wanted(resource, holder, caller, ttl, Mode(mode), **wish)
+) -> LockRequest:
+    return LockRequest(resource, holder, caller, ttl, LockMode(mode), **wish)
 
 
 @asynccontextmanager
 async def gateway(
-    dsn: str, times: Times = QUICK, *, listens: bool = True, running: bool = True
+    dsn: str, times: LeaseTimes = QUICK, *, listens: bool = True, running: bool = True
 ) -> AsyncIterator[Gateway]:
     """A gateway. One that is not ``running`` answers but hears nothing and is not heard of, as if it were paused."""
     long = 2 * PATIENCE

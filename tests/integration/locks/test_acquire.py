@@ -10,7 +10,7 @@ import pytest
 
 from gateway.db.database import Database
 from gateway.errors import ExpectedMismatch, Forbidden, GatewayError, LeaseLost, LockHeld
-from gateway.fencing.lease import Granted, Mode, Renewal
+from gateway.fencing.lease import Granted, LockMode, Renewal
 from gateway.fencing.token import Token
 from tests.integration.locks.stage import Gateway, gateway, gone, pass_time, recorded, wanted
 from tests.waiting import PATIENCE
@@ -237,12 +237,12 @@ async def test_how_locks_stand(pair: Pair, job: str) -> None:
     waiting = await second.waits(f"{job}/a", "cid")
     listed = await first.service.listed(f"{job}/", "", 10)
     assert [(one.resource, one.mode, one.waiters) for one in listed] == [
-        (f"{job}/a", Mode.SHARED, 1),
-        (f"{job}/b", Mode.EXCLUSIVE, 0),
+        (f"{job}/a", LockMode.SHARED, 1),
+        (f"{job}/b", LockMode.EXCLUSIVE, 0),
     ]
     holders = [(hold.holder, hold.caller, hold.token) for hold in listed[0].holders]
     assert holders == [("ann", "writer", lease.token), ("bob", "other", lease.token)]
-    assert [(one.holder, one.mode) for one in listed[0].queue] == [("cid", Mode.EXCLUSIVE)]
+    assert [(one.holder, one.mode) for one in listed[0].queue] == [("cid", LockMode.EXCLUSIVE)]
     assert [one.resource for one in await first.service.listed(f"{job}/", f"{job}/a", 10)] == [f"{job}/b"]
     assert [one.resource for one in await first.service.listed(f"{job}/", "", 1)] == [f"{job}/a"]
     await gone([waiting])

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.db import leases
-from gateway.db.leases import Place
-from gateway.fencing.lease import Mode, Renewal, Wanted
+from gateway.db.leases import WaitingPlace
+from gateway.fencing.lease import LockMode, LockRequest, Renewal
 from gateway.fencing.token import Token
 from tests.integration.locks.lock_model import COLLECT, LINGER, Lock, Wish
 from tests.integration.locks.stage import Gateway, pass_time, rows
@@ -23,7 +23,7 @@ attendants = st.sampled_from(["east", "west"])
 wishes = st.builds(
     Wish,
     holder=holders,
-    mode=st.sampled_from([Mode.EXCLUSIVE, Mode.EXCLUSIVE, Mode.SHARED]),
+    mode=st.sampled_from([LockMode.EXCLUSIVE, LockMode.EXCLUSIVE, LockMode.SHARED]),
     ttl=st.sampled_from([600.0, 1200.0]),
     delay=st.sampled_from([0.0, 0.0, 420.0]),
     request=st.sampled_from([None, "r"]),
@@ -65,17 +65,17 @@ class Both:
 
     async def compare(self) -> None:
         """Both look the same, and as no lock may ever look otherwise."""
-        (view,) = await leases.views(self.one.database, [self.resource], 10)
+        (view,) = await leases.read_locks(self.one.database, [self.resource], 10)
         held = sorted((hold.holder, hold.mode, hold.token.value) for hold in view.holders)
         queue = [(waiter.holder, waiter.mode) for waiter in view.queue]
         last = view.token.value if view.token else 0
         assert (held, queue, view.delayed_for is not None, last) == self.model.view()
-        assert len(held) <= 1 or all(mode is Mode.SHARED for _, mode, _ in held)
+        assert len(held) <= 1 or all(mode is LockMode.SHARED for _, mode, _ in held)
         assert len({holder for holder, _, _ in held}) == len(held)
 
     async def _acquire(self, wish: Wish) -> None:
-        place = None if wish.attendant is None else Place(self.attendants[wish.attendant], 100_000.0, COLLECT)
-        wanted = Wanted(self.resource, wish.holder, "writer", wish.ttl, wish.mode, 0.0, wish.request, wish.delay)
+        place = None if wish.attendant is None else WaitingPlace(self.attendants[wish.attendant], 100_000.0, COLLECT)
+        wanted = LockRequest(self.resource, wish.holder, "writer", wish.ttl, wish.mode, 0.0, wish.request, wish.delay)
         before = self.model.issued
         asked = await leases.acquire_alone(self.one.database, wanted, place)
         outcome, value, fresh = self.model.acquire(wish)
@@ -127,7 +127,7 @@ class Both:
         self.model.alive.discard(attendant)
 
     async def _attend(self, attendant: str) -> None:
-        attended = await leases.attend(self.one.database, self.attendants[attendant], 100_000.0)
+        attended = await leases.send_heartbeat(self.one.database, self.attendants[attendant], 100_000.0)
         self.model.alive.add(attendant)
         waits = [one for one in self.model.queue if one.until is None and one.wish.attendant == attendant]
         assert len(attended.waiting) == len(waits)

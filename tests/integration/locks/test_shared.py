@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.errors import LockHeld
-from gateway.fencing.lease import Mode
+from gateway.fencing.lease import LockMode
 from gateway.fencing.token import Token
 from tests.integration.locks.stage import Gateway, gone, rows
 
@@ -27,7 +27,7 @@ async def test_those_who_share_have_one_token_and_the_next_a_higher_one(pair: Pa
         assert not waiting.done()
         await first.release(lease)
     alone = await waiting
-    assert (alone.mode, alone.token) == (Mode.EXCLUSIVE, Token(0, 2))
+    assert (alone.mode, alone.token) == (LockMode.EXCLUSIVE, Token(0, 2))
     await second.release(alone)
     assert (await first.acquire(job, "h0", mode="shared")).token == Token(0, 3)
 
@@ -82,7 +82,7 @@ async def test_a_holder_that_shares_cannot_have_it_alone(pair: Pair, job: str) -
     alone = await pair[0].acquire(job, "ann")
     # The other way round there is nothing to wait for: what it has is more than it asks for.
     again = await pair[0].acquire(job, "ann", mode="shared")
-    assert (again.id, again.mode) == (alone.id, Mode.EXCLUSIVE)
+    assert (again.id, again.mode) == (alone.id, LockMode.EXCLUSIVE)
 
 
 async def test_who_joins_never_gets_a_token_that_the_fence_refuses(pair: Pair, job: str) -> None:

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
 from gateway.db import bypasses, intents
-from gateway.db.bypasses import Seen
+from gateway.db.bypasses import FoundObject
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
@@ -585,7 +585,7 @@ class TestWhatIsRemembered:
         await self.finished(database, "e1", certain=True)
         write = self.write()
         await intents.begin(database, write)
-        (intent,) = await intents.all_pending(database, 1)
+        (intent,) = await intents.list_pending(database, 1)
         await intents.forbid(database, intent)
         assert not await intents.finish(database, write, "e2", tombstone=False)
         assert await self.remembered(database) == [("e1", False)]
@@ -598,12 +598,12 @@ class TestWhatIsRemembered:
         write = self.write()
         await intents.begin(database, write)
         if disturbed == "settling":
-            await intents.forbid(database, (await intents.all_pending(database, 1))[0])
+            await intents.forbid(database, (await intents.list_pending(database, 1))[0])
         elif disturbed == "another-write":
             await intents.abandon(database, write)
             await self.finished(database, "e1", certain=True)
         elif disturbed == "another-row":
             await database.fetch_write("INSERT INTO fencing.object VALUES ('s', 'b', 'k', 'e2', false, true)")
-        seen = Seen("b", "k", "e2", "s3", "/b/k", {})
+        seen = FoundObject("b", "k", "e2", "s3", "/b/k", {})
         reason = await bypasses.record_by_write(database, write, seen)
         assert reason == (None if disturbed != "nothing" else "object-changed")

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.rules import Equal, Mode
+from gateway.fencing.rules import Enforcement, Equal
 from gateway.observe.events import WriteRefused
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome
@@ -21,7 +21,7 @@ STALE, USED, DUPLICATE = (412, "StaleFencingToken"), (412, "UsedFencingToken"), 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     rules = [
-        {"match": "bucket/watched/**", "mode": Mode.OBSERVE},
+        {"match": "bucket/watched/**", "mode": Enforcement.OBSERVE},
         {"match": "bucket/strict/**", "equal": Equal.STRICT},
     ]
     async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules) as one:
@@ -126,7 +126,7 @@ async def test_epochs_come_before_values(shared: Stage, key: str) -> None:
 async def test_a_write_that_passed_but_cannot_be_put_on_record_is_not_called_unwritten(
     postgres_server: EmbeddedPostgres,
 ) -> None:
-    rules = [{"match": "bucket/watched/**", "mode": Mode.OBSERVE}]
+    rules = [{"match": "bucket/watched/**", "mode": Enforcement.OBSERVE}]
     async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules) as stage:
         await stage.rows("ALTER TABLE fencing.intake RENAME TO lost")
         answered = await outcome(connect(stage.origin).put_object, Key="watched/k", Body=b"x")

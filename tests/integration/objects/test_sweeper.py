@@ -11,7 +11,7 @@ import pytest
 from gateway.db import intents
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.intent import Announcement, Kind
+from gateway.fencing.intent import Announcement, MutationKind
 from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from gateway.objects.background.sweeper import Swept
@@ -201,14 +201,14 @@ class TestUploads:
 
 
 class TestIntents:
-    @pytest.mark.parametrize("kind", list(Kind))
+    @pytest.mark.parametrize("kind", list(MutationKind))
     @pytest.mark.parametrize(("age", "swept"), [(timedelta(minutes=50), 0), (timedelta(minutes=70), 1)])
     async def test_an_intent_that_can_have_no_effect_any_more_is_forgotten(
-        self, stage: Stage, kind: Kind, age: timedelta, swept: int
+        self, stage: Stage, kind: MutationKind, age: timedelta, swept: int
     ) -> None:
         """Without any write: nothing has to be put in the way of a request that the store refuses."""
         stage.double.put("bucket", "k", b"x")
-        upload_id = "lost" if kind is Kind.UPLOAD else None
+        upload_id = "lost" if kind is MutationKind.UPLOAD else None
         write = Announcement(
             "s3/bucket/k", "bucket", "k", uuid4(), Presented(Token(0, 5)), "w", kind=kind, upload_id=upload_id
         )

@@ -7,25 +7,25 @@ from typing import Any
 
 from gateway.db.database import Database
 from gateway.db.record import seal
-from gateway.db.webhooks import Selection
+from gateway.db.webhooks import EntryFilter
 from gateway.fencing.record import Kind
 from gateway.webhooks import signing
 from gateway.webhooks.delivery import Courier, Receiver
-from gateway.webhooks.outbox import Outbox, Times, Webhook
+from gateway.webhooks.outbox import ConfiguredWebhook, Outbox, OutboxTimes
 from tests.integration.record.receiver import SECRET
 from tests.running import Events
 
-QUICK = Times(look=0.02)
+QUICK = OutboxTimes(look=0.02)
 
 
-def webhook(name: str, url: str, *, secret: str = SECRET, **wanted: Any) -> Webhook:
-    asked = replace(Selection((Kind.REJECTION,), "", observed=True, alarms=()), **wanted)
-    return Webhook(name, Receiver(url, [signing.key_of(secret)]), asked)
+def webhook(name: str, url: str, *, secret: str = SECRET, **wanted: Any) -> ConfiguredWebhook:
+    asked = replace(EntryFilter((Kind.REJECTION,), "", observed=True, alarms=()), **wanted)
+    return ConfiguredWebhook(name, Receiver(url, [signing.key_of(secret)]), asked)
 
 
 @asynccontextmanager
 async def telling(
-    dsn: str, *webhooks: Webhook, courier: Courier | None = None, times: Times = QUICK
+    dsn: str, *webhooks: ConfiguredWebhook, courier: Courier | None = None, times: OutboxTimes = QUICK
 ) -> AsyncIterator[tuple[Outbox, Events]]:
     """A gateway that delivers, once it has begun to; its webhooks begin at the end of the record."""
     events, database = Events(), Database(dsn)

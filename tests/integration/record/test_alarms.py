@@ -13,21 +13,21 @@ from gateway.db import webhooks
 from gateway.db.database import Database
 from gateway.db.record import seal
 from gateway.observe.events import AlarmCleared, AlarmRaised
-from gateway.webhooks.alarms import STRETCH, Alarm, Watch
-from gateway.webhooks.rate import Rule
+from gateway.webhooks.alarms import STRETCH, AlarmWatch, ConfiguredAlarm
+from gateway.webhooks.rate import AlarmRule
 from tests.integration.record.receiver import SECRET, receiving
 from tests.integration.record.telling import put, telling, webhook
 from tests.running import Events, config
 
 MINUTE = timedelta(minutes=1)
-MANY = Alarm("many", "job/", Rule(more_than=5, minutes=10))
+MANY = ConfiguredAlarm("many", "job/", AlarmRule(more_than=5, minutes=10))
 
 
 @asynccontextmanager
-async def gateway(dsn: str, *alarms: Alarm) -> AsyncIterator[tuple[Watch, Events]]:
+async def gateway(dsn: str, *alarms: ConfiguredAlarm) -> AsyncIterator[tuple[AlarmWatch, Events]]:
     """A gateway's watch, which looks when it is told to."""
     database, events = Database(dsn), Events()
-    watch = Watch(database, alarms or (MANY,), events)
+    watch = AlarmWatch(database, alarms or (MANY,), events)
     try:
         await watch.look()
         yield watch, events
@@ -188,7 +188,7 @@ async def test_another_rule_counts_anew(dsn: str, database: Database) -> None:
     async with gateway(dsn) as (watch, events):
         await put(database, 5)
         await watch.look()
-    async with gateway(dsn, Alarm("many", "", Rule(5, 10))) as (watch, events):
+    async with gateway(dsn, ConfiguredAlarm("many", "", AlarmRule(5, 10))) as (watch, events):
         await put(database, 5)
         await watch.look()
         assert events == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.db import record
 from gateway.db.database import Database
-from gateway.db.record import Head
+from gateway.db.record import RecordHead
 from gateway.fencing import chain
 from gateway.fencing.chain import Flaw
 from tests.integration.record.sealed import EXPORT, as_superuser, flaws, lines, on_record, written
@@ -49,9 +49,9 @@ async def test_python_hashes_what_postgres_hashes(
         moment,
         token[1] % 2 == 0,
     )
-    before = await record.head(database)
+    before = await record.read_head(database)
     await record.seal(database)
-    head = await record.head(database)
+    head = await record.read_head(database)
     row = await database.fetchrow(f"{EXPORT} DESC LIMIT 1")
     assert row is not None
     line = row["line"]
@@ -61,7 +61,7 @@ async def test_python_hashes_what_postgres_hashes(
 
 
 async def test_the_first_entry_follows_on_a_constant(database: Database) -> None:
-    assert await record.head(database) == Head(0, chain.START.hex())
+    assert await record.read_head(database) == RecordHead(0, chain.START.hex())
     exported = await on_record(database, 1)
     assert flaws(exported) == []
     entry = chain.parse(exported[0])
@@ -144,7 +144,7 @@ async def test_two_that_have_changed_places_are_found(database: Database) -> Non
 async def test_a_tail_that_was_cut_off_is_found_by_whoever_saw_it(database: Database) -> None:
     """Even where the end of the chain was put back, and goes on from there."""
     exported = await on_record(database, 5)
-    seen = await record.head(database)
+    seen = await record.read_head(database)
     third = chain.parse(exported[2])["hash"]
     await as_superuser(
         database,
@@ -162,7 +162,7 @@ async def test_a_tail_that_was_cut_off_is_found_by_whoever_saw_it(database: Data
 
 async def test_a_record_written_anew_is_found_by_whoever_saw_it(database: Database) -> None:
     await on_record(database, 5)
-    seen = await record.head(database)
+    seen = await record.read_head(database)
     await as_superuser(
         database,
         "UPDATE fencing.entry SET holder = 'nobody' WHERE position = 2",

@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from gateway.api import exports
 from gateway.db import export
-from gateway.db.export import Form, exporting
+from gateway.db.export import ExportFormat, open_export
 from gateway.fencing.record import Filters, Kind
 from gateway.observe.events import RequestAnswered
 from tests.integration.record.sealed import flaws, on_record
@@ -108,15 +108,15 @@ class TestWhole:
             written.append(piece)
             await sealed(stage.database, 10)
 
-        async with exporting(stage.database, Filters()) as one:
-            await one.write(Form.NDJSON, write)
+        async with open_export(stage.database, Filters()) as one:
+            await one.write(ExportFormat.NDJSON, write)
         assert len(b"".join(written).splitlines()) == 50
 
     async def test_one_that_breaks_off_is_seen_to(self, stage: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
         await sealed(stage.database, 50)
         real = export.Export.write
 
-        async def broken(self: export.Export, form: Form, write: export.Write) -> None:
+        async def broken(self: export.Export, form: ExportFormat, write: export.Write) -> None:
             await real(self, form, write)
             raise OSError("the database went away")
 
@@ -148,7 +148,7 @@ class TestClientsThatDoNotRead:
             await asyncio.sleep(0.02)
 
     async def test_one_that_takes_nothing_is_cut_off(self, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gateway.http.streaming.PATIENCE", 0.2)
+        monkeypatch.setattr("gateway.http.streaming.SEND_TIMEOUT", 0.2)
         async with watched(dsn) as stage:
             await sealed(stage.database, BIG)
             with await _unread(stage, "/v1/events.ndjson") as unread:

@@ -68,15 +68,15 @@ async def test_everybody_gets_everything_once_and_in_order(database: Database, d
 async def test_however_many_follow_it_is_read_once(
     database: Database, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, read = search.after, []
+    real, read = search.read_after, []
 
     async def counted(*arguments: Any) -> Sequence[Any]:
         found = await real(*arguments)
         read.append(len(found))
         return found
 
-    monkeypatch.setattr(search, "after", counted)
-    monkeypatch.setattr(search, "page", None)
+    monkeypatch.setattr(search, "read_after", counted)
+    monkeypatch.setattr(search, "find_page", None)
     async with following(database, dsn) as follower:
         subscriptions = [follower.subscribed(Filters()) for _ in range(50)]
         opened = [await one.__aenter__() for one in subscriptions]

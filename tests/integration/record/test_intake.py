@@ -16,7 +16,7 @@ from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
 from gateway.fencing.record import Attempt, Refusal
-from gateway.fencing.rules import Decision, Fence, Mode
+from gateway.fencing.rules import Decision, Enforcement, Fence
 from gateway.fencing.token import Token
 from gateway.observe.events import StepReached
 from gateway.record import audit
@@ -135,7 +135,7 @@ class TestRecorder:
 async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     rules = [
         {"match": "bucket/jobs/{job}/**", "resource": "job/{job}"},
-        {"match": "bucket/watched/**", "mode": Mode.OBSERVE},
+        {"match": "bucket/watched/**", "mode": Enforcement.OBSERVE},
     ]
     tables = [{"name": "public.accounts"}]
     async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules, tables=tables) as one:

@@ -6,7 +6,7 @@ from datetime import date
 import pytest
 
 from gateway.db.database import Database
-from gateway.db.export import Export, Form
+from gateway.db.export import Export, ExportFormat
 from gateway.fencing.record import Filters
 from tests.integration.record.sealed import flaws
 from tests.integration.record.varied import sealed
@@ -44,8 +44,8 @@ async def test_a_line_is_the_text_that_is_hashed_and_the_hash(database: Database
     assert flaws(row["line"] for row in rows) == []
 
 
-@pytest.mark.parametrize("form", Form)
-async def test_an_export_calls_no_function_of_ours(database: Database, form: Form) -> None:
+@pytest.mark.parametrize("form", ExportFormat)
+async def test_an_export_calls_no_function_of_ours(database: Database, form: ExportFormat) -> None:
     """The body of each stands in the plan: a call of one for every row takes longer than all the rest."""
     row = await database.fetchrow("SELECT (now() AT TIME ZONE 'UTC')::date AS today")
     assert row is not None

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from gateway.db import rejections
 from gateway.db.database import Database
-from gateway.db.rejections import Payload
+from gateway.db.rejections import RejectedPayload
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.body import intake
 from tests.doubles.s3 import S3Double
@@ -65,7 +65,7 @@ async def details(stage: Stage, resource: str) -> list[tuple[UUID, dict[str, Any
     return [(row["id"], json.loads(row["details"] or "{}").get("payload")) for row in found]
 
 
-async def only(stage: Stage, store: Database, resource: str) -> tuple[Payload | None, dict[str, Any]]:
+async def only(stage: Stage, store: Database, resource: str) -> tuple[RejectedPayload | None, dict[str, Any]]:
     """What is kept with the one entry of a resource, and what the entry says of it."""
     ((entry, said),) = await details(stage, resource)
     kept = await rejections.read_payload(store, entry)
@@ -102,7 +102,9 @@ class TestTables:
         for entry, said in found:
             assert (said["truncated"], said["redacted"]) == (False, True)
             expected = b'{"name":"n","secret":"[redacted]","extra":{"password":"[redacted]"}}'
-            assert await rejections.read_payload(store, entry) == Payload("application/json", expected, truncated=False)
+            assert await rejections.read_payload(store, entry) == RejectedPayload(
+                "application/json", expected, truncated=False
+            )
 
     @pytest.mark.parametrize(
         ("media_type", "body", "expected"),
@@ -116,7 +118,7 @@ class TestTables:
     ) -> None:
         await refused(shared, "POST", "/v1/tables/users", body.format(user).encode(), media_type)
         kept, _ = await only(shared, store, f"public.users/{user}")
-        assert kept == Payload(media_type, expected.format(user).encode(), truncated=False)
+        assert kept == RejectedPayload(media_type, expected.format(user).encode(), truncated=False)
 
     async def test_of_a_long_body_the_beginning(self, shared: Stage, store: Database, user: int) -> None:
         body = json.dumps({"secret": "s3cr3t" * 1000, "name": "n" * 5000}).encode()
@@ -154,7 +156,7 @@ class TestFunctions:
         body = b'{"secret": "s3cr3t"}'
         await refused(shared, "POST", "/v1/tables/rpc/note", body, "application/json", **{"Fencing-Resource": name})
         kept, _ = await only(shared, store, name)
-        assert kept == Payload("application/json", b'{"secret":"[redacted]"}', truncated=False)
+        assert kept == RejectedPayload("application/json", b'{"secret":"[redacted]"}', truncated=False)
         (entry,) = await shared.rows("SELECT rule FROM fencing.record WHERE resource = $1 AND kind = 'rejection'", name)
         assert entry["rule"] == "public.note"
 
@@ -177,7 +179,7 @@ class TestObjects:
         assert reply is not None
         assert (reply.status, reply.code) == REFUSED
         kept, said = await only(shared, store, f"s3/bucket/{key}")
-        assert kept == Payload("image/png", body[: min(size, KEPT)], truncated=size > KEPT)
+        assert kept == RejectedPayload("image/png", body[: min(size, KEPT)], truncated=size > KEPT)
         assert said["redacted"] is False
 
     async def test_a_client_that_waits_to_be_asked_is_not_asked(self, shared: Stage, store: Database, key: str) -> None:
@@ -207,7 +209,7 @@ class TestObjects:
         assert reply is not None
         assert (reply.status, reply.code) == REFUSED
         kept, _ = await only(shared, store, f"s3/bucket/{key}")
-        assert kept == Payload("", b"all there is", truncated=True)
+        assert kept == RejectedPayload("", b"all there is", truncated=True)
 
     async def test_a_zombie_that_hangs_up_is_on_record(self, shared: Stage, key: str) -> None:
         parts = urlsplit(shared.origin)
@@ -260,7 +262,7 @@ class TestObjects:
         answer: httpx.Response = await post(form, b"of a browser")
         assert answer.status_code == 412
         kept, _ = await only(shared, store, f"s3/bucket/{key}")
-        assert kept == Payload("text/plain", b"of a browser", truncated=False)
+        assert kept == RejectedPayload("text/plain", b"of a browser", truncated=False)
 
     async def test_a_delete_has_none(self, shared: Stage, key: str) -> None:
         assert await outcome(connect(shared.origin, "3").delete_object, Key=key) == REFUSED

@@ -12,7 +12,7 @@ from gateway.db.database import Database
 from gateway.errors import SqlError
 from gateway.fencing.chain import Flaw
 from gateway.observe.events import PartitionDropped, SweepFailed
-from gateway.record.sealing import Pauses, Sealing
+from gateway.record.sealing import Sealing, SealingPauses
 from tests.integration.record.sealed import as_superuser, entries, flaws, lines, on_record, partition_of, written
 from tests.running import Events
 
@@ -35,7 +35,7 @@ async def days(database: Database) -> list[str]:
 async def sealed_in(database: Database, first: date, last: date, count: int) -> None:
     """Entries that were sealed on the first and the last of these days, in one partition."""
     await on_record(database, count)
-    head = await record.head(database)
+    head = await record.read_head(database)
     await as_superuser(
         database,
         f"CREATE TABLE fencing.entry_{first:%Y%m%d}_{last:%Y%m%d} (LIKE fencing.entry INCLUDING ALL)",
@@ -50,7 +50,7 @@ async def sealed_on(database: Database, ago: int, count: int) -> date:
     """Entries that were sealed so many days ago, in a partition of that day; the day."""
     day = (await database.now()).date() - timedelta(days=ago)
     await on_record(database, count)
-    head = await record.head(database)
+    head = await record.read_head(database)
     await as_superuser(
         database,
         f"CREATE TABLE fencing.entry_{day:%Y%m%d} (LIKE fencing.entry INCLUDING ALL)",
@@ -265,7 +265,7 @@ class TestInTheBackground:
     async def test_each_gateway_does_it(self, database: Database) -> None:
         events = Events()
         day = await sealed_on(database, 12, 3)
-        quick = Pauses(prepare=0.01, drop=0.01)
+        quick = SealingPauses(prepare=0.01, drop=0.01)
         async with Sealing(database, events, 10, quick).running():
             while PartitionDropped(day) not in events or len(await days(database)) < 32:
                 # One of the two may find the other at it, and is done another time.

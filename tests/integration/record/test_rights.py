@@ -12,9 +12,9 @@ from gateway.cli import application
 from gateway.db import fences, intents, leases, record, rights
 from gateway.db.database import Database
 from gateway.doctor import examination as doctor
-from gateway.doctor.findings import Status
+from gateway.doctor.findings import CheckStatus
 from gateway.errors import ConfigurationError, SqlError
-from gateway.fencing.record import Happening, Kind
+from gateway.fencing.record import Kind, RecordedEvent
 from gateway.fencing.rules import Equal, Presented, Tokens
 from gateway.fencing.token import Token
 from gateway.record.sealing import Sealing
@@ -60,15 +60,15 @@ async def test_it_is_enough_for_everything_a_gateway_does(gateway: Database) -> 
         )
         await intents.raise_fence(gateway, "r/3", Presented(token, holder), "x")
     await fences.bump_epoch(gateway, "r/1", Token(0, 2), "admin", "why not")
-    await record.put(gateway, Happening(Kind.BYPASS, resource="r/1", details={"what": "it"}))
-    await leases.lapsed(gateway, 1)
+    await record.record_event(gateway, RecordedEvent(Kind.BYPASS, resource="r/1", details={"what": "it"}))
+    await leases.list_lapsed(gateway, 1)
     sealing = Sealing(gateway, Events(), 400)
     await sealing.seal()
     await sealing.prepare()
     await sealing.drop()
     await sealing.note()
     assert flaws(await lines(gateway)) == []
-    assert (await record.head(gateway)).position == 6
+    assert (await record.read_head(gateway)).position == 6
 
 
 CHANGES = [
@@ -187,14 +187,14 @@ class TestDoctor:
         return check
 
     async def test_a_role_that_can_only_add_is_fine(self, dsn: str, role: str) -> None:
-        assert (await self.check(dsn, role)).status is Status.OK
+        assert (await self.check(dsn, role)).status is CheckStatus.OK
 
     async def test_one_that_can_do_more_is_warned_of(self, dsn: str, role: str) -> None:
         await execute(
             dsn, f"GRANT DELETE ON fencing.intake TO {role}", f"GRANT UPDATE, INSERT ON fencing.entry TO {role}"
         )
         check = await self.check(dsn, role)
-        assert check.status is Status.WARNING
+        assert check.status is CheckStatus.WARNING
         for privilege in ("DELETE on fencing.intake", "INSERT on fencing.entry", "UPDATE on fencing.entry"):
             assert privilege in check.detail
 
@@ -204,5 +204,5 @@ class TestDoctor:
             check = await self.check(dsn, GATEWAY)
         finally:
             await execute(dsn, f"ALTER ROLE {GATEWAY} NOSUPERUSER")
-        assert check.status is Status.WARNING
+        assert check.status is CheckStatus.WARNING
         assert "ownership of fencing.entry" in check.detail

@@ -12,11 +12,11 @@ from gateway.db import record
 from gateway.db.database import Database
 from gateway.errors import SqlError
 from gateway.observe.events import HeadNoted, RecordSealed, SweepFailed
-from gateway.record.sealing import Pauses, Sealing
+from gateway.record.sealing import Sealing, SealingPauses
 from tests.integration.record.sealed import as_superuser, entries, flaws, lines, on_record, written
 from tests.running import Events
 
-QUICK = Pauses(seal=0.01)
+QUICK = SealingPauses(seal=0.01)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def test_entries_are_sealed_in_the_order_in_which_they_came(database: Data
     rows = await database.fetch("SELECT position, resource FROM fencing.entry ORDER BY position")
     assert [tuple(row) for row in rows] == [(n, f"orders/{n}") for n in range(1, 26)]
     assert await database.fetch("SELECT FROM fencing.intake") == []
-    head = await record.head(database)
+    head = await record.read_head(database)
     assert (head.position, head.hash) == (25, rows and exported[-1][-66:-2])
 
 
@@ -79,9 +79,9 @@ async def test_a_reader_does_not_wait_for_what_is_written_meanwhile(database: Da
 
 async def test_nothing_to_seal_changes_nothing(database: Database) -> None:
     await on_record(database, 3)
-    before = await record.head(database)
+    before = await record.read_head(database)
     assert (await record.seal_some(database), await record.seal(database)) == (0, 3)
-    assert await record.head(database) == before
+    assert await record.read_head(database) == before
 
 
 async def test_what_is_committed_late_is_sealed_late(database: Database, connections: Callable[[], Any]) -> None:
@@ -217,7 +217,7 @@ class TestInTheBackground:
         events = Events()
         async with Sealing(database, events, 400, QUICK).running(), Sealing(database, events, 400, QUICK).running():
             await written(database, 30)
-            while (await record.head(database)).position < 30:
+            while (await record.read_head(database)).position < 30:
                 await asyncio.sleep(0.01)
         assert sum(event.sealed for event in events if isinstance(event, RecordSealed)) == 30
         assert flaws(await lines(database)) == []
@@ -228,7 +228,7 @@ class TestInTheBackground:
         assert list(events) == [], "there is nothing to be a witness of"
         await on_record(database, 3)
         await Sealing(database, events, 400).note()
-        head = await record.head(database)
+        head = await record.read_head(database)
         assert list(events) == [HeadNoted(3, head.hash)]
         assert flaws(await lines(database), {3: head.hash}) == []
 
@@ -240,6 +240,6 @@ class TestInTheBackground:
                 await asyncio.sleep(0.01)
             await as_superuser(database, "ALTER FUNCTION fencing.seal_v0 RENAME TO seal_v1")
             await written(database, 3)
-            while (await record.head(database)).position < 3:
+            while (await record.read_head(database)).position < 3:
                 await asyncio.sleep(0.01)
         assert len([event for event in events if isinstance(event, SweepFailed)]) == 1, "it is said once"

@@ -18,7 +18,7 @@ from gateway.db.database import Database
 from gateway.db.search import Grouping, Total, after_prefix, first_day
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import NotFound
-from gateway.fencing.record import Entry, Filters, Happening, Kind
+from gateway.fencing.record import Entry, Filters, Kind, RecordedEvent
 from gateway.fencing.rules import Decision
 from gateway.fencing.token import Token
 from tests.databases import fresh_database
@@ -93,11 +93,11 @@ class TestPages:
         assert sum(any(map(one.admit, entries)) for one in asked) > 40
         for one in asked:
             wanted = [entry.position for entry in entries if one.admit(entry)]
-            newest = await search.page(database, one, COUNT)
-            oldest = await search.page(database, one, COUNT, oldest_first=True)
+            newest = await search.find_page(database, one, COUNT)
+            oldest = await search.find_page(database, one, COUNT, oldest_first=True)
             assert [entry.position for entry in newest] == wanted[::-1], one
             assert [entry.position for entry in oldest] == wanted, one
-            assert await search.total(database, one) == Total(len(wanted), exact=True), one
+            assert await search.count_entries(database, one) == Total(len(wanted), exact=True), one
 
     @pytest.mark.thorough
     @pytest.mark.parametrize("oldest_first", [False, True])
@@ -112,7 +112,7 @@ class TestPages:
         found: list[Entry] = []
         bounds: dict[str, int] = {}
         while True:
-            page = await search.page(database, asked, 7, oldest_first=oldest_first, **bounds)
+            page = await search.find_page(database, asked, 7, oldest_first=oldest_first, **bounds)
             found += page
             if len(page) < 7:
                 break
@@ -127,7 +127,7 @@ class TestPages:
         self, year: tuple[Database, list[Entry]], before: int | None, after: int | None
     ) -> None:
         database, entries = year
-        found = await search.page(database, Filters(), COUNT, before=before, after=after)
+        found = await search.find_page(database, Filters(), COUNT, before=before, after=after)
         lowest, highest = after or 0, COUNT + 1 if before is None else before
         assert found == [entry for entry in reversed(entries) if lowest < entry.position < highest]
 
@@ -136,25 +136,27 @@ class TestPages:
         first = await everything(database)
         found: list[Entry] = []
         before = None
-        while page := await search.page(database, Filters(), 9, before=before):
+        while page := await search.find_page(database, Filters(), 9, before=before):
             found += page
             before = page[-1].position
             await sealed(database, 5)
         assert found == first[::-1]
 
     async def test_what_has_just_been_committed_is_found(self, database: Database) -> None:
-        identifier, _ = await record.put(database, Happening(Kind.LEASE_GRANTED, resource="job/1", caller="ann"))
-        (found,) = await search.page(database, Filters(), 10)
+        identifier, _ = await record.record_event(
+            database, RecordedEvent(Kind.LEASE_GRANTED, resource="job/1", caller="ann")
+        )
+        (found,) = await search.find_page(database, Filters(), 10)
         assert (found.id, found.position) == (identifier, 1)
-        assert await search.entry(database, identifier) == found
-        assert await search.page(database, Filters(since=found.at), 10) == [found]
-        assert await search.page(database, Filters(until=found.at), 10) == []
+        assert await search.find_entry(database, identifier) == found
+        assert await search.find_page(database, Filters(since=found.at), 10) == [found]
+        assert await search.find_page(database, Filters(until=found.at), 10) == []
 
     async def test_many_at_once(self, year: tuple[Database, list[Entry]]) -> None:
         """More than there are sessions for it wait their turn."""
         database, entries = year
         asked = Filters(holder="holder-3")
-        found = await asyncio.gather(*(search.page(database, asked, COUNT) for _ in range(20)))
+        found = await asyncio.gather(*(search.find_page(database, asked, COUNT) for _ in range(20)))
         assert all(one == [entry for entry in reversed(entries) if asked.admit(entry)] for one in found)
 
 
@@ -163,7 +165,7 @@ class TestTotals:
     async def test_beyond_the_cap_there_are_more_than_that(
         self, year: tuple[Database, list[Entry]], cap: int, total: Total
     ) -> None:
-        assert await search.total(year[0], Filters(), cap) == total
+        assert await search.count_entries(year[0], Filters(), cap) == total
 
     @pytest.mark.thorough
     @pytest.mark.parametrize(("near", "most"), [(1, 2), (2, 9), (8, 64)])
@@ -183,7 +185,7 @@ class TestTotals:
             wanted = [entry for entry in entries if asked.admit(entry)]
             for limit in (1, 7, 13, COUNT):
                 for oldest_first in (False, True):
-                    found, total = await search.first_page(database, asked, limit, oldest_first=oldest_first)
+                    found, total = await search.find_first_page(database, asked, limit, oldest_first=oldest_first)
                     assert found == (wanted if oldest_first else wanted[::-1])[:limit]
                     assert total == Total(len(wanted), exact=True), (asked, limit)
 
@@ -191,7 +193,7 @@ class TestTotals:
     async def test_groups(self, year: tuple[Database, list[Entry]], by: Grouping) -> None:
         database, entries = year
         asked = Filters(kinds=(Kind.REJECTION,), since=entries[300].at)
-        groups = await search.groups(database, asked, by, 100)
+        groups = await search.count_groups(database, asked, by, 100)
         wanted: dict[str | None, list[Entry]] = {}
         for entry in filter(asked.admit, entries):
             wanted.setdefault(getattr(entry, by), []).append(entry)
@@ -199,7 +201,7 @@ class TestTotals:
             (value, len(found), max(entry.at for entry in found)) for value, found in wanted.items()
         }
         assert [one.count for one in groups] == sorted((one.count for one in groups), reverse=True)
-        assert await search.groups(database, asked, by, 1) == groups[:1]
+        assert await search.count_groups(database, asked, by, 1) == groups[:1]
 
     async def test_groups_are_counted_of_the_newest(
         self, year: tuple[Database, list[Entry]], monkeypatch: pytest.MonkeyPatch
@@ -208,7 +210,7 @@ class TestTotals:
         monkeypatch.setattr(search, "LOOKED_AT", 9)
         database, entries = year
         newest = [entry for entry in entries if entry.kind is Kind.REJECTION][-9:]
-        groups = await search.groups(database, Filters(kinds=(Kind.REJECTION,)), Grouping.HOLDER, 100)
+        groups = await search.count_groups(database, Filters(kinds=(Kind.REJECTION,)), Grouping.HOLDER, 100)
         assert {one.value: one.count for one in groups} == Counter(entry.holder for entry in newest)
 
 
@@ -247,7 +249,7 @@ async def plans(
         return await send(sql, *values)
 
     monkeypatch.setattr(database, "search", noted)
-    await (search.first_page if total else search.page)(database, asked, limit)
+    await (search.find_first_page if total else search.find_page)(database, asked, limit)
     monkeypatch.undo()
     found = []
     for sql, values in sent:
@@ -261,11 +263,11 @@ class TestOne:
     async def test_by_its_id_for_those_who_are_shown_it(self, year: tuple[Database, list[Entry]]) -> None:
         database, entries = year
         one = entries[123]
-        assert await search.entry(database, one.id) == one
-        assert await search.entry(database, one.id, one.caller) == one
+        assert await search.find_entry(database, one.id) == one
+        assert await search.find_entry(database, one.id, one.caller) == one
         for identifier, shown_to in ((one.id, "somebody-else"), (uuid4(), None)):
             with pytest.raises(NotFound):
-                await search.entry(database, identifier, shown_to)
+                await search.find_entry(database, identifier, shown_to)
 
     async def test_the_takeover_is_the_first_beyond_its_token(self, database: Database) -> None:
         resource = "job/1"
@@ -276,8 +278,8 @@ class TestOne:
             (Kind.BARRIER, 34, resource),
             (Kind.RAISED, 35, resource),
         ):
-            happening = Happening(kind, resource=other, token=Token(0, value), holder=f"holder-{value}")
-            await record.put(database, happening)
+            happening = RecordedEvent(kind, resource=other, token=Token(0, value), holder=f"holder-{value}")
+            await record.record_event(database, happening)
         await database.fetch_write(
             "INSERT INTO fencing.intake "
             "(kind, resource, reason, epoch, value, fence_epoch, fence_value, fence_raised_at, at) "
@@ -286,9 +288,9 @@ class TestOne:
             resource,
             Decision.STALE,
         )
-        await record.put(database, Happening(Kind.RAISED, resource=resource, token=Token(1, 0)))
-        (rejection,) = await search.page(database, Filters(kinds=(Kind.REJECTION,)), 10)
-        takeover = await search.takeover(database, rejection)
+        await record.record_event(database, RecordedEvent(Kind.RAISED, resource=resource, token=Token(1, 0)))
+        (rejection,) = await search.find_page(database, Filters(kinds=(Kind.REJECTION,)), 10)
+        takeover = await search.find_takeover(database, rejection)
         assert takeover is not None
         assert (takeover.kind, takeover.holder) == (Kind.BARRIER, "holder-34")
         assert search.lag(rejection, takeover) == rejection.at - takeover.at > timedelta(seconds=5)
@@ -297,7 +299,7 @@ class TestOne:
     async def test_who_was_not_overtaken_has_no_lag(self, year: tuple[Database, list[Entry]]) -> None:
         database, entries = year
         lease = next(one for one in entries if one.kind is Kind.ADMINISTRATION and one.resource is None)
-        assert await search.takeover(database, lease) is None
+        assert await search.find_takeover(database, lease) is None
 
 
 @pytest.mark.parametrize(

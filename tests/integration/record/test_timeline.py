@@ -101,7 +101,7 @@ async def test_thousands_of_holders_are_summed_up_by_the_database(dsn: str, data
     await connection.close()
     now = await database.now()
     position = await record.seal(database)
-    history = await timeline.history(database, RESOURCE, Span(now - timedelta(hours=2), now), position)
+    history = await timeline.read_history(database, RESOURCE, Span(now - timedelta(hours=2), now), position)
     assert (history.totals.parties, history.totals.zombies) == (3001, 30)
     assert (history.totals.refused, history.totals.noted) == (465, sum((i + 1) // 2 for i in range(1, 31)))
     refused = {tally.party.holder: tally.refused for tally in history.parties if tally.refused}

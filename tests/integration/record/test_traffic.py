@@ -11,11 +11,11 @@ import pytest
 
 from gateway.db import traffic as store
 from gateway.db.database import Database
-from gateway.db.traffic import Counts, OfRule
+from gateway.db.traffic import RuleTraffic, WriteCounts
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import GatewayError
 from gateway.fencing.record import Attempt, Rejection
-from gateway.fencing.rules import Mode
+from gateway.fencing.rules import Enforcement
 from gateway.observe.events import Event, SweepFailed, WriteAccepted, WriteRefused
 from gateway.record import traffic
 from gateway.record.traffic import Traffic, flushing
@@ -40,7 +40,7 @@ def refused(request: str, rule: str | None = "public.accounts", *, enforced: boo
 async def counts(database: Database) -> dict[tuple[str, str], tuple[int, int, int]]:
     """By plane and rule, of all minutes and gateways."""
     now = await database.now()
-    found = await store.of_rules(database, now - FAR, now + FAR)
+    found = await store.read_rules(database, now - FAR, now + FAR)
     return {(one.plane, one.rule): (one.counts.accepted, one.counts.refused, one.counts.observed) for one in found}
 
 
@@ -161,7 +161,7 @@ class TestReading:
         return start
 
     async def test_a_series(self, database: Database, start: datetime) -> None:
-        found = await store.series(database, start - timedelta(minutes=15), start + timedelta(minutes=75), 6)
+        found = await store.read_series(database, start - timedelta(minutes=15), start + timedelta(minutes=75), 6)
         assert [one.at - start for one in found] == [timedelta(minutes=15 * step - 15) for step in range(6)]
         assert [one.counts.accepted for one in found] == [0, 30, 30, 30, 30, 0]
         assert [one.counts.refused for one in found] == [0, 9, 4, 2, 4, 0]
@@ -173,14 +173,16 @@ class TestReading:
     async def test_a_series_of_a_plane_or_rule(
         self, database: Database, start: datetime, plane: str, rule: str | None, refused: int
     ) -> None:
-        (found,) = await store.series(database, start, start + timedelta(hours=1), 1, plane, rule)
+        (found,) = await store.read_series(database, start, start + timedelta(hours=1), 1, plane, rule)
         assert found.counts.refused == refused
 
     async def test_by_rule(self, database: Database, start: datetime) -> None:
         last = start + timedelta(minutes=59)
-        assert await store.of_rules(database, start, last + timedelta(minutes=1)) == [
-            OfRule("tables", "public.accounts", Counts(120, 12, 10), last, last, start + timedelta(minutes=4)),
-            OfRule("objects", "s3", Counts(0, 7, 0), None, start + timedelta(minutes=1), None),
+        assert await store.read_rules(database, start, last + timedelta(minutes=1)) == [
+            RuleTraffic(
+                "tables", "public.accounts", WriteCounts(120, 12, 10), last, last, start + timedelta(minutes=4)
+            ),
+            RuleTraffic("objects", "s3", WriteCounts(0, 7, 0), None, start + timedelta(minutes=1), None),
         ]
 
     async def test_what_is_old_is_forgotten(self, database: Database, start: datetime) -> None:
@@ -193,7 +195,7 @@ class TestReading:
 
 
 async def test_writes_of_both_planes(postgres_server: EmbeddedPostgres) -> None:
-    rules, double = [{"match": "bucket/watched/**", "mode": Mode.OBSERVE}], S3Double(buckets=["bucket"])
+    rules, double = [{"match": "bucket/watched/**", "mode": Enforcement.OBSERVE}], S3Double(buckets=["bucket"])
     async with fresh_database(postgres_server) as dsn, serve(double) as endpoint:
         async with running(config(dsn, endpoint, objects=rules)) as origin:
             await _write(Stage(origin, endpoint, double, Events(), dsn))

@@ -9,7 +9,7 @@ import httpx
 
 from gateway.db import record
 from gateway.db.database import Database
-from gateway.fencing.record import Happening, Kind
+from gateway.fencing.record import Kind, RecordedEvent
 from tests.running import Events, config, running
 
 AUDITOR, ANN, BOB = "auditor-key", "ann-key", "bob-key"
@@ -38,8 +38,8 @@ class Watched:
 
     async def put(self, **fields: Any) -> str:
         """Something on record; its id."""
-        happening = Happening(**{"kind": Kind.LEASE_GRANTED, "caller": "ann", "resource": "job/1", **fields})
-        identifier, _ = await record.put(self.database, happening)
+        happening = RecordedEvent(**{"kind": Kind.LEASE_GRANTED, "caller": "ann", "resource": "job/1", **fields})
+        identifier, _ = await record.record_event(self.database, happening)
         return str(identifier)
 
 

@@ -33,7 +33,7 @@ async def claim(
     shown: Tokens = NOBODY,
     equal: Equal = Equal.ACCEPT,
     caller: str = "tester",
-) -> dict[str, fences.Claimed]:
+) -> dict[str, fences.ClaimResult]:
     """What needs attention after a claim that is committed, whatever it said."""
     tokens = replace(shown, pairs=pairs)
     claims = await database.run(lambda transaction: fences.claim(transaction, list(pairs), tokens, equal, caller))
@@ -43,7 +43,7 @@ async def claim(
 
 async def state(database: Database) -> dict[str, Fence]:
     """All fences, by resource, but for the time."""
-    return {one.resource: replace(one, raised_at=NOW) for one in await fences.listed(database, "", "", 1000)}
+    return {one.resource: replace(one, raised_at=NOW) for one in await fences.list_fences(database, "", "", 1000)}
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

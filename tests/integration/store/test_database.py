@@ -215,7 +215,7 @@ async def test_a_standby_takes_no_writes_at_the_moment(dsn: str) -> None:
 
 async def test_a_write_in_a_transaction_that_only_reads_is_the_statements_own_fault(database: Database) -> None:
     async def work(transaction: Transaction) -> None:
-        await settings.read_only(transaction)
+        await settings.make_read_only(transaction)
         await transaction.execute("CREATE TABLE t (v int)")
 
     with pytest.raises(SqlError) as caught:

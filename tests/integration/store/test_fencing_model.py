@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gateway.db import intents
 from gateway.db.database import Database
-from gateway.fencing.intent import ABSENCE, Announcement, Begun, Intent, Kind, KnownObject, Raised
-from gateway.fencing.rules import Equal, Fence, Mode, Presented
+from gateway.fencing.intent import ABSENCE, Announcement, Begun, Intent, KnownObject, MutationKind, Raised
+from gateway.fencing.rules import Enforcement, Equal, Fence, Presented
 from gateway.fencing.token import Token
 from tests.model.memory import NOW, Fences
 
@@ -29,12 +29,14 @@ writes = st.builds(
         ),
     ),
     caller=st.just("tester"),
-    mode=st.sampled_from(Mode),
+    mode=st.sampled_from(Enforcement),
     equal=st.sampled_from(Equal),
     attempt=st.integers(1, 2),
     entombs=st.booleans(),
-).filter(lambda write: write.presented is not None or write.mode is Mode.OBSERVE)
-kinds = st.sampled_from([(Kind.CONDITIONAL, None), (Kind.UPLOAD, "upload"), (Kind.AMENDMENT, None)])
+).filter(lambda write: write.presented is not None or write.mode is Enforcement.OBSERVE)
+kinds = st.sampled_from(
+    [(MutationKind.CONDITIONAL, None), (MutationKind.UPLOAD, "upload"), (MutationKind.AMENDMENT, None)]
+)
 announcements = st.builds(lambda write, kind: replace(write, kind=kind[0], upload_id=kind[1]), writes, kinds)
 
 calls = st.lists(

@@ -133,7 +133,7 @@ async def test_only_possible_outcomes_are_named_the_longest_spent_first(database
 
 async def test_what_a_settler_has_taken_over_is_forbidden_and_not_spent(database: Database) -> None:
     begun = await intents.begin(database, WRITE, KnownObject("e"))
-    (intent,) = await intents.all_pending(database, 1)
+    (intent,) = await intents.list_pending(database, 1)
     assert begun.signed_at is not None
     await intents.forbid(database, intent)
     await intents.settle(database, intent, seen=False)

@@ -9,7 +9,7 @@ from gateway.db import rights
 from gateway.db.database import Database
 from gateway.db.named_queries import load
 from gateway.doctor.examination import examine
-from gateway.doctor.findings import Status
+from gateway.doctor.findings import CheckStatus
 from tests.databases import GATEWAY, as_gateway
 from tests.integration.test_doctor import execute, found
 from tests.running import API_KEY, config, running
@@ -102,7 +102,7 @@ async def test_the_doctor_tries_each_statement(dsn: str, privilege: str | None, 
         assert privilege.replace("ON", "on") in check.detail
         assert f"--grant-to {GATEWAY}" in check.advice
     else:
-        assert found(await examine(config(dsn)), "statements").status is Status.OK
+        assert found(await examine(config(dsn)), "statements").status is CheckStatus.OK
 
 
 async def test_a_missing_right_is_503_and_says_who_can_help(dsn: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from gateway.db import fences, migrations
 from gateway.db.database import Database
 from gateway.doctor.examination import examine
-from gateway.doctor.findings import Status
+from gateway.doctor.findings import CheckStatus
 from gateway.errors import UnreleasedSchema
 from gateway.fencing.rules import Decision, Equal, Tokens
 from gateway.fencing.token import Token
@@ -210,7 +210,7 @@ class TestAnUnreleasedSchema:
     @pytest.mark.parametrize("revision", REVISIONS[-1:])
     async def test_the_doctor_names_it(self, unreleased: str, revision: str) -> None:
         check = found(await examine(config(unreleased)), "schema")
-        assert check.status is Status.PROBLEM
+        assert check.status is CheckStatus.PROBLEM
         error = UnreleasedSchema(revision)
         assert (check.detail, check.advice) == (error.message, error.advice)
 

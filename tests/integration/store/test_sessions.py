@@ -7,23 +7,23 @@ import asyncpg
 import pytest
 
 from gateway.db.database import Database, Transaction
-from gateway.db.pool import Session, Sessions
+from gateway.db.pool import Session, SessionPool
 from gateway.errors import Unavailable
 from tests.waiting import PATIENCE
 
-Make = Callable[..., Sessions]
+Make = Callable[..., SessionPool]
 
 
 @pytest.fixture
 async def make(dsn: str) -> AsyncIterator[Make]:
-    made: list[Sessions] = []
+    made: list[SessionPool] = []
 
     async def connect() -> Session:
         session: Session = await asyncpg.connect(dsn)
         return session
 
-    def sessions(limit: int, patience: float = PATIENCE) -> Sessions:
-        made.append(Sessions(connect, limit, patience))
+    def sessions(limit: int, patience: float = PATIENCE) -> SessionPool:
+        made.append(SessionPool(connect, limit, patience))
         return made[-1]
 
     yield sessions
@@ -103,7 +103,7 @@ async def test_a_failed_connect_makes_room_again() -> None:
         attempts += 1
         raise OSError
 
-    sessions = Sessions(connect, 1, 0.1)
+    sessions = SessionPool(connect, 1, 0.1)
     for _ in range(3):
         with pytest.raises(OSError):  # noqa: PT011 - nothing more is known of it
             await sessions.take()

@@ -14,7 +14,7 @@ from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import Template
-from gateway.fencing.rules import Equal, Mode
+from gateway.fencing.rules import Enforcement, Equal
 from gateway.observe.events import Event
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
@@ -51,8 +51,8 @@ CREATE VIEW rich AS SELECT * FROM accounts WHERE balance > 15;
 RULES = {
     "public.shipments": Rule(Template.parse("order/{order_id}")),
     "public.settings": Rule(Template.parse("settings")),
-    "public.watched": Rule(mode=Mode.OBSERVE),
-    "public.unnamed": Rule(mode=Mode.OBSERVE),
+    "public.watched": Rule(mode=Enforcement.OBSERVE),
+    "public.unnamed": Rule(mode=Enforcement.OBSERVE),
     "public.strict": Rule(equal=Equal.STRICT),
 }
 

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from gateway.db.database import Database
-from gateway.fencing.rules import Mode
+from gateway.fencing.rules import Enforcement
 from gateway.tables import schema_cache
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure
@@ -254,7 +254,7 @@ class TestObserved:
 
     @pytest.fixture
     def exposure(self) -> Exposure:
-        return Exposure(functions=frozenset(("public.pay",)), default_rule=Rule(mode=Mode.OBSERVE))
+        return Exposure(functions=frozenset(("public.pay",)), default_rule=Rule(mode=Enforcement.OBSERVE))
 
     async def test_observe_mode_records_a_call_and_lets_it_pass(
         self, client: httpx.AsyncClient, tables: Database

@@ -10,7 +10,7 @@ import pytest
 from gateway.db import fences
 from gateway.db.database import Database
 from gateway.fencing.resource import Template
-from gateway.fencing.rules import Mode
+from gateway.fencing.rules import Enforcement
 from gateway.observe.events import Event, WriteRefused
 from gateway.tables.naming.plan import MAX_RESOURCES, Rule
 from gateway.tables.pipeline import Exposure
@@ -25,12 +25,12 @@ REJECTIONS = "SELECT resource, reason, epoch, value, fence_value, enforced FROM 
 @pytest.fixture
 def exposure() -> Exposure:
     ledger = Rule(Template.parse("ledger"), unfiltered=True)
-    observed = Rule(Template.parse("order/{order_id}"), Mode.OBSERVE)
+    observed = Rule(Template.parse("order/{order_id}"), Enforcement.OBSERVE)
     return Exposure(rules={**RULES, "public.settings": ledger, "public.observed": observed}, max_body=1_000_000)
 
 
 async def fences_of(database: Database) -> dict[str, str]:
-    return {one.resource: str(one.token) for one in await fences.listed(database, "", "", 1000)}
+    return {one.resource: str(one.token) for one in await fences.list_fences(database, "", "", 1000)}
 
 
 class TestSeveralTokens:

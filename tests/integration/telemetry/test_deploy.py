@@ -13,9 +13,9 @@ import pytest_asyncio
 import yaml  # type: ignore[import-untyped]  # as in tests/unit/test_deployment.py
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.observe.gauges import Standing
+from gateway.observe.gauges import StatusGauges
 from gateway.observe.instruments import Counter, Gauge, Histogram
-from gateway.observe.metrics import Measures, codes
+from gateway.observe.metrics import EventMetrics, codes
 from gateway.observe.stages import STAGES
 from tests.integration.telemetry.scene import Samples, load, scene, scrape
 
@@ -209,7 +209,7 @@ class TestAlerts:
 
 
 def declared() -> list[Counter | Gauge | Histogram]:
-    return [*Measures().instruments(), *Standing("", "").instruments()]
+    return [*EventMetrics().instruments(), *StatusGauges("", "").instruments()]
 
 
 class TestPage:

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.demo import demonstration as demo
 from gateway.demo import incident
-from gateway.demo.chronicle import Barrier, Chronicle, Columns, Writer
+from gateway.demo.chronicle import Actor, BarrierAct, Chronicle, Columns
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
 
@@ -17,7 +17,7 @@ TAKEOVERS = (Kind.RAISED, Kind.BARRIER, Kind.EPOCH)
 
 @pytest.fixture(scope="module")
 def told() -> Chronicle:
-    return incident.told(NOW)
+    return incident.compose(NOW)
 
 
 def fence_of(entry: Columns) -> tuple[int, int]:
@@ -29,7 +29,7 @@ def token_of(entry: Columns) -> tuple[int, int]:
 
 
 def test_it_is_the_same_each_time(told: Chronicle) -> None:
-    again = incident.told(NOW)
+    again = incident.compose(NOW)
     assert (again.entries, again.fences, again.traffic) == (told.entries, told.fences, told.traffic)
 
 
@@ -37,7 +37,7 @@ def test_it_is_the_same_each_time(told: Chronicle) -> None:
     "later", [timedelta(minutes=7), timedelta(hours=5, minutes=39, seconds=30), timedelta(days=40)]
 )
 def test_it_can_be_told_at_any_hour(later: timedelta) -> None:
-    entries = incident.told(NOW + later).entries
+    entries = incident.compose(NOW + later).entries
     assert {Kind(entry["kind"]) for entry in entries} >= {Kind.REJECTION, Kind.ALARM_RAISED, Kind.SETTLED, Kind.BYPASS}
     assert all(datetime.fromisoformat(entry["at"]) < NOW + later for entry in entries)
 
@@ -125,6 +125,6 @@ def test_the_rules_and_the_alarm_are_those_of_the_demo(told: Chronicle) -> None:
 
 
 def test_a_past_that_contradicts_itself_cannot_be_told(told: Chronicle) -> None:
-    writer = Writer("a", "b", "10.0.0.1")
+    writer = Actor("a", "b", "10.0.0.1")
     with pytest.raises(ValueError, match="nobody raises"):
-        told.play([Barrier(NOW, "job/nightly-report", Token(0, 1), writer)])
+        told.play([BarrierAct(NOW, "job/nightly-report", Token(0, 1), writer)])

@@ -11,11 +11,11 @@ from gateway.fencing.policy import (
     Policies,
     Policy,
     Reason,
-    Standing,
+    TokenFacts,
     TokenPolicy,
-    by_order,
-    decide,
     is_plausible,
+    judge,
+    relax_to_order,
 )
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 
@@ -73,33 +73,33 @@ def test_what_is_not_higher_is_never_implausible(one: Token, other: Token, jump:
 @pytest.mark.parametrize(
     ("policy", "token", "standing", "reason"),
     [
-        (ANY, Token(0, 5), Standing(), None),
-        (ANY, Token(0, MAX_VALUE), Standing(), Reason.JUMP),
-        (ANY, Token(0, MAX_VALUE), Standing(FENCE), None),
-        (ISSUED, Token(0, 5), Standing(issued=True), None),
-        (ISSUED, Token(0, 5), Standing(), Reason.NOT_ISSUED),
-        (ISSUED, Token(0, 5), Standing(authentic=False), Reason.FORGED),
-        (ISSUED, FENCE, Standing(FENCE), None),
-        (ISSUED, Token(3, 0), Standing(Token(3, 0)), Reason.NOT_ISSUED),
-        (ISSUED, Token(3, 0), Standing(Token(3, 0), issued=True), Reason.NOT_ISSUED),
-        (ISSUED, Token(3, 0), Standing(Token(3, 1)), None),
-        (ANY, Token(3, 0), Standing(Token(3, 0)), None),
-        (ISSUED, Token(2, 35), Standing(FENCE), Reason.NOT_ISSUED),
-        (SIGNED, Token(0, 5), Standing(authentic=True), None),
-        (SIGNED, Token(0, 5), Standing(), Reason.NO_SEQUENCER),
-        (SIGNED, Token(0, 5), Standing(authentic=False, issued=True, held=True), Reason.FORGED),
-        (SIGNED, FENCE, Standing(FENCE), Reason.NO_SEQUENCER),
-        (LIVE, FENCE, Standing(FENCE, held=True), None),
-        (LIVE, FENCE, Standing(FENCE, issued=True), Reason.NOT_HELD),
-        (LIVE, FENCE, Standing(FENCE, authentic=False), Reason.FORGED),
-        (LIVE, Token(2, 35), Standing(FENCE, issued=True, authentic=True), Reason.NOT_HELD),
-        *((policy, Token(2, 33), Standing(FENCE), None) for policy in (ANY, ISSUED, SIGNED, LIVE)),
-        (by_order(LIVE), Token(2, 35), Standing(FENCE), None),
-        (by_order(LIVE), Token(2, MAX_VALUE), Standing(FENCE), Reason.JUMP),
+        (ANY, Token(0, 5), TokenFacts(), None),
+        (ANY, Token(0, MAX_VALUE), TokenFacts(), Reason.JUMP),
+        (ANY, Token(0, MAX_VALUE), TokenFacts(FENCE), None),
+        (ISSUED, Token(0, 5), TokenFacts(issued=True), None),
+        (ISSUED, Token(0, 5), TokenFacts(), Reason.NOT_ISSUED),
+        (ISSUED, Token(0, 5), TokenFacts(authentic=False), Reason.FORGED),
+        (ISSUED, FENCE, TokenFacts(FENCE), None),
+        (ISSUED, Token(3, 0), TokenFacts(Token(3, 0)), Reason.NOT_ISSUED),
+        (ISSUED, Token(3, 0), TokenFacts(Token(3, 0), issued=True), Reason.NOT_ISSUED),
+        (ISSUED, Token(3, 0), TokenFacts(Token(3, 1)), None),
+        (ANY, Token(3, 0), TokenFacts(Token(3, 0)), None),
+        (ISSUED, Token(2, 35), TokenFacts(FENCE), Reason.NOT_ISSUED),
+        (SIGNED, Token(0, 5), TokenFacts(authentic=True), None),
+        (SIGNED, Token(0, 5), TokenFacts(), Reason.NO_SEQUENCER),
+        (SIGNED, Token(0, 5), TokenFacts(authentic=False, issued=True, held=True), Reason.FORGED),
+        (SIGNED, FENCE, TokenFacts(FENCE), Reason.NO_SEQUENCER),
+        (LIVE, FENCE, TokenFacts(FENCE, held=True), None),
+        (LIVE, FENCE, TokenFacts(FENCE, issued=True), Reason.NOT_HELD),
+        (LIVE, FENCE, TokenFacts(FENCE, authentic=False), Reason.FORGED),
+        (LIVE, Token(2, 35), TokenFacts(FENCE, issued=True, authentic=True), Reason.NOT_HELD),
+        *((policy, Token(2, 33), TokenFacts(FENCE), None) for policy in (ANY, ISSUED, SIGNED, LIVE)),
+        (relax_to_order(LIVE), Token(2, 35), TokenFacts(FENCE), None),
+        (relax_to_order(LIVE), Token(2, MAX_VALUE), TokenFacts(FENCE), Reason.JUMP),
     ],
 )
-def test_which_tokens_are_taken(policy: Policy, token: Token, standing: Standing, reason: Reason | None) -> None:
-    assert decide(policy, token, standing) is reason
+def test_which_tokens_are_taken(policy: Policy, token: Token, standing: TokenFacts, reason: Reason | None) -> None:
+    assert judge(policy, token, standing) is reason
 
 
 def test_the_first_pattern_that_matches_holds() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import SequencerMalformed
-from gateway.fencing.lease import Mode
+from gateway.fencing.lease import LockMode
 from gateway.fencing.sequencer import MAX_CHARACTERS, Sequencer, Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 
@@ -26,8 +26,8 @@ def signed(resource: str, mode: str = "exclusive", token: Token | None = None, s
     return text
 
 
-@given(names, st.sampled_from(Mode), tokens)
-def test_what_is_signed_can_be_read_and_proven(resource: str, mode: Mode, token: Token) -> None:
+@given(names, st.sampled_from(LockMode), tokens)
+def test_what_is_signed_can_be_read_and_proven(resource: str, mode: LockMode, token: Token) -> None:
     text = signed(resource, mode, token)
     read = Sequencer.parse(text)
     assert (read.resource, read.mode, read.token, read.text) == (resource, mode, token, text)
@@ -47,7 +47,7 @@ def test_a_name_with_colons_is_read_from_the_right() -> None:
 def test_no_two_meanings_have_one_text() -> None:
     """What is moved from one part to another is another text."""
     genuine = Sequencer.parse(signed("a:exclusive:1", "shared", Token(0, 2)))
-    forged = Sequencer("a", Mode.EXCLUSIVE, Token(0, 1), genuine.signature)
+    forged = Sequencer("a", LockMode.EXCLUSIVE, Token(0, 1), genuine.signature)
     assert not SIGNER.is_authentic(forged)
 
 

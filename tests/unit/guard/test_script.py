@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gateway.fencing.resource import Template
-from gateway.fencing.rules import Equal, Mode
+from gateway.fencing.rules import Enforcement, Equal
 from gateway.guard import script as guard_script
 from gateway.guard.script import Guard
 from gateway.tables.catalog.snapshot import Column
@@ -16,7 +16,9 @@ TAG = re.compile(r"\$guard_[0-9a-f]{16}\$")
 
 
 def guard(template: str, *columns: Column, name: str = "orders", role: str = "gateway") -> Guard:
-    return Guard(naming(table(*columns, name=name), Rule(Template.parse(template))), Mode.ENFORCE, Equal.ACCEPT, role)
+    return Guard(
+        naming(table(*columns, name=name), Rule(Template.parse(template))), Enforcement.ENFORCE, Equal.ACCEPT, role
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_the_function_is_named_after_its_source() -> None:
     "name", ['a"b', "a'b", "$guard$", "a; DROP TABLE x", "new", "touched", "was", "part2", "ä", "a\nb", "a{b"], ids=repr
 )
 def test_odd_names_stay_names(name: str) -> None:
-    made = Guard(naming(table(column(name), name=name, key=(name,)), Rule()), Mode.OBSERVE, Equal.STRICT, name)
+    made = Guard(naming(table(column(name), name=name, key=(name,)), Rule()), Enforcement.OBSERVE, Equal.STRICT, name)
     script = guard_script.install(made, ['"public"."t"'], [name])
     quoted = '"' + name.replace('"', '""') + '"'
     literal = "'" + name.replace("'", "''") + "'"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.leases.queue import Queue
+from gateway.leases.queue import WaitQueues
 
 
 @pytest.fixture
@@ -13,11 +13,11 @@ def looks() -> list[str]:
 
 
 @pytest.fixture
-def queue(looks: list[str]) -> Queue:
-    return Queue(looks.append)
+def queue(looks: list[str]) -> WaitQueues:
+    return WaitQueues(looks.append)
 
 
-async def test_all_up_to_the_ticket_that_was_served_are_woken(queue: Queue) -> None:
+async def test_all_up_to_the_ticket_that_was_served_are_woken(queue: WaitQueues) -> None:
     with queue.line("a") as line, queue.line("b") as other, queue.asking(line) as asking, queue.asking(other) as there:
         turns = {ticket: queue.take(line, asking, ticket) for ticket in (7, 3, 5, 9)}
         elsewhere = queue.take(other, there, 4)
@@ -27,7 +27,7 @@ async def test_all_up_to_the_ticket_that_was_served_are_woken(queue: Queue) -> N
         assert queue.tickets() == {4, 7, 9}
 
 
-async def test_news_that_overtake_the_answer_are_not_lost(queue: Queue) -> None:
+async def test_news_that_overtake_the_answer_are_not_lost(queue: WaitQueues) -> None:
     with queue.line("a") as line:
         with queue.asking(line) as asking:
             queue.go_on("a", 5, None)
@@ -38,7 +38,7 @@ async def test_news_that_overtake_the_answer_are_not_lost(queue: Queue) -> None:
             assert not queue.take(line, asking, 5).done()
 
 
-async def test_a_line_is_looked_at_once_and_as_early_as_anybody_knows(queue: Queue, looks: list[str]) -> None:
+async def test_a_line_is_looked_at_once_and_as_early_as_anybody_knows(queue: WaitQueues, looks: list[str]) -> None:
     with queue.line("a"):
         for look_in in (60.0, 0.01, 0.02, 30.0):
             queue.go_on("a", None, look_in)
@@ -54,7 +54,7 @@ async def test_a_line_is_looked_at_once_and_as_early_as_anybody_knows(queue: Que
     assert looks == ["a", "a"], "nobody waits any more"
 
 
-async def test_a_ticket_is_given_up_by_the_last_who_waits_with_it(queue: Queue) -> None:
+async def test_a_ticket_is_given_up_by_the_last_who_waits_with_it(queue: WaitQueues) -> None:
     with queue.line("a") as line, queue.asking(line) as asking:
         first, second = queue.take(line, asking, 5), queue.take(line, asking, 5)
         assert not queue.give_up(line, 5, first)
@@ -63,7 +63,7 @@ async def test_a_ticket_is_given_up_by_the_last_who_waits_with_it(queue: Queue) 
         assert queue.tickets() == set()
 
 
-async def test_places_that_are_lost_are_asked_for_again(queue: Queue) -> None:
+async def test_places_that_are_lost_are_asked_for_again(queue: WaitQueues) -> None:
     with queue.line("a") as line, queue.asking(line) as asking:
         turns = [queue.take(line, asking, ticket) for ticket in (1, 2, 3)]
         queue.ask_again({2, 8})
@@ -72,7 +72,7 @@ async def test_places_that_are_lost_are_asked_for_again(queue: Queue) -> None:
     assert queue.quiet()
 
 
-async def test_somebody_waits_or_nobody(queue: Queue) -> None:
+async def test_somebody_waits_or_nobody(queue: WaitQueues) -> None:
     assert not queue.peopled.is_set()
     with queue.line("a"):
         with queue.line("a"), queue.line("b"):

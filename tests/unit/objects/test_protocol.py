@@ -16,10 +16,10 @@ from gateway.fencing.intent import (
     DEAD_AFTER_QUERY_SIGNED,
     Announcement,
     Begun,
-    Forbidden,
+    ForbiddenETags,
     Intent,
-    Kind,
     KnownObject,
+    MutationKind,
     Raised,
 )
 from gateway.fencing.rules import Decision, Fence, Presented
@@ -164,7 +164,7 @@ def test_a_delete_deletes(script: list[tuple[type, Any]], conditional: bool) -> 
     assert isinstance(outcome, Deleted)
 
 
-FORBIDDEN = (Forbid, Forbidden(NOW, frozenset({"e0"})))
+FORBIDDEN = (Forbid, ForbiddenETags(NOW, frozenset({"e0"})))
 LONG_AFTER = NOW + DEAD_AFTER_HEADER_SIGNED + timedelta(seconds=1)
 NOT_LONG_AFTER = NOW + DEAD_AFTER_HEADER_SIGNED
 
@@ -207,8 +207,8 @@ def test_a_barrier_does_not_stand_before_all_is_settled() -> None:
     assert isinstance(play(steps, [raised, *silent])[0], NotDone)
 
 
-UPLOAD = replace(INTENT, kind=Kind.UPLOAD, upload_id="u")
-AMENDMENT = replace(INTENT, kind=Kind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
+UPLOAD = replace(INTENT, kind=MutationKind.UPLOAD, upload_id="u")
+AMENDMENT = replace(INTENT, kind=MutationKind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
 GONE = NotApplied(404, generator.NO_SUCH_UPLOAD)
 TOO_OLD = NotApplied(409, "ConditionalRequestConflict")
 LOOK = (Look, Found("e0"))
@@ -233,7 +233,7 @@ def test_the_outcomes_of_a_completion(script: list[tuple[type, Any]], outcome: t
     result, asked = play(generator.complete(WRITE, "u", "parts", conditional=conditional), script)
     assert isinstance(result, outcome)
     kinds = {effect.write.kind for effect in asked if isinstance(effect, Begin | Complete)}
-    assert kinds == {Kind.CONDITIONAL if conditional else Kind.UPLOAD}
+    assert kinds == {MutationKind.CONDITIONAL if conditional else MutationKind.UPLOAD}
 
 
 def test_an_upload_older_than_the_object_is_completed_without_a_condition() -> None:
@@ -242,7 +242,10 @@ def test_an_upload_older_than_the_object_is_completed_without_a_condition() -> N
     result, asked = play(generator.complete(WRITE, "u", "parts", conditional=True), script)
     assert isinstance(result, Stored)
     begins = [effect.write for effect in asked if isinstance(effect, Begin)]
-    assert [(begin.kind, begin.upload_id) for begin in begins] == [(Kind.CONDITIONAL, None), (Kind.UPLOAD, "u")]
+    assert [(begin.kind, begin.upload_id) for begin in begins] == [
+        (MutationKind.CONDITIONAL, None),
+        (MutationKind.UPLOAD, "u"),
+    ]
     assert begins[0].attempt != begins[1].attempt, "whoever settles the first must not take the second away"
 
 
@@ -278,7 +281,7 @@ AMENDMENTS: list[tuple[str, list[tuple[type, Any]], dict[str, bool], type]] = [
 def test_the_outcomes_of_an_amendment(script: list[tuple[type, Any]], how: dict[str, bool], outcome: type) -> None:
     result, asked = play(generator.amend(WRITE, **how), script)
     assert isinstance(result, outcome)
-    assert all(effect.write.kind is Kind.AMENDMENT for effect in asked if isinstance(effect, Begin | Amend))
+    assert all(effect.write.kind is MutationKind.AMENDMENT for effect in asked if isinstance(effect, Begin | Amend))
 
 
 def dead(intent: Intent, *, by: int) -> tuple[type, Any]:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
 from gateway.fencing.resource import canonical, covers
-from gateway.fencing.rules import Equal, Mode
+from gateway.fencing.rules import Enforcement, Equal
 from gateway.objects.resource_rules import KeyRule, Resources
 
 
@@ -73,16 +73,16 @@ def test_rules_that_cannot_be_used(match: str, template: str | None) -> None:
 def test_the_first_rule_that_matches_decides() -> None:
     resources = Resources(
         [
-            KeyRule.compile("b/locked/**", "locked", Mode.OBSERVE, Equal.STRICT),
+            KeyRule.compile("b/locked/**", "locked", Enforcement.OBSERVE, Equal.STRICT),
             KeyRule.compile("b/{x}/**", "x/{x}"),
         ],
-        mode=Mode.ENFORCE,
+        mode=Enforcement.ENFORCE,
         equal=Equal.ACCEPT,
     )
     locked, other, default = (resources.target("b", key) for key in ("locked/a", "open/a", "open"))
-    assert (locked.resource, locked.mode, locked.equal) == ("locked", Mode.OBSERVE, Equal.STRICT)
-    assert (other.resource, other.mode, other.equal) == ("x/open", Mode.ENFORCE, Equal.ACCEPT)
-    assert (default.resource, default.mode, default.equal) == ("s3/b/open", Mode.ENFORCE, Equal.ACCEPT)
+    assert (locked.resource, locked.mode, locked.equal) == ("locked", Enforcement.OBSERVE, Equal.STRICT)
+    assert (other.resource, other.mode, other.equal) == ("x/open", Enforcement.ENFORCE, Equal.ACCEPT)
+    assert (default.resource, default.mode, default.equal) == ("s3/b/open", Enforcement.ENFORCE, Equal.ACCEPT)
 
 
 def test_a_named_resource_can_only_be_the_right_one() -> None:

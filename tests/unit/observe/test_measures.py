@@ -7,19 +7,19 @@ import pytest
 
 from gateway.fencing.record import Attempt, Rejection
 from gateway.observe.events import (
+    BatchSent,
     Event,
     LeaseAnswered,
     RequestAnswered,
     ServiceAnswered,
     Sinks,
     StepReached,
-    TripMade,
     WriteAccepted,
     WriteRefused,
 )
-from gateway.observe.gauges import Standing
-from gateway.observe.instruments import SECONDS, Histogram, Names
-from gateway.observe.metrics import MOST_RULES, Exposition, Measures
+from gateway.observe.gauges import StatusGauges
+from gateway.observe.instruments import SECONDS, Histogram, LabelNames
+from gateway.observe.metrics import MOST_RULES, EventMetrics, Exposition
 
 
 def refused(rule: str | None, reason: str = "token-stale", *, enforced: bool = True) -> WriteRefused:
@@ -31,23 +31,23 @@ def answered(area: str = "tables", status: int = 204, code: str | None = None, s
     return RequestAnswered("id", area, "PATCH", "/", status, code, seconds, 0, None, None, None)
 
 
-def series(measures: Measures) -> int:
+def series(measures: EventMetrics) -> int:
     return sum(len(one.values) for one in measures.instruments())
 
 
 @pytest.fixture
-def measures() -> Measures:
-    return Measures([("tables", "public.accounts"), ("objects", "bucket/**")])
+def measures() -> EventMetrics:
+    return EventMetrics([("tables", "public.accounts"), ("objects", "bucket/**")])
 
 
 class TestCounts:
-    def test_a_configured_rule_is_there_before_its_first_write(self, measures: Measures) -> None:
+    def test_a_configured_rule_is_there_before_its_first_write(self, measures: EventMetrics) -> None:
         assert measures.accepted.values["tables", "public.accounts", "recipe"] == 0
         measures(WriteAccepted("tables", "public.accounts", "recipe"))
         measures(WriteAccepted("tables", "public.accounts", "recipe"))
         assert measures.accepted.values["tables", "public.accounts", "recipe"] == 2
 
-    def test_what_is_enforced_is_refused_and_what_is_not_is_observed(self, measures: Measures) -> None:
+    def test_what_is_enforced_is_refused_and_what_is_not_is_observed(self, measures: EventMetrics) -> None:
         measures(refused("public.accounts"))
         measures(refused("public.accounts", enforced=False))
         assert measures.refused.values["tables", "public.accounts", "token-stale"] == 1
@@ -56,35 +56,35 @@ class TestCounts:
     @pytest.mark.parametrize(
         ("status", "label"), [(204, "2xx"), (303, "3xx"), (412, "4xx"), (503, "5xx"), (0, "gone"), (999, "other")]
     )
-    def test_statuses_are_counted_by_their_class(self, measures: Measures, status: int, label: str) -> None:
+    def test_statuses_are_counted_by_their_class(self, measures: EventMetrics, status: int, label: str) -> None:
         for _ in range(2):
             measures(answered(status=status))
         assert sum(measures.requests.values["tables", label].buckets) == 2
 
-    def test_errors_of_our_own_are_named_and_all_others_are_one(self, measures: Measures) -> None:
+    def test_errors_of_our_own_are_named_and_all_others_are_one(self, measures: EventMetrics) -> None:
         for code in ("token-stale", "PGRST205", "42P01", "token-stale"):
             measures(answered(status=400, code=code))
         assert measures.errors.values["tables", "token-stale"] == 2
         assert measures.errors.values["tables", "other"] == 2
 
-    def test_a_trip_is_a_batch_a_wait_and_a_statement(self, measures: Measures) -> None:
-        measures(TripMade(True, 7, 0.003, 0.004))  # noqa: FBT003
+    def test_a_trip_is_a_batch_a_wait_and_a_statement(self, measures: EventMetrics) -> None:
+        measures(BatchSent(True, 7, 0.003, 0.004))  # noqa: FBT003
         assert measures.batches.values["writes",].total == 7
         assert measures.stages.values["tables", "queue"].total == 0.003
         assert measures.stages.values["tables", "statement"].total == 0.004
 
-    def test_a_service_that_does_not_answer_has_the_code_of_the_error(self, measures: Measures) -> None:
+    def test_a_service_that_does_not_answer_has_the_code_of_the_error(self, measures: EventMetrics) -> None:
         measures(ServiceAnswered("s3", "PUT", None, 5.0, "outcome-unknown"))
         measures(ServiceAnswered("s3", "PUT", 200, 0.1, None))
         assert set(measures.services.values) == {("s3", "PUT", "outcome-unknown"), ("s3", "PUT", "2xx")}
 
-    def test_many_renewals_count_as_many(self, measures: Measures) -> None:
+    def test_many_renewals_count_as_many(self, measures: EventMetrics) -> None:
         measures(LeaseAnswered("renewed", 40))
         assert measures.leases.values["renewed",] == 40
 
 
 class TestBounds:
-    def test_hostile_values_add_no_series(self, measures: Measures) -> None:
+    def test_hostile_values_add_no_series(self, measures: EventMetrics) -> None:
         measures(answered(area="x", status=400, code="x"))
         measures(ServiceAnswered("s3", "BREW", None, 0.1, "x"))
         for plane in ("tables", "objects"):
@@ -103,7 +103,7 @@ class TestBounds:
         assert series(measures) == before
 
     def test_configured_rules_come_first(self) -> None:
-        names = Names(["a"], most=1)
+        names = LabelNames(["a"], most=1)
         assert [names.of(name) for name in ("b", "c", "a", None)] == ["b", "other", "a", "other"]
 
     def test_buckets_reach_from_a_statement_to_a_client_that_gives_up(self) -> None:
@@ -117,8 +117,8 @@ class TestBounds:
 
 class TestExposition:
     @pytest.fixture
-    def exposition(self, measures: Measures) -> Exposition:
-        return Exposition(measures, Standing("1", "3", [("tables", "public.accounts", "enforce")]))
+    def exposition(self, measures: EventMetrics) -> Exposition:
+        return Exposition(measures, StatusGauges("1", "3", [("tables", "public.accounts", "enforce")]))
 
     @pytest.mark.parametrize(
         ("accept", "begins"),
@@ -140,7 +140,7 @@ class TestExposition:
         assert "evil" not in media_type
         assert content.endswith(b"# EOF\n") == media_type.startswith("application/openmetrics-text")
 
-    def test_a_histogram_is_cumulative(self, exposition: Exposition, measures: Measures) -> None:
+    def test_a_histogram_is_cumulative(self, exposition: Exposition, measures: EventMetrics) -> None:
         for seconds in (0.0001, 0.3, 40.0):
             measures(answered(seconds=seconds))
         lines = exposition.render("")[0].decode().splitlines()
@@ -154,8 +154,8 @@ class TestExposition:
         assert [bucket(bound) for bound in ("0.0002", "0.2", "0.5", "30.0", "+Inf")] == [1, 1, 2, 2, 3]
         assert found[at.format("count", "")] == 3
 
-    def test_what_is_not_known_is_left_out(self, measures: Measures) -> None:
-        standing = Standing("1", "3")
+    def test_what_is_not_known_is_left_out(self, measures: EventMetrics) -> None:
+        standing = StatusGauges("1", "3")
         exposition = Exposition(measures, standing)
         assert b"\ngateway_intents_pending " not in exposition.render("")[0]
         standing.intents.set(3)

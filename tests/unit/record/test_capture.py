@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fencing.record import Captured
+from gateway.fencing.record import CapturedPayload
 from gateway.record import capture
 from gateway.record.capture import Capture
 
@@ -17,7 +17,7 @@ FORM, CSV, JSON = "application/x-www-form-urlencoded", "text/csv", "application/
 SECRET = "the secret itself"
 
 
-def kept(content: str | bytes, media_type: str = JSON, table: str = TABLE, by: Capture = CAPTURE) -> Captured:
+def kept(content: str | bytes, media_type: str = JSON, table: str = TABLE, by: Capture = CAPTURE) -> CapturedPayload:
     found = by.of_table(content if isinstance(content, bytes) else content.encode(), media_type, table)
     assert found is not None
     return found
@@ -36,15 +36,15 @@ class TestWithoutRedaction:
         [(b"x" * 20, b"x" * 20, False), (b"x" * 21, b"x" * 20, True), (b"\xff\0", b"\xff\0", False)],
     )
     def test_the_beginning_is_kept_as_it_came(self, content: bytes, body: bytes, truncated: bool) -> None:  # noqa: FBT001
-        assert PLAIN.of_table(content, "text/plain", TABLE) == Captured("text/plain", body, truncated=truncated)
-        assert PLAIN.of_object(content, "text/plain") == Captured("text/plain", body, truncated=truncated)
+        assert PLAIN.of_table(content, "text/plain", TABLE) == CapturedPayload("text/plain", body, truncated=truncated)
+        assert PLAIN.of_object(content, "text/plain") == CapturedPayload("text/plain", body, truncated=truncated)
 
     def test_what_did_not_arrive_whole_is_truncated(self) -> None:
-        assert PLAIN.of_object(b"x", "text/plain", more=True) == Captured("text/plain", b"x", truncated=True)
+        assert PLAIN.of_object(b"x", "text/plain", more=True) == CapturedPayload("text/plain", b"x", truncated=True)
 
     def test_a_table_without_such_columns_is_kept_as_it_came(self) -> None:
         only_others = Capture(1000, ["public.orders.secret"])
-        assert kept(b"no JSON", by=only_others) == Captured(JSON, b"no JSON")
+        assert kept(b"no JSON", by=only_others) == CapturedPayload(JSON, b"no JSON")
 
 
 class TestJson:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import DialectError, GatewayError, SqlError, TokenRequired, Unauthenticated, Unavailable
 from gateway.fencing.record import Attempt, Rejection
-from gateway.fencing.refusal import refusal
+from gateway.fencing.refusal import refusal_error
 from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 from gateway.tables.dialect import errors
@@ -77,7 +77,7 @@ def test_a_refusal_says_all_there_is_to_know() -> None:
     fence = Fence("r/1", Token(0, 34), "ann", "worker", at)
     rejection = Rejection(UUID(int=7), at, "r/1", "token-stale", enforced=True, attempt=attempt, fence=fence)
     for verbose in (True, False):
-        answer = errors.answer(refusal(rejection), verbose=verbose)
+        answer = errors.answer(refusal_error(rejection), verbose=verbose)
         document = orjson.loads(answer.body)
         assert (answer.status, document["code"]) == (412, "token-stale")
         for fact in ("r/1", "33", "34", "ann", "2026-01-02", str(UUID(int=7))):

@@ -1,8 +1,8 @@
 """Rules with their modes and their traffic."""
 
 from gateway.config import Config
-from gateway.db.traffic import Counts, OfRule
-from gateway.fencing.rules import Mode
+from gateway.db.traffic import RuleTraffic, WriteCounts
+from gateway.fencing.rules import Enforcement
 from gateway.web.observe_mode import rules_with_traffic
 
 CONFIG = Config.model_validate(
@@ -15,18 +15,18 @@ CONFIG = Config.model_validate(
 )
 
 
-def of(plane: str, rule: str) -> OfRule:
-    return OfRule(plane, rule, Counts(1, 2, 3), None, None, None)
+def of(plane: str, rule: str) -> RuleTraffic:
+    return RuleTraffic(plane, rule, WriteCounts(1, 2, 3), None, None, None)
 
 
 def test_rules_with_traffic_come_first() -> None:
     found = rules_with_traffic(CONFIG, [of("tables", "public.c"), of("tables", "public.b"), of("objects", "public.a")])
     assert [(one.rule.plane, one.rule.name, one.rule.mode, one.rule.configured) for one in found] == [
-        ("tables", "public.c", Mode.OBSERVE, False),
-        ("tables", "public.b", Mode.OBSERVE, True),
-        ("objects", "public.a", Mode.OBSERVE, False),
-        ("tables", "public.a", Mode.ENFORCE, True),
-        ("objects", 'x"\\y/**', Mode.OBSERVE, True),
+        ("tables", "public.c", Enforcement.OBSERVE, False),
+        ("tables", "public.b", Enforcement.OBSERVE, True),
+        ("objects", "public.a", Enforcement.OBSERVE, False),
+        ("tables", "public.a", Enforcement.ENFORCE, True),
+        ("objects", 'x"\\y/**', Enforcement.OBSERVE, True),
     ]
     assert [one.counts.refused for one in found] == [2, 2, 2, 0, 0]
 
