@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gateway.db.database import Database
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 from gateway.fencing.intent import Announcement
 
 _SQL = load("bypasses")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gateway.db.database import Database, Record, Transaction
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 
 _SQL = load("catalog")
 

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 from gateway.db import record, search
 from gateway.db.database import Database, translated
-from gateway.db.named_queries import load
-from gateway.db.pool import Session
+from gateway.db.pool import Session, load
 from gateway.db.search import Values, conditions
 from gateway.errors import Unavailable
 from gateway.fencing.record import Filters

@@ -6,7 +6,7 @@ from enum import StrEnum
 from uuid import UUID, uuid4
 
 from gateway.db.database import Database, Record, Transaction
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 from gateway.fencing.lease import LockMode
 from gateway.fencing.rules import Decision, Equal, Fence, Tokens
 from gateway.fencing.token import Token

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 from gateway.db.database import Database, Transaction
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 
 _SQL = load("idempotency")
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.fences import fence_from_row
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 from gateway.fencing.intent import (
     ABSENCE,
     Announcement,

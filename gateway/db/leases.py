@@ -7,7 +7,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from gateway.db.database import Database, Record
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 from gateway.fencing.lease import Hold, Lease, LockMode, LockRequest, LockState, Renewal, Waiter
 from gateway.fencing.token import Token
 

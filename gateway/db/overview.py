@@ -6,7 +6,7 @@ from datetime import date, datetime
 
 from gateway.db import record
 from gateway.db.database import Database
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 from gateway.db.record import RecordPosition
 from gateway.fencing.record import Entry
 

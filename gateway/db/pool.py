@@ -6,9 +6,11 @@ database changes a reported setting, the session is not used again.
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 import asyncpg
@@ -121,3 +123,14 @@ class SessionPool:
 def _give_up(turn: asyncio.Future[None]) -> None:
     if not turn.done():
         turn.set_exception(TimeoutError())
+
+
+FOLDER = Path(__file__).with_name("queries")
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+def load(subject: str) -> dict[str, str]:
+    """Return the queries of ``gateway/db/queries/{subject}.sql`` by name."""
+    pieces = _NAME.split((FOLDER / f"{subject}.sql").read_text())
+    return {name: body.strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}

@@ -9,7 +9,7 @@ from datetime import date, datetime
 from uuid import UUID
 
 from gateway.db.database import Database, Record, Transaction
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 from gateway.errors import OutcomeUnknown, Unavailable
 from gateway.fencing.record import Attempt, Entry, Kind, RecordedEvent
 from gateway.fencing.rules import Fence

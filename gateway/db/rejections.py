@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from gateway.db.database import Database, Transaction
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 from gateway.db.record import fence_from_row
 from gateway.fencing.record import Attempt, CapturedPayload, Refusal, Rejection
 from gateway.fencing.rules import Decision

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.db.database import Database, Transaction
-from gateway.db.named_queries import FOLDER, load
+from gateway.db.pool import FOLDER, load
 from gateway.errors import ConfigurationError, SqlError
 
 _SQL = load("rights")

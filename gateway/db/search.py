@@ -12,8 +12,8 @@ from uuid import UUID
 
 from gateway.db import record
 from gateway.db.database import Database
-from gateway.db.named_queries import load
 from gateway.db.overview import LOOKED_AT
+from gateway.db.pool import load
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters
 

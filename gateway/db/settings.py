@@ -4,7 +4,7 @@ All of them end with the transaction, so that no session carries anything over t
 """
 
 from gateway.db.database import Database, Transaction
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 
 _SQL = load("settings")
 

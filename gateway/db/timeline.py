@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from gateway.db import fences, leases
 from gateway.db.database import Database, Record
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
 from gateway.timeline.history import (

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from gateway.db.database import Database
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 
 _SQL = load("traffic")
 

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from gateway.db.database import Database, Transaction
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 from gateway.db.record import RecordPosition, entry_from_row
 from gateway.fencing.record import Entry, Kind
 

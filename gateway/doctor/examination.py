@@ -32,7 +32,7 @@ from gateway.doctor.leftovers import UNKNOWN, check_leftovers, check_side_effect
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.intent import Duplicates
 from gateway.fencing.rules import Enforcement
-from gateway.guard import findings as guard_findings
+from gateway.guard import installation as guard_findings
 from gateway.objects.probe.probe import PREFIX, SignedAt, probe
 from gateway.objects.s3 import xml
 from gateway.objects.s3.bucket_profile import REQUIRED, ProbeFinding, Profile

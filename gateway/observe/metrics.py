@@ -41,8 +41,7 @@ from gateway.observe.events import (
     WriteAccepted,
     WriteRefused,
 )
-from gateway.observe.gauges import StatusGauges
-from gateway.observe.instruments import OTHER, Counter, Distribution, Gauge, Histogram, LabelNames
+from gateway.observe.gauges import OTHER, Counter, Distribution, Gauge, Histogram, LabelNames, StatusGauges
 from gateway.observe.stages import STAGES
 
 Instrument: TypeAlias = Counter | Gauge | Histogram

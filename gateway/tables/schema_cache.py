@@ -1,7 +1,7 @@
 """The schema cache: the exposed tables and functions as the catalog described them, and the watcher that reloads it.
 
 The cache reads the catalog when it is first needed, when the database announces a change, and when a statement finds
-one. No write depends on the announcements: each one checks its table (``gateway.tables.sql.schema_check``).
+one. No write depends on the announcements: each one checks its table (``gateway.tables.sql.expressions``).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from gateway.tables.catalog.relations import Relations
 from gateway.tables.catalog.side_effects import SideEffect
 from gateway.tables.catalog.snapshot import Snapshot, Table
 from gateway.tables.naming.plan import Naming, Rule, naming
-from gateway.tables.sql import schema_check
+from gateway.tables.sql import expressions
 from gateway.tables.sql.expressions import version_of
 from gateway.tables.sql.statements import Statements
 
@@ -145,7 +145,7 @@ class SchemaCache:
         """Return whether the error may come from an outdated table that has been reloaded by now."""
         if not _all_current(tables):
             return True
-        changed = isinstance(error, SqlError) and schema_check.tells_of_change(error)
+        changed = isinstance(error, SqlError) and expressions.tells_of_change(error)
         for table in tables:
             changed = changed or not await self._is_unchanged(table)
         if changed:
@@ -157,7 +157,7 @@ class SchemaCache:
     async def _is_unchanged(self, cached: CachedTable) -> bool:
         """Ask the database about one table, which costs much less than reading the catalog."""
         try:
-            await self._database.fetchrow(f"SELECT {schema_check.unchanged(cached.table)}")
+            await self._database.fetchrow(f"SELECT {expressions.unchanged(cached.table)}")
         except SqlError:
             return False
         return True

@@ -17,8 +17,7 @@ from gateway.errors import BodyTooLarge, RequestMalformed, Unauthenticated
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 from gateway.http.origins import SAFE, Sender, sender
-from gateway.web.assets import PREFIX
-from gateway.web.rendering import THEME_COOKIE, THEMES, Pages, address
+from gateway.web.rendering import PREFIX, THEME_COOKIE, THEMES, Pages, address
 
 Clock: TypeAlias = Callable[[], datetime]
 """Returns an aware moment. It ends sessions and decides nothing else."""

@@ -97,7 +97,7 @@ def test_the_wheel_installs_its_schema_where_there_is_no_checkout(unpacked: Path
 @pytest.mark.thorough
 def test_pages_and_files_are_found_in_the_wheel(unpacked: Path) -> None:
     program = (
-        "from gateway.web.assets import Assets; from gateway.web.rendering import environment; "
+        "from gateway.web.rendering import Assets; from gateway.web.rendering import environment; "
         "from gateway.demo.demonstration import commands; "
         "pages = environment(); [pages.get_template(name) for name in pages.list_templates()]; "
         "Assets().address('style.css'); print(len(commands('http://127.0.0.1:8080', 33)))"

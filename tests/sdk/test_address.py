@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.client.address import GATEWAY, source_at
+from gateway.commands.run import GATEWAY, source_at
 
 ADDRESSES: list[tuple[str, str, dict[str, Any]]] = [
     ("etcd://host:2379", "EtcdSource", {"_prefix": "fencing"}),

@@ -111,7 +111,7 @@ PURE = (
     "auth.canonical_request auth.fenced_credentials auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "objects.body.checksums objects.body.chunked objects.probe.judgement "
-    "observe.events observe.instruments "
+    "observe.events "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
     "client.errors web.advice"
 )

@@ -89,7 +89,7 @@ class Table:
     """A table or view. ``kind`` is PostgreSQL's: r table, p partitioned, v view, m materialized view, f foreign.
 
     ``oid``, ``primary_key_index`` (the oid of its index) and ``column_versions`` (an array of transaction ids, as text)
-    identify this state of the table: see ``gateway.tables.sql.schema_check``.
+    identify this state of the table: see ``gateway.tables.sql.expressions``.
     ``updatable`` is the sum of 4 for update, 8 for insert, 16 for delete. ``children``: partitions and tables that
     inherit, at any depth, by schema and name. ``reaches_foreign``: a write of it may write a foreign table, which may
     be the table itself.

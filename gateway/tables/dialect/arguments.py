@@ -9,8 +9,8 @@ import orjson
 
 from gateway.errors import DialectError
 from gateway.tables.catalog.functions import Function
+from gateway.tables.dialect.body import in_pieces
 from gateway.tables.dialect.filters import PLAIN, QUANTIFIABLE, SEARCHES
-from gateway.tables.dialect.json_pieces import in_pieces
 from gateway.tables.dialect.media import BodyType, type_not_acceptable
 from gateway.tables.dialect.query import RESERVED
 

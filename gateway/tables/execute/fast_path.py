@@ -21,8 +21,7 @@ from gateway.db.database import Database, wants_retry
 from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import GatewayError, SqlError, Unavailable
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.record import Attempt
-from gateway.fencing.refusal import refusal_error
+from gateway.fencing.record import Attempt, refusal_error
 from gateway.fencing.rules import Enforcement, Equal
 from gateway.fencing.token import Token
 from gateway.http.body import LARGE
@@ -35,11 +34,10 @@ from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
-from gateway.tables.execute.batch import Batches
+from gateway.tables.execute.batches import Batches, Storms
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
 from gateway.tables.execute.planning import PlannedWrite, Sender
 from gateway.tables.execute.recipes import FormReader, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
-from gateway.tables.execute.storms import Storms
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import lower_write

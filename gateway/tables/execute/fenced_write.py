@@ -17,7 +17,7 @@ from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Row, Written, check_affected, check_put, check_single
 from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.naming.plan import table_resource
-from gateway.tables.sql.schema_check import unchanged
+from gateway.tables.sql.expressions import unchanged
 from gateway.tables.sql.shape import lower_filters, lower_write
 
 

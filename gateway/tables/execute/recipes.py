@@ -21,8 +21,7 @@ from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.grammar import Condition, Field
 from gateway.tables.dialect.query import RESERVED
 from gateway.tables.dialect.request import HEADERS, Request
-from gateway.tables.naming.canonical import canonical_text
-from gateway.tables.naming.plan import Naming, pins
+from gateway.tables.naming.plan import Naming, canonical_text, pins
 from gateway.tables.sql.expressions import Statement
 
 MOST_NAMES = 1024

@@ -32,12 +32,13 @@ from gateway.tables.sql.expressions import (
     quoted,
     record_text,
     reference,
+    same_relation,
     separated,
     string,
     stripped,
     tag,
+    unchanged,
 )
-from gateway.tables.sql.schema_check import same_relation, unchanged
 from gateway.tables.sql.shape import CHECKS, FilterShape, ReadShape, SelectShape, WriteShape
 from gateway.tables.sql.where import Conditions
 

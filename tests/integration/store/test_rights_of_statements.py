@@ -7,7 +7,7 @@ import pytest
 
 from gateway.db import rights
 from gateway.db.database import Database
-from gateway.db.named_queries import load
+from gateway.db.pool import load
 from gateway.doctor.examination import examine
 from gateway.doctor.findings import CheckStatus
 from tests.databases import GATEWAY, as_gateway

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.db.database import Database, Record
 from gateway.db.pool import Session
-from gateway.tables.execute import batch
+from gateway.tables.execute import batches
 from tests.integration.tables.asking import Send, answered, row, rows
 from tests.waiting import PATIENCE, waiting
 
@@ -219,13 +219,13 @@ async def test_a_lost_connection_leaves_everybody_in_doubt(
 
 
 async def test_a_batch_fits_into_the_buffer_of_a_socket(write: Send, held: Database, trips: Trips) -> None:
-    note = "x" * (batch.LARGEST * 3 // 4)
+    note = "x" * (batches.LARGEST * 3 // 4)
     answers = await asyncio.gather(
         *(write("PATCH", f"/accounts?id=eq.{100 + n % ACCOUNTS}", {"note": note}, token=5) for n in range(3 * ACCOUNTS))
     )
     assert {response.status_code for response in answers} == {204}
     assert trips.sizes
-    assert max(trips.sizes) * len(note) <= batch.ROOM
+    assert max(trips.sizes) * len(note) <= batches.ROOM
 
 
 async def test_a_locked_row_does_not_hold_up_writes_of_another_shape(
@@ -245,7 +245,7 @@ async def test_a_locked_row_does_not_hold_up_writes_of_another_shape(
 
 
 async def test_large_writes_go_by_themselves(write: Send, held: Database, trips: Trips) -> None:
-    note = "x" * batch.LARGEST
+    note = "x" * batches.LARGEST
     answers = await asyncio.gather(
         *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"note": note}, token=5) for n in range(ACCOUNTS))
     )
@@ -278,5 +278,5 @@ async def test_random_histories_end_alike_with_and_without_batches(
         return list(answers), [(balance, note) for balance, note in left]
 
     batched = await play(100)
-    monkeypatch.setattr(batch, "LARGEST", -1)
+    monkeypatch.setattr(batches, "LARGEST", -1)
     assert await play(120) == batched

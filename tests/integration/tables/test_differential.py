@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway.db.database import Database
-from gateway.tables.execute import batch
+from gateway.tables.execute import batches
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.pipeline import TablePlane
 from tests.integration.serving_app import served
@@ -155,7 +155,7 @@ async def test_nobody_sees_which_way_a_request_has_gone(
     plans = history(seed)
     expected = await _play(client, tables, plans, 1100)
     with monkeypatch.context() as alone:
-        alone.setattr(batch, "LARGEST", -1)
+        alone.setattr(batches, "LARGEST", -1)
         assert _differing(expected, await _play(client, tables, plans, 1200)) == {}
     with monkeypatch.context() as whole:
         whole.setattr(FastPath, "candidate", lambda *_: Candidate(None))

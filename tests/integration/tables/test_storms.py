@@ -10,7 +10,7 @@ import pytest
 
 from gateway.db.database import SHARED_LOCK_TIMEOUT, SHARED_STATEMENT_TIMEOUT, Database, Record
 from gateway.db.pool import Session
-from gateway.tables.execute import batch, storms
+from gateway.tables.execute import batches
 from tests.integration.tables.asking import Send, answered, row, rows
 from tests.waiting import PATIENCE, waiting
 
@@ -135,9 +135,9 @@ async def test_trips_for_zombies_keep_their_distance_while_others_write(
     write: Send, overtaken: Database, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A zombie that sends one write after the other would make a trip with each, as fast as it is answered."""
-    monkeypatch.setattr(storms, "GIVING_WAY", 0.1)
+    monkeypatch.setattr(batches, "GIVING_WAY", 0.1)
     # However long a busy machine lets the living one rest between two writes.
-    monkeypatch.setattr(batch, "LULL", PATIENCE)
+    monkeypatch.setattr(batches, "LULL", PATIENCE)
     writing = True
 
     async def living() -> None:
@@ -152,4 +152,4 @@ async def test_trips_for_zombies_keep_their_distance_while_others_write(
             answered(await write("PATCH", TARGET, {"note": "zombie"}, token=1), 412, "token-stale")
         writing = False
     assert recording.trips == [1] * 6
-    assert clock() - start >= 5 * storms.GIVING_WAY
+    assert clock() - start >= 5 * batches.GIVING_WAY

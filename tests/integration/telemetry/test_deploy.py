@@ -13,8 +13,7 @@ import pytest_asyncio
 import yaml  # type: ignore[import-untyped]  # as in tests/unit/test_deployment.py
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.observe.gauges import StatusGauges
-from gateway.observe.instruments import Counter, Gauge, Histogram
+from gateway.observe.gauges import Counter, Gauge, Histogram, StatusGauges
 from gateway.observe.metrics import EventMetrics, codes
 from gateway.observe.stages import STAGES
 from tests.integration.telemetry.scene import Samples, load, scene, scrape

@@ -12,9 +12,8 @@ from starlette.types import Message, Scope
 
 from gateway.auth.callers import Callers
 from gateway.config.server import CallerKeys
-from gateway.web.assets import Assets
 from gateway.web.login import LoginGate
-from gateway.web.rendering import Pages
+from gateway.web.rendering import Assets, Pages
 from tests.integration.web.page_gateway import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
 
 NO_ADDRESS = "http://["

@@ -17,8 +17,7 @@ from gateway.observe.events import (
     WriteAccepted,
     WriteRefused,
 )
-from gateway.observe.gauges import StatusGauges
-from gateway.observe.instruments import SECONDS, Histogram, LabelNames
+from gateway.observe.gauges import SECONDS, Histogram, LabelNames, StatusGauges
 from gateway.observe.metrics import MOST_RULES, EventMetrics, Exposition
 
 

@@ -7,8 +7,7 @@ import orjson
 import pytest
 
 from gateway.errors import DialectError, GatewayError, SqlError, TokenRequired, Unauthenticated, Unavailable
-from gateway.fencing.record import Attempt, Rejection
-from gateway.fencing.refusal import refusal_error
+from gateway.fencing.record import Attempt, Rejection, refusal_error
 from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 from gateway.tables.dialect import errors

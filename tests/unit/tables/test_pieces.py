@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BodyTooLarge
-from gateway.tables.dialect import json_pieces
-from gateway.tables.dialect.json_pieces import MAX_VALUES, PIECE, in_pieces
+from gateway.tables.dialect import body
+from gateway.tables.dialect.body import MAX_VALUES, PIECE, in_pieces
 
 VALUES = st.recursive(
     st.one_of(st.none(), st.integers(-5, 5), st.sampled_from(['},{"', '"', "\\", "\\\\", "[{", "é"])),
@@ -22,7 +22,7 @@ VALUES = st.recursive(
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_pieces, "PIECE", 16)
+    monkeypatch.setattr(body, "PIECE", 16)
 
 
 @pytest.mark.usefixtures("small")

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.dialect.csv import parse
+from gateway.tables.dialect.body import parse_csv
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from gateway.tables.dialect.csv import parse
     ],
 )
 def test_rows(text: str, rows: list[dict[str, str | None]]) -> None:
-    assert parse(text.encode())[1] == rows
+    assert parse_csv(text.encode())[1] == rows
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ def test_rows(text: str, rows: list[dict[str, str | None]]) -> None:
 )
 def test_what_is_no_table(content: bytes, message: str) -> None:
     with pytest.raises(DialectError) as caught:
-        parse(content)
+        parse_csv(content)
     assert (caught.value.code, caught.value.status, caught.value.message) == ("PGRST102", 400, message)

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.errors import SqlError
 from gateway.tables.catalog.snapshot import Table, Trigger
-from gateway.tables.sql.schema_check import same_relation, tells_of_change, unchanged
+from gateway.tables.sql.expressions import same_relation, tells_of_change, unchanged
 from tests.unit.tables.samples import ACCOUNTS, column, table
 
 KNOWN = replace(ACCOUNTS, oid=1234, primary_key_index=1240, column_versions="{7,7,8}")
