@@ -69,11 +69,11 @@ $(JAVASCRIPT)/node_modules: $(JAVASCRIPT)/package.json $(JAVASCRIPT)/package-loc
 	npm ci --prefix $(JAVASCRIPT) --engine-strict --no-audit --no-fund
 	@touch $@
 
-check: setup  ## formatting, lint, types, the import table
+check: setup  ## formatting, lint, types, the import table, English, links
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/unit/test_import_table.py
+	$(BIN)/python -m pytest -q tests/unit/test_import_table.py tests/unit/test_english.py tests/unit/test_documentation.py
 
 audit: setup  ## look up known vulnerabilities of what is pinned; needs a network, and is skipped without one
 	$(BIN)/python .ci/audit.py

@@ -135,7 +135,7 @@ def async_postgrest_client(fenced: httpx.AsyncClient, url: str) -> "AsyncPostgre
 
 
 def postgrest_client(fenced: httpx.Client, url: str) -> "SyncPostgrestClient":
-    """A transport for threads."""
+    """Return the client for threads."""
     with needs("client"):
         from postgrest import SyncPostgrestClient  # noqa: PLC0415
 

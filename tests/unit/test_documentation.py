@@ -68,3 +68,9 @@ def test_every_decision_is_on_the_list() -> None:
     written = [path.name for path in sorted(DECISIONS.glob("*.md")) if path.name != "README.md"]
     assert [name for _, name in listed] == written
     assert all(name.startswith(f"{number}-") for number, name in listed)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_module_that_a_page_names_is_there(page: Path) -> None:
+    for path in re.findall(r"\bgateway/[\w/]+\.(?:py|sql)\b", page.read_text()):
+        assert (ROOT / path).exists(), path

@@ -21,7 +21,6 @@ AREAS = sorted(
 UNFINISHED = {
     "gateway/background.py",
     "bench",
-    "docs/architecture.md",
     "tests/browser",
     "tests/clients",
     "tests/conformance",
