@@ -11,9 +11,9 @@ unexport PYTHONHOME
 # Or each of the processes that are started compiles all of the gateway anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Three workers share two cores, because tests wait about as much as they compute. An idle worker takes tests from another
+# Four workers share two cores, because tests wait about as much as they compute. An idle worker takes tests from another
 # one. So files stay together for the most part, and no long file delays the end.
-PYTEST := $(BIN)/python -m pytest --numprocesses=3 --dist=worksteal --ignore=tests/stores \
+PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tests/stores \
 	--ignore=tests/conformance/test_conformance.py
 
 .PHONY: help setup demo test test-all thorough installed clients stores nightly conformance soak check audit format \
