@@ -1,4 +1,4 @@
-"""Requests to a lock service that speaks JSON over HTTP, one answer each. (etcd's streams: etcd_api.py.)"""
+"""Requests to a lock service that speaks JSON over HTTP, one answer each. etcd's streams are in etcd.py."""
 
 import ssl
 from collections.abc import Callable, Mapping
