@@ -292,9 +292,9 @@ class EtcdSource:
                 return before
             if give_up is not None and self._clock() >= give_up:
                 raise NotAcquired(resource, holder=await self._first(queue))
-            patience = place.ttl / 3 if give_up is None else min(place.ttl / 3, give_up - self._clock())
+            timeout = place.ttl / 3 if give_up is None else min(place.ttl / 3, give_up - self._clock())
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(patience, 0)):
+                async with asyncio.timeout(max(timeout, 0)):
                     await self._api.until_deleted(predecessor, seen)
             before = self._clock()
             if not await self._kept_alive(place):

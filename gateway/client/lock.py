@@ -43,14 +43,14 @@ class Barrier:
         token = fence["token"]
         return 0 if token is None else Token.parse(token).epoch
 
-    async def stand(self, held: Held, headers: dict[str, str], patience: float) -> None:
-        """Raise the fence: once this has returned, nothing older takes effect. ``patience`` is in seconds.
+    async def stand(self, held: Held, headers: dict[str, str], seconds: float) -> None:
+        """Raise the fence: once this has returned, nothing older takes effect. It retries for so many ``seconds``.
 
         Raises ``IssuerWentBackwards``; ``Stale`` where the lock is not held any more; ``Unavailable``.
         """
         content = said(headers)
         loop = asyncio.get_running_loop()
-        give_up, pause = loop.time() + patience, 0.05
+        give_up, pause = loop.time() + seconds, 0.05
         while True:
             try:
                 fence = await self.api.ask("POST", f"/v1/fences/{self.resource}/barrier", content)

@@ -162,10 +162,10 @@ class PostgresSource:
         """Poll until the lock is free. LISTEN would need a session without a pooler between."""
         while (taken := await self._run(_LOOK, resource=resource)) is not None:
             holder, left = taken
-            patience = give_up - self._clock()
-            if patience <= 0:
+            left_to_wait = give_up - self._clock()
+            if left_to_wait <= 0:
                 raise NotAcquired(resource, holder=holder, expires_in=left)
-            await asyncio.sleep(min(self._poll, left, patience))
+            await asyncio.sleep(min(self._poll, left, left_to_wait))
         if self._clock() >= give_up:
             raise NotAcquired(resource)
 

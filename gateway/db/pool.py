@@ -35,14 +35,14 @@ class SessionPool:
         self,
         connect: Callable[[], Awaitable[Session]],
         limit: int,
-        patience: float,
+        timeout: float,
         *,
         sound: Callable[[Session], bool] = lambda _: True,
     ) -> None:
-        """``patience``: seconds to wait for a session before ``TimeoutError``. ``sound``: whether it may be reused."""
+        """``timeout``: seconds to wait for a session before ``TimeoutError``. ``sound``: whether it may be reused."""
         self._connect, self._sound = connect, sound
         self._limit = self._room = limit
-        self._patience = patience
+        self._timeout = timeout
         self._idle: deque[Session] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
@@ -99,7 +99,7 @@ class SessionPool:
         turn = loop.create_future()
         self._waiting.append(turn)
         # asyncio.timeout would do the same, at three times the price, for each write of a busy gateway.
-        limit = loop.call_later(self._patience, _give_up, turn)
+        limit = loop.call_later(self._timeout, _give_up, turn)
         try:
             await turn
         except BaseException:

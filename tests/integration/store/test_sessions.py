@@ -22,8 +22,8 @@ async def make(dsn: str) -> AsyncIterator[Make]:
         session: Session = await asyncpg.connect(dsn)
         return session
 
-    def sessions(limit: int, patience: float = PATIENCE) -> SessionPool:
-        made.append(SessionPool(connect, limit, patience))
+    def sessions(limit: int, timeout: float = PATIENCE) -> SessionPool:
+        made.append(SessionPool(connect, limit, timeout))
         return made[-1]
 
     yield sessions
@@ -74,7 +74,7 @@ async def test_a_session_inside_a_transaction_is_not(make: Make) -> None:
 
 
 async def test_waiting_ends(make: Make) -> None:
-    sessions = make(1, patience=0.1)
+    sessions = make(1, timeout=0.1)
     held = await sessions.take()
     with pytest.raises(TimeoutError):
         await sessions.take()
