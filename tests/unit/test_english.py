@@ -31,7 +31,6 @@ UNFINISHED = {
     "tests/doubles",
     "tests/examples",
     "tests/fuzz",
-    "tests/integration",
     "tests/model",
     "tests/processes.py",
     "tests/sdk",
