@@ -22,14 +22,10 @@ UNFINISHED = {
     "gateway/background.py",
     "bench",
     "docs/architecture.md",
-    "tests/browser",
-    "tests/clients",
-    "tests/conformance",
     "tests/conftest.py",
     "tests/databases.py",
     "tests/examples",
     "tests/fuzz",
-    "tests/model",
     "tests/processes.py",
 }
 """Areas whose prose is still to be rewritten."""
