@@ -68,7 +68,7 @@ def test_a_script_in_an_object_does_not_reach_the_record(
 
 
 def test_a_picture_is_shown(visiting: Callable[..., tuple[Page, Watch]], stage: Stage) -> None:
-    """A page embeds the picture, and the browser shows it by itself."""
+    """The browser shows it by itself, not only as a part of another site's page."""
     page, _ = visiting("/ui/login", logged_in=False)
     page.goto(address(stage, PICTURE, "image/svg+xml"))
     assert page.evaluate("document.documentElement.localName") == "svg"

@@ -383,8 +383,8 @@ class Explorer:
     def _perform(self, number: int, shared: int) -> tuple[int | None, int, int]:
         """Take a client's next step in this state.
 
-        Returns three numbers: of the request that it sends (None if it has its answer at once), of its new state, and
-        of the new shared state.
+        Returns the numbers of the request that it sends, of its new state, and of the new shared state. The first is
+        None if it has its answer at once.
         """
         point, before = self._points[number], self._shared[shared]
         if isinstance(point.effect, Put | Complete | Amend | Delete | Entomb | Bump):

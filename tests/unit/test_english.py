@@ -20,7 +20,6 @@ AREAS = sorted(
 
 UNFINISHED = {
     "gateway/background.py",
-    "bench",
     "docs/architecture.md",
     "tests/conftest.py",
     "tests/databases.py",
