@@ -68,7 +68,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "page": page.table,
     "search": search.table,
 }
-"""What has tables of its own."""
+"""The areas that have tables of their own."""
 
 
 def _machine() -> str:

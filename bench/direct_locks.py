@@ -1,9 +1,10 @@
-"""The peers of the lease service: locks as one makes them by hand with asyncpg, on as many connections.
+"""The peers of the lease service: handmade locks with asyncpg, on as many connections.
 
-A process of its own: ``python -m bench.direct_locks WORK DSN CONNECTIONS SECONDS``.
+A process of its own: ``python -m bench.direct_locks WORK DSN CONNECTIONS SECONDS``. The kinds of WORK:
 
-``acquire``    a row for each lock, with a counter and an expiry: one statement to take it, one to give it back
-``hand-over``  an advisory lock of the session: PostgreSQL's own queue, without tokens, leases, or an end to a pause
+- ``acquire``: a row for each lock, with a counter and an expiry. One statement takes it, another releases it.
+- ``hand-over``: an advisory lock of the session, in PostgreSQL's own queue. It has no tokens and no leases, and a
+  paused holder keeps it.
 """
 
 import asyncio

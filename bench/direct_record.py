@@ -1,11 +1,11 @@
-"""Puts refusals on record without HTTP: through the recording layer, and as one does it by hand with asyncpg.
+"""Puts refusals on record without HTTP: through the recording layer, and by hand with asyncpg.
 
-A process of its own: ``python -m bench.direct_record WORK DSN CALLERS SECONDS``.
+A process of its own: ``python -m bench.direct_record WORK DSN CALLERS SECONDS``. The kinds of WORK:
 
-``recorder``   the layer that all planes use: so many callers at once, each waiting for its refusal to be durable
-``storm``      that of zombies that hammer tables: those whose fence has overtaken them, as many in a trip
-``by-hand``    the same rows, an INSERT and a commit each, over as many sessions as the gateway has
-``many``       the same rows, inserted by ``executemany`` in transactions of ``CALLERS`` rows
+- ``recorder``: the layer that all planes use. So many callers at once each wait until their refusal is durable.
+- ``storm``: the layer for zombies that hammer tables. So many writes with an overtaken fence go in one batch.
+- ``by-hand``: the same rows, an INSERT and a commit each, over as many sessions as the gateway has.
+- ``many``: the same rows, inserted by ``executemany`` in transactions of ``CALLERS`` rows.
 """
 
 import asyncio

@@ -39,13 +39,13 @@ class Account(_Base):
 
 
 class Change(BaseModel):
-    """What a client may change."""
+    """The columns that a client may change."""
 
     balance: int
 
 
 def build(dsn: str) -> FastAPI:
-    """The application."""
+    """Return the application."""
     engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://"), pool_size=POOL, max_overflow=0)
     sessions = async_sessionmaker(engine, expire_on_commit=False)
     app = FastAPI(openapi_url=None)

@@ -29,7 +29,7 @@ JSON = "Content-Type: application/json"
 
 
 class Attack(NamedTuple):
-    """What one connection sends, over and over: a head without its length, a body, and bytes that stay unsent."""
+    """The bytes that one connection sends, over and over: a head without its length, a body, and unsent bytes."""
 
     name: str
     head: str

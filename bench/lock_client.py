@@ -1,11 +1,13 @@
 """Loads the lease service over HTTP: ``python -m bench.lock_client WORK ORIGIN CONNECTIONS SECONDS [FILE]``.
 
-``acquire``    each connection acquires a lock that nobody else wants, and releases it: one of a thousand, at random
-``hand-over``  all connections want one lock and queue for it; whoever gets it gives it back at once, and queues again
-``hold``       acquires 10,000 locks, and writes down the leases in the file
-``renew``      keeps them alive, as leases of 30 s are: by renewing each once in 10 s, each by a request of its own
-``renew-many`` the same, a hundred of them in one request
-``etcd``       as ``acquire``, with the locks of etcd, asked through its HTTP gateway; each connection has one lease
+The kinds of WORK:
+
+- ``acquire``: each connection acquires an uncontended lock, and releases it: one of a thousand, at random.
+- ``hand-over``: all connections queue for one lock. Its holder releases it at once, and queues again.
+- ``hold``: acquires 10,000 locks, and writes the leases to the file.
+- ``renew``: keeps them alive like leases of 30 s. It renews each once in 10 s, each by a request of its own.
+- ``renew-many``: the same, a hundred of them in one request.
+- ``etcd``: as ``acquire``, with the locks of etcd, through its HTTP gateway. Each connection has one lease.
 """
 
 import asyncio
@@ -27,15 +29,15 @@ from bench.raw_http import RawConnection
 NAMES = 1000
 LEASES, TTL = 10_000, 30
 LONG = 3600
-"""What the 10,000 really last, so that none is lost while something else is measured."""
+"""The actual term of the 10,000 leases in seconds, so that none is lost during other measurements."""
 CLEARLY = 0.05
-"""Seconds by which somebody has asked clearly earlier: requests under way at the same time have no order."""
+"""Seconds by which one request is clearly earlier: requests under way at the same time have no order."""
 BUNDLE = 100
 """Leases renewed in one request."""
 
 
 class Run:
-    """What is seen in one run. Latencies are in seconds."""
+    """The observations of one run. Latencies are in seconds."""
 
     def __init__(self, origin: str, connections: int, seconds: float, file: Path | None = None) -> None:
         self.origin, self.connections, self.seconds, self.file = origin, connections, seconds, file
@@ -56,7 +58,7 @@ class Run:
             connection.close()
 
     def result(self, per: int = 1) -> dict[str, float]:
-        """What is printed. ``per``: how much was done in each request."""
+        """Return the printed result. ``per``: how many operations each request contains."""
         p50, p99 = percentiles(self.latencies)
         rate = len(self.latencies) * per / self.seconds
         return {"rate": rate, "p50": p50, "p99": p99, "errors": self.errors}
@@ -77,9 +79,9 @@ async def acquire(run: Run) -> dict[str, float]:
 
 
 async def hand_over(run: Run) -> dict[str, float]:
-    """From the moment in which somebody begins to release until the next one knows that it has the lock.
+    """Measure from the moment when the holder begins to release until the next one knows that it has the lock.
 
-    Errors are those who got it out of turn: before somebody who had asked for it clearly earlier.
+    An error is a grant out of turn: before another client that had asked clearly earlier.
     """
     path = "/v1/leases/bench/contended"
     released_at = time.perf_counter()
@@ -95,7 +97,7 @@ async def hand_over(run: Run) -> dict[str, float]:
             run.errors += status != 201 or asked_at.pop(number) > min(asked_at.values(), default=now) + CLEARLY
             run.latencies.append(now - released_at)
             lease = orjson.loads(answer)["lease"]
-            # Whoever had it before is given the time to be in the queue once more.
+            # The previous holder gets the time to join the queue again.
             await asyncio.sleep(0.01)
             released_at = time.perf_counter()
             await connection.ask("DELETE", f"{path}/{lease}")
@@ -123,7 +125,7 @@ async def renew_many(run: Run) -> dict[str, float]:
 async def _keep(
     run: Run, bundle: int, ask: Callable[[RawConnection, list[dict[str, str]]], Awaitable[bool]]
 ) -> dict[str, float]:
-    """Renew all leases at an even pace. Who cannot keep up counts as an error."""
+    """Renew all leases at an even pace. A connection that cannot keep up counts as an error."""
     assert run.file is not None
     held: list[dict[str, str]] = orjson.loads(run.file.read_bytes())
     pause = TTL / 3 * bundle / LEASES * run.connections

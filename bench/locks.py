@@ -1,4 +1,4 @@
-"""What locks cost: taking and giving back, handing over to whoever waits, and keeping many alive."""
+"""The cost of locks: acquire and release, hand over to a waiter, and keep many alive."""
 
 import shutil
 import subprocess
@@ -37,7 +37,7 @@ def rows() -> Iterator[Row]:
 
 
 def table() -> Iterator[str]:
-    """What it takes to keep the locks of one program that uses the client library, in cores, as Markdown."""
+    """Yield the cost of keeping the locks of one program that uses the client library, in cores, as Markdown."""
     yield f"| locks of {TTL} s held by one program | the program used | the gateway used | PostgreSQL used |"
     yield "|---|--:|--:|--:|"
     for number, most in HELD:
@@ -54,7 +54,7 @@ def table() -> Iterator[str]:
 
 @contextmanager
 def _holding(origin: str, locks: int, most: int) -> Iterator[int]:
-    """A program that holds so many locks, and must not lose one; its process id."""
+    """Run a program that holds so many locks, and must not lose one. Yields its process id."""
     command = [sys.executable, "-m", "bench.lock_holder", origin, str(locks), str(most)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -101,7 +101,7 @@ def _renew(services: Services) -> Iterator[Row]:
 
 
 def _with_postgres(services: Services, measure: Measure, used: list[float]) -> Measure:
-    """The same, and it is put down how many cores PostgreSQL has used meanwhile."""
+    """Return the same measurement, which also notes the cores that PostgreSQL has used meanwhile."""
     seconds = _postgres(services)
 
     def measured() -> Load:
@@ -135,7 +135,7 @@ def _measured(*arguments: str) -> Load:
 
 @contextmanager
 def _etcd() -> Iterator[str]:
-    """An etcd of its own, on a disk as PostgreSQL is."""
+    """Run an etcd of its own, on the same kind of disk as PostgreSQL."""
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     with TemporaryDirectory(prefix="bench") as directory:
         command = ["etcd", "--data-dir", directory, "--listen-client-urls", client, "--advertise-client-urls", client]

@@ -12,16 +12,16 @@ import psutil
 
 CONNECTIONS = 32
 SECONDS = int(os.environ.get("BENCH_SECONDS", "8"))
-"""What one measurement takes. Fewer tell whether everything works, and nothing else."""
+"""The duration of one measurement. A shorter one shows only whether everything works."""
 TURNS = 3
 TURN = max(1, SECONDS // 2)
-"""Seconds. What is measured in turns is measured so often, and the turn in the middle counts."""
+"""Seconds. A measurement in turns is repeated so often, and the median turn counts."""
 MEBIBYTE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a load generator saw: rate per second, latencies in milliseconds, answers that were no success."""
+    """A load generator's result: rate per second, latencies in milliseconds, and the number of failed requests."""
 
     rate: float
     p50: float
@@ -39,7 +39,7 @@ class Load:
 
 @dataclass(slots=True)
 class Cost:
-    """What the gateway used meanwhile: CPU in cores, resident memory in MiB (at the end, or at most).
+    """The gateway's use meanwhile: CPU in cores, resident memory in MiB (at the end, or at most).
 
     ``seconds_per_gibibyte`` of CPU, for transfers.
     """
@@ -83,7 +83,7 @@ class Row:
         return f"{cost.cores:.2f} cores, {cost.cores / self.load.rate * 1e6:,.0f} µs each"
 
     def line(self) -> str:
-        """The row in Markdown."""
+        """Return the row in Markdown."""
         load = self.load
         note = f" ({load.errors} errors)" if load.errors else ""
         return (
@@ -155,7 +155,7 @@ def peak_memory(pid: int) -> Iterator[Peak]:
 
 
 def percentiles(seconds: list[float]) -> tuple[float, float]:
-    """The median and the 99th percentile in milliseconds."""
+    """Return the median and the 99th percentile in milliseconds."""
     ordered = sorted(seconds)
     return ordered[len(ordered) // 2] * 1000, ordered[int(len(ordered) * 0.99)] * 1000
 

@@ -1,4 +1,4 @@
-"""What large bodies take of the gateway's memory: many at once, and one of the largest that S3 takes in a request."""
+"""The gateway's memory for large bodies: many at once, and one of the largest that S3 takes in a request."""
 
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ GIBIBYTE = 1024 * MEBIBYTE
 
 @contextmanager
 def front() -> Iterator[Services]:
-    """A gateway in front of a store that takes everything and keeps nothing of it."""
+    """Run a gateway in front of a store that accepts every object and keeps no bytes."""
     with DoubleProcess.start(buckets=[BUCKET]) as double:
         double.behave(keeps_bodies=False)
         with running(Store("double", double.endpoint, User("gateway", ACCESS_KEY, SECRET_KEY))) as services:
@@ -41,7 +41,7 @@ def peak(services: Services, size: int, count: int) -> float:
 
 
 def table() -> Iterator[str]:
-    """The lines of the table, in Markdown."""
+    """Yield the lines of the table, in Markdown."""
     yield "| PutObject of | the gateway's memory at most |"
     yield "|---|--:|"
     with front() as services:

@@ -1,4 +1,4 @@
-"""What the object plane costs: small writes against the store itself, reads and large transfers against nginx."""
+"""The cost of the object plane: small writes against the store itself, reads and large transfers against nginx."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -91,7 +91,7 @@ def _ways(proxy: str, services: Services, store: Store) -> list[tuple[str, User]
 
 
 def presigned(origin: str, user: User, action: str, key: str) -> str:
-    """A URL; one that writes carries its token in the query, where it is signed."""
+    """Return a URL. A URL that writes carries its token in the query, and the signature covers it."""
     client = connect(origin, user)
     if action == "put_object":
         client.meta.events.register(

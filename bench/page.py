@@ -54,7 +54,7 @@ VALUES ($2, 0, $1::bigint + 1, 'job-' || $1::bigint + 1, 'worker', now())
 
 
 def table() -> Iterator[str]:
-    """The lines of the table, in Markdown."""
+    """Yield the lines of the table, in Markdown."""
     yield f"| the page of a resource with {ENTRIES:,} entries | p50 ms | p99 ms | goal |"
     yield "|---|--:|--:|--:|"
     with running(None) as services:

@@ -1,4 +1,4 @@
-"""What the record costs: how fast refusals go into it, in a burst, and that none of them is lost."""
+"""The cost of the record: the rate of refusals that it takes in a burst. The benchmark checks that none is lost."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ CONNECTIONS = 256
 
 
 def rows() -> Iterator[Row]:
-    """A gateway seals all the while what is recorded here: what it used is what that took."""
+    """Yield the rows. A gateway seals the refusals all the while, so its use is the cost of that."""
     with running(None) as services:
         yield from _layer(services)
         yield _over_http(services)
@@ -59,7 +59,7 @@ def _measured(*arguments: str) -> Load:
 
 
 def _kept(answered: list[Load], measure: Measure) -> Measure:
-    """The same, and it is noted down how many were answered."""
+    """Return the same measurement, which also notes how many requests were answered."""
 
     def measured() -> Load:
         load = measure()

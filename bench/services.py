@@ -1,4 +1,4 @@
-"""What is measured: a PostgreSQL and one gateway worker in front of a store, each a process of its own."""
+"""The measured system: a PostgreSQL and one gateway worker in front of a store, each a process of its own."""
 
 import asyncio
 import subprocess
@@ -104,7 +104,7 @@ def running(store: Store | None) -> Iterator[Services]:
         yield Services(dsn, origin, process.pid)
 
 
-# What writers with token 1 hold from the start: all but the first write of a holder find their fence so.
+# The fences that writers with token 1 hold from the start. Every write of a holder but its first finds its fence so.
 HELD = f"""
     INSERT INTO fencing.fence (resource, epoch, value)
     SELECT name || id, 0, 1 FROM generate_series(0, {ROWS}) AS id, unnest(ARRAY['public.accounts/', 'account/']) AS name

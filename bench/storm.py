@@ -15,10 +15,10 @@ REST = 10
 
 
 def rows(services: Services) -> Iterator[Row]:
-    """Refused against accepted; other writers beside a storm against the same without, at full speed and at their ease.
+    """Yield refusals against accepted writes, and other writers beside a storm against the same writers alone.
 
-    At full speed a storm takes a share of the machine as any load does: the last row has as many accepted writes as
-    its peer, and shows what it is that refusals take beyond that.
+    The other writers run at full speed and at a slow pace. At full speed a storm takes a share of the machine, as any
+    load does. So the peer in the last row has as many accepted writes, and shows the additional cost of refusals.
     """
     origin, pid = services.gateway, services.gateway_pid
     take_over(origin)
@@ -42,7 +42,7 @@ def rows(services: Services) -> Iterator[Row]:
 
 
 def take_over(origin: str) -> None:
-    """The zombie's row has a newer holder."""
+    """Raise the fence of the zombie's row, as a newer holder."""
     answer = httpx.patch(
         f"{origin}/v1/tables/accounts", params={"id": "eq.0"}, headers={"Fencing-Token": "2"}, json={"balance": 0}
     )

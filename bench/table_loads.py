@@ -24,7 +24,7 @@ def driver(services: Services, work: str, connections: int = CONNECTIONS) -> Mea
 
 
 def beside(measure: Measure, origin: str, work: str) -> Measure:
-    """The same measurement while another load generator does its ``work``."""
+    """Return the same measurement while another load generator does its ``work``."""
 
     def measured() -> Load:
         with _in_background(_command(origin, work, CONNECTIONS, TURN + 1)):

@@ -1,4 +1,4 @@
-"""What fenced writes and reads of tables cost, against the fastest Python driver without a fence, and other peers."""
+"""The cost of fenced writes and reads of tables, against the fastest Python driver without a fence, and other peers."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ ROW_BY_KEY = "fenced PATCH of a row by key, token held"
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
-    """The rows that are wanted, by the names in ``WORKS``; all where none are named."""
+    """Yield the wanted rows, by the names in ``WORKS``; all if no name is given."""
     with running(None) as services:
         for name, work in WORKS.items():
             if name in wanted or not wanted:

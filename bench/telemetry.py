@@ -1,4 +1,4 @@
-"""What it costs a write to be measured: processor time of everything that is observed of one write by the hot path.
+"""The cost of measuring a write: the processor time of all events that the hot path announces for one write.
 
     python -m bench.telemetry
 
@@ -32,7 +32,7 @@ _ACCEPTED = WriteAccepted("tables", "public.accounts", "recipe")
 
 
 def write(observe: Observe) -> None:
-    """What happens with a write, as the middleware, the fast path and the batches say it."""
+    """Announce the events of one write, as the middleware, the fast path and the batches do."""
     began = perf_counter()
     REQUEST_ID.set("0123456789abcdef")
     observe(_BEFORE)
@@ -45,14 +45,14 @@ def write(observe: Observe) -> None:
 
 
 def trip(observe: Observe) -> None:
-    """What happens with all of a trip together."""
+    """Announce the events of a whole batch."""
     began = perf_counter()
     observe(BatchBegun(True, (None,) * TRIP))  # noqa: FBT003
     observe(BatchSent(True, TRIP, 0.001, perf_counter() - began))  # noqa: FBT003
 
 
 def before(observe: Observe) -> None:
-    """What there was before anything was measured."""
+    """Announce the events that existed before the measurements."""
     observe(_BEFORE)
     observe(_AFTER)
 

@@ -26,7 +26,7 @@ def _timed(arguments: list[str]) -> float:
 
 
 def large_file(directory: Path, size: int) -> Path:
-    """A file of random bytes, in memory if the machine has room for files there."""
+    """Write a file of random bytes, in memory if the machine has room for files there, and return its path."""
     path = (Path("/dev/shm") if Path("/dev/shm").is_dir() else directory) / f"bench-{size}"
     with Path("/dev/urandom").open("rb") as source, path.open("wb") as target:
         for _ in range(size // MEBIBYTE):

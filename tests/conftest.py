@@ -1,4 +1,4 @@
-"""What every test has: a server of PostgreSQL that lasts a session, and a fresh database."""
+"""The shared fixtures: a server of PostgreSQL that lasts a session, and a fresh database."""
 
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -12,12 +12,12 @@ from gateway.db.database import Database
 from tests.databases import Server, a_server, fresh
 from tests.waiting import PATIENCE
 
-# Hypothesis' own profile for gates. How long an example takes says more of the machine, and of what else it is at, than
-# of what is tested; and with examples that are the same each time, nobody's change is refused for what chance brings.
+# Hypothesis' own profile for gates. The duration of an example depends more on the machine and its load than on the
+# tested code. With the same examples each time, chance refuses no change.
 hypothesis.settings.load_profile("ci")
 
-# Whoever makes a client of httpx, or a gateway, has all the authorities of the world read, 20 ms each time, though none
-# of them vouches for anybody here. This one vouches for nobody: its key is gone.
+# Each new httpx client, and each gateway, reads the authorities of the whole world, 20 ms each time, though no test
+# needs them. This authority vouches for no server: its key is gone.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("nobody.pem"))
 
 

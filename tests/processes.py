@@ -101,7 +101,7 @@ _WORKERS = 8
 
 
 def _shuffled() -> Iterator[int]:
-    """Not the ports that the kernel gives to whoever asks for any, or connects; and none of another worker's."""
+    """Ports outside the kernel's own range for clients, and apart from other workers' ports."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     ports = list(range(10_000 + worker % _WORKERS, 30_000, _WORKERS))
     shuffle(ports)
@@ -112,7 +112,7 @@ _PORTS = _shuffled()
 
 
 def free_port() -> int:
-    """A port for a server that has to be told one, also for one that goes and comes back: nobody gets it meanwhile."""
+    """Return a port for a server that needs a fixed one, also after a restart: no other process gets it meanwhile."""
     while True:
         port = next(_PORTS)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -121,7 +121,7 @@ def free_port() -> int:
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """A port at which nobody listens, for as long as this lasts: it is taken."""
+    """Return a port without a listener, for as long as this lasts: it is taken."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield int(taken.getsockname()[1])

@@ -133,7 +133,7 @@ def visit(visiting: Callable[..., tuple[Page, Watch]]) -> Callable[..., Page]:
 
 @contextmanager
 def _in_the_end() -> Iterator[ExitStack]:
-    """What has been opened in Playwright's thread is closed there."""
+    """Close everything that was opened in Playwright's thread in that thread."""
     stack = ExitStack()
     try:
         yield stack

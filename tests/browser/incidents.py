@@ -1,4 +1,4 @@
-"""What the timeline's pages are shown: small incidents, and names that would do harm where they are not escaped."""
+"""The content of the timeline's pages: small incidents, and names that would do harm without an escape."""
 
 from datetime import datetime, timedelta
 from typing import Any, Literal

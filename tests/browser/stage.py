@@ -52,7 +52,7 @@ class Stage:
         return self.run(_sql(self.dsn, [(statement, arguments)]))
 
     def put_on_record(self, entries: Sequence[dict[str, Any]]) -> None:
-        """Entries as columns of ``fencing.intake``, in this order; sealed by whoever reads next."""
+        """Put entries, as columns of ``fencing.intake``, on record in this order. The next reader seals them."""
         self.run(_sql(self.dsn, [_insert(entry) for entry in entries]))
 
     def session(self, key: str = AUDITOR_KEY) -> str:

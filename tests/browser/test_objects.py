@@ -41,7 +41,7 @@ def sections(store: DoubleProcess) -> dict[str, Any]:
 
 
 def address(stage: Stage, content: str = SCRIPT, content_type: str = "text/html") -> str:
-    """Where an object of the writer's is shown to whoever has the link."""
+    """Return a URL that shows an object of the writer's to any client that has it."""
     s3 = boto3.client(
         "s3",
         endpoint_url=stage.origin,
@@ -68,7 +68,7 @@ def test_a_script_in_an_object_does_not_reach_the_record(
 
 
 def test_a_picture_is_shown(visiting: Callable[..., tuple[Page, Watch]], stage: Stage) -> None:
-    """As a part of somebody's page, and by itself."""
+    """The browser shows it by itself, not only as a part of another site's page."""
     page, _ = visiting("/ui/login", logged_in=False)
     page.goto(address(stage, PICTURE, "image/svg+xml"))
     assert page.evaluate("document.documentElement.localName") == "svg"

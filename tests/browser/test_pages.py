@@ -1,4 +1,4 @@
-"""The other pages: what they say, and that they can be used by anybody."""
+"""The other pages: their content, and that all people can use them."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def now(stage: Stage) -> datetime:
 
 
 def rejection(stage: Stage, caller: str) -> str:
-    """Where a rejection of this caller is shown."""
+    """Return the path of a page that shows a rejection of this caller."""
     (row, *_) = stage.sql("SELECT id FROM fencing.record WHERE kind = 'rejection' AND caller = $1", caller)
     return f"/ui/rejections/{row['id']}"
 
@@ -217,7 +217,7 @@ def test_hostile_names_do_no_harm(visit: Callable[..., Page], stage: Stage) -> N
 
 
 def test_nobody_is_kept_out(visit: Callable[..., Page], stage: Stage) -> None:
-    """What axe-core finds: contrast, names, landmarks, tables."""
+    """axe-core checks contrast, names, landmarks and tables."""
     paths = everywhere(stage)
     page = visit("/ui/login", logged_in=False)
     for scheme in SCHEMES:
@@ -252,7 +252,7 @@ def test_a_keyboard_is_enough(visit: Callable[..., Page], stage: Stage) -> None:
     page.keyboard.type("public.orders")
     page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_have_text("1 write")
-    # What was typed slowly has been asked for before: the list comes once more, and takes the focus away.
+    # Slow typing has already asked for the list: it arrives once more, and takes the focus away.
     expect(page.locator("form.filters.htmx-request")).to_have_count(0)
     for _ in range(40):
         page.keyboard.press("Tab")
@@ -311,7 +311,7 @@ def test_the_overview_renews_itself(visit: Callable[..., Page], stage: Stage) ->
     page = visit("/ui/")
     expect(page.locator(".figures")).to_contain_text(re.compile(r"Entries on record\s*0"))
     story.tell(stage, datetime.now(UTC))
-    # What a timer does every half a minute.
+    # A timer does this every half a minute.
     page.evaluate("htmx.ajax('GET', '/ui/', {source: '#overview', target: '#overview', select: '#overview > *'})")
     expect(page.locator(".figures")).to_contain_text(re.compile(r"Entries on record\s*20"))
     expect(page.locator("figure canvas")).to_have_count(2)

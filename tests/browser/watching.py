@@ -1,4 +1,4 @@
-"""What a browser must never meet on a page: errors, breaches of the policy, requests to other hosts, barriers."""
+"""The findings that a page must never have: errors, breaches of the policy, requests to other hosts, barriers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +52,7 @@ def watched(context: BrowserContext, host: str) -> Iterator[Watch]:
 
 
 def barriers(page: Page) -> list[str]:
-    """What axe-core finds on a page that is serious or critical, once nothing moves or changes its colour any more."""
+    """Return the serious and critical findings of axe-core on a page, once its movements and colours are at rest."""
     page.evaluate("Promise.allSettled(document.getAnimations().map(animation => animation.finished))")
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE_SCRIPT)

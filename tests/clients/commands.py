@@ -33,7 +33,7 @@ class Shell:
 
     @property
     def path(self) -> str:
-        """Where programs are looked for: beside our own Python first."""
+        """The search path of programs: our own Python's folder first."""
         return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
     @property

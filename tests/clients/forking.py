@@ -1,7 +1,7 @@
 """Runs programs in Python, each in a process of its own, which is forked when the libraries are imported already.
 
-A program sees the arguments, environment, directory and files that it would have seen; only its start, which is most of
-what the AWS CLI does for a small file, is not done again each time. Asked as ``conversation.py`` says:
+A program sees the arguments, environment, directory and files that it would have seen. Only its start is not repeated
+each time: it is most of the AWS CLI's work for a small file. Asked as ``conversation.py`` says:
 
     python -m tests.clients.forking LIBRARY…
 """
@@ -27,7 +27,7 @@ def main(libraries: list[str]) -> None:
 
 
 def _become(asked: dict[str, Any]) -> None:
-    """Be the program. Where it raises, or exits, this process ends as its own would have."""
+    """Be the program. If it raises, or exits, this process ends as its own would have."""
     for descriptor, path, mode in ((0, os.devnull, os.O_RDONLY), (1, asked["out"], None), (2, asked["error"], None)):
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC if mode is None else mode)
         os.dup2(opened, descriptor)

@@ -25,7 +25,7 @@ REGION = "us-east-1"
 BUCKET = "reports"
 ACCESS_KEY, SECRET_KEY, API_KEY = "demo", "demo-secret", "demo-key"
 TOKEN, NEWER = "33", "34"
-"""What the client under test holds, and what its successor gets."""
+"""The token of the client under test, and that of its successor."""
 
 # Names, keys and the rule are those of `gateway demo`: what the page of clients shows can be pasted there.
 CONFIGURATION = """
@@ -76,7 +76,7 @@ class Gateway:
     authority: Path | None = None
 
     def lock(self) -> "Lock":
-        """A lock nobody else has. Its name is a number, so that there can be a row of it."""
+        """Return a lock that no other test uses. Its name is a number, so that there can be a row of it."""
         return Lock(self, str(10**12 + uuid4().int % 10**12))
 
     def api(self) -> httpx.Client:
@@ -123,7 +123,7 @@ class Lock:
         return Login(given["access_key_id"], given["secret_access_key"], given["session_token"])
 
     def take_over(self) -> None:
-        """What a newer holder does before it reads."""
+        """Raise the fence, as a newer holder does before it reads."""
         with self.gateway.api() as api:
             answer = api.post(f"/v1/fences/{self.resource}/barrier", json={"token": NEWER, "holder": "successor"})
         assert answer.status_code == 200, answer.text
@@ -136,7 +136,7 @@ class Lock:
         return found
 
     def body(self, name: str) -> bytes | None:
-        """What stands there in the store itself."""
+        """Return the content in the store itself."""
         try:
             return self.gateway.store.get_object(Bucket=BUCKET, Key=self.key(name))["Body"].read()
         except self.gateway.store.exceptions.NoSuchKey:
@@ -149,7 +149,7 @@ class Lock:
         return {name: hashlib.sha256(self.body(name) or b"").hexdigest() for name in names}
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """What stands in the table itself: owner, balance, note."""
+        """Return the columns in the table itself: owner, balance, note."""
         query = "SELECT owner, balance, note FROM accounts WHERE id = $1"
         return [tuple(row) for row in asyncio.run(_fetch(self.gateway.dsn, query, self.number))]
 
@@ -162,7 +162,7 @@ class Lock:
 
     @contextmanager
     def overtaken(self, refusals: int = 1) -> Iterator[None]:
-        """The lock goes to somebody else; what is done inside must change nothing, and be on record so many times."""
+        """Give the lock to another holder. The block's writes must change nothing, and be on record so many times."""
         before = self.objects(), self.rows()
         self.take_over()
         assert self.rejections() == []
@@ -190,7 +190,7 @@ def _trust(authority: Path | None) -> ssl.SSLContext:
 
 
 def send(method: str, url: str, **more: Any) -> httpx.Response:
-    """A request of somebody who was given a URL, and needs no client."""
+    """Send a request as a person with a URL does, without a client library."""
     return httpx.request(method, url, timeout=PATIENCE, verify=_trust(None), **more)
 
 

@@ -13,7 +13,7 @@ from tests.clients.gateway import BUCKET, TOKEN, Lock, Login
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What has come of a deed: URLs that were signed, the codes of what was refused, and what the error said."""
+    """The result of a deed: the signed URLs, the codes of the refusals, and the text of the error."""
 
     urls: list[str]
     refused: list[str]
@@ -40,7 +40,7 @@ class Tables:
     def do(
         self, client: str, deed: str, lock: Lock, *, token: str = TOKEN, origin: str | None = None
     ) -> dict[str, Any]:
-        """The client's error, the status, and by which methods it has asked. What it did not expect ends Node."""
+        """Return the client's error, the status, and the methods of its requests. An unexpected error ends Node."""
         where = {"origin": origin or lock.gateway.origin, "token": token, "id": lock.number}
         done: dict[str, Any] = self._program.ask(client=client, deed=deed, **where)
         return done

@@ -23,7 +23,7 @@ LONG_AGO = 3600  # seconds since 1970
 
 @pytest.fixture(scope="module")
 def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    """What all that follows has imported already."""
+    """The forks, with the imports that all programs below need."""
     libraries = ("awscli.clidriver", "awscli.handlers", "awscli.customizations.s3.subcommands")
     with forks(tmp_path_factory.mktemp("aws"), *libraries) as one:
         yield one

@@ -81,7 +81,7 @@ LANGUAGES: dict[str, Callable[[Forks, Shell, str], Ended]] = {"sh": in_shell, "p
 
 
 def snippets() -> Iterator[Any]:
-    """The names of all snippets. Those of rclone and of Node need a program that may be missing."""
+    """Yield the names of all snippets. The snippets of rclone and of Node need a program that may be missing."""
     for name, (language, _) in SNIPPETS.items():
         installed = name == "rclone" or language == "js"
         yield pytest.param(name, marks=[pytest.mark.installed] if installed else [])

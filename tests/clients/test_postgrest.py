@@ -15,7 +15,7 @@ from tests.clients.unavailable import unavailable
 from tests.waiting import PATIENCE
 
 Deed: TypeAlias = Callable[[Any], Any]
-"""What is built on ``client.from_("accounts")``, up to but without ``execute``."""
+"""A function that builds a query on ``client.from_("accounts")``, up to but without ``execute``."""
 
 KNOWN = {"Authorization": f"Bearer {API_KEY}"}
 HELD = {**KNOWN, "Fencing-Token": TOKEN}
@@ -38,7 +38,7 @@ class Accounts:
         return cast("APIResponse", self._finished(deed(self.client.from_("accounts")).execute()))
 
     def data(self, deed: Deed) -> Any:
-        """What came back, as whatever it is."""
+        """Return the answer's data, of any type."""
         return self.do(deed).data
 
     def rows(self, deed: Deed) -> list[dict[str, Any]]:
@@ -205,7 +205,7 @@ def test_the_token_of_one_request(kind: str, lock: Lock) -> None:
 
 
 def test_the_token_of_a_hook(kind: str, lock: Lock) -> None:
-    """Where a library that renews the lease puts it: whatever is sent carries the token that is held by then."""
+    """A library that renews the lease sets the token in a hook: each request carries the token held by then."""
     held = [TOKEN]
 
     def show(request: httpx.Request) -> None:

@@ -1,4 +1,4 @@
-"""Cases: small functions of an ``Observer``. What they see must not depend on whether the gateway is in between."""
+"""Cases: small functions of an ``Observer``. Their observations must not depend on a gateway in between."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -27,7 +27,7 @@ class Ways:
 COMPARED = ("ceph", "minio")
 
 
-# Where tests run on several cores, one of them has all cases of a store: it is started once.
+# If tests run on several cores, one of them has all cases of a store: it is started once.
 @pytest.fixture(scope="session", params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in COMPARED])
 def ways(request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres) -> Iterator[Ways]:
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What a case sees of a store: every answer, without what differs from one request to the next by nature."""
+"""A case's view of a store: every answer, without the parts that differ from one request to the next by nature."""
 
 import hashlib
 import re
@@ -15,11 +15,11 @@ from tests.conformance.target import Answer, Target
 
 Step: TypeAlias = dict[str, Any]
 
-# What S3 defines and clients rely on. Request ids, dates and the like are a server's own.
+# The headers that S3 defines and clients rely on. Request ids, dates and the like are a server's own.
 _HEADER = re.compile(
     r"x-amz-(?!checksum-|request-id$|id-2$|bucket-region$|bucket-arn$)[a-z0-9-]+|access-control-[a-z-]+"
 )
-# Where the answer is a document, stores add to it what they please of these.
+# If the answer is a document, stores add any of these to it.
 _HEADERS_OF_OBJECTS = {
     **dict.fromkeys(("put_object", "upload_part", "PUT"), re.compile(r"etag|x-amz-checksum-[a-z0-9-]+")),
     **dict.fromkeys(
@@ -214,9 +214,9 @@ def _local(element: Element) -> str:
 
 
 def compare(direct: list[Step], through: list[Step]) -> list[str]:
-    """Each place where two records differ, as ``step, operation, path: direct → through``.
+    """Return each place where two records differ, as ``step, operation, path: direct → through``.
 
-    Where a store refuses without a code, or completes an upload without its ETag, the gateway may say it.
+    If a store refuses without a code, or completes an upload without its ETag, the gateway may add it.
     """
     found = [
         f"{number} {left.get('operation')}{path}: {_short(one)} → {_short(other)}"

@@ -1,4 +1,4 @@
-"""Where a case's requests go: to a store itself, or to the gateway in front of it."""
+"""The target of a case's requests: a store itself, or the gateway in front of it."""
 
 import http.client
 from collections.abc import Mapping

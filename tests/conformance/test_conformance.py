@@ -27,7 +27,7 @@ def test_a_store_is_the_same_through_the_gateway(ways: Ways, name: str) -> None:
 
 
 def _observe(case: Case, ways: Ways, target: Target) -> list[Step]:
-    """What a case sees by one way. Its buckets are made at the store itself: most cases are not about that."""
+    """Return a case's observations at one target. The store itself makes its buckets: most cases are not about that."""
     fresh = uuid4().hex[:12]
     names = {name: f"{name}-{fresh}" for name in ("bucket", "other", "new")}
     owner = ways.direct.client

@@ -1,9 +1,10 @@
-"""Runs a checkout of ceph/s3-tests twice, straight at Ceph and through the gateway, and tells the difference.
+"""Runs a checkout of ceph/s3-tests twice, straight at Ceph and through the gateway, and reports the difference.
 
     python -m tests.conformance.upstream CHECKOUT [--python THEIRS] [arguments for pytest]
 
-The suite holds a store to what its authors expect; here only the difference counts. A test that passes straight at the
-store and fails through the gateway is a fault of the gateway, or listed in ``upstream.txt`` with its reason.
+The suite holds a store to its authors' expectations; here only the difference counts. A test that passes straight at
+the store and fails through the gateway shows a fault of the gateway. Otherwise ``upstream.txt`` lists it with its
+reason.
 """
 
 import argparse
@@ -78,7 +79,7 @@ class _Suite:
         self._arguments = arguments
 
     def run(self, name: str, endpoint: str, environment: Mapping[str, str]) -> dict[str, str]:
-        """Each test's failure, in short; empty where it passed. What was skipped is left out."""
+        """Return each test's failure, in short; empty if it passed. Skipped tests are left out."""
         configuration, results = self._directory / f"{name}.conf", self._directory / f"{name}.xml"
         configuration.write_text(_configuration(endpoint, name))
         command = [self._python, "-m", "pytest", "-q", "--no-header", "-p", "upstream_plugin", f"--junitxml={results}"]

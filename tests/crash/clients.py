@@ -31,7 +31,7 @@ _FENCE_REFUSALS = frozenset({"StaleFencingToken", "DuplicateFencingToken", "toke
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. ``code`` is that of an error, in whichever dialect."""
+    """The answer to a request. ``code`` is that of an error, in whichever dialect."""
 
     status: int
     code: str | None

@@ -24,7 +24,7 @@ def crash_dsn(postgres_server: Server) -> Iterator[str]:
 
 
 def _store(endpoint: str) -> dict[str, Any]:
-    """The time-out is longer than a request is ever held here, and nobody waits long for another write of its own."""
+    """The timeout is longer than any test holds a request, and no request waits long for another write of its own."""
     credentials = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
     return {
         "endpoint": endpoint,
@@ -75,7 +75,7 @@ def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int) -> 
             assert Client(gateway.port, 1).put("warm", b"").succeeded
             return gateway
 
-        # Where the machine is busy, one that is well may sleep in its transactions for a moment too.
+        # On a busy machine, the healthy gateway may sleep in its transactions for a moment too.
         healthy = hatch(known=None, postgres={"dsn": as_gateway(dsn)})
         assert Client(healthy.port, 1).put(SOURCE, SOURCE_BODY).succeeded
         built = Stage(double, postgres, healthy, Victims(hatch), given, first)

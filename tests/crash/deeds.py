@@ -1,4 +1,4 @@
-"""What the clients of these tests do, and the ways in which a new holder takes over."""
+"""The writes of these tests' clients, and the ways in which a new holder takes over."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.crash.clients import Answer, Client
 from tests.crash.story import Deed, Place
 
 Takeover: TypeAlias = Callable[[bytes | None], tuple[Deed, ...]]
-"""What the new holder does, given what was at the key at first."""
+"""The writes of the new holder, given the object that was at the key at first."""
 
 _MERGE = "resolution=merge-duplicates"
 

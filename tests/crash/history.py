@@ -1,8 +1,8 @@
-"""What writers did and were told, held against what the store and the database say has taken effect, in their order.
+"""Check the writers' requests and answers against the effects in the store and the database, in their order.
 
-The writers know what they asked for, with which tokens, and when they were answered. The store's log and the database's
-write-ahead log are the truth about effects. Nothing of what the gateway keeps is believed but its fences, which are
-looked up in that same log.
+The writers know each write, its tokens, and the time of its answer. The store's log and the database's write-ahead log
+are the truth about effects. The check believes no record of the gateway but its fences, and looks those up in the same
+write-ahead log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REMOVAL = "version removal"
 
 
 class Said(StrEnum):
-    """What an answer says of its write."""
+    """The statement of an answer about its write."""
 
     DONE = "done"
     IDLE = "idle"
@@ -49,7 +49,7 @@ ACKNOWLEDGED = frozenset({Said.DONE, Said.IDLE, Said.REPLAYED})
 """After which no lower token may write."""
 
 NEVER = frozenset({Said.IDLE, Said.REPLAYED, Said.REFUSED, Said.NOT_DONE})
-"""What a request has been told that takes no effect itself."""
+"""The answers to a request that takes no effect itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Deed:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a reader saw at a key: the mark of what was there, None for nothing."""
+    """A reader's view of a key: the mark of its content, None for no object."""
 
     key: str
     mark: int | None
@@ -175,7 +175,7 @@ class _Objects:
         self._by_place: dict[str, list[Deed]] = defaultdict(list)
         for deed in history.deeds:
             self._by_place[deed.place].append(deed)
-        # What readers see at each key from which sequence number on.
+        # The mark that readers see at each key from each sequence number on.
         self._states: dict[str, list[tuple[int, int | None]]] = {key: [(0, None)] for key in resource_of}
         self._versions: dict[str, list[_Version]] = {key: [] for key in resource_of}  # the newest first
         self._highest: dict[str, Token] = defaultdict(lambda: NO_TOKEN)
@@ -277,7 +277,7 @@ class _Objects:
                 raise Broken(f"P3: acknowledged, without an effect: {deed}; {self._states[deed.place]}")
 
     def seen(self, key: str, before: int, after: int) -> set[int | None]:
-        """What was to be seen at a key at any time between two sequence numbers."""
+        """Return the marks that a reader may have seen at a key between two sequence numbers."""
         states = self._states[key]
         first = max(number for number, (at, _) in enumerate(states) if at <= before)
         return {mark for at, mark in states[first:] if at <= after}
@@ -338,7 +338,7 @@ class _Rows:
             self._in_order(row, deeds)
 
     def _in_order(self, row: str, deeds: list[Deed]) -> None:
-        """What was acknowledged, or said to be unknown, before another was sent, is committed before it."""
+        """Check that a write acknowledged, or answered as unknown, before another was sent is committed before it."""
         latest_sent = 0.0
         for deed in deeds:
             ended = max(one.span.answered for one in deed.attempts)

@@ -1,7 +1,7 @@
 """The kinds of writes, each with all the durable steps it passes, in their order.
 
-That the steps are these is itself tested: an unharmed gateway passes them, no others, and all of them together are all
-the steps there are.
+A test proves these steps: an undisturbed gateway passes them and no others, and all kinds together cover all the steps
+that exist.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def cases(kinds: Iterable[Kind]) -> list[Any]:
     return [pytest.param(stop, id=str(stop)) for stop in stops(kinds)]
 
 
-# What stands there before ---------------------------------------------------------------------------------------
+# The state before the write ---------------------------------------------------------------------------------------
 
 
 def nothing(_: Story) -> None:
@@ -252,7 +252,7 @@ TABLES = (
     Kind("raising delete row", delete_row(), FAST + SLOW, a_row),
     Kind("insert of two", insert_two("zombie"), SLOW, nothing),
 )
-# What is sent again with the same key: see test_sent_again.py.
+# Writes that are repeated with the same key: see test_sent_again.py.
 KEYED = (
     Kind("insert under a key", insert_once("zombie"), SLOW, nothing),
     Kind("transaction under a key", write_two_once("zombie"), (*SLOW[:2], *SLOW[1:]), a_row),

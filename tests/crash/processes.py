@@ -132,7 +132,7 @@ class Victims:
         self._reserve.result()
 
     def give_back(self, victim: Gateway, *, sound: bool) -> None:
-        """``sound`` False: what state it is in is not known, so nobody shall get it."""
+        """Return a gateway to the idle ones. ``sound`` False: its state is unknown, so it is ended."""
         status = victim.status()
         if sound and status not in (*_DEAD, psutil.STATUS_STOPPED):
             self._idle.append(victim)

@@ -109,14 +109,14 @@ class Promises:
 
 
 def _is_of(zombie: Zombie, mutation: Mutation) -> bool:
-    """Whether a mutation is the zombie's write, and not what it did to settle somebody else's."""
+    """Whether a mutation is the zombie's write, and not a mutation by which it settled another holder's write."""
     deed = zombie.deed
     if deed.amends:
         return mutation.operation == "PutObjectTagging"
     if deed.body is None:
         return deed.deletes
     if deed.parts > 1:
-        # Nothing else here is written in several parts. Where they are cut differs from write to write.
+        # No other write here has several parts. Their boundaries differ from write to write.
         return mutation.etag is not None and mutation.etag.endswith(f"-{deed.parts}")
     plain = hashlib.md5(deed.body)
     return mutation.etag in (plain.hexdigest(), f"{hashlib.md5(plain.digest()).hexdigest()}-1")

@@ -1,6 +1,6 @@
-"""What a database has committed, in the order in which it did: its write-ahead log, decoded.
+"""The transactions that a database has committed, in the order of their commits: its write-ahead log, decoded.
 
-PostgreSQL's own plugin ``pgoutput`` (protocol 1) tells it, in messages that are read here:
+PostgreSQL's own plugin ``pgoutput`` (protocol 1) sends it, in messages that this module reads:
 https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 """
 

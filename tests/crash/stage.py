@@ -1,4 +1,4 @@
-"""What the cases share: the store, the database, a gateway that is well, and gateways that will not be."""
+"""The parts that the cases share: the store, the database, a healthy gateway, and gateways to be disturbed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Postgres:
 
 
 class Stage:
-    """What all cases share: the store, the database, a gateway that is well, and gateways that will not be."""
+    """The parts that all cases share: the store, the database, a healthy gateway, and gateways to be disturbed."""
 
     def __init__(
         self,

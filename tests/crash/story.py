@@ -15,7 +15,7 @@ from tests.doubles.s3.process import RemoteRule
 if TYPE_CHECKING:
     from tests.crash.stage import Stage
 
-# What is where at one moment: id, content and last writing transaction of each row.
+# The rows at one moment: id, content and last writing transaction of each.
 Rows: TypeAlias = tuple[tuple[Any, ...], ...]
 
 _PATIENCE = 60.0
@@ -24,9 +24,9 @@ _NEVER = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A row and a key that belong to one resource; nobody else's. ``-number`` is another row, to write two at once.
+    """A row and a key of one resource, used by no other test. ``-number`` is another row, to write two at once.
 
-    ``uploads`` are the ids of what has been opened for the key, the last one last.
+    ``uploads`` are the ids of the uploads opened for the key, the last one last.
     """
 
     number: int
@@ -76,7 +76,7 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What stood there at one moment: the double's sequence number, and the rows."""
+    """The state at one moment: the double's sequence number, and the rows."""
 
     sequence: int
     rows: Rows
@@ -175,15 +175,15 @@ class Story:
         self.left = self.content()
 
     def acknowledge(self, deed: Deed, before: int) -> Acknowledged:
-        """What stands there at the moment a deed of the new holder, begun after ``before``, is acknowledged."""
+        """Note the state at the acknowledgement of a deed of the new holder that began after ``before``."""
         older = "SELECT count(*) FROM fencing.intent WHERE resource = $1 AND value < $2"
         pending: int = self.stage.postgres.value(older, self.place.resource, self.successor)
         return Acknowledged(deed, before, self.view(), pending)
 
     def resumed(self) -> list[int | None]:
-        """Whatever was stopped goes on, whatever was held arrives, and all of it comes to its end.
+        """Resume every stopped gateway, release every held request, and wait for all of them to end.
 
-        Returns what the store said to the requests that had been held.
+        Returns the store's answers to the requests that had been held.
         """
         for zombie in reversed(self.zombies):
             if not zombie.killed and zombie.gateway is not self.stage.healthy:
@@ -197,7 +197,7 @@ class Story:
         return said
 
     def not_overtaken_yet(self) -> None:
-        """What has taken effect up to now was its writer's good right: no newer holder has been acknowledged."""
+        """Accept all effects up to now: no newer holder has been acknowledged, so each writer had the right to them."""
         assert not self.acknowledged
         for zombie in self.zombies:
             zombie.down = self.view()
@@ -209,7 +209,7 @@ class Story:
         for victim in self._victims:
             self.stage.victims.give_back(victim, sound=sound)
 
-    # What stands there
+    # The state of the place
 
     def view(self) -> View:
         return View(self._sequence(), self.rows())
@@ -223,7 +223,7 @@ class Story:
         return Client(self.stage.healthy.port, self.successor).get(self.place.key)
 
     def mutations(self, after: int | None = None) -> list[Mutation]:
-        """What took effect on the keys, in all of the story or after a sequence number."""
+        """Return the mutations that took effect on the keys, in all of the story or after a sequence number."""
         log = self.stage.double.log(self._opening if after is None else after)["mutations"]
         return [
             Mutation(one["sequence"], one["key"], one["operation"], one["etag"])
@@ -239,8 +239,8 @@ class Story:
         """Return once the store has answered what a gateway had sent for any of the keys before it went down."""
         keys = (self.place.key, self.place.second_key)
         deadline, quiet = time.monotonic() + _PATIENCE, 0
-        # What a socket has of a request at the first look has been accepted, read and begun by the last: a turn of the
-        # store's loop each, and a look takes one at least.
+        # By the last look, the store has accepted, read and begun each request that its socket had at the first look.
+        # Each of these steps is one turn of the store's loop, and a look takes at least one turn.
         while quiet < 5:
             assert time.monotonic() < deadline, "the store has not answered"
             requests = [one for one in self.stage.double.requests(self._opening) if one["key"] in keys]

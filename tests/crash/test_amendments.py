@@ -15,7 +15,7 @@ MARGIN = DEAD_AFTER_QUERY_SIGNED - QUERY_SIGNED
 LATER = DEAD_AFTER_QUERY_SIGNED + MARGIN
 TAGGING = {"operation": "PutObjectTagging"}
 
-# From the announcement on until it is taken back. Where the process died, nobody can tell these from each other.
+# The steps from the announcement on until it is taken back. If the process died, no gateway can tell them apart.
 IN_DOUBT = {
     "objects.begin.after",
     "objects.amend.before",

@@ -45,7 +45,7 @@ LATE_ON_ANOTHER_WAY: list[tuple[Kind, dict[str, Any]]] = [
     (OTHERS[0], PUT),
     (OTHERS[1], {"method": "DELETE"}),
 ]
-# What a settler sends can be late as well, behind what it settles, which is late already.
+# A settler's request can be late as well, behind the late request that it settles.
 LATE_SETTLEMENT = [
     (SETTLERS[0], COMPLETE),
     (SETTLERS[1], PUT),

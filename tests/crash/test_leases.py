@@ -25,7 +25,7 @@ class Gateways:
 
     @asynccontextmanager
     async def callers(self) -> AsyncIterator[tuple[Gateway, Caller, Caller]]:
-        """A gateway to be mistreated, somebody who asks it, and somebody who asks the healthy one."""
+        """Yield a gateway to be disturbed, a caller of it, and a caller of the healthy gateway."""
         victim, sound = self.victims.take(), False
         try:
             async with calling(_origin(victim)) as doomed, calling(_origin(self.healthy)) as well:
@@ -45,7 +45,7 @@ def gateways(crash_dsn: str) -> Iterator[Gateways]:
 
 @pytest.fixture
 def job() -> str:
-    """A lock nobody else wants."""
+    """A lock that no other test uses."""
     return f"job/{uuid4().hex}"
 
 
@@ -63,7 +63,7 @@ def _origin(gateway: Gateway) -> str:
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize("step", ACQUIRE)
 async def test_while_granting(gateways: Gateways, job: str, step: str, how: str, *, barrier: bool) -> None:
-    """The same request is sent again, to another gateway. Nobody ever has a second token of it."""
+    """The caller retries the same request at another gateway. It never gets a second token."""
     wish = {"ttl": 30, "request": "r", "barrier": barrier}
     async with gateways.callers() as (victim, doomed, well):
         victim.trap(step, 1, how)
@@ -92,7 +92,7 @@ async def test_while_granting(gateways: Gateways, job: str, step: str, how: str,
 
 
 async def test_paused_until_the_lease_is_over(gateways: Gateways, job: str) -> None:
-    """The grant reaches its holder when the lock is somebody else's already. It is good for nothing any more."""
+    """The grant reaches its holder when another holder already has the lock. That grant is worthless."""
     async with gateways.callers() as (victim, doomed, well):
         victim.trap("leases.acquire.after", 1, "stop")
         pending = asyncio.ensure_future(doomed.acquire(job, "a", ttl=0.3))
@@ -135,7 +135,10 @@ async def test_killed_while_the_database_grants(gateways: Gateways, job: str, cr
 async def _waited_for(
     connection: "asyncpg.Connection[asyncpg.Record]", witness: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
-    """Until somebody waits for the connection. In its own transaction it would be told of the same sessions again."""
+    """Return once a session waits for the connection.
+
+    Within the connection's own transaction, the query would show the same sessions each time.
+    """
     sql = "SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
     async with asyncio.timeout(PATIENCE):
         while not await witness.fetch(sql, connection.get_server_pid()):
@@ -185,7 +188,7 @@ async def test_while_keeping_and_releasing(
         assert bool((await well.lock(job))["holders"]) is held
         if how == "stop":
             victim.resume()
-            # Late by then, what the first one says about a release is that somebody has released it.
+            # The first answer to the release is late by then: it may say that another request has released the lease.
             assert (await pending).status_code in (again, 204, 410)
         else:
             with pytest.raises(HANGS_UP):

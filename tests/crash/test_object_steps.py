@@ -57,13 +57,13 @@ def test_paused(stage: Stage, stop: Stop, takeover: Takeover) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("stop", cases([*UPLOADS, *OTHERS]))
 def test_paused_on_another_way(stage: Stage, stop: Stop) -> None:
-    """The same for all that ends in one of these requests. What differs between takeovers is known from those."""
+    """The same for all writes that end in one of these requests. The tests above cover the takeovers' differences."""
     play(stage, stop, "stop", by_restoring)
 
 
 @pytest.mark.parametrize("stop", cases(OBJECTS))
 def test_killed(stage: Stage, stop: Stop) -> None:
-    """What it left behind does not hold the new holder up, nor come to life again."""
+    """The requests that the dead gateway left neither delay the new holder nor take effect later."""
     play(stage, stop, "kill", by_restoring)
 
 
@@ -73,8 +73,8 @@ def test_killed_during_an_upload(stage: Stage, stop: Stop) -> None:
     play(stage, stop, "kill", by_restoring)
 
 
-# A small object has two forms. With a request of 33 waiting for the one and a request of 34 for the other, 35 can
-# neither bump it (while 34's is pending) nor put those bytes back.
+# A small object has two forms. A request of 33 waits for the one, and a request of 34 for the other. So 35 can neither
+# bump the object (while 34's request is pending) nor put those bytes back.
 CORNERED = [Stop(OVER_OVERWRITE, "objects.begin.after", 2), Stop(OVER_OVERWRITE, "objects.put.before", 1)]
 USED_UP = [Stop(OVER_OVERWRITE, "objects.put.after", 1), Stop(OVER_OVERWRITE, "objects.finish.before", 1)]
 
@@ -95,7 +95,7 @@ def test_paused_while_settling(stage: Stage, stop: Stop, takeover: Takeover) -> 
 
 @pytest.mark.parametrize("stop", cases([*SETTLERS[:2], OVER_COMPLETION]))
 def test_killed_while_settling(stage: Stage, stop: Stop) -> None:
-    """What 33 has in flight still has to be settled, by 35."""
+    """The write of 33 is still in flight, so 35 has to settle it."""
     play(stage, stop, "kill", by_restoring)
 
 

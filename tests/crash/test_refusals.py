@@ -33,7 +33,7 @@ def test_on_record_before_it_is_answered(stage: Stage, stop: Stop, how: str) -> 
 
 @pytest.mark.parametrize("stop", [stop for stop in stops(STALE) if stop.step.endswith("reject.before")], ids=str)
 def test_what_cannot_be_recorded_is_not_refused(stage: Stage, stop: Stop) -> None:
-    """The record is out of reach: then the answer is not a refusal, because nobody could look it up."""
+    """The record is unavailable, so the answer is not a refusal: no reader could look it up."""
     with stage.story() as story:
         stop.kind.prepare(story)
         zombie = story.stopped_at(33, stop.kind.deed, stop.step, stop.nth, "stop")

@@ -1,5 +1,6 @@
-"""A gateway dies or sleeps at each step of a write with an idempotency key, and the write is sent again: it is applied
-exactly once, whoever sends it.
+"""A gateway dies or sleeps at each step of a write with an idempotency key, and a client retries the write.
+
+The write is applied exactly once, whichever client retries it.
 """
 
 import pytest

@@ -30,7 +30,7 @@ def deed(mark: int, token: int, said: Said, before: int, after: int, *, kind: st
 def mutation(
     sequence: int, mark: int | None, *, tags: int | None = None, version: str | None = None
 ) -> dict[str, object]:
-    """What a put, a copy, a completion or a delete leaves; ``tags``: the mark of the deed that has set them."""
+    """Return the log entry of a put, a copy, a completion or a delete. ``tags``: the mark of the deed that set them."""
     left = {"etag": None if mark is None else "e", "metadata": _marked(mark), "tags": _marked(tags)}
     return {"sequence": sequence, "operation": "PutObject", "key": KEY, "version_id": version, **left}
 

@@ -1,4 +1,4 @@
-"""What a gateway staged and did not come back for does not stay in the store for ever."""
+"""Uploads that a gateway staged and abandoned do not stay in the store for ever."""
 
 import re
 from datetime import timedelta
@@ -37,7 +37,7 @@ def uploads(story: Story) -> list[str]:
 
 
 def untouched(story: Story, passed: timedelta) -> None:
-    """So much time has passed by the clock of the database since anybody has touched what is staged."""
+    """Let so much time pass, by the database's clock, since the last touch of the staged uploads."""
     sql = "UPDATE fencing.upload SET touched_at = touched_at - $2::interval WHERE resource = $1"
     story.stage.postgres.rows(sql, story.place.resource, passed)
 
@@ -47,7 +47,7 @@ def untouched(story: Story, passed: timedelta) -> None:
 @pytest.mark.parametrize("step", STAGED)
 def test_what_is_staged_is_swept(stage: Stage, step: str, how: str, *, overtaken: bool) -> None:
     """One that was only paused finds its upload gone, and says that it has not written."""
-    stage.sweep()  # what earlier stories have left behind may be old by now
+    stage.sweep()  # uploads that earlier stories have left behind may be old by now
     with stage.story() as story:
         an_object(story)
         zombie = story.stopped_at(33, put_in_two_parts(LARGE), step, 1, how)

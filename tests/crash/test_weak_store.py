@@ -1,4 +1,4 @@
-"""A store that ignores the condition of a completion. What stops a late one is that its upload is gone."""
+"""A store that ignores the condition of a completion. A late one fails because its upload is gone."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_an_upload_that_is_slow_to_go(weak_stage: Stage) -> None:
 
 
 def test_an_upload_that_is_completed_while_it_is_given_up(weak_stage: Stage) -> None:
-    """The late completion comes before the abort: it takes effect, and nobody has been acknowledged."""
+    """The late completion comes before the abort and takes effect, but no newer holder has been acknowledged."""
     with weak_stage.story() as story:
         an_upload(story)
         story.in_flight(33, complete(ZOMBIE), **COMPLETE)

@@ -1,9 +1,9 @@
-"""A gateway that stops or kills itself at a named step. The knob is in here, not in the product: it is a sink.
+"""A gateway that stops or kills itself at a named step. The switch is in here, not in the product: it is a sink.
 
-Run as ``python -m tests.crash.victim`` it is the parent of gateways: for each line on its standard input, what
-``running.config`` takes and the bucket that is known to the gateway, both in one JSON document, it forks a gateway and
-prints the process id and the port. A fork costs a hundredth of what importing everything again would. All of them are
-killed once its standard input ends.
+Run as ``python -m tests.crash.victim``, it is the parent of gateways. Each line on its standard input is one JSON
+document: the arguments of ``running.config``, and the bucket that the gateway knows. For each line the parent forks a
+gateway, and prints its process id and port. A fork costs a hundredth of a new import. The parent kills all of them
+once its standard input ends.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def live(given: dict[str, Any]) -> None:
 
 
 class Parent:
-    """What gateways are forked from: they have in common what costs much and is the same for all of them."""
+    """The process that gateways are forked from: they share the costly parts that are the same for all."""
 
     def __init__(self) -> None:
         self.pids: list[int] = []
@@ -107,14 +107,14 @@ class Parent:
             os._exit(1)
 
     def _prepare(self, given: dict[str, Any]) -> None:
-        """Build a gateway that nobody gets: what is imported and worked out by the first one only is there then."""
+        """Build a gateway that no test gets, so that each fork inherits the imports and first-time results."""
         app.build(config(**given), lambda _: None)
-        # What the gateways have in common stays so, rather than to be copied by the first collection of each.
+        # The memory that the gateways share stays shared, and the first collection of each does not copy it.
         serving.collect_rarely()
 
 
 async def _examined(given: dict[str, Any], bucket: str) -> Profile:
-    """What a gateway would find out before its first write: with 150 requests, and always the same."""
+    """Return the profile that a gateway finds out before its first write by 150 requests. It is always the same."""
     settings = config(**given)
     assert settings.s3 is not None
     database = wiring.database(settings)
@@ -135,7 +135,7 @@ def _answer_with(profile: Profile) -> None:
 
 
 def main() -> None:
-    """Hatch until the standard input ends, then leave nobody behind."""
+    """Hatch until the standard input ends, then leave no process behind."""
     parent = Parent()
     for line in sys.stdin:
         parent.hatch(**json.loads(line))

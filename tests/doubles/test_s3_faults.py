@@ -237,7 +237,7 @@ async def test_a_body_that_ends_early_is_never_applied(endpoint: str, double: S3
 
 
 async def test_a_store_that_goes_down_and_comes_back(session: boto3.Session, double: S3Double) -> None:
-    """What was held is lost with the store, what was stored is not."""
+    """The store loses the requests that it held, but keeps the stored objects."""
     double.put("bucket", "key", b"body")
     port = free_port()
     async with serve(double, port) as endpoint:

@@ -1,7 +1,7 @@
-"""The examples do what their pages say: played as they stand against ``gateway demo``, and looked at from outside.
+"""The examples do what their pages say: they run unchanged against ``gateway demo``, and their effects are checked.
 
-The three of them go on at the same time, because they wait more than they work; each is played without and then with
-its zombie.
+The three of them run at the same time, because they wait more than they work. Each runs without and then with its
+zombie.
 """
 
 import io
@@ -36,7 +36,7 @@ class Demo:
     url: str
 
     def play(self, example: str, *options: str) -> str:
-        """What it tells; it must have gone well."""
+        """Return its output; it must have succeeded."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "GATEWAY_"))}
         told = subprocess.run(
             [sys.executable, "-m", f"examples.{example}", "--ttl", "6", *options],
@@ -73,7 +73,7 @@ class Demo:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was there after a play."""
+    """Return what an example left behind."""
 
     told: str
     lock: dict[str, Any]
@@ -132,7 +132,7 @@ def play(request: pytest.FixtureRequest, plays: dict[str, Future[tuple[Seen, See
 
 
 def refused(after: Seen) -> list[tuple[str, str]]:
-    """Who was refused at what; each with the token that the last holder has overtaken."""
+    """Return the refused holders and writes, each with the token of the overtaken holder."""
     newest = int(after.lock["token"])
     for record in after.rejections:
         assert record["reason"] == "token-stale"

@@ -97,7 +97,7 @@ def conversation(seed: int, number: int, cookie: str) -> Conversation:
         # A request that proves a caller could become another one, which may write.
         parts = [_damaged(random, b"".join(parts))]
     cuts = [random.randrange(len(data) + 1) for _ in range(random.choice((0, 0, 1, 2, 5)))]
-    if random.random() < 0.3:  # what a body ends with comes once its request is under way
+    if random.random() < 0.3:  # the rest of a body comes once its request is under way
         cuts.append(data.rfind(b"\r\n0\r\n") + 2)
     slow = random.random() < 0.05
     pauses = [0.0] + [random.choice((0.0, 0.0, 0.002, 0.03, 0.3 if slow else 0.0)) for _ in range(4)]

@@ -21,7 +21,7 @@ _SIGNATURE = re.compile(r"Signature=[0-9a-f]{64}", re.IGNORECASE)
 _SANE = re.compile("[!-~]{1,128}")
 """The names that a request may give itself, for the log."""
 _OPEN = re.compile(r"/v1/(health|ready|openapi\.json|docs)|/ui/(login|static/.*)")
-"""Paths that answer a caller nobody knows."""
+"""Paths that answer a caller without credentials."""
 _BEFORE_ROUTING = frozenset((400, 408, 431))
 """Statuses of answers that the server gives by itself, to a head that it cannot read."""
 

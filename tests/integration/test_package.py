@@ -1,4 +1,4 @@
-"""What is built out of this tree: the wheel has all that the gateway needs where there is no checkout."""
+"""The wheel built from this tree has all that the gateway needs without a checkout."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ def unpacked(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def run(unpacked: Path, *arguments: str) -> str:
-    """What Python says with these arguments, away from the checkout and with the package of the wheel."""
+    """Return Python's output with these arguments, away from the checkout and with the package of the wheel."""
     environment = {**os.environ, "PYTHONPATH": str(unpacked)}
     told = subprocess.run(
         [sys.executable, *arguments],

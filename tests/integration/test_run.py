@@ -1,4 +1,4 @@
-"""``gateway run``: a real command under a real lock. What it finds, how it ends, and how it is stopped."""
+"""``gateway run``: a real command under a real lock. The tests cover its environment, its end and its signals."""
 
 import asyncio
 import base64
@@ -66,7 +66,7 @@ class Gateway:
         return self.ask("GET", f"/v1/leases/{resource}")
 
     def end(self, resource: str) -> None:
-        """What an operator does to a holder that hangs."""
+        """Break the lock, as an operator does to a holder that hangs."""
         token = self.lock(resource)["token"]
         self.ask("POST", f"/v1/breaks/{resource}", {"expected": token, "reason": "a test"})
 
@@ -162,7 +162,7 @@ IMPORTS = "import os, signal, sys, time\n"
 READY = f"{IMPORTS}print('ready', os.getpid())\n"
 
 
-# What the command finds
+# The command's environment
 
 
 def test_the_command_finds_its_token_and_fenced_credentials_and_nothing_that_overrules_them(
@@ -470,7 +470,7 @@ def test_if_it_is_killed_the_command_is_a_zombie_that_its_token_stops(gateway: G
 def test_at_a_terminal_it_is_as_if_it_were_not_there(gateway: Gateway, lock: str) -> None:
     """Typing, Ctrl-Z, fg, bg and Ctrl-C, by a shell with job control."""
     run = f"{sys.executable} -m gateway run --lock {lock} --"
-    # No shell script: of a shell that is stopped while it starts a program (vfork), nobody hears that it is.
+    # No shell script: if a shell is stopped while it starts a program (vfork), its parent does not learn of the stop.
     ends = "signal.signal(signal.SIGINT, lambda *_: sys.exit(9))"
     script = f"import os, signal, sys, time; {ends}; print('here', os.getpid()); time.sleep(60)"
     with terminal(gateway.environment(PS1="$ ", TERM="dumb")) as shell:
@@ -510,7 +510,7 @@ CTRL_C, CTRL_Z = "\x03", "\x1a"
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """An interactive shell at a terminal of its own. What is typed has to wait until it can be taken."""
+    """An interactive shell at a terminal of its own. Typed input has to wait until the terminal can take it."""
 
     process: int
     device: int

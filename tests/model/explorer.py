@@ -1,12 +1,11 @@
 """Runs the object protocol through every interleaving, crash, lost answer and delay of a small scope.
 
-The generators explored are the ones production drives
-(``gateway.objects.protocol.generator``). Their effects are done on the
-stores of ``memory.py``; mutations of S3 become requests in a network that delivers each of them at any later time or
-never. After each step the promises are checked; the first broken one is raised with the steps that led there.
+The explored generators are those of production (``gateway.objects.protocol.generator``). Their effects act on the
+stores of ``memory.py``. A mutation of S3 becomes a request in a network, which delivers it at any later time or never.
+After each step the explorer checks the promises. It raises the first broken one with the steps that led there.
 
-A world is put together of numbers, each of which stands for one value: the local state of a client, a request on its
-way, what all share. So worlds are quickly hashed and compared; and what a step does to these parts is found out once,
+A world is a tuple of numbers. Each number stands for one value: the local state of a client, a request on its way, or
+the shared state. So worlds are quickly hashed and compared. The explorer works out a step's effect on these parts once,
 since it is the same in every world that has them.
 """
 
@@ -97,13 +96,13 @@ def sweep(key: str = "k") -> Operation:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is explored: clients, each with its calls one after the other, and how much may go wrong.
+    """The explored scope: clients, each with its calls one after the other, and the number of faults.
 
     ``again``: how many requests the network delivers a second time. ``duplicates``: the setting of that name.
 
     ``conditional_complete`` False: the store ignores the condition of a completion. ``old_uploads`` False: it refuses
-    the upload where an object stands at the key, as if that were newer. ``conditional_delete`` False: it ignores the
-    condition of a delete. ``remembered``: the gateway knows the objects. ``tombstones``: keys where one stands.
+    an upload at a key with an object, as if that were newer. ``conditional_delete`` False: it ignores the
+    condition of a delete. ``remembered``: the gateway knows the objects. ``tombstones``: keys that begin with one.
     """
 
     name: str
@@ -122,7 +121,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Weakness:
-    """What is taken away from the protocol, to show that the explorer sees what it is for."""
+    """The parts that are taken away from the protocol, to show that the explorer finds the fault."""
 
     conditions: bool = True
     intents: bool = True
@@ -168,7 +167,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What is no client's own: the stores, and what has been done and answered so far."""
+    """The state that belongs to no single client: the stores, and all effects and answers so far."""
 
     fences: Hashable
     objects: tuple[tuple[str, Content], ...]
@@ -182,8 +181,9 @@ class Shared:
 
 
 class World(NamedTuple):
-    """Everything there is, as numbers: of the clients' local states, of the requests (sorted), of what is shared; and
-    how many crashes, losses and second deliveries may still come.
+    """The whole state, as numbers: of the clients' local states, of the requests (sorted), and of the shared state.
+
+    The last fields say how many crashes, losses and second deliveries may still come.
     """
 
     clients: tuple[int, ...]
@@ -244,7 +244,7 @@ class Explorer:
         self._interned: dict[Hashable, int] = {}
         self._shared: Numbered[Shared] = Numbered()
         self._requests: Numbered[Request] = Numbered()
-        # What these answer depends on the numbers they are asked with and on nothing else.
+        # The answers of these depend on the numbers in their arguments and on nothing else.
         self._performed = cache(self._perform)
         self._delivered = cache(self._take_effect)
         self._waiting = cache(self._who_waits)
@@ -316,7 +316,7 @@ class Explorer:
     # Steps ------------------------------------------------------------------------------------------------------
 
     def _happenings(self, world: World) -> Iterator[tuple[Happening, int]]:
-        """What may happen next, and to whom."""
+        """Yield the events that may happen next, each with its client or request."""
         waiting = self._waiting(world.network)
         for client, number in enumerate(world.clients):
             if number == CRASHED or self._points[number].effect is None:
@@ -347,7 +347,7 @@ class Explorer:
         return World(_with(clients, client, number), rest, shared, *budget)
 
     def _deliver_a_copy(self, world: World, index: int) -> World:
-        """Deliver a request that stays on its way: what arrives later is answered to nobody."""
+        """Deliver a request that stays on its way. The store's answer to the later delivery reaches no client."""
         request = self._requests[world.network[index]]
         copy = self._requests.number(replace(request, awaited=False))
         after = self._deliver(world, index)
@@ -378,11 +378,13 @@ class Explorer:
         unawaited = (replace(one, awaited=False) if one.client == client else one for one in requests)
         return tuple(sorted(map(self._requests.number, unawaited)))
 
-    # What a client asks for -------------------------------------------------------------------------------------
+    # The requests of a client -------------------------------------------------------------------------------------
 
     def _perform(self, number: int, shared: int) -> tuple[int | None, int, int]:
-        """What a client in this state does: the number of the request that it sends, or None where it has its answer
-        at once; and the numbers of its state and of what is shared from then on.
+        """Take a client's next step in this state.
+
+        Returns the numbers of the request that it sends, of its new state, and of the new shared state. The first is
+        None if it has its answer at once.
         """
         point, before = self._points[number], self._shared[shared]
         if isinstance(point.effect, Put | Complete | Amend | Delete | Entomb | Bump):
@@ -477,7 +479,7 @@ class Explorer:
                 content = replace(found, form=other)
         return Request(client, effect, content)
 
-    # What arrives at the store ----------------------------------------------------------------------------------
+    # The requests at the store ----------------------------------------------------------------------------------
 
     def _take_effect(self, number: int, before: int, client: int) -> tuple[int, int]:
         """The numbers of the client's state and of what is shared once the request of this number has arrived."""
@@ -514,7 +516,7 @@ class Explorer:
         return self._advance(client, answer) if request.awaited else client, self._shared.number(shared)
 
     def _check_swept(self, shared: Shared, key: str) -> None:
-        """P3 again: nothing that somebody has been told is there is swept away."""
+        """P3 again: a sweep removes no object whose write has been acknowledged."""
         there = dict(shared.objects).get(key)
         self._hold("P3", there is None or there.tombstone, "a sweep removed what had been written")
 
@@ -634,7 +636,7 @@ def _write_id(client: int, index: int) -> UUID:
 
 
 def _mark(client: int, index: int, operation: Operation) -> UUID:
-    """What stands in the metadata of the object: of those that complete one upload, the same."""
+    """Return the mark in the metadata of the object: the same for all calls that complete one upload."""
     return _write_id(client, index) if operation.upload is None else UUID(int=10_000 + operation.upload)
 
 
@@ -667,7 +669,7 @@ def _script(client: int, scope: Scope) -> Script:
 
 
 def _frames(script: Script) -> Iterator[Hashable]:
-    """Where a generator stands, and what it knows there: equal frames go on equally."""
+    """Yield a generator's position and its variables there: equal frames go on equally."""
     current: Any = script
     while current is not None and current.gi_frame is not None:
         frame = current.gi_frame

@@ -21,7 +21,7 @@ Key: TypeAlias = tuple[str, str, str]
 
 @dataclass
 class Fences:
-    """What the SQL functions keep and do."""
+    """The state and the rules of the SQL functions."""
 
     fences: dict[str, Fence] = field(default_factory=dict)
     intents: dict[Key, Intent] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Fences:
         return held is not None and (held.write_id, held.attempt) == (intent.write_id, intent.attempt)
 
     def _spend(self, key: Key, intent: Announcement | Intent, etags: tuple[str, ...]) -> None:
-        """Remember what the requests of a mutation were conditioned on. If somebody has settled it, that has."""
+        """Remember the conditions of a mutation's requests. If another gateway has settled it, that one has done so."""
         if not self.is_pending(intent):
             return
         for etag in etags:
@@ -142,7 +142,7 @@ def etag(data: str, form: UploadForm) -> str:
 
 @dataclass
 class Objects:
-    """What S3 keeps and does. ``conditional`` False makes it a store that ignores conditions."""
+    """The state and the rules of S3. ``conditional`` False makes it a store that ignores conditions."""
 
     objects: dict[str, Content] = field(default_factory=dict)
     conditional: bool = True

@@ -101,7 +101,8 @@ LARGE = (
 )
 TWICE = [replace(scope, again=1, **CALM) for scope in SCOPES if scope.name not in LARGE]
 
-# What "tolerate" does not cover: a mutation without a condition, and bytes whose forms older holders have used up.
+# The cases that "tolerate" does not cover: a mutation without a condition, and bytes whose forms older holders have
+# used up.
 UNCOVERED = (
     "three tokens",
     "zombie amends",
@@ -112,7 +113,7 @@ UNCOVERED = (
 # There a sweep brings absence back for which a failed write of the same holder may be waiting.
 SWEPT = ("a sweep against a put", "a sweep against an upload")
 
-# What is told of requests that come twice, and holds under both settings.
+# The documented cases of requests that arrive twice. They hold under both settings.
 STORIES = (
     Scope("a copy of an overtaken put", ((put(1, "Y"),), (put(2, "X"),)), (("k", "X"),)),
     Scope("a copy of an overtaken delete", ((delete(1),), (put(2, "X"),)), (("k", "X"),)),
@@ -197,7 +198,7 @@ def settle_and_forbid_last(intent: Intent) -> Steps[bool]:
 
 
 def settle_by_forgetting(intent: Intent) -> Steps[bool]:
-    """What suffices where the request has a condition that fails by now."""
+    """Settle as if the request always had a condition that fails by now."""
     if intent.kind is MutationKind.CONDITIONAL:
         return (yield from settling._settle_conditional(intent))
     yield Abandon(intent)
@@ -314,7 +315,7 @@ def test_the_explorer_sees_what_copies_need(
 
 
 def sweep_by_the_first_look(write: Announcement, *, conditional_delete: bool) -> Steps[Any]:
-    """What suffices where the delete has a condition: the look before the intent was pending."""
+    """Sweep as if the delete always had a condition: by the look before the intent was pending."""
 
     def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Any]:
         if not begun.key.tombstone:

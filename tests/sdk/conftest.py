@@ -1,7 +1,7 @@
 """One gateway for all tests of a module; every test has a lock of its own.
 
-It runs in a thread of this process, and must not outlast its module: what tests of other modules put in the place of
-parts of a library, it would meet.
+It runs in a thread of this process, and must not outlast its module. Otherwise it would meet the replacements that
+tests of other modules put in the place of a library's parts.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -29,7 +29,7 @@ async def client(stage: Stage) -> AsyncIterator[FencedClient]:
 
 @pytest.fixture
 def job() -> str:
-    """A lock nobody else wants."""
+    """A lock that no other test uses."""
     return f"job/{uuid4().hex}"
 
 

@@ -9,7 +9,7 @@ from gateway.client.source import Held, Mode, Source, now
 
 
 def slow() -> float:
-    """A clock for those who lose no lock by themselves, however busy the machine is. Pauses do not go by it."""
+    """Return a clock so slow that a client loses no lock by time, however busy the machine is. Pauses ignore it."""
     return now() / 100
 
 
@@ -32,7 +32,7 @@ class Counter:
         self.holders: dict[str, Held] = {}
 
     def take_away(self, resource: str) -> None:
-        """The hold ends, and nobody says so."""
+        """End the hold without notice to its holder."""
         del self.holders[resource]
 
     async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:

@@ -54,11 +54,11 @@ class Stage:
         return threads.FencedClient(**{"url": self.origin, **KEYS, **settings})
 
     def account(self) -> int:
-        """The number of a row nobody else uses; ``public.accounts/{number}`` is its lock."""
+        """Return the number of a row that no other test uses; ``public.accounts/{number}`` is its lock."""
         return next(_numbers)
 
     def api(self) -> httpx.Client:
-        # Whom to trust takes long to load, and is nobody here.
+        # The trusted certificates take long to load, and no server here needs one.
         known = {"Authorization": f"Bearer {API_KEY}"}
         return httpx.Client(base_url=self.origin, headers=known, timeout=20, verify=False)
 
@@ -80,7 +80,7 @@ class Stage:
         return found
 
     def owner(self, number: int) -> str | None:
-        """What stands in the row itself."""
+        """Return the owner in the row itself."""
 
         async def ask() -> str | None:
             connection = await asyncpg.connect(self.dsn)
@@ -93,7 +93,7 @@ class Stage:
         return _apart(ask)
 
     def body(self, number: int, name: str = "file") -> bytes | None:
-        """What stands in the store itself."""
+        """Return the content in the store itself."""
         stored = self.double.objects(BUCKET).get(f"accounts/{number}/{name}")
         return None if stored is None else stored.content.body
 

@@ -1,4 +1,4 @@
-"""A request may be cancelled at any moment: no connection stays open that nobody knows of any more."""
+"""A request may be cancelled at any moment: no connection stays open without a request that knows of it."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What is written under a lock: which requests carry it, who gets to see it, and what a program gets to know."""
+"""Writes under a lock: the requests that carry it, the hosts that see it, and the errors that a program gets."""
 
 import asyncio
 import json
@@ -93,7 +93,7 @@ async def test_what_is_refused_for_other_reasons_is_answered_as_ever(stage: Stag
             raise_for_refusal(changed)
         assert (refused.value.status, refused.value.code) == (412, "row-changed")
 
-        # Somebody else's row: nothing is written, and nobody else's fence is raised.
+        # The row of another resource: the gateway writes nothing and raises no fence of it.
         other = await lock.http.put("/v1/tables/accounts?id=eq.999999", json={"id": 999999})
         assert (other.status_code, other.json()["code"]) == (422, "resource-mismatch")
         assert lock.postgrest.session is not lock.http

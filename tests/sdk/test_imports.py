@@ -1,4 +1,4 @@
-"""What a program gets that imports the client library: nothing of the server, and no library it does not use."""
+"""A program that imports the client library loads no part of the server, and no library that it does not use."""
 
 import subprocess
 import sys

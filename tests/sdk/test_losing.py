@@ -55,7 +55,7 @@ async def test_the_work_is_cancelled(client: FencedClient, counter: Counter, job
     assert cancelled == [True]
     assert isinstance(lost.value.__cause__, LockLost)
     assert task.cancelling() == 0
-    await asyncio.sleep(0)  # nothing of it is left to hit the next one who waits
+    await asyncio.sleep(0)  # no cancellation is left over that would hit the next await
 
 
 async def test_a_group_of_tasks_is_cancelled(client: FencedClient, counter: Counter, job: str) -> None:
@@ -69,7 +69,7 @@ async def test_a_group_of_tasks_is_cancelled(client: FencedClient, counter: Coun
 @pytest.mark.thorough
 @pytest.mark.parametrize("taken", [("outer",), ("inner",), ("outer", "inner")], ids="+".join)
 async def test_locks_within_locks(client: FencedClient, counter: Counter, job: str, taken: tuple[str, ...]) -> None:
-    """Whichever is lost, the work ends, both are given back, and nothing is left to hit the next one who waits."""
+    """If either lock is lost, the work ends and both are released. No cancellation is left over for the next await."""
     task = asyncio.current_task()
     assert task is not None
     with pytest.raises(LockLost) as lost:
@@ -125,7 +125,7 @@ async def test_cancellations_by_others_are_theirs(client: FencedClient, counter:
             except asyncio.CancelledError:
                 assert lock.lost.is_set()
                 stopped.set()
-                await asyncio.sleep(20)  # cleaning up, when somebody else wants it to end, too
+                await asyncio.sleep(20)  # the cleanup, when another task wants the end, too
 
     stopped = asyncio.Event()
     task = asyncio.create_task(work())
@@ -136,7 +136,7 @@ async def test_cancellations_by_others_are_theirs(client: FencedClient, counter:
 
 
 async def test_cancellation_as_anyio_does_it(stage: Stage, client: FencedClient, job: str) -> None:
-    """Whoever waits below its scope is cancelled at every step, and gives the lock back all the same."""
+    """A task that waits below its scope is cancelled at every step, and releases the lock all the same."""
     with anyio.move_on_after(0.2) as scope:
         async with client.lock(job):
             await asyncio.sleep(20)
@@ -272,7 +272,7 @@ def test_the_clock_is_one_that_runs_while_the_machine_is_suspended(monkeypatch: 
 
 
 async def test_a_refusal_in_the_midst_of_the_work(stage: Stage, client: FencedClient) -> None:
-    """Who has sent the stale write gets ``Stale``, and nobody cancels it on top of that."""
+    """The sender of the stale write gets ``Stale``, and no cancellation on top of that."""
     number = stage.account()
     resource = f"public.accounts/{number}"
     row = {"id": number, "owner": "x"}

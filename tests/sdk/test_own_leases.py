@@ -134,7 +134,7 @@ async def test_who_gives_up_leaves_the_queue(stage: Stage, client: FencedClient,
 async def test_a_withdrawal_does_not_overtake_what_it_withdraws(
     stage: Stage, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The acquire is slow to arrive; given up before, it would be granted to nobody afterwards."""
+    """The acquire is slow to arrive. After an earlier give-up, it would later grant the lock to an absent client."""
     monkeypatch.setattr(leases, "ARRIVING", PATIENCE)
     monkeypatch.setattr(leases, "GIVING_BACK", PATIENCE)
     async with relayed(stage.origin) as relay, stage.client(url=relay.origin) as client:
@@ -206,7 +206,7 @@ async def test_a_lock_that_was_broken(stage: Stage, client: FencedClient, job: s
 
 
 async def test_signed_tokens(stage: Stage, client: FencedClient, job: str) -> None:
-    """Where the policy wants a proof, everything the lock does comes with one."""
+    """If the policy demands a proof, every request of the lock carries one."""
     async with client.lock(f"signed/{job}") as lock:
         assert lock.sequencer is not None
         assert lock.sequencer.startswith(f"signed/{job}:exclusive:1:")

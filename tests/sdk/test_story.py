@@ -1,4 +1,4 @@
-"""The whole story: a holder is stopped past the end of its lease, somebody takes over, and the first one writes."""
+"""The whole story: a holder is stopped past the end of its lease, another one takes over, and the first one writes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

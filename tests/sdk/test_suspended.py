@@ -1,4 +1,4 @@
-"""What time does to a process: stopped (SIGSTOP) past the end of its lease, and with a time of day that jumps."""
+"""The effects of time on a process: stopped (SIGSTOP) past the end of its lease, and with a time of day that jumps."""
 
 import os
 import signal
@@ -114,7 +114,7 @@ asyncio.run(main())
 
 @pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed: apt-get install libfaketime")
 def test_the_time_of_day_jumps(stage: Stage, job: str, tmp_path: Path) -> None:
-    """A lock is neither lost by it nor held for longer: its validity goes by no clock that anybody sets."""
+    """The lock is neither lost by it nor held for longer: its validity goes by a clock that no operator can set."""
     clock = tmp_path / "clock"
     clock.write_text("+0d\n")
     lies = {

@@ -86,5 +86,5 @@ async def sources(kind: Kind) -> AsyncIterator[Sources]:
             return source
 
         yield make
-        # What kazoo's threads have still to say to the loop.
+        # Run the callbacks that kazoo's threads have still queued on the loop.
         await asyncio.sleep(0)

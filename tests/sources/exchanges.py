@@ -1,9 +1,9 @@
-"""Exchanges with real servers: recorded where there is one, and replayed, request by request, where there is none.
+"""Exchanges with real servers: recorded from a server, and replayed, request by request, without one.
 
-A lane is one of those who talk to a server: a source, or the operator. Each has a port of its own. What a lane is to
-send is checked whole: method, path, query, credentials and body; an answer comes when all that were answered before it
-in the recording have been answered. What a client makes up anew each time (UUIDs and times) is translated: the sent one
-stands for the recorded one from then on, in both directions.
+A lane is one client of a server: a source, or the operator. Each has a port of its own. The replay checks each request
+of a lane whole: method, path, query, credentials and body. It sends an answer once it has sent all answers that precede
+it in the recording. A client makes up some values anew each time (UUIDs and times). The replay translates them: from
+then on the sent one stands for the recorded one, in both directions.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ _MADE_UP: Final = re.compile(f"({_UUID})|({_TIME})|(wait=[0-9]+ms)")
 
 @dataclass(slots=True)
 class Fault:
-    """What happens to requests of a lane whose method and path have ``part`` in them: they are broken off.
+    """The break-off of a lane's requests whose method and path contain ``part``.
 
-    ``lose``: after they were carried out. ``times``: to how many; ``after``: so many were let through.
+    ``lose``: after the server carried them out. ``times``: how many; ``after``: how many pass before them.
     """
 
     part: str
@@ -163,7 +163,7 @@ class Recorder:
         return answer
 
     def _note(self, exchange: Json) -> None:
-        """Whoever polls asks the same again and again, and is answered the same: once is enough, and says so."""
+        """Note an exchange. Repeated equal exchanges of a polling client become one, with a mark."""
         before = next((other for other in reversed(self.exchanges) if other["lane"] == exchange["lane"]), None)
         if before is not None and {**before, "again": 0} == {**exchange, "again": 0} and _is_a_look(exchange["sent"]):
             before["again"] = True
@@ -182,7 +182,7 @@ class Recorder:
 
 
 class Replayer:
-    """Answers as the recording does, to those who ask as in the recording. ``problems``: who did not."""
+    """Answers requests as the recording does. ``problems``: the requests that are not in the recording."""
 
     def __init__(self, exchanges: Sequence[Json]) -> None:
         self.problems: list[str] = []
@@ -222,7 +222,7 @@ class Replayer:
 
     @property
     def left(self) -> list[str]:
-        """What has not been asked for."""
+        """The recorded requests that no client has sent."""
         pairs = zip(self._exchanges, self._answered, strict=True)
         return [f"{exchange['lane']}: {_text(exchange['sent'])}" for exchange, answered in pairs if not answered]
 
@@ -236,7 +236,7 @@ class Replayer:
         for a, b in pairs:
             if known.setdefault(a, b) != b and not a.startswith("wait="):
                 return False
-        # What was one UUID in the recording is one now, and what were two are two.
+        # Equal UUIDs in the recording are equal now, and different ones are different.
         if any(known.get(a, a) != b for a, b in zip(theirs[1::4], ours[1::4], strict=True)):
             return False
         if len({b for a, b in known.items() if len(a) == 36}) < sum(len(a) == 36 for a in known):

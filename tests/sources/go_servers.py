@@ -75,7 +75,7 @@ def consul(directory: Path, *, acl: bool = False, expect: int = 1) -> Server:
 
 
 class KubernetesServer(Server):
-    """A Kubernetes API server, its etcd, and what speaks TLS to it for those who ask in plain HTTP."""
+    """A Kubernetes API server, its etcd, and a proxy that speaks TLS to it for clients in plain HTTP."""
 
     def __init__(self, directory: Path) -> None:
         command = program("kube-apiserver")

@@ -59,7 +59,7 @@ def etcd(directory: Path, *, tls: bool = False) -> Server:
     port, peers = free_port(), f"http://127.0.0.1:{free_port()}"
     clients = f"http{'s' if tls else ''}://127.0.0.1:{port}"
     certificate = ("--cert-file", str(directory / "certificate.pem"), "--key-file", str(directory / "key.pem"))
-    _program("etcdctl", "etcd-client")  # what tests look at it with
+    _program("etcdctl", "etcd-client")  # the tests read the server's state with it
     command = [
         _program("etcd", "etcd-server"),
         *("--name", "one", "--data-dir", str(directory / "data"), "--log-level", "error"),

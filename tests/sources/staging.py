@@ -1,4 +1,4 @@
-"""Who acts in a test of recorded exchanges, and whether with a real server or with what one has answered before.
+"""The actors in a test of recorded exchanges, with a real server or with the recorded answers of one.
 
 ``RECORD=1 pytest tests/sources/test_consul.py tests/sources/test_kubernetes.py -k live`` writes the recordings anew.
 """

@@ -21,7 +21,7 @@ from tests.sources.staging import MODES, Cast, acquire, cast_of
 
 RECORDED = Path(__file__).parent / "recorded/consul"
 
-# What resource names may have in them; two of these differ only in what is escaped.
+# The odd parts of resource names; two of these names differ only in their escaped characters.
 ODD = ["a", "a/", "/a", "a//b", "a/./b", "a/../b", "..", ".", "%2F", "a%20b", "2F", "é".encode().hex(), "a%2F..%2Fb"]
 ODD += ["(a)!$&'*+;:@~-_.", "x" * 512]
 
@@ -295,7 +295,10 @@ async def test_nobody_there_is_unavailable() -> None:
 
 
 def test_keys_are_what_every_version_of_consul_takes() -> None:
-    """Those from 1.22 on refuse ``..`` and spaces, once percent-decoded; all redirect from empty segments and dots."""
+    """From 1.22 on, Consul refuses ``..`` and spaces, once percent-decoded.
+
+    Every version redirects from empty segments and dots.
+    """
     keys = [key_of(resource) for resource in ODD]
     assert len(set(keys)) == len(ODD)
     for key in keys:
@@ -309,7 +312,7 @@ def test_recordings_are_of_a_real_server() -> None:
 
 
 async def sessions(operator: httpx.AsyncClient) -> list[str]:
-    """The names of those who have one."""
+    """Return the names of all sessions."""
     return [session["Name"] for session in (await operator.get("/v1/session/list")).json()]
 
 

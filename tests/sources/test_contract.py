@@ -1,4 +1,4 @@
-"""What every source promises (gateway/client/source.py), shown against real servers."""
+"""The promises of every source (gateway/client/source.py), shown against real servers."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ async def acquire(source: Source, resource: str, holder: str, *, ttl: float = 60
 
 
 async def again(call: Callable[[], Awaitable[T]]) -> T:
-    """What comes of a call that is tried again while the source is unavailable."""
+    """Repeat a call while the source is unavailable, and return its result."""
     async with asyncio.timeout(2 * PATIENCE):
         while True:
             with suppress(Unavailable):
@@ -191,7 +191,7 @@ async def test_a_cancelled_acquire_leaves_nothing_behind(
     net.move()
     with pytest.raises(asyncio.CancelledError):
         await taking
-    # What was on its way arrives before anything else does; nothing of it may stay.
+    # The request under way arrives before any other. No effect of it may remain.
     await other.release(await acquire(other, resource, "other", wait=5))
 
 

@@ -199,7 +199,7 @@ async def test_without_the_json_gateway_it_says_what_to_do(tmp_path: Path, resou
 
 @pytest.fixture
 def guarded(own: Server) -> Server:
-    """A server that lets ``locks`` with the password ``secret`` use what is below ``fencing/``, and nobody else."""
+    """A server whose user ``locks`` with the password ``secret`` alone may use the keys below ``fencing/``."""
     for arguments in (
         ("user", "add", "root:root-secret"),
         ("user", "grant-role", "root", "root"),

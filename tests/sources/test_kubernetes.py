@@ -26,7 +26,7 @@ from tests.sources.staging import MODES, Cast, acquire, cast_of
 RECORDED = Path(__file__).parent / "recorded/kubernetes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
-# What resource names may have in them; many differ only in what a name of Kubernetes cannot have.
+# The odd parts of resource names. Many differ only in characters that a name of Kubernetes cannot have.
 ODD = ["a", "A", "a/b", "a-b", "a.b", "a_b", "a//b", "/a", "a/", ".", "..", "-a", "a-", "%2F", "(a)!$&'*+;:@~-_."]
 ODD += ["x" * 63, "x" * 64, "x" * 512, "x" * 511 + "/", "order-5.0123456789abcdef0123456789abcdef01234567"]
 
@@ -52,7 +52,7 @@ async def cast(request: pytest.FixtureRequest) -> AsyncIterator[Cast]:
 
 
 def fast() -> float:
-    """A clock for those who wait for the end of a term: nobody but they looks at one."""
+    """Return a fast clock for tasks that wait for the end of a term: no other task reads it."""
     return now() * 5
 
 
@@ -105,7 +105,7 @@ async def test_the_same_holder_gets_another_token(cast: Cast) -> None:
 async def test_a_lease_of_other_programs_is_taken_when_it_stands_still(cast: Cast) -> None:
     at = 0.0
     source, operator = await a_source(cast, "one", clock=lambda: at), await an_operator(cast)
-    # In the past by anybody's clock: what counts is for how long it is seen unchanged.
+    # The times are past by any clock: only the time for which the lease is seen unchanged counts.
     spec = {
         "holderIdentity": "their-pod",
         "leaseDurationSeconds": 1,

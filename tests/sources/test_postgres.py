@@ -194,7 +194,10 @@ async def test_the_number_ends(sources: Sources, administrator: Administrator) -
 
 
 async def test_a_token_is_on_disk_when_it_is_known(dsn: str, administrator: Administrator) -> None:
-    """Whatever the default of the database is. Others may write a moment later; hardly so three times in a row."""
+    """This holds whatever the database's default is.
+
+    Another session may write a moment later, but hardly three times in a row.
+    """
     database = administrator.info.dbname
     await administrator.execute(f'ALTER DATABASE "{database}" SET synchronous_commit = off'.encode())
     source, flushed = PostgresSource(dsn), []
@@ -328,9 +331,9 @@ def test_the_page_has_the_table_as_it_is_made() -> None:
 
 
 class Relay:
-    """A way to the server that can be broken. ``losing``: what a message has in it whose answer is lost.
+    """A breakable path to the server. ``losing``: the content of a message whose answer is lost.
 
-    After that one, nobody gets through while there is something to lose.
+    After that message, no other one gets through while there is an answer to lose.
     """
 
     def __init__(self, dsn: str) -> None:

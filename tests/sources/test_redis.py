@@ -155,7 +155,7 @@ async def test_a_lock_that_expires_is_taken_at_once(source: RedisSource, redis: 
 
 @pytest.fixture
 async def guarded(own: Server) -> Server:
-    """A server that lets ``locks`` with the password ``secret`` do what the source needs, and nobody else anything."""
+    """A server whose user ``locks`` with the password ``secret`` alone has rights: only those of the source."""
     commands = "get set del incr pexpire pttl eval evalsha script|load publish subscribe unsubscribe"
     async with Redis.from_url(f"redis://{own.address}") as client:
         await client.acl_setuser(

@@ -1,4 +1,4 @@
-"""Steps that are carried out whole, whoever cancels, and by which library."""
+"""Steps that are carried out whole, whichever task cancels them, and by whichever library."""
 
 import asyncio
 

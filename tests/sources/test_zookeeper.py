@@ -96,7 +96,7 @@ async def test_it_is_the_lock_of_kazoo(source: ZooKeeperSource, server: Server, 
 
 
 def snapshots(server: Server) -> list[Path]:
-    """Those the server has written to their end, the newest first. It may have been killed in the middle of one.
+    """Return the complete snapshots of the server, the newest first. A kill may have interrupted one.
 
     A snapshot ends with: checksum, "/", zxid, version and value of the digest, checksum, "/".
     """
@@ -128,7 +128,7 @@ def set_sequence(server: Server, path: str, number: int) -> None:
 
 
 async def test_the_sequence_ends_and_tokens_go_on(tmp_path: Path) -> None:
-    """The trap: after 2^31 children the number comes again, and whoever goes by it shares the lock with others."""
+    """The trap: after 2^31 children the number repeats, and a client that relies on it shares the lock with others."""
     with ExitStack() as stack:
         server = started(lambda: servers.zookeeper(tmp_path, "-Dzookeeper.snapCount=2"), stack)
         with connected(server) as client:
@@ -165,7 +165,7 @@ async def test_a_session_lasts_as_long_as_the_server_says(source: ZooKeeperSourc
         began = time.clock_gettime(time.CLOCK_BOOTTIME)
         held = await again(partial(source.acquire, resource, holder="one", ttl=asked, wait=0, mode="exclusive"))
         assert began <= held.valid_until - granted <= time.clock_gettime(time.CLOCK_BOOTTIME)
-        with suppress(Unavailable):  # where the shortest is over already
+        with suppress(Unavailable):  # the shortest hold is already over
             await source.release(held)
 
 
@@ -178,7 +178,10 @@ async def test_a_busy_event_loop_does_not_lose_the_lock(source: ZooKeeperSource,
 
 
 async def test_nodes_belong_to_their_user(server: Server, resource: str) -> None:
-    """The trap: there is no wrong password. Each user and password is somebody, and nodes are closed to others."""
+    """The trap: ZooKeeper knows no wrong password. Each user and password is an identity of its own.
+
+    Nodes are closed to other identities.
+    """
     root = f"/{uuid.uuid4().hex}"
     ours = ZooKeeperSource(server.address, root=root, username="locks", password="secret")
     held = await acquire(ours, resource)

@@ -20,8 +20,8 @@ _INSTALLATION = "apt-get install --no-install-recommends ceph-mon ceph-osd rados
 _TRIES = 10
 _PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 
-# A lone monitor has nobody to agree with, so it need not collect proposals for a second each. The OSD is put into the
-# CRUSH map by hand: what it does for that by itself now and then fails without authentication.
+# A lone monitor agrees with no other, so it need not collect proposals for a second each. The test puts the OSD into
+# the CRUSH map by hand: the OSD's own attempt now and then fails without authentication.
 _CONFIGURATION = """
 [global]
 fsid = {fsid}

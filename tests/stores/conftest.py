@@ -8,7 +8,7 @@ import pytest
 from tests.stores.kinds import KINDS
 from tests.stores.store import Store, StoreMissing
 
-# Where tests run on several cores, one of them has a store to itself: it is started once, and its races are its own.
+# If tests run on several cores, one of them has a store to itself: it is started once, and its races are its own.
 EACH = [pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in KINDS]
 
 

@@ -27,7 +27,7 @@ from tests.running import API_KEY, Events, config, running
 from tests.stores.store import REGION, Store
 
 LONG, LONG_NAMED = "long/", "long"
-"""Where keys belong that are longer than the name of a resource may be, and the resource they belong to."""
+"""The prefix of keys that are longer than the name of a resource may be, and the resource that they belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Fenced:
         return found
 
     async def bypasses(self) -> list[tuple[str, str]]:
-        """What is on record: reason and key, in the order of keys."""
+        """Return the bypasses on record: reason and key, in the order of keys."""
         rows = await self.rows("SELECT reason, details::text FROM fencing.record WHERE kind = 'bypass'")
         found = [(str(reason), str(json.loads(details).get("key"))) for reason, details in rows]
         return sorted(found, key=lambda entry: entry[1])
@@ -95,7 +95,7 @@ async def fenced(postgres: EmbeddedPostgres, store: Store, *, versioned: bool = 
         "secret_access_key": SecretStr(store.owner.secret_access_key),
         "timeout": 60,
         "sweep_interval": 0,
-        # What docs/stores.md says of it: its conditional delete loses a race now and then.
+        # As docs/stores.md says of it: its conditional delete loses a race now and then.
         "distrust": ("delete",) if store.name == "versitygw" else (),
     }
     rules = [{"match": f"{bucket}/{LONG}**", "resource": LONG_NAMED}]

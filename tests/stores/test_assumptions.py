@@ -1,4 +1,4 @@
-"""What the gateway takes for granted of every store, tried on real ones."""
+"""The gateway's assumptions about every store, tried on real ones."""
 
 import time
 from http.client import HTTPConnection

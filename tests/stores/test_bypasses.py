@@ -1,4 +1,4 @@
-"""What goes round the gateway is found in the listings of real stores, and nothing else is."""
+"""The patrol finds each bypass of the gateway in the listings of real stores, and reports no other change."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -86,7 +86,7 @@ async def in_parts(front: Fenced, key: str, body: bytes, *, beside: bool = False
 class TestWhatIsFound:
     @pytest.mark.parametrize("page", [1000, 3])
     async def test_keys_of_every_kind(self, front: Fenced, page: int) -> None:
-        """What the store takes as a key, the patrol reads in its listing and asks for again."""
+        """The patrol reads every key that the store accepts in its listing, and asks for it again."""
         taken = await written(front, HOSTILE)
         assert set(HOSTILE) - set(taken) <= NOT_TAKEN.get(front.store.name, set())
         await put_beside(front, ["0", "b", "a b c", "z"])
@@ -100,7 +100,7 @@ class TestWhatIsFound:
         assert await front.patrolled(page) == 0
 
     async def test_more_keys_than_a_page_of_the_store_has(self, front: Fenced) -> None:
-        """Most of them nobody's: the patrol goes from one that is known to the next."""
+        """The gateway knows few of them: the patrol goes from one known key to the next."""
         known = await written(front, [f"k{number:04}/{part}" for number in range(0, 1000, 40) for part in ("a", "b")])
         await put_beside(front, [f"k{number:04}/c" for number in range(1000)])
         assert await front.patrolled() == 0
@@ -112,7 +112,7 @@ class TestWhatIsFound:
             assert await front.bypasses() == sorted(found, key=lambda entry: entry[1])
 
     async def test_forms_of_the_same_bytes(self, front: Fenced) -> None:
-        """The same bytes in another form have another ETag. In the same form they have the same: nobody can tell."""
+        """The same bytes in another form have another ETag. In the same form the patrol cannot tell them apart."""
         await written(front, ["put", "put-in-parts"])
         await in_parts(front, "parts", LARGE)
         await in_parts(front, "parts-put", LARGE)
@@ -125,7 +125,7 @@ class TestWhatIsFound:
         assert await front.bypasses() == [("object-changed", "parts-put"), ("object-changed", "put-in-parts")]
 
     async def test_what_comes_where_the_gateway_had_deleted(self, front: Fenced) -> None:
-        """Where a tombstone stands, taking it away is a finding, too."""
+        """If a key has a tombstone, its removal is a finding, too."""
         keys = ["a", "b", "c"]
         await written(front, keys)
         for key in keys:
@@ -148,7 +148,7 @@ class TestWhatIsFound:
         assert await front.patrolled() == 0
 
     async def test_versions(self, postgres_server: EmbeddedPostgres, store: Store) -> None:
-        """What stands at a key when its last version, or what a delete has left, is taken away."""
+        """The state of a key after its last version, or the marker of a delete, is taken away."""
         async with fenced(postgres_server, store, versioned=True) as front:
             taken = await written(front, ["uncovered", "deleted", "undeleted", "through"])
             if store.name in ("ceph", "versitygw"):
@@ -187,7 +187,7 @@ class TestNothingElse:
         assert (await front.patrolled(), await front.bypasses()) == (0, [])
 
     async def test_a_zombies_write_that_was_settled(self, front: Fenced) -> None:
-        """Where the store can be made to, its object has been bumped; else the write stays under way for minutes."""
+        """If the store can bump, the write's object has been bumped. Otherwise it stays under way for minutes."""
         await written(front, ["k", "never"])
         database = Database(front.dsn)
         try:

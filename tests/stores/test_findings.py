@@ -1,4 +1,4 @@
-"""What the gateway's own probe finds out about real stores. docs/stores.md says the same in words."""
+"""The findings of the gateway's own probe about real stores. docs/stores.md says the same in words."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from gateway.objects.s3.bucket_profile import (
 from gateway.objects.store.operations import Upstream
 from tests.stores.store import REGION, Store
 
-# Where a probe fails, those that build on it are not tried, and count as failed.
+# If a probe fails, the probes that build on it are not tried, and count as failed.
 _AFTER_PUT = COMPLETE_CONDITIONS | DELETE_CONDITION | {Probe.ETAG_OF_MULTIPART, *KEYS}
 
 # By store, and by whether the bucket is versioned: what fails.
@@ -35,8 +35,8 @@ FAILED: dict[tuple[str, bool], set[Probe]] = {
     ("versitygw", True): {*PUT_CONDITIONS, *_AFTER_PUT},
 }
 
-# What fails now and then: a race that is lost about once in a hundred rounds, which one probe in forty sees. Whoever
-# runs such a store tells the gateway not to rely on it: ``distrust = ["delete"]``.
+# The probes that fail now and then: a race that is lost about once in a hundred rounds. One probe in forty sees it.
+# An operator of such a store tells the gateway not to rely on it: ``distrust = ["delete"]``.
 NOW_AND_THEN = {"versitygw": {Probe.DELETE_RACE}}
 
 

@@ -1,4 +1,4 @@
-"""Where a store takes keys for one another, an older holder gets at no object by another spelling of its key."""
+"""If a store takes two keys for one, an older holder reaches no object by another spelling of its key."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ async def test_an_older_holder_has_no_other_spelling(postgres_server: EmbeddedPo
 
 
 async def _attempts(front: Fenced, s3: S3Client, key: str) -> list[tuple[int, str]]:
-    """What becomes of writing a key in every way there is; the delete comes last."""
+    """Return the outcomes of every way to write a key; the delete comes last."""
     where: dict[str, Any] = {"Bucket": front.bucket, "Key": key}
     return [
         await outcome(s3.put_object, **where, Body=b""),

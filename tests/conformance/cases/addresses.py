@@ -1,4 +1,4 @@
-"""Addresses that carry their signature, forms in a browser, and requests that nobody signed."""
+"""Addresses that carry their signature, forms in a browser, and unsigned requests."""
 
 from datetime import UTC, datetime
 from typing import Any

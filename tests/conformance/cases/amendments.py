@@ -1,4 +1,4 @@
-"""What changes about an object without writing it: tags, access control lists, locks."""
+"""The changes to an object that do not write it: tags, access control lists, locks."""
 
 from typing import Any
 

@@ -1,5 +1,6 @@
-"""What PostgREST does with a table, as rows of data; that the gateway does the same, or why it does not.
+"""PostgREST's behaviour with a table, as rows of data. The gateway does the same, or differs for a stated reason.
 
-``rows/*.toml`` hold the rows, ``schema.sql`` and ``data.sql`` what they ask for, ``differences.txt`` where the gateway
-answers differently on purpose. ``test_rows.py`` plays them against the gateway, ``replay.py`` against any address.
+``rows/*.toml`` hold the rows, and ``schema.sql`` and ``data.sql`` the tables that they need. ``differences.txt`` lists
+the rows that the gateway answers differently on purpose. ``test_rows.py`` plays them against the gateway, ``replay.py``
+against any address.
 """

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 from tests.conformance.tables.row import Expected, Row
 
-# What may stand in a target as it is; everything else is sent as its percent-encoded UTF-8.
+# The characters that may stand in a target as they are. Any other is sent as its percent-encoded UTF-8.
 _PLAIN = "!$%&'()*+,-./:;=?@[]_~"
 _PATIENCE = 30
 

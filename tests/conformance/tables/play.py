@@ -17,6 +17,6 @@ def play(row: Row, stage: Stage, asker: Asker, headers: Mapping[str, str] | None
 
 
 def fencing_headers(row: Row) -> dict[str, str]:
-    """What a row's request needs at the gateway: a token on a write, and whatever the row asks for."""
+    """Return the headers that a row's request needs at the gateway: a token on a write, and the row's own ones."""
     named = {**({"Fencing-Token": TOKEN} if row.writes else {}), **row.fence}
     return {name: value for name, value in named.items() if value is not None}

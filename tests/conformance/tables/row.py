@@ -1,21 +1,21 @@
-"""Reads ``rows/*.toml``: what PostgREST answers to one request, and what is in the tables afterwards.
+"""Reads ``rows/*.toml``: PostgREST's answer to one request, and the content of the tables afterwards.
 
 A row is a table of its own in TOML, and its name is the behaviour. Its keys:
 
-``send``       method and path, as in ``PATCH /films?id=eq.1``; what a URL cannot hold is encoded on the way
-``headers``    of the request; a list where one is sent several times
-``body``       of the request, sent as JSON unless ``headers`` say otherwise
-``status``     of the answer
-``answers``    headers of the answer; ``false`` where there must be none of that name
-``json``       the body of the answer, compared as JSON; or
-``text``       the body, compared as it is; or
-``has``        values that must stand in it, by JSON pointer; ``false`` stands for null
-``after``      queries and their rows, as a JSON array of objects; without it nothing may have changed
-``setup``      SQL to run before
-``reference``  where PostgREST says so: a file below ``test/spec/Feature``, ``docs`` or ``src`` of its repository, v14;
-               the one at the top of a file holds for all its rows that have none
-``fence``      fencing headers beside the token, which PostgREST never sees; ``{Fencing-Token = false}`` for no token
-``examples``   values for ``$name`` in all of the above, one row for each
+- ``send``: method and path, as in ``PATCH /films?id=eq.1``. The sender encodes the characters that a URL cannot hold.
+- ``headers``: of the request; a list if one is sent several times.
+- ``body``: of the request, sent as JSON unless ``headers`` say otherwise.
+- ``status``: of the answer.
+- ``answers``: headers of the answer; ``false`` if there must be none of that name.
+- ``json``: the body of the answer, compared as JSON; or
+- ``text``: the body, compared as it is; or
+- ``has``: values that must stand in it, by JSON pointer; ``false`` stands for null.
+- ``after``: queries and their rows, as a JSON array of objects. Without it the request must change nothing.
+- ``setup``: SQL to run before.
+- ``reference``: the source in PostgREST: a file below ``test/spec/Feature``, ``docs`` or ``src`` of its repository,
+  v14. The one at the top of a file holds for all its rows that have none.
+- ``fence``: fencing headers beside the token, which PostgREST never sees; ``{Fencing-Token = false}`` for no token.
+- ``examples``: values for ``$name`` in all of the above, one row for each.
 """
 
 import json
@@ -32,7 +32,7 @@ WRITES = frozenset(("POST", "PATCH", "PUT", "DELETE"))
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What comes back. ``answers`` by name: a value, or None for no such header."""
+    """The answer that a row expects. ``answers`` by name: a value, or None for no such header."""
 
     status: int
     answers: Mapping[str, str | None] = field(default_factory=dict)

@@ -1,5 +1,5 @@
--- What the rows of rows/*.toml ask for. Two exposed schemas: cinema, the default one, and archive.
--- data.sql fills the tables, and fills them again after every row that has changed something.
+-- The tables that rows/*.toml need. Two exposed schemas: cinema, the default one, and archive.
+-- The file data.sql fills the tables, and fills them again after every row that has changed one of them.
 
 CREATE SCHEMA cinema;
 CREATE SCHEMA archive;
@@ -52,7 +52,7 @@ CREATE TABLE "Odd Names" ("The Id" int PRIMARY KEY, "a,b" text, "with-dash" text
 CREATE TABLE accounts (id int PRIMARY KEY, email text UNIQUE, name text, balance int DEFAULT 0);
 CREATE TABLE pairs (a text, b text, v int, PRIMARY KEY (a, b));
 CREATE TABLE days (day date PRIMARY KEY, v int);
--- Its key is rewritten behind the back of whoever inserts.
+-- A trigger rewrites the key that a client inserts.
 CREATE TABLE renumbered (id int PRIMARY KEY, v int);
 CREATE FUNCTION renumber() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id := NEW.id + 1000; RETURN NEW; END $$;
 CREATE TRIGGER renumber BEFORE INSERT ON renumbered FOR EACH ROW EXECUTE FUNCTION renumber();
@@ -90,7 +90,7 @@ CREATE FUNCTION retitle(number int, new_title text) RETURNS SETOF films LANGUAGE
 CREATE FUNCTION close_all() RETURNS void LANGUAGE sql AS 'UPDATE cinema.seats SET taken = true';
 CREATE FUNCTION take_seats() RETURNS SETOF seats LANGUAGE sql AS 'UPDATE cinema.seats SET taken = true RETURNING *';
 CREATE FUNCTION whole(document json) RETURNS json IMMUTABLE LANGUAGE sql AS 'SELECT document';
--- Nobody has told the gateway of it.
+-- The gateway's configuration does not list it.
 CREATE FUNCTION unlisted() RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION either(value int) RETURNS text IMMUTABLE LANGUAGE sql AS $$ SELECT 'a number' $$;
 CREATE FUNCTION either(value text) RETURNS text IMMUTABLE LANGUAGE sql AS $$ SELECT 'a text' $$;

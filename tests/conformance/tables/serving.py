@@ -12,8 +12,8 @@ from tests.conformance.tables.stage import SCHEMAS
 from tests.databases import fresh_database
 from tests.running import Events
 
-# Rows of all other tables have one resource for the table, so that any filter is a write the gateway takes:
-# which rows a token covers is not PostgREST's business.
+# The rows of each other table share one resource, so that the gateway accepts a write with any filter.
+# PostgREST has no rule for the rows that a token covers.
 OWN_RESOURCES = frozenset(("accounts", "pairs", "days", "renumbered"))
 TABLES = (
     "actors", "alarms", "badges", "directors", "films", "folders", "invoices", "notes", "papers", "pledges",
@@ -32,7 +32,7 @@ FUNCTIONS = (
 
 
 def configuration(dsn: str, mode: str = "enforce") -> Config:
-    """What PostgREST does unasked and the gateway does not is on. ``mode`` observe: writes need no token."""
+    """Return a configuration with all options for PostgREST's defaults on. ``mode`` observe: writes need no token."""
     return Config.model_validate({
         "postgres": {"dsn": dsn, "schemas": SCHEMAS, "functions": FUNCTIONS, "overrides": True},
         "server": {"rest_v1": True, "cors_origins": ["*"]},

@@ -29,7 +29,7 @@ def test_rows_are_played_without_fencing_headers(postgres_server: EmbeddedPostgr
 def test_the_command_says_how_many_are_otherwise(
     postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where every write is refused for want of a token, writes are listed with what came instead."""
+    """If the server refuses every write for want of a token, the replay lists each write with the actual answer."""
     wanted = {name: row for name, row in ROWS.items() if name.startswith(("upserts: PUT", "selects"))}
     monkeypatch.setattr(replay, "ROWS", wanted)
     with database(postgres_server) as dsn, served(configuration(dsn)) as address:

@@ -1,13 +1,13 @@
-"""A soak: writers, gateways, the store and the database at random, and everything that may go wrong at random moments.
+"""A soak: writers, gateways, the store and the database at random, with every kind of fault at random moments.
 
     python -m tests.crash.soak --minutes 20 --seed 7
 
-Three gateways in front of one PostgreSQL and one S3 double; writers with growing tokens write to the keys and rows of
-two resources, each of which covers both planes, and go on as zombies when others have taken over. Meanwhile gateways
-are paused and killed, requests and answers of the store are held, lost and refused, the database crashes, a backend of
-it is paused in the middle of a statement. ``history.py`` then says whether the promises were kept.
+Three gateways stand in front of one PostgreSQL and one S3 double. Writers with growing tokens write to the keys and
+rows of two resources, and go on as zombies after a takeover. Each resource covers both planes. Meanwhile the soak
+pauses and kills gateways. It holds, loses and refuses requests and answers of the store. The database crashes, and one
+of its backends is paused in the middle of a statement. ``history.py`` then says whether the promises were kept.
 
-The seed decides what everybody does, and when; which of them comes first is up to the machine.
+The seed decides the actions of every thread, and their times. The machine decides their order.
 """
 
 from __future__ import annotations

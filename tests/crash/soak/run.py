@@ -15,7 +15,7 @@ _UNTIL_LATE = 0.7
 
 
 def play(seed: int, seconds: float) -> Counter[str]:
-    """What was done in one run, and what came of it, counted. Raises ``Broken``."""
+    """Run one soak, and return how often each action and outcome occurred. Raises ``Broken``."""
     with staged(seed) as soak:
         _run(soak, seconds)
         mutations, committed = soak.effects()

@@ -1,4 +1,4 @@
-"""What a soak happens on: one PostgreSQL, one S3 double, three gateways in front of them, a lock service, a history."""
+"""The parts of a soak: one PostgreSQL, one S3 double, three gateways in front of them, a lock service, a history."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _TABLES = """
 
 @dataclass(slots=True)
 class Issuer:
-    """The lock service: whoever asks is the new holder of a resource, without any regard to the one before."""
+    """The lock service: each caller becomes the new holder of a resource, without any regard to the one before."""
 
     newest: dict[str, Token] = field(default_factory=lambda: dict.fromkeys(JOBS, (0, 0)))
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -77,7 +77,7 @@ class Soak:
         self.gateways = [hatch() for _ in range(GATEWAYS)]
         self.history = History(KEYS)
         self.issuer = Issuer()
-        # What has no condition stops its resource for minutes if it is lost, so it comes late in a run.
+        # A write without a condition stops its resource for minutes if it is lost, so it comes late in a run.
         self.late, self.over = threading.Event(), threading.Event()
         self.counted: Counter[str] = Counter()
         self.uploads: list[tuple[str, str, bytes, Deed]] = []

@@ -28,7 +28,7 @@ _OPERATIONS = {
 
 
 class Trouble:
-    """Whatever goes wrong. What it holds or pauses it lets go in time, and all of it in the end."""
+    """All faults. The trouble ends each hold and pause in time, and all of them at the end."""
 
     def __init__(self, soak: Soak) -> None:
         self._soak, self._random = soak, Random(f"{soak.seed}/trouble")
@@ -80,7 +80,7 @@ class Trouble:
         return {"operation": operation, "key": self._random.choice(list(KEYS)), "nth": self._random.choice((1, 1, 2))}
 
     def _hold(self) -> None:
-        """A request to the store, or its answer, is late; whoever sent it may be dead by then."""
+        """Delay a request to the store, or its answer. Its sender may be dead by then."""
         rule = self._soak.double.rule("hold", at=self._random.choice(("arrival", "before", "after")), **self._match())
         self._holding.append(rule)
         self._for_a_while(2.5, rule.release)
@@ -101,7 +101,7 @@ class Trouble:
 
     def _resume(self, gateway: Gateway) -> None:
         self._paused.discard(gateway.pid)
-        gateway.resume()  # the dead are not reaped before the end, so that this is nobody else's process
+        gateway.resume()  # the test reaps dead processes only at the end, so no other process has this id
 
     def _kill(self) -> None:
         number = self._random.randrange(GATEWAYS)
@@ -109,7 +109,7 @@ class Trouble:
         self._soak.gateways[number] = self._soak.hatch()
 
     def _pause_backend(self) -> None:
-        """A statement is late, and whoever sent it may be dead by then."""
+        """Delay a statement. Its sender may be dead by then."""
         if pids := self._backends():
             pid = self._random.choice(pids)
             os.kill(pid, signal.SIGSTOP)

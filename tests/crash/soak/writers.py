@@ -65,7 +65,7 @@ class Writer:
     def conclude(self) -> None:
         """A last holder takes every resource over, and finds everything free and in its place."""
         soak = self._soak
-        # Nothing is under way any more, but who can know? What cannot be settled otherwise is by the store's clock.
+        # No request is under way any more, but the gateway cannot know. The store's clock settles the remaining ones.
         dead_after = DEAD_AFTER_HEADER_SIGNED.total_seconds() + 1
         soak.double.behave(clock_offset=dead_after, check_signatures=False)
         for job in JOBS:
@@ -120,7 +120,7 @@ class Writer:
         self._do("delete", key, KEYS[key], lambda client, _: client.delete(key), leaves=False)
 
     def _open_upload(self) -> None:
-        """For whoever completes it, with a later token perhaps."""
+        """Open an upload, which another writer may complete, perhaps with a later token."""
         key, body = self._key(), self._body() or b"empty"
         deed = Deed("completion", next(self._soak.marks), key)
         with suppress(OSError, AssertionError):

@@ -1,4 +1,4 @@
-"""What stands beside an object's bytes and can be changed without a condition: tags, ACL, legal hold, retention."""
+"""The parts beside an object's bytes that a client changes without a condition: tags, ACL, legal hold, retention."""
 
 from __future__ import annotations
 

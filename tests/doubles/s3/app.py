@@ -65,7 +65,7 @@ class S3Double:
         for name in buckets:
             self.store.create_bucket(name, self.service.now())
 
-    # What it is and what it holds.
+    # The parts of the double, and its state.
 
     @property
     def store(self) -> Store:
@@ -174,7 +174,7 @@ class S3Double:
             else:
                 await self._serve(scope, wire)
         except (Disconnected, Abandoned, asyncio.CancelledError):
-            # The client is gone or the server stops: there is nobody to answer.
+            # The client is gone or the server stops: no client is left to answer.
             return
 
     async def _serve(self, scope: Scope, wire: Wire) -> None:

@@ -1,4 +1,4 @@
-"""What kind of store the double is: AWS by default, or one of the weaker ones."""
+"""The kind of store that the double is: AWS by default, or one of the weaker ones."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Behaviour:
     """The store's lasting traits; change them with `S3Double.behave`.
 
     `ignored_conditions` and `refused_conditions` hold operation names ("PutObject"), header names ("If-Match"), both
-    ("PutObject:If-Match") or "*" for all. `gaps` maps an operation name or "*" to the seconds that pass between the
-    check of a condition and its write (0 is one turn of the event loop): with a gap, conditions are not atomic.
-    Where `etags` are unique, those of objects that are encrypted with AES256 are not: as on AWS, where a bucket
+    ("PutObject:If-Match") or "*" for all. `gaps` maps an operation name or "*" to the seconds between a condition's
+    check and its write; 0 is one turn of the event loop. With a gap, conditions are not atomic.
+    If `etags` are unique, those of objects encrypted with AES256 are not. AWS does the same in a bucket that
     encrypts with keys of KMS by default.
     `abort_delay` (seconds) and `lingering_uploads` (times that ListMultipartUploads shows it) are how long an aborted
-    upload lives on. `versioned` is for every bucket that was not told otherwise by PutBucketVersioning. Without
-    `keeps_bodies`, the bodies of objects and parts are hashed and counted only. `clock_offset` (seconds) moves the
-    store's clock. `keys` says which keys are one: those of the same bytes, those that are the same path of a file, or
-    those that differ in the case of letters and the form of Unicode only.
+    upload lives on. `versioned` holds for every bucket that PutBucketVersioning has not changed. Without
+    `keeps_bodies`, the double only hashes and counts the bodies of objects and parts. `clock_offset` (seconds) moves
+    the store's clock. `keys` says which keys are one. These are equal bytes, equal paths
+    of a file, or names that differ only in the case of letters and the form of Unicode.
     """
 
     ignored_conditions: frozenset[str] = field(default_factory=frozenset)
@@ -58,7 +58,7 @@ class Behaviour:
                 return sent
 
     def effective(self, operation: Operation, condition: Condition) -> Condition:
-        """What is left of a condition on this store. Raises NotImplemented where the store refuses it."""
+        """Return the part of a condition that this store heeds. Raises NotImplemented if the store refuses it."""
         for header in _headers(condition):
             if _covers(self.refused_conditions, operation, header):
                 raise S3Error("NotImplemented", Header=header)

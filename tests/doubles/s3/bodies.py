@@ -26,7 +26,7 @@ class Body:
         return cls(len(data), data)
 
     def digest(self, algorithm: str) -> bytes:
-        """The raw digest. What was not computed of an unkept body is made up: the same for the same bytes' digests."""
+        """Return the raw digest. A missing digest of an unkept body is made up from its known ones."""
         if self.kept:
             return checksums.digest(self.data, algorithm)
         return self.digests.get(algorithm) or checksums.digest(self._identity(), algorithm)
@@ -66,7 +66,7 @@ class Intake:
             hasher.update(piece)
 
     def body(self) -> Body:
-        """What has been taken."""
+        """Return the body taken in."""
         if self._keeps:
             return Body.of(b"".join(self._pieces))
         digests = {name: hasher.digest() for name, hasher in self._hashers.items()}

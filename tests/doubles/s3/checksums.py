@@ -15,7 +15,7 @@ from tests.doubles.s3.errors import S3Error
 
 
 class Hasher(Protocol):
-    """What hashlib's objects can do, and those for a CRC here."""
+    """The methods of hashlib's objects, and of the CRC classes here."""
 
     def update(self, data: bytes, /) -> None: ...
 

@@ -1,7 +1,7 @@
 """The conditional-write rules of AWS S3, as pure functions.
 
 The cases are those that LocalStack recorded against the real service on 2026-02-21 (TestS3ObjectWritePrecondition).
-What is documented or claimed but was never recorded is marked beside its rule.
+A rule that is documented or claimed but was never recorded has a mark beside it.
 """
 
 from __future__ import annotations

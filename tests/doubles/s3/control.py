@@ -1,13 +1,13 @@
 """The switches over HTTP, for a double that runs as its own process. JSON in and out, under /_/: no bucket's name.
 
-GET    /_/behaviour                       the traits                POST  set some of them
-POST   /_/rules                           set a rule -> its state   DELETE  take all back
-GET    /_/rules/N?wait=arrived&timeout=5  its state, once it has arrived (or finished), or after the timeout
-POST   /_/rules/N/release                 let go what it holds      DELETE /_/rules/N  take it back
-GET    /_/log?after=N                     the mutations after a sequence number, and the last number
-GET    /_/requests?since=N                the requests that came when the last number was N, or later
-GET    /_/objects/BUCKET                  what is stored            PUT /_/objects/BUCKET/KEY  place an object
-POST   /_/reset                           forget objects, logs and rules
+- ``GET /_/behaviour``: the traits. ``POST``: set some of them.
+- ``POST /_/rules``: set a rule; the answer is its state. ``DELETE``: take all back.
+- ``GET /_/rules/N?wait=arrived&timeout=5``: its state, once it has arrived (or finished), or after the timeout.
+- ``POST /_/rules/N/release``: release the requests it holds. ``DELETE /_/rules/N``: take it back.
+- ``GET /_/log?after=N``: the mutations after a sequence number, and the last number.
+- ``GET /_/requests?since=N``: the requests that came when the last number was N, or later.
+- ``GET /_/objects/BUCKET``: the stored objects. ``PUT /_/objects/BUCKET/KEY``: place an object.
+- ``POST /_/reset``: forget objects, logs and rules.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tests.doubles.s3.messages import Head
 
 
 class Action(StrEnum):
-    """What happens to a request."""
+    """The fault that a request meets."""
 
     HOLD = "hold"  # wait for release
     CUT = "cut"  # close the connection without an answer
@@ -54,7 +54,7 @@ class Match:
 
 
 def facts_of(head: Head, write_id: str | None) -> Match:
-    """What a request can be matched by."""
+    """Return the properties that a rule can match."""
     return Match(head.method, head.operation.value, head.bucket, head.key, write_id)
 
 
@@ -76,8 +76,8 @@ class Rule:
     """One fault, and the handle on the requests it strikes.
 
     It strikes `times` requests (None: all of them) from the `nth` matching one on. `arrived` is set when the first of
-    them is there (at the moment the rule names), `finished` when the first of them has been dealt with to the end,
-    answered or not; `statuses` are what the store's answers were, None where the request was never evaluated.
+    them is there, at the moment that the rule names. `finished` is set when the store is done with the first of them,
+    answered or not. `statuses` are the store's answers, None for a request that it never evaluated.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class Life:
         return await self._strike(Moment.AFTER) or answer
 
     async def _arrive_again(self, body: Body) -> int | None:
-        """Judge a copy of the request, its signature included; the status that nobody sees. None: it was not let in."""
+        """Judge a copy of the request, its signature included. Returns the unsent status; None: it was not let in."""
         try:
             self._service.admit(self._head)
             self._service.check_body(self._head, body)

@@ -73,7 +73,7 @@ class Request:
 
     @property
     def origin(self) -> Origin:
-        """What the log says about the request's write."""
+        """The origin of the request's write, for the log."""
         return Origin(self.now, self.write_id, self.head.signed_at)
 
 

@@ -1,4 +1,4 @@
-"""What the store holds and logs: contents, objects, delete markers, mutations."""
+"""The entries of the store and its log: contents, objects, delete markers, mutations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NULL_VERSION = "null"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a write brings: the bytes, the system headers that are kept, the user's metadata, a checksum, tags.
+    """The content of a write: the bytes, the kept system headers, the user's metadata, a checksum, tags.
 
     `documents` are the ACL, the legal hold and the retention, each as it was sent, by the name of its subresource.
-    `unkept` stands in for the bytes where the store does not keep them.
+    `unkept` stands in for the bytes if the store does not keep them.
     """
 
     body: bytes
@@ -44,7 +44,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a write comes from, for the log: when it is applied, whose it is, when its request was signed."""
+    """The origin of a write, for the log: the time of its effect, its id, and the time of its request's signature."""
 
     now: datetime
     write_id: str | None = None
@@ -65,7 +65,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class DeleteMarker:
-    """What a delete leaves in a bucket with versions."""
+    """The marker that a delete leaves in a bucket with versions."""
 
     key: str
     modified: datetime

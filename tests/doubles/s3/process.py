@@ -111,7 +111,7 @@ class DoubleProcess:
         return list(_call(self._control, "GET", f"requests?since={since}"))
 
     def objects(self, bucket: str) -> dict[str, dict[str, Any]]:
-        """What is stored, by key: etag, sequence, body (base64), metadata, headers."""
+        """Return the stored objects by key: etag, sequence, body (base64), metadata, headers."""
         return dict(_call(self._control, "GET", f"objects/{bucket}"))
 
     def reset(self) -> None:

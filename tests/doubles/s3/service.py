@@ -72,7 +72,7 @@ class Service:
         return upload.metadata.get("fencing-write-id") if upload else head.headers.get(WRITE_ID)
 
     def intake(self, head: Head) -> Intake:
-        """What takes the request's body in; of one that is not kept, every digest that can be asked for."""
+        """Return the intake of the request's body. For an unkept body, it computes every digest that may be needed."""
         algorithms = {"md5", checksums.DEFAULT}
         upload, claimed = self._upload(head), checksums.claimed(head.headers)
         algorithms |= {upload.algorithm} if upload else set()

@@ -48,7 +48,7 @@ class _QuerySigner(S3SigV4QueryAuth):
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a request says of its signature. `expires` is in seconds, None for the header form."""
+    """The statements of a request about its signature. `expires` is in seconds, None for the header form."""
 
     access_key: str
     date: str

@@ -223,7 +223,7 @@ class Store:
     ) -> None:
         """Log a step. `changes` says whether the guard of a conditional completion notices it.
 
-        For the removal of a version nobody has recorded that; the weaker store is the one to be proof against.
+        No recording shows it for the removal of a version, so the double acts as the weaker store.
         """
         self._sequence += 1
         if changes:

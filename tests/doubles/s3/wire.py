@@ -24,7 +24,7 @@ class Disconnected(Exception):
 
 
 class Wire:
-    """What the double sees of a connection during one request."""
+    """The double's view of a connection during one request."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, clock: Callable[[], datetime]) -> None:
         self._scope = scope

@@ -77,7 +77,7 @@ def logging_in_as(role: str, dsn: str) -> str:
 
 @dataclass
 class Refusal:
-    """What the database says beside its message."""
+    """The fields that the database sends beside its message."""
 
     detail: str = ""
     hint: str = ""

@@ -38,7 +38,7 @@ async def test_merge(guarded: Stage, app: Session) -> None:
 
 
 async def test_cascades(guarded: Stage, app: Session) -> None:
-    """Rows that a foreign key deletes or changes in a guarded table are touched by whoever has caused it."""
+    """A foreign key deletes or changes rows of a guarded table. The guard asks for the token of the causing session."""
     await guarded.execute(f"""
         CREATE TABLE orders (id bigint PRIMARY KEY);
         INSERT INTO orders VALUES (5), (6), (7), (8);

@@ -68,7 +68,7 @@ async def test_a_name_of_any_length_is_noted(stage: Stage, app: Session) -> None
 
 
 async def test_a_claim_is_refused_all_the_same(watched: Stage, app: Session) -> None:
-    """Who calls ``fencing.hold`` asks whether it holds, and gets an answer."""
+    """A caller of ``fencing.hold`` asks whether it holds the resource, and gets an answer."""
     await hold(app, "order/5", 35)
     async with refused("FN412"):
         await hold(app, "order/5", 34)

@@ -1,7 +1,7 @@
-"""The pack for a stock PostgREST, asked as PostgREST asks: settings, role, pre-request and query in one transaction.
+"""The pack for a stock PostgREST. The tests send settings, role, pre-request and query in one transaction.
 
-No PostgREST runs here. What it does in a transaction is taken from its documentation: settings of the request by
-``set_config(…, true)``, among them the role; the pre-request function; the query of the request.
+No PostgREST runs here. The tests take its transactions from its documentation. First come the settings of the request
+by ``set_config(…, true)``, among them the role. Then come the pre-request function and the query of the request.
 """
 
 import json

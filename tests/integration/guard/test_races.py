@@ -76,7 +76,7 @@ async def overtaken_between_snapshot_and_check(stage: Stage, owner: Session, app
 async def test_a_trigger_that_looks_at_the_newest_fence_loses_rows(
     stage: Stage, owner: Session, app: Session, other: Session, check: str
 ) -> None:
-    """Why the guard is not written like that: three rows are there, two are sent, and nobody is told."""
+    """Show why the guard is not written this way: three rows exist, the UPDATE changes two, and no error reports it."""
     await stage.execute(NAIVE_TRIGGER.format(check=check))
     await stage.execute(f"GRANT USAGE ON SCHEMA fencing TO {stage.app_role}; "
                         f"GRANT EXECUTE ON FUNCTION fencing.hold TO {stage.app_role}")  # fmt: skip

@@ -22,7 +22,7 @@ TABLE = "public.shipments"
 
 
 async def looked(dsn: str) -> list[GuardRefusals]:
-    """What one look puts on record."""
+    """Return the refusals that one run of the recorder puts on record."""
     database = Database(dsn)
     try:
         return await guards.record_refusals(database, None)
@@ -99,7 +99,7 @@ async def test_reasons_tables_and_sessions_are_told_apart(guarded: Stage, app: S
 
 
 async def test_a_refusal_that_is_caught_counts(guarded: Stage, app: Session) -> None:
-    """Whoever tries it and goes on has tried it."""
+    """A session that catches the refusal and goes on has still made the attempt."""
     await app.execute("DO $$ BEGIN UPDATE shipments SET state = 'x'; EXCEPTION WHEN SQLSTATE 'FN428' THEN NULL; END $$")
     assert await looked(guarded.owner) == [GuardRefusals(TABLE, "token-required", 1)]
 
@@ -136,7 +136,10 @@ async def test_none_is_lost_and_none_is_counted_twice(guarded: Stage, lookers: i
 
 
 async def test_nobody_can_make_refusals_up(guarded: Stage, app: Session) -> None:
-    """Who may call ``fencing.hold`` may call what words a refusal, too; with its own rights that leaves nothing."""
+    """A role that may call ``fencing.hold`` may also call the function that words a refusal.
+
+    That function runs with the caller's own rights, so such a call leaves no trace.
+    """
     forged = "SELECT fencing.refuse_v1('token-stale', 'order/5', '1', NULL, NULL, 'public.shipments')"
     async with refused("FN412"):
         await app.execute(forged)
@@ -157,7 +160,7 @@ async def test_in_a_transaction_that_only_reads(guarded: Stage, app: Session) ->
 
 
 async def test_a_guard_of_an_earlier_revision_counts_too(guarded: Stage, app: Session) -> None:
-    """Its functions call what counts by its old name, and nobody has registered it."""
+    """Its functions call the counter by its old name, and no operator has registered the table."""
     await guarded.execute("DELETE FROM fencing.guarded")
     await refuse(app)
     assert await looked(guarded.owner) == [GuardRefusals(None, "token-required", 1)]
@@ -192,7 +195,7 @@ async def test_a_crash_of_the_server_makes_none_up(tmp_path: Path) -> None:
         after = await stage.rows("SELECT last_value FROM fencing.refusal")
         assert after > before, "or the test shows nothing"
         await attempt(stage)
-        # The one before the crash had not been waited for by anybody: it may be gone with the log.
+        # No session waited until the refusal before the crash was durable: it may be lost with the write-ahead log.
         assert len(await looked(dsn)) <= 1, "what is missing is waited for"
         await stage.execute("UPDATE fencing.refusals_counted SET at = at - interval '3 seconds'")
         await looked(dsn)
@@ -208,11 +211,12 @@ async def attempt(stage: Stage) -> None:
 async def crash(dsn: str) -> None:
     """Have a process of the server die, which takes all others along, and wait until it is back."""
     victim, witness = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
-    # What is behind this in the log has to be there after the crash, or nothing has gone ahead.
+    # This commit flushes the write-ahead log, so that the values which PostgreSQL logged ahead survive the crash.
+    # Without them the test would show nothing.
     await victim.execute("CREATE TABLE IF NOT EXISTS flushed ()")
     os.kill(victim.get_server_pid(), signal.SIGKILL)
-    # The server lets sessions in until it has noticed the death, and takes those along too. Once it ends the
-    # witness it has noticed, and lets nobody in until it has recovered.
+    # The server admits sessions until it notices the death, and then ends them too. Once it ends the witness, it has
+    # noticed the death, and admits no session until it has recovered.
     with pytest.raises((asyncpg.PostgresConnectionError, asyncpg.CrashShutdownError)):
         await witness.execute("SELECT pg_sleep(60)")
     for _ in range(1200):

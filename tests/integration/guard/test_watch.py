@@ -16,7 +16,7 @@ from gateway.guard import installation as guard
 from tests.integration.guard.stage import Session, Stage, hold, refused, session
 
 TABLE = "public.shipments"
-# What each step of a pass takes up: little, so that passes are made of many.
+# The size of each step of a pass: small, so that one pass takes many steps.
 BLOCKS, STAMPS = 1, 2
 
 
@@ -29,7 +29,7 @@ async def watched(stage: Stage) -> Stage:
 
 
 async def swept(stage: Stage, blocks: int = BLOCKS, stamps: int = STAMPS) -> list[GuardFinding]:
-    """What one pass over every watched table puts on record."""
+    """Return the findings that one pass over every watched table puts on record."""
     database = Database(stage.owner)
     found: list[GuardFinding] = []
     try:
@@ -107,7 +107,7 @@ class TestFinds:
         assert await swept(watched) == []
 
     async def test_the_next_write_of_the_row_finds_it(self, watched: Stage, app: Session) -> None:
-        """It writes over what was there; that somebody else had written is on record all the same, and at once."""
+        """The write overwrites the foreign change. The gateway puts that change on record all the same, and at once."""
         await behind_its_back(
             watched, "UPDATE shipments SET state = 'x' WHERE id = 1; DELETE FROM shipments WHERE id = 2"
         )
@@ -346,7 +346,7 @@ class TestStamps:
         assert await swept(watched) == []
 
     async def test_the_schema_may_be_somebody_elses_than_the_table(self, stage: Stage) -> None:
-        """What compares runs with the rights of the owner of the schema, who is no superuser."""
+        """The comparison runs with the rights of the schema's owner, who is no superuser."""
         keeper = stage.gateway_role.replace("gateway", "keeper")
         await stage.execute(f"""
             CREATE ROLE {keeper} LOGIN; GRANT USAGE ON SCHEMA fencing TO {keeper};

@@ -1,4 +1,4 @@
-"""What a session beside the gateway may write: the rows of resources it holds, and nothing else."""
+"""A session beside the gateway may write the rows of resources that it holds, and no others."""
 
 import json
 
@@ -174,7 +174,7 @@ async def test_what_cannot_be_read_is_refused(
 async def test_settings_are_believed_only_as_far_as_the_fence_says_so(
     guarded: Stage, app: Session, settings: dict[str, str], sqlstate: str | None
 ) -> None:
-    """Anybody may set them. The holder of 34 is ann, and order/6 has never been claimed."""
+    """Any session may set them. The holder of 34 is ann, and no holder has ever claimed order/6."""
     await hold(app, "order/5", 34, "ann")
     transaction = app.transaction()
     await transaction.start()

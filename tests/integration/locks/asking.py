@@ -123,7 +123,7 @@ def serving(dsn: str, directory: Path, more: Mapping[str, str] | None = None) ->
 
 @asynccontextmanager
 async def calling(origin: str, key: str = API_KEY) -> AsyncIterator[Caller]:
-    """Somebody with this API key."""
+    """Yield a caller with this API key."""
     headers = {"Authorization": f"Bearer {key}"}
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=2 * PATIENCE, limits=limits) as http:

@@ -38,5 +38,5 @@ async def pair(dsn_of_module: str) -> AsyncIterator[tuple[Gateway, Gateway]]:
 
 @pytest.fixture
 def job() -> str:
-    """A lock nobody else wants."""
+    """A lock that no other test uses."""
     return f"job/{uuid4().hex}"

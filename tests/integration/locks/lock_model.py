@@ -10,7 +10,7 @@ COLLECT, LINGER = 240.0, 300.0
 
 @dataclass(frozen=True)
 class Wish:
-    """What somebody asks for. ``attendant``: the gateway it waits at; None where it does not wait."""
+    """A request for a lock. ``attendant``: the gateway that the holder waits at; None if it does not wait."""
 
     holder: str
     mode: LockMode
@@ -148,7 +148,7 @@ class Lock:
             self.leases.append(Held(head.wish, self._issue(), ends, confirmed=False))
 
     def _issue(self) -> int:
-        """Whoever asks may have the lock: either it is free, or it is shared."""
+        """Issue a token to a caller that may have the lock: either the lock is free, or its holders share it."""
         shared = max((one.value for one in self.leases), default=0)
         if shared and shared >= self.fence:
             return shared

@@ -16,9 +16,9 @@ from tests.running import Events
 from tests.waiting import PATIENCE
 
 QUICK = LeaseTimes(attended=60.0, beat=0.2, look=0.1, collect=PATIENCE, linger=PATIENCE, sweep=60.0)
-"""They ask often. What lapses only lapses where a test lets time pass, however slow the machine is."""
+"""The gateways poll often. Leases and places lapse only when a test lets time pass, however slow the machine is."""
 DEAF_TO_TIME = replace(QUICK, beat=120.0, look=120.0, attended=240.0)
-"""Nothing is found out by beats: only what is announced, and looks at the right moment, get anybody on."""
+"""No beat finds anything out: waiters advance only by announcements and by looks at the right moment."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Gateway:
         return view
 
     async def waits(self, resource: str, holder: str, **wish: Any) -> "asyncio.Task[Lease]":
-        """Somebody who waits for a lock, once it is in the queue."""
+        """Start to wait for a lock, and return the task once it is in the queue."""
         before = (await self.service.inspect(resource)).waiters
         wish = {"wait": PATIENCE, **wish}
         task = asyncio.create_task(self.acquire(resource, holder, **wish))
@@ -105,7 +105,7 @@ async def pass_time(one: Gateway, resource: str, seconds: float) -> None:
 
 
 async def recorded(one: Gateway, kind: str, resource: str | None) -> list[dict[str, Any]]:
-    """What is on record of a lock."""
+    """Return the events on record about a lock."""
     found = await rows(
         one,
         "SELECT caller, holder, epoch, value, details::text FROM fencing.event "

@@ -108,7 +108,7 @@ async def test_a_lost_answer_leads_to_the_same_token(pair: Pair, job: str, wait:
 
 @pytest.mark.parametrize("deed", ["acquire", "renew", "renew_many", "release", "withdraw"])
 async def test_an_answer_of_the_database_that_got_lost(dsn_of_module: str, job: str, deed: str) -> None:
-    """It was carried out, and nobody heard of it: the gateway asks again by itself, and nothing happens twice."""
+    """The database executes the call, but its answer is lost. The gateway retries, and the call takes effect once."""
     async with gateway(dsn_of_module) as one:
         held = await one.acquire(job, "ann", request="r", ttl=20.0) if deed != "acquire" else None
         lost = lose_an_answer(one.database, f"fencing.{deed.removesuffix('_many')}_v1")

@@ -78,7 +78,7 @@ async def _neither_early_nor_late(caller: Caller, clock: Path, days: int) -> Non
 
 
 async def test_timers_jump_as_well(dsn: str, tmp_path: Path) -> None:
-    """All that the gateway waits for seems to be over at once. Whoever waits may be told so; no lease ends by it."""
+    """All timeouts of the gateway seem to expire at once. Waiters may get that answer, but no lease ends by it."""
     with lied_to(dsn, tmp_path, timers=True) as (origin, clock):
         async with calling(origin) as caller:
             lease = await caller.got("job/1", "a", ttl=300)

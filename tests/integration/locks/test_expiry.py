@@ -128,7 +128,7 @@ async def renewing(one: Gateway, lease: Lease, pause: float) -> None:
 
 
 async def test_no_renewal_slips_in_while_others_wait_for_the_end(pair: Pair, job: str) -> None:
-    """Renewals race with the looks of those who want the lock; whoever loses knows it."""
+    """Renewals race with the looks of the waiters. The loser of a race learns that it has lost."""
     for number in range(5):
         name = f"{job}/{number}"
         lease = await pair[0].acquire(name, "ann", ttl=0.05)

@@ -1,4 +1,4 @@
-"""The SQL functions do what a lock in memory does, on random histories; and nobody ever holds beside somebody else."""
+"""The SQL functions do what a lock in memory does, on random histories. No two holders ever hold at once."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +58,7 @@ class Both:
     model: Lock
     attendants: dict[str, UUID]
     leases: dict[str, tuple[UUID, int]]
-    """What each holder was granted last."""
+    """The latest grant of each holder."""
 
     async def play(self, deed: str, what: Any) -> None:
         await getattr(self, f"_{deed}")(what)
@@ -133,7 +133,7 @@ class Both:
         assert len(attended.waiting) == len(waits)
         before = self.model.view()
         self.model.advance()
-        # Whoever is to look finds something to do, unless somebody has looked by now.
+        # The gateway that is due to look finds a change to make, unless another one has looked by now.
         if self.model.view()[0] != before[0] and waits:
             assert attended.due == (self.resource,)
         await leases.advance_alone(self.one.database, self.resource)

@@ -32,7 +32,7 @@ class TestAcquiring:
 
     @pytest.mark.parametrize("wish", [{}, {"request": "r-1"}])
     async def test_asking_again_gets_the_same_lease(self, service: Service, job: str, wish: dict[str, str]) -> None:
-        """An answer may get lost on its way: whoever asks again gets no second token, and no second hold."""
+        """An answer may be lost on its way. A client that retries gets no second token and no second hold."""
         first = await service.writer.acquire(job, "a", **wish)
         again = await service.writer.acquire(job, "a", **wish)
         assert (first.status_code, again.status_code) == (201, 200)
@@ -96,7 +96,7 @@ class TestKeeping:
         assert bare.status_code == 200, "a body is not needed"
 
     async def test_what_has_lapsed_cannot_be_renewed(self, service: Service, job: str) -> None:
-        """Nobody else has taken it, but somebody else may have been promised that it is free."""
+        """No other holder has taken the lock, but the gateway may have told another caller that it is free."""
         lease = await service.writer.got(job, "a", ttl=0.1)
         await asyncio.sleep(0.11)
         assert problem(await service.writer.renew(lease)) == LOST
@@ -297,7 +297,7 @@ class TestWithdrawing:
 
 
 async def test_the_id_of_a_lease_is_told_to_its_holder_only(service: Service, job: str) -> None:
-    """Whoever knows it can end the lease: it is in no event, no record and no error."""
+    """Any caller that knows the id can end the lease, so the id is in no event, no record and no error."""
     old = await service.writer.got(job, "a", ttl=0.1)
     await asyncio.sleep(0.11)
     new = await service.writer.got(job, "b")

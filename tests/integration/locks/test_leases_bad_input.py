@@ -1,4 +1,4 @@
-"""What cannot be: refused with 400 and an advice, before anybody gets or loses anything."""
+"""Impossible requests: the gateway answers 400 with advice, before any holder gets or loses a lock."""
 
 from typing import Any
 from uuid import uuid4

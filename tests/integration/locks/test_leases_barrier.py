@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @asynccontextmanager
 async def fence_in_use(service: Service, resource: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """Somebody's transaction has the fence, which is there, and keeps it until the block is left."""
+    """Let another transaction lock the existing fence until the block ends."""
     await service.writer.barrier(resource, "1")
     connection = await asyncpg.connect(service.dsn)
     transaction = connection.transaction()
@@ -84,7 +84,10 @@ async def test_a_lease_that_lapsed_during_the_barrier_is_lost(service: Service, 
 
 
 async def test_another_issuer_was_quicker(service: Service, job: str) -> None:
-    """Between the token and the barrier somebody raises the fence beyond it: refused, on record, and released."""
+    """Another issuer raises the fence beyond the new token before the barrier.
+
+    The gateway refuses the grant, puts the refusal on record and releases the lock.
+    """
     async with fence_in_use(service, job) as other_issuer:
         acquiring = asyncio.ensure_future(service.writer.acquire(job, "a", barrier=True))
         await service.writer.until(job, mode="exclusive")

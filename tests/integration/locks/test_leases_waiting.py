@@ -114,7 +114,7 @@ async def test_nobody_waits_longer_than_it_wanted_to(service: Service, job: str)
 
 
 async def lingers(service: Service, job: str) -> None:
-    """Return once somebody's place is kept without anybody there, and have it kept for as long as the test takes."""
+    """Return once the queue keeps a place without an attendant, and keep that place for as long as the test takes."""
     sql = (
         "UPDATE fencing.waiter SET until = until + interval '1 min' WHERE resource = $1 AND until IS NOT NULL "
         "RETURNING resource"
@@ -185,7 +185,7 @@ async def hanging_up_after(service: Service, resource: str, **wish: object) -> A
 @pytest.mark.thorough
 @pytest.mark.parametrize("listen", [True, False])
 async def test_the_queue_is_one_whatever_the_gateway(service: Service, job: str, *, listen: bool) -> None:
-    """``listen`` False: behind a pooler, where nothing can be heard of and somebody has to look."""
+    """``listen`` False: behind a pooler a gateway hears no notifications, so it has to poll."""
     async with served(service.dsn, postgres={"dsn": service.dsn, "listen": listen}) as second:
         lease = await service.writer.got(job, "a")
         async with queued(second.writer, job, "b") as (there,), queued(service.writer, job, "c") as (here,):
@@ -198,7 +198,7 @@ async def test_the_queue_is_one_whatever_the_gateway(service: Service, job: str,
 
 
 async def test_two_gateways_never_serve_two_holders(service: Service, job: str) -> None:
-    """Whoever has been told that it has the lock is alone with it until it says that it gives it back."""
+    """A holder that has been granted the lock is alone with it until it says that it releases the lock."""
     inside, tokens = [], []
 
     async def holder(caller: Caller, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The queue of a lock: first come, first served, over all gateways; woken at once, and nobody asks all the time."""
+"""The queue of a lock: first come, first served, over all gateways. A waiter is woken at once, without polling."""
 
 import asyncio
 import time

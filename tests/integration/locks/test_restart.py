@@ -1,4 +1,4 @@
-"""The database is restarted under leases and queues: whoever held still holds, whoever waited is served in its turn."""
+"""The database restarts under leases and queues: each holder still holds, and each waiter is served in its turn."""
 
 import asyncio
 import tempfile

@@ -38,7 +38,7 @@ async def test_recovery_to_a_point_in_time() -> None:
         # The ordinary recovery of PostgreSQL: as far as the archive goes, which here is nowhere.
         (restored / "recovery.signal").touch()
         with (restored / "postgresql.auto.conf").open("a") as settings:
-            # Nobody is let in before it is over.
+            # The server admits no session before the recovery is over.
             settings.write("restore_command = 'false'\nhot_standby = off\n")
         with postgres(restored) as server:
             async with served(server.dsn()) as service:
@@ -51,7 +51,7 @@ async def test_recovery_to_a_point_in_time() -> None:
 
 
 async def test_a_disk_put_back_to_a_snapshot() -> None:
-    """To the database nothing has happened. What its operator is told to say makes up for that."""
+    """The database sees no restore here. The statement that the documentation gives its operator makes up for that."""
     (told,) = re.findall(r"`(UPDATE [^`]*TRUNCATE [^`]*)`", (ROOT / "docs" / "operations.md").read_text())
     with tempfile.TemporaryDirectory(prefix="pg") as directory:
         data, snapshot = Path(directory) / "data", Path(directory) / "snapshot"

@@ -1,4 +1,4 @@
-"""Shared and exclusive: those who share have one token, the next who is alone has a higher one, and nobody starves."""
+"""Sharing holders have one token, and the next exclusive holder has a higher one. No waiter starves."""
 
 import asyncio
 

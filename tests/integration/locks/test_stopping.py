@@ -1,4 +1,4 @@
-"""A gateway that is stopped does not wait for those who wait at it: they go on at another one, where they were."""
+"""A gateway that is stopped does not wait for its waiters. They go on at another gateway, in their old place."""
 
 import asyncio
 import signal

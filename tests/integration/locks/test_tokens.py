@@ -16,7 +16,10 @@ Pair = tuple[Gateway, Gateway]
 
 
 async def all_at_once(dsn: str, gateways: list[Gateway], resource: str) -> list[Lease]:
-    """Leases of as many locks, all asked for while somebody else has found the new life but has not committed yet."""
+    """Return leases of as many locks.
+
+    All gateways ask while another session has found the new life of the database but has not committed yet.
+    """
     somebody = await asyncpg.connect(dsn)
     try:
         async with asyncio.TaskGroup() as tasks, somebody.transaction():

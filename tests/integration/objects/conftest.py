@@ -29,7 +29,7 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 def key() -> str:
-    """A key nobody else uses."""
+    """A key that no other test uses."""
     return f"key-{uuid4().hex[:12]}"
 
 

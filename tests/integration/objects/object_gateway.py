@@ -78,12 +78,12 @@ class Stage:
         )
 
     def body(self, key: str) -> bytes | None:
-        """What stands at ``key`` in the store itself."""
+        """Return the content of ``key`` in the store itself."""
         stored = self.double.objects("bucket").get(key)
         return None if stored is None else stored.content.body
 
     def applied(self, after: int) -> list[Mutation]:
-        """What took effect in the store since ``after``, but for the gateway's own probe."""
+        """Return the mutations that took effect in the store since ``after``, without those of the gateway's probe."""
         return [each for each in self.double.applied(after=after) if not _is_probe(each.key)]
 
     def written(self, since: int) -> list[Exchange]:

@@ -17,7 +17,7 @@ Headers = Sequence[tuple[str, str | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back. ``interim`` are the statuses before the final one."""
+    """The answer to a request. ``interim`` are the statuses before the final one."""
 
     status: int
     headers: dict[str, str]

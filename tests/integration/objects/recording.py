@@ -49,6 +49,6 @@ class RecordingDouble(S3Double):
         await super().__call__(scope, receive, send)
 
     def changing(self, since: int = 0) -> list[Asked]:
-        """What came, from the ``since``th request on, that is no read; the probe's are left out."""
+        """Return the requests from the ``since``th on that are no reads, without those of the probe."""
         asked = (each for each in self.asked[since:] if each.method not in ("GET", "HEAD"))
         return [each for each in asked if f"/{PREFIX}" not in each.path]

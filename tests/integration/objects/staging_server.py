@@ -21,7 +21,7 @@ from gateway.objects.writes.staging import Staged, Staging
 
 
 class Unregistered:
-    """A register nobody reads."""
+    """A register that no test reads."""
 
     async def opened(self, upload_id: str) -> None: ...
 

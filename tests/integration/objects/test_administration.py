@@ -62,7 +62,7 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 def bucket() -> str:
-    """A bucket nobody else uses, not there yet."""
+    """The name of a bucket that no other test uses and that does not exist yet."""
     return f"bucket-{uuid4().hex[:12]}"
 
 
@@ -72,7 +72,7 @@ def double(stage: Stage) -> PolicyDouble:
 
 
 async def on_record(stage: Stage, bucket: str) -> list[tuple[str, str, str]]:
-    """Who did what to the bucket, and by which request."""
+    """Return each caller, its operation on the bucket, and the target."""
     rows = await stage.rows("SELECT * FROM fencing.administration WHERE bucket = $1 ORDER BY at", bucket)
     assert all(row["client"] == "127.0.0.1" and row["request_id"] for row in rows)
     return [(row["caller"], row["operation"], row["target"]) for row in rows]

@@ -1,4 +1,4 @@
-"""What goes with an object is fenced too, though S3 has no condition for it: the end of a signature stops it."""
+"""Tags and the like are fenced too, though S3 has no condition for them: the end of a signature stops a late write."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -155,7 +155,7 @@ class TestEach:
 
     @pytest.mark.parametrize("part", PARTS)
     async def test_of_a_version_below_one_that_stands_for_absence(self, shared: Stage, key: str, part: str) -> None:
-        """In a bucket where nobody has asked before whether the store knows of it."""
+        """In this bucket no caller has asked before whether the store knows of the version."""
         s3 = connect(shared.origin, "34")
         where = {"Bucket": "fresh", "Key": key}
         version = (await call(s3.put_object, **where, Body=b"one"))["VersionId"]
@@ -286,7 +286,7 @@ async def test_a_put_waits_for_its_turn_as_well(shared: Stage, key: str) -> None
 
 
 async def test_a_settlers_bump_that_is_late_does_not_bring_older_tags_back(shared: Stage, key: str) -> None:
-    """What it was to settle is over by itself, so that nobody else has to settle it."""
+    """The write that the bump was to settle has ended by itself, so no other gateway has to settle it."""
     old, new = connect(shared.origin, "33"), connect(shared.origin, "35")
     await call(old.put_object, Key=key, Body=b"X", Tagging="colour=blue")
     held = shared.double.hold(at="arrival", operation="PutObject", key=key)
@@ -351,7 +351,7 @@ class TestLate:
             assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == 200
 
     async def test_a_sender_that_ends_in_time_lets_the_newer_holder_in(self, shared: Stage, key: str) -> None:
-        """Nobody waits for minutes while the one who sent it is there to tell."""
+        """The newer holder need not wait for minutes while the sender is there to report the outcome."""
         await call(connect(shared.origin, "33").put_object, Key=key, Body=b"x")
         held = shared.double.hold(operation="PutObjectTagging", key=key)
         old = connect(shared.origin, "33")

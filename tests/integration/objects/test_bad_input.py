@@ -198,7 +198,7 @@ def form(name: str, status: int, code: str, method: str, query: str, body: bytes
     return Bad(name, status, code, method=method, query=query, body=body)
 
 
-# What there is besides putting and deleting one object is fenced like these.
+# All writes besides putting and deleting one object are fenced like these.
 FORMS = [
     tokenless("a copy without a token", "PUT", headers=[("x-amz-copy-source", "bucket/copied")]),
     tokenless("an upload without a token", "POST", "?uploads"),
@@ -239,7 +239,7 @@ def assert_untouched(shared: Stage, since: int, before: int) -> None:
 
 
 async def traces(shared: Stage, key: str) -> list[str]:
-    """What the database keeps of a key."""
+    """Return the kinds of rows that the database keeps about a key."""
     return [
         row["kind"]
         for row in await shared.rows(
@@ -274,7 +274,7 @@ async def test_the_same_request_without_the_mistake_is_accepted(shared: Stage, k
 @pytest.mark.parametrize("payload", ["UNSIGNED-PAYLOAD", sha256(b"hello"), UNSIGNED_TRAILER])
 @pytest.mark.parametrize("sent", [0, 3])
 async def test_a_body_that_ends_early(shared: Stage, key: str, payload: str, sent: int) -> None:
-    """The connection ends in the middle of the body; there is nobody to answer, and nothing to write."""
+    """The connection ends in the middle of the body. No client is left to answer, and no object to write."""
     body = framed(b"hello") if payload == UNSIGNED_TRAILER else b"hello"
     headers = [TOKEN] + ([("x-amz-decoded-content-length", "5")] if payload == UNSIGNED_TRAILER else [])
     bad = Bad("early", 0, "", headers, payload=payload, body=body[:sent], length=len(body))
@@ -336,7 +336,7 @@ async def test_deletes_of_many_without_a_token(shared: Stage) -> None:
 
 
 async def test_deletes_of_many_with_one(shared: Stage, key: str) -> None:
-    """What is refused above is not what all such requests have in common."""
+    """A request for several deletes is not refused as such: a valid one succeeds."""
     s3 = connect(shared.origin, "33")
     for name in ("a", "b"):
         await call(s3.put_object, Key=f"{key}/{name}", Body=b"x")

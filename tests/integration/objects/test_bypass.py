@@ -1,4 +1,4 @@
-"""What somebody did to objects without the gateway is found once, by the next write or a sweep; nothing else is."""
+"""The gateway finds each change that bypassed it once, by the next write or a sweep. It reports no other change."""
 
 import asyncio
 import json
@@ -112,7 +112,7 @@ class TestByTheNextWrite:
     @pytest.mark.parametrize("how", HOW)
     @pytest.mark.parametrize("kind", ["matches", "does-not-match", "delete", "tags", "completion"])
     async def test_whatever_it_is(self, stage: Stage, kind: str, how: str) -> None:
-        """Those with a condition of their own look at the key before they are announced; others do afterwards."""
+        """Writes with a condition of their own look at the key before their announcement. Others look afterwards."""
         await bypass(stage, how)
         writer = connect(stage.origin, "6")
         if kind == "matches":
@@ -298,7 +298,7 @@ class TestNothingElse:
         assert await on_record(stage) == []
 
     async def test_a_key_that_changes_there_and_back_between_the_looks(self, stage: Stage) -> None:
-        """What is remembered is the same before and after, and what was seen in between was another write's."""
+        """The gateway remembers the same before and after. The look in between saw the object of another write."""
         writer = connect(stage.origin, "1")
         await call(writer.put_object, Key="k", Body=b"x")
         await stage.rows("UPDATE fencing.object SET etag = 'x'")
@@ -312,7 +312,7 @@ class TestNothingElse:
             assert await sweep == 0
 
     async def test_a_write_under_way(self, stage: Stage) -> None:
-        """It has taken effect, and nobody has been told yet."""
+        """The write has taken effect, but the client has no answer yet."""
         writer = connect(stage.origin, "1")
         await call(writer.put_object, Key="k", Body=b"x")
         held = stage.double.hold(at="after", operation="PutObject", key="k")

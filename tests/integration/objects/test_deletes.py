@@ -22,7 +22,7 @@ STALE = (412, "StaleFencingToken")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    """What is below jobs/x belongs to the resource job/x. The bucket "other" keeps versions."""
+    """Keys below jobs/x belong to the resource job/x. The bucket "other" keeps versions."""
     double = RecordingDouble()
     double.store.bucket("other").versioning = "Enabled"
     rules = [{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}]
@@ -222,7 +222,7 @@ class TestVersions:
     async def test_no_version_is_deleted_while_a_late_request_may_wait(
         self, shared: Stage, key: str, etag: str, *, many: bool
     ) -> None:
-        """What comes up from under it may be just what a zombie's request waits for."""
+        """The version that reappears from below may be just the one that a zombie's request waits for."""
         s3, where = connect(shared.origin, "34"), {"Bucket": "other", "Key": key}
         versions = [(await call(s3.put_object, **where, Body=body))["VersionId"] for body in (b"one", b"two")]
         await shared.rows(

@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE, end_sessions
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TIMEOUT = 6.0
-"""Seconds the store has for an answer: longer than a busy machine takes for one that nobody holds up."""
+"""Seconds that the gateway waits for the store: longer than a busy machine takes to answer when no test holds it up."""
 
 UNKNOWN, UNAVAILABLE = (503, "FencingOutcomeUnknown"), (503, "ServiceUnavailable")
 STALE = (412, "StaleFencingToken")
@@ -151,7 +151,7 @@ async def test_a_takeover_does_not_wait_for_a_zombie(shared: Stage, key: str) ->
 
 @pytest.mark.thorough
 async def test_a_settlers_tombstone_is_no_success_of_the_write_it_settles(shared: Stage, key: str) -> None:
-    """Nobody answers the zombie; it looks for itself, and what it finds at its key is not its own write."""
+    """The zombie gets no answer and looks for itself. The object that it finds at its key is not its own write."""
     held = shared.double.hold(operation="PutObject", key=key)
     zombie = asyncio.ensure_future(outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"zombie"))
     await held.arrived.wait()

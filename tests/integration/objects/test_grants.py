@@ -149,7 +149,7 @@ async def test_a_header_may_say_the_same(shared: Stage, key: str) -> None:
 
 
 async def test_an_upload_that_was_opened_with_another_token_gets_theirs(shared: Stage, key: str) -> None:
-    """What was presented at the opening is for callers who present nothing. These do."""
+    """The token presented at the opening is for callers that present none. These callers present one."""
     opened = await call(connect(shared.origin, "36").create_multipart_upload, Key=key)
     s3 = await fenced(shared, f"s3/bucket/{key}")
     named = {"Key": key, "UploadId": opened["UploadId"]}

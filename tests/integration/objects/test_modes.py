@@ -1,4 +1,4 @@
-"""What a rule can ask for: observe instead of enforce, one write a token, one holder a token."""
+"""The options of a rule: observe instead of enforce, one write per token, one holder per token."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -317,7 +317,7 @@ async def test_an_open_answer_about_a_spelling_counts_as_confused(ending: bytes,
 
 
 def test_the_embedded_store_can_be_fenced_but_its_objects_cannot_be_bumped() -> None:
-    """What moto lacks: it ignores If-Match on CompleteMultipartUpload."""
+    """moto ignores If-Match on CompleteMultipartUpload."""
     with embedded.s3() as server:
         profile = asyncio.run(_probe_embedded(server.endpoint()))
     assert profile.writable, profile.reason

@@ -62,7 +62,7 @@ async def test_clients_cannot_set_the_gateways_metadata(shared: Stage, key: str)
 
 @pytest.mark.parametrize("path", ["/bucket/none", "/bucket/none?tagging", "/nowhere"])
 async def test_an_error_has_one_request_id(shared: Stage, path: str) -> None:
-    """Whatever the store calls the request: who asks about it asks by the gateway's id."""
+    """A caller asks about a request by the gateway's id, whatever id the store gives it."""
     reply = await send(shared.origin, head(shared.origin, "GET", path))
     assert reply is not None
     assert reply.status == 404

@@ -41,7 +41,7 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
 
 
 def told(error: Any) -> tuple[str | None, bool]:
-    """What an error tells a program and a person of an earlier attempt."""
+    """Return what an error says of an earlier attempt, first to a program and then to a person."""
     return error.get("EarlierAttempt"), "earlier attempt" in error["Message"]
 
 
@@ -172,7 +172,7 @@ class TestBoto3:
 
 
 class TestOnlyItsOwn:
-    """What is said is true of this request and of what stands at the key at that moment, or it is not said."""
+    """The gateway names an earlier attempt only if it was this request and its object is at the key at that moment."""
 
     async def test_the_same_call_and_another_one(self, shared: Stage, key: str) -> None:
         reply = await put(shared, key, "5", amz_sdk_invocation_id="call-1")

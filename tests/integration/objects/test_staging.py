@@ -1,4 +1,4 @@
-"""Bodies that go through to the store as they arrive, over real HTTP on both sides. What fails leaves nothing."""
+"""Bodies that stream to the store as they arrive, over real HTTP on both sides. A failed upload leaves nothing."""
 
 import asyncio
 import base64
@@ -260,7 +260,7 @@ async def test_a_store_that_does_not_open_an_upload(front: Front) -> None:
 
 @pytest.mark.thorough
 async def test_a_slow_store_slows_the_client_down(front: Front) -> None:
-    """What has come from the client and is not in the store yet stays small."""
+    """The gateway buffers few of the bytes that have come from the client and are not in the store yet."""
     held = front.double.hold(operation="CreateMultipartUpload")
     async with front.connected() as (_, writer):
         writer.write(lines("PUT", "/", [("host", "a"), ("content-length", str(200 * MEBIBYTE))]))

@@ -57,7 +57,7 @@ async def test_without_conditional_deletes_a_tombstone_stands_for_absence(postgr
 
 
 async def assert_tombstone(stage: Stage, key: str) -> None:
-    """There is an object, and nobody can see it."""
+    """Assert that an object exists and that no client can see it."""
     s3 = connect(stage.origin)
     assert stage.double.objects("bucket")[key].content.metadata["fencing-tombstone"] == "true"
     assert await outcome(s3.get_object, Key=key) == GONE

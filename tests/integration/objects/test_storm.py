@@ -78,7 +78,7 @@ class Storm:
             await asyncio.gather(*(self._writer() for _ in range(WRITERS)))
         finally:
             self._stage.double.faults.clear()
-        # What was held is on its way now.
+        # The store begins to process the requests that were held.
         await asyncio.sleep(0.2)
 
     async def _writer(self) -> None:
@@ -118,7 +118,7 @@ class Storm:
 
 
 def tokens_by_etag(tried: list[Tried]) -> dict[str, int]:
-    """Whose write an ETag betrays: that of bytes nobody else has, in whichever form."""
+    """Return the token of the write that an ETag betrays: a write of unique bytes, in any form."""
     unique = [one for one in tried if one.body not in (None, b"same")]
     return {
         candidate.etag: one.token

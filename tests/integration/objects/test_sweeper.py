@@ -1,4 +1,7 @@
-"""The sweeper removes what nobody needs, and never what somebody may: two at once, and beside living writers."""
+"""The sweeper removes the entries that no write needs, and never one that a write may need.
+
+Two sweepers may run at once, and beside live writers.
+"""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Tombstones are in nobody's way: a bucket with nothing else can be deleted, and one with versions shows markers."""
+"""Tombstones hinder no client: a bucket with nothing else can be deleted, and one with versions shows markers."""
 
 from collections.abc import AsyncIterator
 

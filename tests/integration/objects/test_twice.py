@@ -34,7 +34,7 @@ async def repeating(
 
 
 async def arrives_again(copy: Rule) -> list[int | None]:
-    """What the store says to the copy."""
+    """Return the store's answers to the copy."""
     copy.release()
     async with asyncio.timeout(PATIENCE):
         await copy.finished.wait()
@@ -131,7 +131,7 @@ async def test_two_contents_in_turn_wait(postgres_server: EmbeddedPostgres) -> N
 
 @both
 async def test_the_same_upload_again(postgres_server: EmbeddedPostgres, duplicates: Duplicates) -> None:
-    """Its bytes have one form only. Where it waits, waiting helps."""
+    """Its bytes have one form only. If the gateway waits, the wait resolves the conflict."""
     async with repeating(postgres_server, duplicates) as stage:
         writer = connect(stage.origin, "1")
 

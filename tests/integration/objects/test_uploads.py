@@ -76,7 +76,7 @@ def running(stage: Stage, key: str) -> list[str]:
 
 
 def follow_ups(s3: S3Client, completion: dict[str, Any]) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """What can be done to an upload that is open."""
+    """Return all operations on an open upload, with their arguments."""
     named = {name: completion[name] for name in ("Key", "UploadId")}
     return {
         "part": (s3.upload_part, {**named, "PartNumber": 3, "Body": b"three"}),
@@ -155,7 +155,7 @@ class TestToken:
 class TestWhoseUpload:
     @pytest.mark.parametrize("operation", OPERATIONS)
     async def test_one_that_was_opened_at_the_store(self, shared: Stage, key: str, operation: str) -> None:
-        """It lacks the marks of a fenced write: nobody could tell whose object it became."""
+        """The upload lacks the marks of a fenced write, so the gateway could not tell whose object it became."""
         direct = connect(shared.endpoint, access_key=STORE_ACCESS_KEY, secret_key=STORE_SECRET_KEY)
         completion = await opened(direct, key)
         function, arguments = follow_ups(connect(shared.origin, "34"), completion)[operation]
@@ -362,7 +362,7 @@ class TestConditions:
         assert either.body(key) == (b"one" if answers[0] == (200, "") else b"two")
 
     async def test_a_condition_is_evaluated_after_the_announcement(self, either: Stage, key: str) -> None:
-        """Where the completion itself carries no condition, what was seen before it was announced is not enough."""
+        """If the completion itself carries no condition, a look at the key before its announcement is not enough."""
         s3 = connect(either.origin, "34")
         one, other = [await opened(s3, key, (body,)) for body in (b"one", b"two")]
         seen = either.double.hold(at="after", operation="HeadObject", key=key)

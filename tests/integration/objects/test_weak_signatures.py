@@ -1,4 +1,4 @@
-"""Where nothing can be bumped, only the end of a signature stops a late write, so there every one is a short one."""
+"""If the store cannot bump objects, only the end of a signature stops a late write, so every signature is short."""
 
 from collections.abc import AsyncIterator
 
@@ -31,7 +31,7 @@ async def strong(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
 
 
 async def everything(stage: Stage, key: str) -> list[Asked]:
-    """What the store is asked for by puts, copies and deletes of all kinds."""
+    """Return the requests that puts, copies and deletes of all kinds send to the store."""
     assert isinstance(stage.double, RecordingDouble)
     s3, newer = connect(stage.origin, "33"), connect(stage.origin, "34")
     await call(s3.get_bucket_location)
@@ -80,7 +80,7 @@ async def test_the_intent_has_the_lifetime_of_the_signature(weak: Stage, strong:
 @pytest.mark.thorough
 @pytest.mark.parametrize("body", [b"before", None])
 async def test_a_settlers_write_has_a_short_signature_too(weak: Stage, key: str, body: bytes | None) -> None:
-    """A settler's own tombstone may be late too. Where it would displace an object there is nothing but waiting."""
+    """A settler's own tombstone may be late too. If it would displace an object, the gateway can only wait."""
     assert isinstance(weak.double, RecordingDouble)
     if body is not None:
         await call(connect(weak.origin, "33").put_object, Key=key, Body=body)

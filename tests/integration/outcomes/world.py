@@ -85,7 +85,7 @@ class World:
 
 
 def said(answer: httpx.Response) -> Said:
-    """What an answer of the API, of the tables, or of the page says."""
+    """Return the status and the error code of an answer of the API, of the tables, or of the page."""
     if answer.status_code < 400:
         return answer.status_code, ""
     if "json" not in answer.headers["content-type"]:

@@ -47,7 +47,7 @@ class Received:
 
 
 Reply: TypeAlias = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
-"""What is sent, or done, once a message has come."""
+"""The bytes that the receiver sends, or the action that it takes, once a message has come."""
 
 TAKEN = b"HTTP/1.1 204 No Content\r\n\r\n"
 
@@ -63,7 +63,7 @@ async def disconnect(writer: asyncio.StreamWriter) -> None:
 
 @dataclass
 class Receiver:
-    """What it got, and what it answers: ``replies`` one after the other, then ``usually``."""
+    """The messages that it got, and its answers: ``replies`` one after the other, then ``usually``."""
 
     url: str = ""
     replies: list[Reply] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Receiver:
 
 @asynccontextmanager
 async def receiving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
-    """A receiver on a free port. What still waits for an answer at the end is hung up on."""
+    """Yield a receiver on a free port. At the end it hangs up on requests that still wait for an answer."""
     receiver = Receiver()
     tasks: set[asyncio.Task[None]] = set()
 

@@ -55,7 +55,7 @@ async def partition_of(database: Database, day: date) -> str:
 def flaws(
     exported: Iterable[str], witnesses: Mapping[int, str] | None = None, after: int | None = 0
 ) -> list[tuple[Flaw, int]]:
-    """What is wrong, and where."""
+    """Return each flaw and its position."""
     verifier = Verifier(witnesses, after)
     found = [finding for line in exported for finding in verifier.take(line)]
     return [(finding.flaw, finding.position) for finding in (*found, *verifier.finish())]

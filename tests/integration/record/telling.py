@@ -78,7 +78,7 @@ async def standing(database: Database, column: str, name: str = "ops") -> Any:
 
 
 async def positions(database: Database, kinds: Sequence[str] = ("rejection",)) -> list[int]:
-    """What there is to be told, in order."""
+    """Return the positions of the entries that are to be sent, in order."""
     rows = await database.fetch(
         "SELECT position FROM fencing.entry WHERE kind = ANY ($1::text[]) ORDER BY position", list(kinds)
     )

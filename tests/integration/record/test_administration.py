@@ -1,4 +1,4 @@
-"""What only some may do is on record before it is done, and so is what becomes of an older holder's writes."""
+"""Each privileged action is on record before it takes effect, and so is the fate of an older holder's writes."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
 
 
 async def entries(stage: Stage, kind: str, **details: str) -> list[dict[str, Any]]:
-    """Those of a kind whose details say so."""
+    """Return the entries of a kind whose details contain these."""
     found = await stage.rows(
         "SELECT * FROM fencing.record WHERE kind = $1 AND details @> $2::jsonb ORDER BY at", kind, json.dumps(details)
     )

@@ -36,7 +36,7 @@ async def gateway(dsn: str, *alarms: ConfiguredAlarm) -> AsyncIterator[tuple[Ala
 
 
 async def told(database: Database) -> list[tuple[str, dict[str, Any]]]:
-    """What alarms have put on record."""
+    """Return the entries that alarms have put on record."""
     await seal(database)
     rows = await database.fetch(
         "SELECT kind, details::jsonb AS d FROM fencing.entry WHERE kind LIKE 'alarm-%' ORDER BY position"

@@ -329,7 +329,7 @@ class TestVerify:
 
 
 def _follows(stage: Watched) -> bool:
-    """Whether somebody has begun to follow: the page of what was there has been answered."""
+    """Return whether a client has begun to follow: the gateway has answered with the page of existing entries."""
     return any(getattr(event, "path", None) == "/v1/events" for event in stage.events)
 
 
@@ -338,7 +338,7 @@ def _check_harmless(text: str) -> None:
 
 
 def _on_a_terminal(*arguments: str) -> str:
-    """What the command shows where standard output is a terminal."""
+    """Return the output of the command when standard output is a terminal."""
     child, descriptor = pty.fork()
     if child == 0:
         os.execv(sys.executable, [sys.executable, "-m", "gateway", "audit", *arguments])

@@ -1,4 +1,4 @@
-"""Whatever is done to the record, by whomever, the chain shows it; and both halves of it agree to the byte."""
+"""The chain shows every change to the record, by any role. Both halves of the chain agree to the byte."""
 
 import json
 from typing import Any
@@ -14,7 +14,8 @@ from gateway.fencing import chain
 from gateway.fencing.chain import Flaw
 from tests.integration.record.sealed import EXPORT, as_superuser, flaws, lines, on_record, written
 
-# What PostgreSQL takes as text: anything but NUL and lone surrogates. Often what is escaped.
+# The characters that PostgreSQL takes as text: all but NUL and lone surrogates. Characters that need an escape come
+# often.
 SPECIAL = "\x01\x08\t\n\x0b\x0c\r\x1f \"'\\/\x7f\x80\x85\u2028\u2029\ufeff\uffff\U0001f9df{}[],:%"
 texts = st.text(
     st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=20
@@ -99,10 +100,10 @@ COLUMNS = {
 
 @pytest.mark.parametrize("column", COLUMNS)
 async def test_a_changed_column_is_found(database: Database, column: str) -> None:
-    """Each of them: by somebody who may do anything in the database, triggers switched off."""
+    """A superuser changes one of the columns, with the triggers switched off."""
     await on_record(database, 5)
     await as_superuser(database, f"UPDATE fencing.entry SET {column} = {COLUMNS[column]} WHERE position = 3")
-    # Where the hash itself is another, the entry behind does not follow on it either.
+    # If the hash itself differs, the next entry does not follow on it either.
     assert flaws(await lines(database)) == [(Flaw.CHANGED, 3), *([(Flaw.CHANGED, 4)] if column == "hash" else [])]
 
 

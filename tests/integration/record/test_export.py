@@ -100,7 +100,7 @@ class TestWhole:
         ]
 
     async def test_it_ends_where_the_record_ended(self, stage: Watched) -> None:
-        """What comes in while it is written is not in it: it would never end."""
+        """Entries that arrive during the export are not in it. Otherwise it would never end."""
         await sealed(stage.database, 50)
         written: list[bytes] = []
 
@@ -138,7 +138,7 @@ class TestClientsThatDoNotRead:
         answer = await stage.get("/v1/events.csv")
         assert (answer.status_code, answer.json()["code"]) == (503, "too-many-readers")
         assert "retry-after" in answer.headers
-        # Some 25 MB each would have come, had anybody kept it.
+        # If the gateway had buffered the answers, each would have taken some 25 MB.
         assert psutil.Process().memory_info().rss - memory < exports.MOST * 5_000_000
         for one in held:
             one.close()
@@ -157,7 +157,7 @@ class TestClientsThatDoNotRead:
                 taken = b""
                 while piece := await asyncio.get_running_loop().sock_recv(unread, 1 << 20):
                     taken = taken[-100:] + piece
-                # What is missing is the last of the chunks, which has nothing in it.
+                # The answer lacks the last chunk, which is empty.
                 assert not taken.endswith(b"0\r\n\r\n")
 
 

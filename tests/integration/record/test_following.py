@@ -21,7 +21,7 @@ from tests.running import Events
 from tests.waiting import PATIENCE, end_sessions
 
 SHORTEST = 0.001
-"""Seconds after which somebody gives up who will not wait."""
+"""Seconds of the shortest timeout."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What happens to locks is on record: who got one, gave it back, lost it by the clock or to an administrator."""
+"""Each event of a lock is on record: grant, release, loss by the clock and loss to an administrator."""
 
 import json
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def details(one: Gateway, kind: Kind) -> dict[str, Any]:
 
 
 async def test_from_one_holder_to_the_next(one: Gateway) -> None:
-    """What was waited for is granted once it was collected, and not before."""
+    """A lock that a client waited for is granted when the client collects it, and not before."""
     first = await one.acquire("job/1", "ann")
     waiting = await one.waits("job/1", "bob", caller="other")
     await one.release(first)
@@ -96,7 +96,7 @@ async def test_one_that_is_withdrawn_is_given_back(one: Gateway) -> None:
 
 
 async def test_what_nobody_was_told_of_is_not_on_record(one: Gateway, dsn: str) -> None:
-    """It was handed over to somebody who had hung up, and went on to the next."""
+    """The gateway handed the lock over to a client that had hung up, and then to the next one."""
     lease = await one.acquire("job/1", "ann")
     async with gateway(dsn, running=False) as deaf:
         dead = await deaf.waits("job/1", "bob")
@@ -141,7 +141,7 @@ async def test_the_life_of_a_database_that_came_back_is_an_epoch(one: Gateway) -
 
 
 async def test_the_id_of_a_lease_is_not_on_record(one: Gateway) -> None:
-    """Whoever knows it can end the lease."""
+    """Any caller that knows the id can end the lease."""
     lease = await one.acquire("job/1", "ann")
     await one.release(lease)
     await entries(one.database)

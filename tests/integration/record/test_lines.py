@@ -11,8 +11,8 @@ from gateway.fencing.record import Filters
 from tests.integration.record.sealed import flaws
 from tests.integration.record.varied import sealed
 
-# Every member there is as null, empty, and with what has to be escaped; tokens at both ends, with epochs and without;
-# details that end like a line does.
+# Each member comes as null, empty, and with characters to escape. Tokens come from both ends of their range, with and
+# without epochs. Some details end as a line ends.
 _ODD = r"""
 INSERT INTO fencing.intake (kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, method, target,
     client, request_id, payload_size, payload_sha256, fence_epoch, fence_value, fence_holder, fence_caller,

@@ -1,4 +1,4 @@
-"""What is kept of the payloads of refused writes: as much as was asked for, without what was to be left out."""
+"""The gateway keeps as much of the payloads of refused writes as the rule asks for, without the redacted parts."""
 
 import asyncio
 import hashlib
@@ -66,7 +66,7 @@ async def details(stage: Stage, resource: str) -> list[tuple[UUID, dict[str, Any
 
 
 async def only(stage: Stage, store: Database, resource: str) -> tuple[RejectedPayload | None, dict[str, Any]]:
-    """What is kept with the one entry of a resource, and what the entry says of it."""
+    """Return the payload kept with the one entry of a resource, and the details of that entry."""
     ((entry, said),) = await details(stage, resource)
     kept = await rejections.read_payload(store, entry)
     if kept is not None:

@@ -51,7 +51,7 @@ async def by_barrier(database: Database, resource: str, token: Token, holder: st
 
 
 async def by_hold(database: Database, resource: str, token: Token, holder: str | None, _: str) -> None:
-    """As somebody beside the gateway does. The caller is who has logged in. A refusal undoes the raise."""
+    """Raise the fence from a session beside the gateway. The caller is the login role. A refusal undoes the raise."""
     try:
         await database.fetchrow_write("SELECT fencing.hold($1, $2, $3)", resource, str(token), holder)
     except SqlError as error:
@@ -159,7 +159,7 @@ async def test_of_many_resources_each_has_its_own_takeover(database: Database, s
 @pytest.mark.parametrize("first", ["one", "many", "barrier"])
 @pytest.mark.parametrize("second", ["one", "many", "barrier"])
 async def test_who_waits_behind_another_overtakes_that_one(database: Database, first: str, second: str) -> None:
-    """What it has seen before it waited is not what it overtakes."""
+    """A claim reports the fence that it overtakes, not the one that it saw before it waited."""
 
     async def take(way: str, token: Token, holder: str) -> None:
         if way == "barrier":
@@ -181,7 +181,7 @@ async def test_who_waits_behind_another_overtakes_that_one(database: Database, f
 
 
 async def test_storms_of_takeovers_make_one_line_of_succession(database: Database) -> None:
-    """However many race, each way against each other: nobody is missing, nobody twice, each after the one before."""
+    """Many claims race, each way against each other. Each holder appears once, directly after the one before it."""
     ways = [by_claim, by_begin, by_barrier, by_hold]
 
     async def storm(number: int) -> None:

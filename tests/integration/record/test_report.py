@@ -1,4 +1,4 @@
-"""The incident report: one file with all of it, for those who may audit; over HTTP, and from the terminal."""
+"""The incident report: one file with all details, for auditors only, over HTTP and from the terminal."""
 
 import asyncio
 import html
@@ -39,7 +39,7 @@ def client(origin: str, key: str) -> httpx.AsyncClient:
 
 
 def text(report: str) -> str:
-    """What a report says, without its markup."""
+    """Return the text of a report, without its markup."""
     body = re.sub(r"<style>.*?</style>|<[^>]*>", " ", report, flags=re.DOTALL)
     return re.sub(r"\s+", " ", html.unescape(body))
 

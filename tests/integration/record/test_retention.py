@@ -1,4 +1,4 @@
-"""Partitions that are too old are dropped, and that is on record; nobody waits for it, and nothing else is dropped."""
+"""The gateway drops partitions that are too old, and puts that on record. No writer waits, and no other data goes."""
 
 import asyncio
 import json
@@ -163,7 +163,7 @@ async def test_days_that_had_no_partition_go_together_once_the_last_of_them_is_t
 
 
 async def test_nobody_waits_for_it_while_the_record_is_read(dsn: str, database: Database) -> None:
-    """It gives way, and is done another time. Who writes and who seals does not even notice."""
+    """The drop gives way, and is done another time. Neither a writer nor a sealer notices it."""
     day = await sealed_on(database, 12, 3)
     reader = await asyncpg.connect(dsn)
     try:

@@ -106,7 +106,7 @@ async def test_nor_to_go_round_it(gateway: Database) -> None:
 
 
 async def test_who_owns_the_record_does_not_change_it_by_mistake(database: Database) -> None:
-    """Whoever wants to has to switch a trigger off first."""
+    """The owner has to switch a trigger off first."""
     before = await on_record(database, 3)
     today = await partition_of(database, (await database.now()).date())
     for change, table in product(CHANGES[:3], (*TABLES, today)):
@@ -127,7 +127,7 @@ async def test_partitions_that_are_made_later_are_kept_as_well(database: Databas
 
 
 async def test_strangers_cannot_even_seal(dsn: str, role: str) -> None:
-    """Somebody with USAGE on the schema, to call ``fencing.hold``."""
+    """A role with USAGE on the schema, to call ``fencing.hold``."""
     stranger = f"stranger_{uuid4().hex}"
     await execute(dsn, f"CREATE ROLE {stranger} LOGIN", f"GRANT USAGE ON SCHEMA fencing TO {stranger}")
     database = Database(dsn.replace("://postgres:@", f"://{stranger}@"), pool_size=1)
@@ -172,7 +172,7 @@ class TestGranting:
             await rights.grant(dsn, 'no"body')
 
     async def test_no_table_is_forgotten(self, database: Database) -> None:
-        """What the gateway needs is said of each table there is."""
+        """The list of rights names each table that exists."""
         rows = await database.fetch(
             "SELECT relname::text AS name FROM pg_class WHERE relnamespace = 'fencing'::regnamespace "
             "AND relkind IN ('r', 'p', 'v') AND relname !~ '^entry_[0-9]{8}'"

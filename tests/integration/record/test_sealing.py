@@ -1,4 +1,4 @@
-"""Everything that was committed is sealed once, in one order, whoever seals, dies or comes late."""
+"""Every committed entry is sealed once, in one order, whichever session seals, dies or comes late."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ async def connections(dsn: str) -> AsyncIterator[Callable[[], Any]]:
 
 
 async def waits(database: Database, what: str) -> None:
-    """Until somebody waits for a lock with a statement like that."""
+    """Return once a session waits for a lock with such a statement."""
     sql = (
         "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1 AND datname = current_database()"
     )

@@ -47,7 +47,7 @@ async def year(filled: str) -> AsyncIterator[tuple[Database, list[Entry]]]:
 
 
 def filters(entries: list[Entry]) -> st.SearchStrategy[Filters]:
-    """What a person could ask for: up to three things, which are those of some entry, or of none."""
+    """Return searches that a person could make: up to three filters, with values of some entry or of none."""
 
     def of(entry: Entry) -> dict[str, st.SearchStrategy[object]]:
         prefixes = ["", "job", "job/1", "job/1/", "s3/", "s3/bucket/3", "z", "\U0010ffff", (entry.resource or "")[:5]]
@@ -206,7 +206,7 @@ class TestTotals:
     async def test_groups_are_counted_of_the_newest(
         self, year: tuple[Database, list[Entry]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """However many there are: nobody waits for a storm to be counted."""
+        """A search counts a bounded number of entries, so that no reader waits for a whole storm to be counted."""
         monkeypatch.setattr(search, "LOOKED_AT", 9)
         database, entries = year
         newest = [entry for entry in entries if entry.kind is Kind.REJECTION][-9:]

@@ -1,4 +1,4 @@
-"""Streams: every entry once and in order, whatever happens to the connection; whoever does not read is cut off."""
+"""A stream has every entry once and in order, even over broken connections. A client that does not read is cut off."""
 
 import asyncio
 import json
@@ -27,13 +27,13 @@ async def stage(dsn: str) -> AsyncIterator[Watched]:
 
 
 class Stream:
-    """What a client hears. Comments are left out."""
+    """The blocks that a client receives, without comments."""
 
     def __init__(self, answer: httpx.Response) -> None:
         self._lines = answer.aiter_raw()
         self._rest = b""
         self.last_id: str | None = None
-        """What a browser would send as Last-Event-ID."""
+        """The Last-Event-ID that a browser would send."""
 
     async def block(self) -> dict[str, str]:
         """The next block, which may be nothing but an id."""

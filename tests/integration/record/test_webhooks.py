@@ -46,7 +46,7 @@ async def test_a_message_is_sent_again_as_it_was_until_it_is_taken(dsn: str, dat
         await put(database, 2)
         for number in range(1, len(replies) + 1):
             await failures(receiver, events, number)
-            # What is put on record meanwhile must not get into the message that is sent again.
+            # Entries recorded meanwhile must not get into the repeated message.
             await put(database)
             await time_passes(database)
         await receiver.until(lambda: len(receiver.entries()) == 2 + len(replies))

@@ -1,4 +1,4 @@
-"""A gateway whose record is looked at: by somebody who may audit, and by two who may not."""
+"""A gateway whose record is read by one caller with the right to audit, and by two callers without it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -73,7 +73,7 @@ HOSTILE = (
     "\\.",
     "\u2028\x85",
 )
-"""Names that do something somewhere, unless somebody takes care."""
+"""Names that act as code somewhere, unless a reader escapes them."""
 
 
 async def refused(database: Database, holder: str, caller: str = "ann", resource: str = "job/1") -> None:

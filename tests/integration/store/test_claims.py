@@ -34,7 +34,7 @@ async def claim(
     equal: Equal = Equal.ACCEPT,
     caller: str = "tester",
 ) -> dict[str, fences.ClaimResult]:
-    """What needs attention after a claim that is committed, whatever it said."""
+    """Commit a claim, and return its results by resource, whatever they are."""
     tokens = replace(shown, pairs=pairs)
     claims = await database.run(lambda transaction: fences.claim(transaction, list(pairs), tokens, equal, caller))
     assert [one.resource for one in claims] == sorted(one.resource for one in claims)
@@ -54,7 +54,7 @@ async def state(database: Database) -> dict[str, Fence]:
 async def test_sql_and_python_decide_alike(
     database: Database, history: list[tuple[dict[str, Token], str | None, UUID]], equal: Equal
 ) -> None:
-    """Whatever is claimed together, each resource gets the decision it would get alone."""
+    """In a claim of several resources, each resource gets the decision that it would get alone."""
     await database.run(lambda transaction: transaction.execute("DELETE FROM fencing.fence"))
     known: dict[str, Fence] = {}
     for number, (pairs, holder, write_id) in enumerate(history):
@@ -161,7 +161,7 @@ async def test_writers_of_one_holder_do_not_wait_for_each_other(database: Databa
 
 
 async def test_a_zombie_keeps_nobody_waiting(database: Database) -> None:
-    """What is stale is locked FOR SHARE at most, also beside names that the zombie raises."""
+    """A claim locks a stale resource FOR SHARE at most, even beside resources whose fences the zombie raises."""
     await claim(database, {"r/2": Token(0, 5)})
     async with (
         asyncio.timeout(PATIENCE),

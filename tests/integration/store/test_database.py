@@ -261,7 +261,7 @@ async def test_a_rollback_that_fails_does_not_hide_why_there_is_one(database: Da
 
 @pytest.mark.parametrize("how", ["no such database", "no right to connect"])
 async def test_a_server_that_grants_no_session_is_unavailable(dsn: str, how: str) -> None:
-    """Also in the middle of the day, when somebody has changed a password or dropped the database."""
+    """This also holds for a running gateway, when an operator has changed a password or dropped the database."""
     name = dsn.partition("?")[0].rpartition("/")[2]
     if how == "no such database":
         address = dsn.replace(name, "nowhere")

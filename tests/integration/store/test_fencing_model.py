@@ -54,7 +54,7 @@ def timeless(answer: Any) -> Any:
     match answer:
         case Begun(decision, fence, pending, signed_at, forbidden, key, _, spent):
             sent = NOW if signed_at else None
-            # What a mutation that must not be sent would be conditioned on is nobody's business.
+            # The condition of a mutation that must not be sent has no meaning.
             seen = key if sent else KnownObject(None)
             spent = tuple(sorted(spent, key=lambda one: one.etag))
             return Begun(decision, timeless(fence), tuple(map(timeless, pending)), sent, forbidden, seen, spent=spent)
@@ -69,17 +69,17 @@ def timeless(answer: Any) -> Any:
 
 
 def looked(etag: str | None) -> KnownObject | None:
-    """What the sender has seen at the key; nothing, if it has not looked."""
+    """Return the object that the sender has seen at the key; None if it has not looked."""
     return None if etag == "e2" else KnownObject(etag, tombstone=etag is not None)
 
 
 def outcomes(etag: str | None) -> tuple[str, ...] | None:
-    """What the mutation could leave; with e1 whatever is spent is asked for."""
+    """Return the ETags that the mutation could leave; with e1 the claim asks for all that are spent."""
     return None if etag == "e1" else ("e1", ABSENCE)
 
 
 def spent(etag: str | None) -> tuple[str, ...]:
-    """What the requests of a write were conditioned on, one of them twice."""
+    """Return the conditions of a write's requests, with one of them twice."""
     return (ABSENCE,) if etag is None else (etag, etag)
 
 

@@ -1,4 +1,4 @@
-"""What SQL reads in names and tokens is what Python reads."""
+"""SQL reads names and tokens exactly as Python does."""
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st

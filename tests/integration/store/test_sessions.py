@@ -1,4 +1,4 @@
-"""Sessions are bounded, handed out in turn, and never reused in a state nobody knows."""
+"""Sessions are bounded, handed out in turn, and never reused in an unknown state."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

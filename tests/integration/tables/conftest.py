@@ -76,7 +76,7 @@ async def tables(database: Database) -> Database:
 
 @pytest.fixture
 def events() -> list[Event]:
-    """What the plane has announced so far."""
+    """The events that the plane has announced so far."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""A gateway with all that is around it, in a thread, and a client that sends it bytes nobody has looked at."""
+"""A gateway with all its surroundings, in a thread, and a client that sends it unchecked bytes."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. ``document`` is the body read as JSON; None where it is none."""
+    """The answer to a request. ``document`` is the body read as JSON; None if it is none."""
 
     status: int
     headers: dict[str, str]
@@ -100,7 +100,7 @@ def _send(connection: socket.socket, pieces: Sequence[bytes]) -> None:
 
 @dataclass(slots=True)
 class Watched:
-    """A gateway that is up, what it has announced, and the database behind it as somebody else sees it."""
+    """A running gateway, the events that it has announced, and an independent session on its database."""
 
     client: RawClient
     events: list[Event]
@@ -114,7 +114,7 @@ class Watched:
         self.runner.run(self.connection.execute(sql))
 
     def failures(self) -> list[BaseException]:
-        """What went wrong inside the gateway."""
+        """Return the errors inside the gateway."""
         return [event.error for event in self.events if isinstance(event, RequestFailed)]
 
 

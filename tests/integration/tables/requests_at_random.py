@@ -20,7 +20,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-# Names and values that mean something to somebody on the way, or that nobody expects.
+# Names and values with a meaning for some layer on the way, or that no layer expects.
 _NASTY = (
     *_words("' \" \\ * ( ) , . .. -> ->> :: a->b {} {a,b} [1,2) $$ $1 % %s %(v0)s :v0 \\u0000 null NaN Infinity 1e400"),
     *_words('-0 -1 a-b 1::text now() pg_sleep(1) "";-- ١ é 💥 \x7f \u202e'),

@@ -148,7 +148,7 @@ async def test_a_caller_that_goes_away_takes_nobody_with_it(write: Send, held: D
 
 
 async def test_a_locked_row_does_not_hold_up_the_others(write: Send, held: Database, dsn: str) -> None:
-    """The row's own batch waits with it; whoever comes later does not."""
+    """The row's own batch waits with it. Later writes do not."""
     locker = await asyncpg.connect(dsn)
     async with locker.transaction():
         await locker.execute("SELECT FROM accounts WHERE id = 100 FOR UPDATE")

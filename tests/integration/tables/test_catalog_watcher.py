@@ -32,7 +32,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def operator(tables: Database, dsn: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """Somebody beside the gateway."""
+    """A session beside the gateway."""
     connection = await asyncpg.connect(dsn)
     yield connection
     await connection.close()

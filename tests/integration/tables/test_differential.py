@@ -1,4 +1,4 @@
-"""One history, three ways: as the gateway sends it, without batches, and the whole way each time. Nobody sees which.
+"""One history in three ways gives the same answers: as the gateway sends it, without batches, and the whole way.
 
 Each account has writers of its own that send one request after the other, zombies among them; all accounts at once.
 """
@@ -95,7 +95,7 @@ def _body(chance: random.Random, method: str) -> str:
 async def _play(
     client: httpx.AsyncClient, tables: Database, plans: list[list[Asked]], offset: int
 ) -> dict[str, object]:
-    """What each request was answered, and what is left of all of them."""
+    """Return the answer to each request, and the rows that all requests leave."""
 
     async def account(number: int) -> list[object]:
         answers: list[object] = []
@@ -137,7 +137,7 @@ def _differing(one: dict[str, object], other: dict[str, object]) -> dict[str, tu
 
 
 def _seen(response: httpx.Response, offset: int) -> tuple[int, str, dict[str, str]]:
-    """What must not differ: all but ids, moments, and the id of the account."""
+    """Return the parts that must not differ: all but ids, times, and the id of the account."""
 
     def alike(text: str) -> str:
         text = _MOMENT.sub("MOMENT", _UUID.sub("UUID", text))

@@ -373,7 +373,7 @@ async def test_other_schemas_are_out_of_reach(films: httpx.AsyncClient, database
 
 
 async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Database, films: httpx.AsyncClient) -> None:
-    """A read may carry out code that somebody has put behind a table: nothing of it may take effect."""
+    """A read may execute code that an owner has put behind a table. None of its writes may take effect."""
     looker = f"looker_{uuid4().hex}"  # roles are the server's, not the database's
     await database.run(
         lambda transaction: transaction.execute(f"""
@@ -390,7 +390,7 @@ async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Data
             GRANT INSERT ON trace TO {looker};
         """)
     )
-    # Those who own a table or the server pass by its policies; a gateway's role should be neither.
+    # Policies do not bind a table's owner or a superuser. A gateway's role should be neither.
     as_looker = Database(logging_in_as(looker, dsn))
     try:
         plane = TablePlane(as_looker, Exposure(), authenticate=lambda _: Principal("t"), observe=lambda _: None)

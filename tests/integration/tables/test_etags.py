@@ -150,7 +150,7 @@ class TestVersionColumns:
     async def test_a_digest_is_the_etag_without_a_version_column(
         self, client: httpx.AsyncClient, more: None, target: str
     ) -> None:
-        """Where the version is NULL, or there is no such column."""
+        """The version is NULL, or the column does not exist."""
         assert re.fullmatch(r'"[0-9a-f]{32}"', await etag(client, target))
 
     async def test_a_column_that_cannot_be_a_version_is_announced(
@@ -344,7 +344,7 @@ class TestRaces:
     async def test_a_row_that_is_being_changed(
         self, client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
     ) -> None:
-        """Somebody beside the gateway has changed the row, uncommitted yet. What is compared is what comes of it."""
+        """Another session has changed the row and not committed yet. The gateway compares the row after that commit."""
         known = await etag(client)
         async with stranger.transaction():
             await stranger.execute("UPDATE accounts SET note = 'stranger' WHERE id = 1")
@@ -356,7 +356,7 @@ class TestRaces:
     async def test_a_row_created_after_the_check_refuses_the_write(
         self, client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
     ) -> None:
-        """Somebody beside the gateway inserts it and commits while our insert waits for that."""
+        """Another session inserts the row. Our insert waits until that session commits."""
         headers = {"Fencing-Token": "5", "If-None-Match": "*"}
         async with stranger.transaction():
             await stranger.execute("INSERT INTO accounts (id, owner) VALUES (80, 'stranger')")

@@ -250,7 +250,7 @@ async def test_a_function_cannot_change_the_session_for_the_next_request(
 
 
 class TestObserved:
-    """Where nothing is enforced yet."""
+    """Functions under a rule that does not enforce yet."""
 
     @pytest.fixture
     def exposure(self) -> Exposure:

@@ -73,7 +73,7 @@ RULES = [
 
 ANY = "any"
 
-# What the text of an error must not show, unless the request had it first.
+# Fragments that the text of an error must not show, unless the request contained them first.
 REVEALING = (" from ", "insert into", "returning", "fencing.", "_v1", "json_to_record", "traceback", "asyncpg", ".py")
 # Classes of errors that say we have built a wrong statement, not that the caller has sent a wrong value.
 OUR_MISTAKES = ("42601", "42702", "42P02", "42P08", "42P18", "42712", "26", "XX", "25001", "25P02", "08")

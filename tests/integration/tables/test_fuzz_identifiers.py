@@ -47,7 +47,7 @@ PAYLOADS = [
     "U&'\\0027'",
 ]
 
-# Where a name can stand: the method, the target, and the headers.
+# The places of a name: the method, the target, and the headers.
 PLACES: dict[str, tuple[str, str, Headers]] = {
     "table": ("GET", "{}", ()),
     "function": ("GET", "rpc/{}", ()),
@@ -90,7 +90,7 @@ PLACES: dict[str, tuple[str, str, Headers]] = {
     "etag": ("PATCH", "accounts?id=eq.1", ((b"if-match", b'"{}"'),)),
 }
 
-# What the database says where a statement was not what we had meant to build.
+# The codes that the database gives for a statement that the gateway built wrongly.
 OUR_MISTAKES = ("42601", "42P02", "42P08", "42P18", "26", "XX", "25")
 
 

@@ -128,7 +128,7 @@ class TestTakeovers:
         answered(await post(client, token=6), 503, "unavailable")
 
     async def test_a_replay_for_an_overtaken_holder_waits_too(self, tables: Database, exposure: Exposure) -> None:
-        """Somebody newer came between its raise and its settling: what is older than both is still under way."""
+        """A newer holder came between its raise and its settling. Writes older than both are still under way."""
 
         async def overtaken(resource: str, presented: Presented, caller: str) -> None:
             await tables.run(lambda transaction: transaction.execute("UPDATE fencing.fence SET value = 9"))
@@ -294,9 +294,9 @@ class TestFailures:
         assert (await client.delete("/large?id=eq.1", headers=sent)).status_code == 204
 
     async def test_a_lost_connection_is_cured_by_the_key(self, client: httpx.AsyncClient, tables: Database) -> None:
-        """The session ends while it commits, so nobody knows. tests/crash has the other outcome: it had committed.
+        """The session ends while it commits, so its outcome is unknown. In tests/crash the transaction has committed.
 
-        The function is in the gateway's own schema: what is deferred there is left to the end of the transaction.
+        The function is in the gateway's own schema, so the gateway leaves deferred work to the end of the transaction.
         """
         ending = """
             CREATE FUNCTION fencing.end_it() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER

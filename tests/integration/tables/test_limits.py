@@ -1,6 +1,6 @@
-"""What is too much of something gets a clear answer, at once, and leaves the gateway as it was.
+"""A request beyond a limit gets a clear answer at once, and leaves the gateway as it was.
 
-docs/tables.md has the limits; each stands here with the largest that is taken and the smallest that is not.
+docs/tables.md has the limits. Each test has the largest accepted request and the smallest refused one.
 """
 
 import resource
@@ -133,7 +133,7 @@ class TestBodies:
         gateway.client.close()  # or the server would wait for it, as patiently as for any
 
     def test_one_gigabyte_that_is_not_announced_is_read_up_to_the_limit(self, gateway: Watched) -> None:
-        """64 MiB are the limit. What comes after it is not kept."""
+        """The limit is 64 MiB. The gateway does not keep the bytes after it."""
         chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
         start = head("POST", b"/v1/tables/log", [TOKEN, (b"transfer-encoding", b"chunked")])
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

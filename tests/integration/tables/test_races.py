@@ -76,9 +76,9 @@ async def test_the_fast_path_finds_its_fence_raised_while_it_waited(
 async def test_applied_tokens_never_go_backwards(
     write: Send, tables: Database, events: list[Event], schema: str
 ) -> None:
-    """Every version of the row is on record, in the order the row lock gave.
+    """Every version of the row is on record, in the order that the row lock gave.
 
-    A trigger of somebody's keeps writes off the fast path; one whose function is in the gateway's schema does not.
+    A foreign trigger keeps writes off the fast path. A trigger whose function is in the gateway's schema does not.
     """
     await tables.run(lambda transaction: transaction.execute(f"""
         CREATE TABLE applied (place bigint GENERATED ALWAYS AS IDENTITY, token bigint);

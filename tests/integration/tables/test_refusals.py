@@ -196,7 +196,7 @@ async def test_a_trigger_that_rewrites_the_key_is_found_out(write: Send, tables:
 
 
 async def test_a_read_cannot_write(client: httpx.AsyncClient, tables: Database) -> None:
-    """A view may call a function that writes; nobody has shown a token for that."""
+    """A view may call a function that writes, but the reader has presented no token for that."""
     await tables.run(lambda transaction: transaction.execute("""
         CREATE FUNCTION spend() RETURNS bigint LANGUAGE sql AS 'UPDATE accounts SET balance = 0 RETURNING balance';
         CREATE VIEW spending AS SELECT spend();

@@ -1,7 +1,7 @@
-"""A table that is altered under a running gateway never yields a wrong write, though nobody has told the gateway.
+"""A table that is altered under a running gateway never yields a wrong write, even without notice to the gateway.
 
-Each change comes between two equal writes, or while the second one waits for its lock. A gateway that cannot find out
-what the table is now writes nothing; one that can finds out by that very write.
+Each change comes between two equal writes, or while the second one waits for its lock. A gateway that cannot learn the
+table's new state writes nothing. A gateway that can learn it does so by that very write.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Change:
     body: Any = None
     prefer: str | None = None
     resource: str | None = None
-    """What the write is fenced by once the gateway has found out."""
+    """The resource that fences the write once the gateway has learned of the change."""
     locks: bool = True
     """Whether the change waits for writes of the table that are under way, and they for it."""
 
@@ -212,7 +212,7 @@ BOTH_PATHS = (5, 6)
 
 @pytest.fixture
 async def operator(tables: Database, dsn: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """Somebody beside the gateway."""
+    """A session beside the gateway."""
     connection = await asyncpg.connect(dsn)
     yield connection
     await connection.close()

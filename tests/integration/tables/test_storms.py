@@ -122,7 +122,7 @@ async def test_a_zombie_that_hangs_up_takes_nobody_with_it(write: Send, overtake
 async def test_a_fence_that_was_seen_to_be_higher_lets_the_next_holder_through(
     write: Send, overtaken: Database
 ) -> None:
-    """What the gateway remembers of a fence may be old, but a fence never goes down."""
+    """The fence that the gateway remembers may be old, but a fence never goes down."""
     answered(await write("PATCH", TARGET, {"note": "zombie"}, token=8), 412, "token-stale")
     answered(await write("PATCH", TARGET, {"note": "9's again"}, token=9), 204)
     answered(await write("PATCH", TARGET, {"note": "10's"}, token=10), 204)

@@ -241,7 +241,7 @@ class TestTokens:
     ) -> None:
         """Writers under one token share its fences. Undone for a deadlock on rows, they would meet there again."""
         assert (await send(api, patch(1), patch(2))).status_code == 200
-        await stranger.execute("SET deadlock_timeout = '1min'")  # so that it is the other one who is undone
+        await stranger.execute("SET deadlock_timeout = '1min'")  # so that the server undoes the other session
         fences_to_share = "SELECT resource FROM fencing.fence FOR SHARE SKIP LOCKED"
         async with asyncio.TaskGroup() as tasks:
             async with stranger.transaction():
@@ -332,7 +332,7 @@ class TestKeys:
         assert (await row(tables, "SELECT count(*) FROM shipments"))["count"] == 4
 
 
-# What no write may be, whether it comes alone or in a list: method, table, query, body, other headers.
+# Writes that are refused both alone and in a list: method, table, query, body, other headers.
 NOT_ALLOWED: list[tuple[str, str, str, Any, dict[str, str]]] = [
     ("PATCH", "accounts", "", {"note": "x"}, {}),
     ("DELETE", "accounts", "", None, {}),
@@ -484,7 +484,7 @@ async def test_the_openapi_document_describes_it(api: httpx.AsyncClient) -> None
 
 
 async def test_a_list_follows_a_changed_table(api: httpx.AsyncClient, tables: Database) -> None:
-    """What is known of one of the tables is out of date: it is read again, and all of the list is carried out once."""
+    """The gateway's catalog of one table is out of date. The gateway reads it again, and executes the list once."""
     await send(api, patch(1))
     await tables.run(lambda t: t.execute("ALTER TABLE accounts ADD COLUMN extra_note text"))
     new = {"method": "PATCH", "table": "accounts", "query": "id=eq.1", "body": {"extra_note": "x"}}

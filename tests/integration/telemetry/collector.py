@@ -33,7 +33,7 @@ class Seen:
 
 @dataclass
 class Collector:
-    """What has arrived. ``status`` is what the next batches are answered with."""
+    """The spans and metrics that have arrived. ``status`` is the answer to the next batches."""
 
     origin: str = ""
     status: int = 200

@@ -93,7 +93,7 @@ async def load(stage: Stage) -> None:
 
 
 async def scrape(stage: Stage) -> Samples:
-    """What a scrape finds: samples by name and labels."""
+    """Return the result of a scrape: samples by name and labels."""
     async with stage.api() as api:
         answer = await api.get("/v1/metrics")
     assert answer.status_code == 200, answer.text

@@ -235,7 +235,7 @@ def sequencer(scene: Scene, resource: str, token: str) -> str:
 
 
 def presigned(scene: Scene, method: str, path: str, query: str) -> str:
-    """A URL that is good for whoever has it."""
+    """Return a URL that any client can use."""
     origin = scene.stage.origin
     head = RequestHead(method, path.encode(), query.encode(), [(b"host", urlsplit(origin).netloc.encode())])
     signature = presign(
@@ -295,7 +295,7 @@ async def text(client: httpx.AsyncClient, path: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The text, and the same as somebody would read it who undoes its encodings."""
+    """Return the text, followed by the same text with its encodings undone."""
     return f"{text}\n{unquote(unquote(html.unescape(text)))}"
 
 

@@ -23,7 +23,7 @@ DASHBOARD = ROOT / "deploy/grafana/fencing-gateway.json"
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 PAGE = (ROOT / "docs/observability.md").read_text()
 
-# What Prometheus adds to each sample of a scrape, and what a histogram has.
+# The labels that Prometheus adds to each sample of a scrape, and those of a histogram.
 ADDED = {"job", "instance"}
 # Metrics that are Prometheus' own.
 OWN = {"up"}

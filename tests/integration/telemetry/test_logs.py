@@ -33,7 +33,7 @@ class Lines(list[dict[str, Any]]):
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
-    """What is written to the log: each line as it would stand there, read again."""
+    """The lines written to the log, each parsed again."""
     written = Lines()
 
     class Paper:

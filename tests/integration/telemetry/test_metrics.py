@@ -27,7 +27,7 @@ async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def moved(stage: Stage) -> Samples:
-    """What a scrape finds after the load, once its entries are sealed: how things stand may be a second old."""
+    """The samples after the load, once its entries are sealed. Gauges may be a second old."""
     await load(stage)
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -115,7 +115,7 @@ async def test_entries_of_the_record_are_counted_by_their_kind(stage: Stage) -> 
         return value(found, "gateway_record_entries_total", kind=kind)
 
     async with stage.api() as api:
-        # Whoever reads the record seals it first: what other tests have done is in it, and counted.
+        # A read of the record seals it first: the entries of other tests are in it, and counted.
         assert (await api.get("/v1/rejections?limit=1")).status_code == 200
         (head,) = await stage.rows("SELECT position FROM fencing.head")
         async with asyncio.timeout(PATIENCE):
@@ -270,7 +270,7 @@ async def test_two_gateways_of_a_process_count_for_themselves(stage: Stage, move
 
 
 async def once(stage: Stage, name: str, expected: float) -> Samples:
-    """What a scrape finds as soon as a gauge has a value: its numbers may be a second old."""
+    """Scrape until a gauge has a value, and return the samples. Gauges may be a second old."""
     async with asyncio.timeout(PATIENCE):
         while value(found := await scrape(stage), name) != expected:
             await asyncio.sleep(0.05)

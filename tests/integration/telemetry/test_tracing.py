@@ -189,7 +189,7 @@ class TestObjects:
             assert found[root].parent == PARENT
         assert above(found, "objects.put") == "PUT objects"
         assert found["s3 PUT"].kind == CLIENT
-        # What goes along to the store names the span of the request to the store.
+        # The trace header sent to the store names the span of the request to the store.
         puts = [one for one in stage.double.requests if one.key == "traced" and one.operation.value == "PutObject"]
         assert [one.traceparent for one in puts] == [f"00-{trace}-{found['s3 PUT'].id}-01"]
 
@@ -325,5 +325,5 @@ def test_nothing_is_loaded_unless_it_is_wanted(program: str) -> None:
 
 
 def _span(trace: str) -> NonRecordingSpan:
-    """Where a program stands in a trace."""
+    """Return a program's place in a trace."""
     return NonRecordingSpan(SpanContext(int(trace, 16), int(PARENT, 16), is_remote=False, trace_flags=TraceFlags(1)))

@@ -177,7 +177,7 @@ def test_bytes_that_are_no_text() -> None:
 
 @pytest.mark.parametrize("size", ["0.0", "00", "-0", "1e2", '"0"', "false"])
 def test_a_number_is_its_digits(size: str) -> None:
-    """Whatever a reader may take for the same."""
+    """A number in the record has one spelling, even if a reader takes others for the same."""
     lines = record(1, {1: {"payload_size": 0}})
     lines[0] = lines[0].replace('"payload_size":0', f'"payload_size":{size}')
     assert verified(lines)[0] != []

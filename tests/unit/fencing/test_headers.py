@@ -1,4 +1,4 @@
-"""What a writer says about its lock is read once, or refused."""
+"""The gateway reads a writer's statements about its lock once, or refuses them."""
 
 from pathlib import Path
 

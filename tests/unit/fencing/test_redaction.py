@@ -108,7 +108,7 @@ def test_the_longest_target_takes_no_time(piece: str) -> None:
 
 
 def test_every_parameter_that_proves_a_signature_is_known() -> None:
-    """Those that are left of a presigned request say who signed it, what, when and for how long."""
+    """The remaining parameters of a presigned request name its signer, its target, its time and its lifetime."""
     left = {name for name in _AUTHENTICATION if redacted(f"/b/k?{name}=value") == f"/b/k?{name}=value"}
     harmless = {"X-Amz-Algorithm", "X-Amz-Content-Sha256", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders"}
     assert left == {*harmless, "X-Amz-Credential"}

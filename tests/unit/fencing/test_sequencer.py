@@ -45,7 +45,7 @@ def test_a_name_with_colons_is_read_from_the_right() -> None:
 
 
 def test_no_two_meanings_have_one_text() -> None:
-    """What is moved from one part to another is another text."""
+    """A text moved from one part to another makes a different text."""
     genuine = Sequencer.parse(signed("a:exclusive:1", "shared", Token(0, 2)))
     forged = Sequencer("a", LockMode.EXCLUSIVE, Token(0, 1), genuine.signature)
     assert not SIGNER.is_authentic(forged)

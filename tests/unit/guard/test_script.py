@@ -1,4 +1,4 @@
-"""The SQL of a guard: whatever names stand in it, they stay names; whatever types, nobody's casts are called."""
+"""The SQL of a guard: any name in it stays a name, and the guard calls no foreign cast, whatever the types."""
 
 import re
 

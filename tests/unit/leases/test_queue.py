@@ -1,4 +1,4 @@
-"""Those who wait in this process: woken by tickets, with one look for a whole line, whatever comes first."""
+"""The waiters in this process: tickets wake them, with one look for a whole line, by the first event."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ async def test_news_that_overtake_the_answer_are_not_lost(queue: WaitQueues) -> 
             queue.go_on("a", 5, None)
             assert queue.take(line, asking, 5).done()
             assert not queue.take(line, asking, 6).done()
-        # What was heard before the question is no news: the database may have begun to count anew.
+        # Announcements from before the question are out of date: the database may have begun to count anew.
         with queue.asking(line) as asking:
             assert not queue.take(line, asking, 5).done()
 

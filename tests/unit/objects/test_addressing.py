@@ -55,7 +55,7 @@ def test_the_bucket_in_a_host(host: bytes, bucket: str | None) -> None:
     "alias", ["orders-a1b2c3-s3alias", "orders--op-s3", "orders--ol-s3", "o--az1--xa-s3", "m1.mrap"]
 )
 def test_the_alias_of_an_access_point_is_another_name_of_a_bucket(alias: str) -> None:
-    """Whoever is refused for the bucket could write its objects by the other name."""
+    """A caller that is refused for the bucket could otherwise write its objects by the other name."""
     for path, headers in ((f"/{alias}/key", []), ("/key", [(b"host", f"{alias}.localhost".encode())])):
         with pytest.raises(StoreError, match="alias of an access point") as raised:
             classify_hosted("PUT", path.encode(), b"", headers)

@@ -1,4 +1,4 @@
-"""What boto3 really sends is verified, understood and taken in, whatever the key and the way of framing."""
+"""The gateway verifies, understands and accepts the requests that boto3 really sends, for any key and framing."""
 
 import io
 from collections.abc import Callable

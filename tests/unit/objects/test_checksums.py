@@ -1,4 +1,4 @@
-"""What a client declares its body to hash to must be true before the body is written."""
+"""The checksums that a client declares must be true before the gateway writes the body."""
 
 import base64
 import hashlib

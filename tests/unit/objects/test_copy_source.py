@@ -1,4 +1,4 @@
-"""What a copy reads from is read the way clients write it; what is not clear is refused."""
+"""The gateway reads the source of a copy as clients write it, and refuses an ambiguous one."""
 
 from urllib.parse import quote
 

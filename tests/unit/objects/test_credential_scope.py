@@ -1,4 +1,4 @@
-"""What fenced credentials read: their own, and what was asked for beside it; nothing else, by any operation."""
+"""Fenced credentials read their own resources and the extra ones requested. No operation reads anything else."""
 
 from typing import Any
 

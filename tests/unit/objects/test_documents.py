@@ -163,7 +163,7 @@ class TestDeletion:
         ],
     )
     def test_keys_are_taken_as_they_are(self, written: str, key: str) -> None:
-        """White space belongs to a key; deleting ``a`` for `` a `` would delete what nobody named."""
+        """White space belongs to a key. Deleting ``a`` for `` a `` would delete an object that no client named."""
         assert deletion(f"<Key>{written}</Key>").objects == (ObjectToDelete(key),)
 
     def test_the_order_is_kept_and_so_is_what_comes_twice(self) -> None:

@@ -1,4 +1,4 @@
-"""What the fields of a form ask for."""
+"""The request that the fields of a form stand for."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ def parsed(*pieces: bytes) -> tuple[FormParser, bytes]:
 
 @given(
     st.lists(st.tuples(st.from_regex(r"[a-z$-]{1,20}", fullmatch=True), st.text(max_size=50)), max_size=5),
-    # What looks like a boundary, and is none.
+    # Bytes that resemble a boundary, but are none.
     st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"--", b"-", BOUNDARY.encode(), b"\0", b"x"]), max_size=30),
     st.lists(st.integers(0, 2000), max_size=15),
 )

@@ -1,4 +1,4 @@
-"""What goes on to the store with each operation, by the model S3's own clients are made from."""
+"""The headers that the gateway sends to the store with each operation, by the model that S3's own clients use."""
 
 from collections.abc import Iterator
 

@@ -48,7 +48,7 @@ def test_another_spelling_is_refused_where_its_kind_is_confused_and_only_there(k
 
 @pytest.mark.parametrize("kind", KEYS)
 def test_each_kind_of_spelling_is_tried_with_keys_of_its_kind(kind: Probe) -> None:
-    """Where two keys are one, at least one of them is refused."""
+    """If two keys are the same for a store, the gateway refuses at least one of them."""
     spelling = SPELLINGS[kind]
     for other in spelling.others:
         assert spelling.includes(spelling.plain.format("")) or spelling.includes(other.format(""))

@@ -84,7 +84,7 @@ def place(entry: tuple[str, bool]) -> str:
 
 
 def pages(bucket: Bucket, operation: Operation, size: int, delimiter: str) -> list[list[tuple[str, bool]]]:
-    """What a client sees, page by page: it goes on as the answers say."""
+    """Return the pages that a client sees: each request goes on where the last answer says."""
     limit = "max-uploads" if operation is UPLOADS else "max-keys"
     query = {limit: str(size), "delimiter": delimiter}
     seen = []

@@ -1,4 +1,4 @@
-"""Each key has exactly one resource, whoever names it."""
+"""Each key has exactly one resource, whichever caller names it."""
 
 import pytest
 from hypothesis import given

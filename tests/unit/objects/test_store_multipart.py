@@ -1,4 +1,4 @@
-"""What the steps of uploads, and writes without a condition, look like on the wire, and what their answers mean."""
+"""The requests of uploads and of writes without a condition, as bytes, and the meaning of their answers."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

@@ -38,7 +38,7 @@ async def store() -> AsyncIterator[Store]:
     ids=["in chunks", "until the connection closes"],
 )
 async def test_an_object_of_unknown_length_is_not_rewritten(store: Store, without_length: bytes) -> None:
-    """Whatever is left of a body that broke off would replace the object."""
+    """Otherwise the rest of a truncated body would replace the object."""
     store.answers = [without_length, OK]
     async with upstream(store) as up:
         assert isinstance(await bump(up, "bucket", "key", "e0", frozenset(), AT), NotSent)
@@ -139,7 +139,7 @@ async def test_a_read_is_retried_after_the_store_closes_an_idle_connection(store
 
 
 async def test_without_the_middleware_aiohttp_sends_a_write_twice(store: Store) -> None:
-    """What the test above would see if the gateway did not see to it."""
+    """The test above would see a second write if the gateway did not prevent it."""
     store.answers = [b"", OK]
     url = f"http://127.0.0.1:{store.port}/bucket/key"
     async with aiohttp.ClientSession() as session, session.put(url, data=b"again") as response:

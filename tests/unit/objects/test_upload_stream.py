@@ -27,7 +27,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Seen:
-    """What one connection after the other has brought: heads, and bytes of bodies."""
+    """The bytes of the connections, in their order: heads, and sizes of bodies."""
 
     def __init__(self) -> None:
         self.heads: list[bytes] = []
@@ -117,7 +117,7 @@ async def test_a_stream_goes_out_with_its_length_and_unsigned() -> None:
 
 
 class GoneError(Exception):
-    """What happens to the one who feeds the stream."""
+    """The error raised in the task that feeds the stream."""
 
 
 @pytest.mark.parametrize("failure", [GoneError(), StoreError("BadDigest", 400, "m"), OSError("disk")])

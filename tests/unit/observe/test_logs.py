@@ -110,7 +110,7 @@ def test_a_refusal_says_whose_it_was_and_a_step_nothing(second: list[float], mon
     "name", ['"}\n{"event": "alarm cleared"}\r\n', "\x1b[2J\x9b31m\x00", "a\u202eb\u2028c\u2029d", "\ud800", "x" * 512]
 )
 def test_no_name_leaves_its_line_or_acts_on_a_terminal(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever reads the log reads one line for one event, of characters that do nothing."""
+    """A reader of the log sees one line for each event, without control characters."""
     attempt = Attempt(None, name, name, "PATCH", name, name, name)
     rejection = Rejection(uuid4(), datetime.now(UTC), name, "token-stale", True, attempt, None)  # noqa: FBT003
     render = structlog.wrap_logger(structlog.PrintLogger(), processors=logs.PROCESSORS)

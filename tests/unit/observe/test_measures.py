@@ -1,4 +1,4 @@
-"""What is counted of which event, and that no label grows with what callers send."""
+"""The metrics count the right events, and no label takes values that callers choose."""
 
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -125,7 +125,7 @@ class TestExposition:
             ("", "text/plain"),
             ("application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5", "application/openmetrics-text"),
             ("text/plain;version=0.0.4", "text/plain"),
-            # What a sender names comes back in no header, and no version of its invention is understood.
+            # The answer repeats no name from the request, and the gateway understands no invented version.
             (
                 "application/openmetrics-text; version=x\x7f; escaping=evil",
                 "application/openmetrics-text; version=1.0.0;",

@@ -1,4 +1,4 @@
-"""What is kept of payloads: nothing that was to be redacted, in whatever form it comes."""
+"""The gateway keeps payloads without the redacted parts, in whatever form they come."""
 
 import json
 

@@ -47,7 +47,7 @@ json_values = st.recursive(
     last=st.booleans(),
 )
 def test_bodies_are_taken_as_they_stand(bodies: list[Any], indent: int | None, *, ascii_only: bool, last: bool) -> None:
-    """Whatever is around them, and however they are written."""
+    """Bodies stay unchanged, whatever surrounds them and however they are written."""
     rest = {"method": "POST", "table": 't"]}{[,:'}
     writes = [{**rest, "body": body} if last else {"body": body, **rest} for body in bodies]
     document = json.dumps({"writes": writes}, indent=indent, ensure_ascii=ascii_only)

@@ -1,4 +1,4 @@
-"""What code inside the database says about an answer."""
+"""The settings by which code inside the database changes an answer."""
 
 import pytest
 

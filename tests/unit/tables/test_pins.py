@@ -1,4 +1,4 @@
-"""What filters pin columns to: only what cannot mean anything else."""
+"""Filters pin columns only to unambiguous values."""
 
 import pytest
 

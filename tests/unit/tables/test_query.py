@@ -121,7 +121,7 @@ def test_keys_that_are_no_names(query: bytes) -> None:
     ],
 )
 def test_a_whole_query_string_has_a_limit(query: bytes, terms: int) -> None:
-    """Whatever its terms are, and in how many parameters they come."""
+    """The limit holds for all kinds of terms, and for any number of parameters."""
     room = MAX_TERMS - terms
     parse_query(b"&".join([query, *[b"id=eq.1"] * room]))
     with pytest.raises(DialectError) as caught:

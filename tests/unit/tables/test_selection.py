@@ -1,4 +1,4 @@
-"""What shapes an answer: columns, embedded tables, orders, names."""
+"""The shape of an answer: columns, embedded tables, orders, names."""
 
 import time
 

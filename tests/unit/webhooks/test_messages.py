@@ -1,4 +1,4 @@
-"""What a message says, and what it never says."""
+"""The content of a message, and the secrets that it never contains."""
 
 import json
 from dataclasses import replace

@@ -18,7 +18,7 @@ def at(seconds: float) -> datetime:
 
 @dataclass
 class Model:
-    """What the rule says, in the plainest words: all times are kept for ever."""
+    """The rule in its plainest form: the model keeps all times for ever."""
 
     rule: AlarmRule
     times: list[datetime] = field(default_factory=list)

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.webhooks import signing
 
-# What the reference implementations of Standard Webhooks are tested with.
+# The test vectors of the reference implementations of Standard Webhooks.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ID, TIMESTAMP, BODY = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
 PUBLISHED = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
