@@ -69,7 +69,7 @@ def check(method: str, headers: Headers, allowed: Collection[str] = ()) -> None:
     if not admits(allowed, origin_of(headers) or b"null"):
         raise Forbidden(
             "A page of another origin must not change anything here.",
-            advice="Send the request from a program, or from a page of this gateway. A proxy in front must pass on the "
+            advice="Use a program, or a page of this gateway. A proxy in front must pass on the "
             "Host that the browser sent. For a page that uses tables, ask the operator to add its origin to "
             "server.cors_origins.",
         )
