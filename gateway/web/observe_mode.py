@@ -121,7 +121,7 @@ class ObservedRule:
     """An observing rule with its judgement, and the callers and reasons of writes that would have been refused."""
 
     rule: ConfiguredRule
-    rule_readiness: RuleReadiness
+    verdict: RuleReadiness
     callers: Sequence[Group]
     reasons: Sequence[Group]
 
