@@ -348,8 +348,9 @@ def test_the_lock_is_kept_for_longer_than_its_lease_lasts(gateway: Gateway, lock
 
 @pytest.fixture
 def listening_to_a_terminal() -> Iterator[None]:
-    """Tests that run in the background ignore what a terminal sends, and what was ignored stays ignored (below)."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGQUIT)}
+    """Heed the signals of a terminal: a shell's background job and ``nohup`` ignore them, and children inherit that."""
+    of_a_terminal = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in of_a_terminal}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
