@@ -15,12 +15,16 @@
 -- predecessor committed while the function waited for a lock (docs/decisions/004).
 CREATE SCHEMA IF NOT EXISTS fencing;
 \ir fences.sql
+\ir claim.sql
 \ir intents.sql
 \ir objects.sql
 \ir tables.sql
 \ir idempotency.sql
 \ir record.sql
+\ir chain.sql
 \ir leases.sql
+\ir lock_tokens.sql
+\ir lock_queue.sql
 \ir webhooks.sql
 \ir guard.sql
 \ir watch.sql
