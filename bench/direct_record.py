@@ -22,8 +22,8 @@ import uvloop
 from bench.measure import percentiles
 from gateway.db import rejections
 from gateway.db.database import Database
+from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.record import Attempt, Refusal
-from gateway.fencing.rules import Decision, Fence
 from gateway.fencing.token import Token
 from gateway.record.audit import Recorder
 

@@ -17,6 +17,7 @@ from gateway.db import fences as store
 from gateway.db.database import Database
 from gateway.db.fences import TokenState
 from gateway.errors import Unavailable
+from gateway.fencing.decision import Fence, Presented
 from gateway.fencing.policy import (
     ImplausibleToken,
     Policies,
@@ -29,7 +30,6 @@ from gateway.fencing.policy import (
     judge,
     relax_to_order,
 )
-from gateway.fencing.rules import Fence, Presented
 from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import Token
 from gateway.observe.events import Observe, ignore

@@ -20,7 +20,7 @@ from gateway.config import Config
 from gateway.db import intents
 from gateway.db.notifications import CATALOG, LEASES, RECORD
 from gateway.errors import Forbidden, GatewayError, Unavailable
-from gateway.fencing.rules import Decision, Fence, Presented
+from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.guard.watching import GuardWatcher
 from gateway.http import origins
 from gateway.http.body import BodyReader, Memory, Pace
@@ -31,18 +31,18 @@ from gateway.leases.service import LeaseService
 from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper, Swept
 from gateway.objects.pipeline import ObjectPlane, Settings
+from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.run.runner import Runner
 from gateway.objects.s3.addressing import bucket_of_host
-from gateway.objects.s3.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe, ServiceUnreachable, Sinks
 from gateway.observe.gauges import GaugeReader, StatusGauges
 from gateway.observe.logs import log
 from gateway.observe.telemetry import Observability
 from gateway.record.audit import Audit
-from gateway.record.capture import Capture
 from gateway.record.following import Follower
+from gateway.record.payload_capture import Capture
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic, flushing
 from gateway.tables.execute import idempotency

@@ -13,8 +13,8 @@ from gateway.auth.callers import Callers
 from gateway.auth.principal import EVERYTHING, Grant, Principal
 from gateway.db import fences, record
 from gateway.db.database import Database
+from gateway.fencing.decision import Presented, decide
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.rules import Presented, decide
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem

@@ -23,10 +23,10 @@ from gateway.db.database import Database
 from gateway.db.fences import BumpOutcome, BumpResult
 from gateway.errors import ExpectedMismatch, OutcomeUnknown, TokensExhausted, Unavailable
 from gateway.fencing import headers
+from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import LockMode
 from gateway.fencing.resource import canonical
-from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem

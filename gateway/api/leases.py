@@ -15,10 +15,10 @@ from gateway.api.fences import Barrier
 from gateway.api.requests import Authenticate, HolderName, ResourceName, attempt
 from gateway.auth.principal import Principal
 from gateway.errors import Forbidden, LeaseLost, RequestMalformed
+from gateway.fencing.decision import Presented
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import Lease, LockMode, LockRequest, Renewal
 from gateway.fencing.resource import canonical
-from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
 from gateway.http.raw_routes import RawRoute, body_of, read_body, while_connected

@@ -19,7 +19,7 @@ from gateway.commands.console import print_entry, print_table, say
 from gateway.commands.record_client import WHAT, WHEN, Since, fetch_report, parse_moment, takes_filters, write_report
 from gateway.config import api_key_if_any
 from gateway.errors import ConfigurationError
-from gateway.fencing.chain import Verifier
+from gateway.fencing.chain_verification import Verifier
 from gateway.text import visible
 
 audit = typer.Typer(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gateway.commands.record_client import lines
 from gateway.errors import ConfigurationError
-from gateway.fencing.chain import ChainFinding, Flaw, Verifier
+from gateway.fencing.chain_verification import ChainFinding, Flaw, Verifier
 
 SHOWN = 20
 """The most findings that are printed one by one."""

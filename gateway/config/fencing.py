@@ -6,9 +6,9 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.config.section import Section, is_sendable, origin
 from gateway.errors import ConfigurationError, ResourceMalformed
+from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.policy import MAX_JUMP, TokenPolicy, Unreachable
 from gateway.fencing.resource import Template, check_pattern
-from gateway.fencing.rules import Enforcement, Equal
 from gateway.fencing.token import MAX_VALUE
 
 MaxJump = Annotated[int, Field(ge=1, le=MAX_VALUE)]

@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.pool import load
+from gateway.fencing.decision import Decision, Equal, Fence, Tokens
 from gateway.fencing.lease import LockMode
-from gateway.fencing.rules import Decision, Equal, Fence, Tokens
 from gateway.fencing.token import Token
 
 _SQL = load("fences")

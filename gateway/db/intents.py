@@ -7,6 +7,7 @@ from datetime import datetime
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.fences import fence_from_row
 from gateway.db.pool import load
+from gateway.fencing.decision import Decision, Enforcement, Equal, Fence, Presented
 from gateway.fencing.intent import (
     ABSENCE,
     Announcement,
@@ -18,7 +19,6 @@ from gateway.fencing.intent import (
     Raised,
     Spent,
 )
-from gateway.fencing.rules import Decision, Enforcement, Equal, Fence, Presented
 from gateway.fencing.token import Token
 
 _SQL = load("intents")

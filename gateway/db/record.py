@@ -11,8 +11,8 @@ from uuid import UUID
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.pool import load
 from gateway.errors import OutcomeUnknown, Unavailable
+from gateway.fencing.decision import Fence
 from gateway.fencing.record import Attempt, Entry, Kind, RecordedEvent
-from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 
 _SQL = load("record")

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 from gateway.db.database import Database, Transaction
 from gateway.db.pool import load
 from gateway.db.record import fence_from_row
+from gateway.fencing.decision import Decision
 from gateway.fencing.record import Attempt, CapturedPayload, Refusal, Rejection
-from gateway.fencing.rules import Decision
 
 _SQL = load("rejections")
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from gateway.db.database import Database, Record
 from gateway.db.fences import fence_from_row
 from gateway.db.pool import load
-from gateway.fencing.rules import Fence
+from gateway.fencing.decision import Fence
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from gateway.db.traffic import TrafficKey, WriteCounts
+from gateway.fencing.decision import Decision, Enforcement, Fence, Presented, decide
 from gateway.fencing.record import Kind
-from gateway.fencing.rules import Decision, Enforcement, Fence, Presented, decide
 from gateway.fencing.token import Token
 from gateway.webhooks import rate
 from gateway.webhooks.rate import AlarmRule, Cleared, Raised, Window

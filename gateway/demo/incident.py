@@ -14,8 +14,8 @@ from random import Random
 from gateway.db import record, traffic
 from gateway.db.database import Database, Transaction
 from gateway.demo.chronicle import Act, Actor, BarrierAct, Chronicle, DemoRule, RecordedAct, WriteAct
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Kind
-from gateway.fencing.rules import Enforcement
 from gateway.fencing.token import Token
 from gateway.webhooks.rate import AlarmRule
 

@@ -30,12 +30,12 @@ from gateway.doctor.findings import (
 )
 from gateway.doctor.leftovers import UNKNOWN, check_leftovers, check_side_effects
 from gateway.errors import GatewayError, Unavailable
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Duplicates
-from gateway.fencing.rules import Enforcement
 from gateway.guard import installation as guard_findings
+from gateway.objects.probe.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.probe.probe import PREFIX, SignedAt, probe
 from gateway.objects.s3 import xml
-from gateway.objects.s3.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.store.operations import Upstream
 
 __all__ = ["Check", "CheckStatus", "Clock", "DoctorReport", "ReportSection", "examine", "local_time", "render"]

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from gateway.fencing.rules import Decision, Enforcement, Equal, Fence, Presented
+from gateway.fencing.decision import Decision, Enforcement, Equal, Fence, Presented
 from gateway.fencing.token import Token
 
 # How absence is written where ETags are forbidden: a key may be forbidden to become absent again.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from gateway.fencing.decision import Fence
 from gateway.fencing.resource import check_pattern, covers
-from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 
 MAX_JUMP = 2**48

@@ -8,9 +8,9 @@ from enum import StrEnum
 from uuid import UUID
 
 from gateway.errors import FenceRefusal, TokenDuplicate, TokenImplausible, TokenStale, TokenUsed
+from gateway.fencing.credential_redaction import redacted
+from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.policy import ImplausibleToken, Reason
-from gateway.fencing.redaction import redacted
-from gateway.fencing.rules import Decision, Fence
 from gateway.fencing.token import Token
 
 MAX_TARGET = 2048

@@ -14,8 +14,8 @@ from gateway.db.database import Database
 from gateway.db.guards import GuardTarget, InstalledGuard, Role
 from gateway.doctor.findings import Check, first_few, ok, problem, warning
 from gateway.errors import ConfigurationError, GatewayError, SqlError
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.resource import escape
-from gateway.fencing.rules import Enforcement
 from gateway.guard import script as guard_script
 from gateway.guard.script import WATCH, Guard
 from gateway.guard.watching import GuardWatcher

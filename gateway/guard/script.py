@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from gateway.fencing.rules import Enforcement, Equal
+from gateway.fencing.decision import Enforcement, Equal
 from gateway.tables.catalog.snapshot import Column
 from gateway.tables.naming.plan import Naming, table_resource
 from gateway.tables.sql.expressions import quote, string

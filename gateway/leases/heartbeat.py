@@ -15,7 +15,7 @@ from gateway.db import leases
 from gateway.db.database import Database
 from gateway.db.leases import QueueTurn
 from gateway.db.notifications import Listen
-from gateway.leases.queue import WaitQueues
+from gateway.leases.local_waiters import WaitQueues
 from gateway.observe.events import Observe, ServiceUnreachable
 
 QUESTIONS = 32

@@ -26,7 +26,7 @@ from gateway.errors import (
 from gateway.fencing.lease import Granted, Lease, LockRequest, LockState, Renewal
 from gateway.fencing.token import Token
 from gateway.leases.heartbeat import QUESTIONS, Heartbeat, LeaseTimes
-from gateway.leases.queue import WaitQueue
+from gateway.leases.local_waiters import WaitQueue
 from gateway.observe.events import Answer, LeaseAnswered, Observe
 from gateway.observe.stages import staged
 

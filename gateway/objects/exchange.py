@@ -9,8 +9,8 @@ from starlette.types import Scope, Send
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import VerifiedSignature
 from gateway.errors import GatewayError, StoreError, for_callers
+from gateway.fencing.decision import Fence
 from gateway.fencing.record import Attempt, CapturedPayload
-from gateway.fencing.rules import Fence
 from gateway.http.body import Body, ClientGone
 from gateway.http.head import Head
 from gateway.objects.body.intake import VerifiedBody, WriteBody, media_type_of
@@ -21,7 +21,7 @@ from gateway.objects.s3.documents import MAX_DOCUMENT
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse
-from gateway.record.capture import NOTHING, Capture
+from gateway.record.payload_capture import NOTHING, Capture
 
 _HOP_BY_HOP = frozenset(
     {

@@ -2,7 +2,7 @@
 
 Form uploads and preflights leave after the first stage: a form is signed in its fields, a preflight is never signed.
 The last two stages belong to the handler of the operation. A handler of writes goes through the stages of
-``writes/fenced_write.py``; ``protocol/generator.py`` decides what happens in Postgres and in the store.
+``writes/fenced_write.py``; ``protocol/mutation.py`` decides what happens in Postgres and in the store.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,8 +18,8 @@ from gateway.auth.principal import Principal, SecretOf
 from gateway.auth.sigv4 import RequestHead, VerifiedSignature
 from gateway.db.database import Database
 from gateway.errors import GatewayError
+from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.intent import Duplicates
-from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 from gateway.objects.background.bypass_scan import BypassScan
@@ -28,7 +28,7 @@ from gateway.objects.bucket_administration import Administration
 from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.list_objects import Listings
 from gateway.objects.probe.probe import Profiles
-from gateway.objects.protocol import generator
+from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Barred, FenceRefused, NotDone
 from gateway.objects.reads import Reads, ReadScope
 from gateway.objects.resource_rules import Resources
@@ -46,7 +46,7 @@ from gateway.objects.writes.multipart_upload import Uploads
 from gateway.objects.writes.put import Puts
 from gateway.observe.events import Observe
 from gateway.record.audit import Audit
-from gateway.record.capture import NOTHING, Capture
+from gateway.record.payload_capture import NOTHING, Capture
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
@@ -192,7 +192,7 @@ class ObjectPlane:
 
         Return what the fence says; nothing is recorded here. Raises ``Unavailable`` while something is unsettled.
         """
-        outcome = await self._runner.run(generator.barrier(resource, presented, caller))
+        outcome = await self._runner.run(mutation.barrier(resource, presented, caller))
         if isinstance(outcome, Barred | FenceRefused):
             return outcome.decision, outcome.fence
         assert isinstance(outcome, NotDone)

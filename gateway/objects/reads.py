@@ -12,11 +12,12 @@ from gateway.auth.sigv4 import RequestHead
 from gateway.errors import StoreError
 from gateway.fencing.resource import covers, includes, overlap
 from gateway.objects.exchange import Exchange, ResponseWriter, is_tombstone
+from gateway.objects.probe import bucket_profile
+from gateway.objects.probe.bucket_profile import KEYS
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.resource_rules import Resources
-from gateway.objects.s3 import addressing, bucket_profile
+from gateway.objects.s3 import addressing
 from gateway.objects.s3.answers import Rejected, of_write, store_refusal
-from gateway.objects.s3.bucket_profile import KEYS
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
+from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import MAX_BYTES, Template, escape, escape_path
-from gateway.fencing.rules import Enforcement, Equal
 
 DEFAULT_TEMPLATE = "s3/{bucket}/{key}"
 DEFAULT_RULE = "s3"

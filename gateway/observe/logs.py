@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import structlog
 
-from gateway.fencing.redaction import redacted
+from gateway.fencing.credential_redaction import redacted
 from gateway.observe.events import (
     AlarmCleared,
     AlarmRaised,

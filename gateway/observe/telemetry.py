@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 
 from gateway.config import Config
 from gateway.errors import ConfigurationError
-from gateway.fencing.rules import Enforcement
+from gateway.fencing.decision import Enforcement
 from gateway.observe.events import Observe, Sinks
 from gateway.observe.gauges import StatusGauges
 from gateway.observe.logs import log_requests

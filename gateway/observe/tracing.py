@@ -23,7 +23,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, set_sp
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.fencing.redaction import redacted
+from gateway.fencing.credential_redaction import redacted
 from gateway.observe.events import (
     BatchBegun,
     BatchSent,

@@ -8,9 +8,9 @@ from gateway.batching import Lane
 from gateway.db import rejections
 from gateway.db.database import Database, Transaction, wants_retry
 from gateway.errors import GatewayError, OutcomeUnknown, SqlError, TokenImplausible, Unavailable
+from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import Attempt, Refusal, Rejection, implausible_error, refusal_error
-from gateway.fencing.rules import Decision, Fence
 from gateway.observe.events import Observe, Plane, StepReached, WriteRefused
 from gateway.observe.stages import staged
 

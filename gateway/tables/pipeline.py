@@ -29,7 +29,7 @@ from gateway.http.head import Head
 from gateway.http.origins import origin_of
 from gateway.observe.events import Observe
 from gateway.record.audit import Audit
-from gateway.record.capture import NOTHING, Capture
+from gateway.record.payload_capture import NOTHING, Capture
 from gateway.tables.dialect import errors, openapi, request
 from gateway.tables.dialect.cors import Origins
 from gateway.tables.dialect.request import READS, WRITES, Target

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 from uuid import UUID
 
+from gateway.fencing.decision import Fence
 from gateway.fencing.record import Kind
-from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 
 TAKEOVERS = (Kind.RAISED, Kind.BARRIER, Kind.EPOCH)

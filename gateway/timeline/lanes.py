@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gateway.fencing.decision import Fence
 from gateway.fencing.record import Kind
-from gateway.fencing.rules import Fence
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from gateway.timeline.history import LEASE_ENDS, History, Key, LeaseEvent, Party, Refusals, Takeover, Tally
 

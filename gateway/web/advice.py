@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
+from gateway.fencing.decision import Fence
 from gateway.fencing.record import Entry, Kind
-from gateway.fencing.rules import Fence
 from gateway.text import span
 
 _TITLES = {

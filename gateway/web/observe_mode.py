@@ -14,8 +14,8 @@ from gateway.db import search, traffic
 from gateway.db.search import Group, Grouping
 from gateway.db.traffic import RuleTraffic, WriteCounts
 from gateway.errors import RequestMalformed
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Filters, Kind
-from gateway.fencing.rules import Enforcement
 from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Site
 

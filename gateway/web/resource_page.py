@@ -13,9 +13,9 @@ from gateway.db import fences, leases, overview, record, search, timeline
 from gateway.db.database import Database
 from gateway.db.record import RecordHead
 from gateway.errors import RequestMalformed
+from gateway.fencing.decision import Enforcement, Fence
 from gateway.fencing.lease import LockState
 from gateway.fencing.record import Entry, Filters, Kind
-from gateway.fencing.rules import Enforcement, Fence
 from gateway.text import machine_time
 from gateway.timeline import axis, picture
 from gateway.timeline.history import History, Span

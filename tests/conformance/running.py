@@ -11,8 +11,8 @@ from unittest.mock import patch
 from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe import probe
+from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.s3 import xml
-from gateway.objects.s3.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from tests.databases import fresh_database
 from tests.running import running

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import app, serving, wiring
 from gateway.objects.probe import probe
-from gateway.objects.s3.bucket_profile import Profile
+from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Event, RequestFailed, StepReached
 from tests.running import config

@@ -20,8 +20,8 @@ from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor import examination as doctor
 from gateway.doctor.examination import Check, CheckStatus, DoctorReport, render
+from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement
-from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from tests.doubles.s3 import S3Double, serve
 from tests.running import config

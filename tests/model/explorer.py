@@ -1,6 +1,6 @@
 """Runs the object protocol through every interleaving, crash, lost answer and delay of a small scope.
 
-The explored generators are those of production (``gateway.objects.protocol.generator``). Their effects act on the
+The explored generators are those of production (``gateway.objects.protocol.mutation``). Their effects act on the
 stores of ``memory.py``. A mutation of S3 becomes a request in a network, which delivers it at any later time or never.
 After each step the explorer checks the promises. It raises the first broken one with the steps that led there.
 
@@ -18,10 +18,10 @@ from functools import cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
+from gateway.fencing.decision import Enforcement, Presented
 from gateway.fencing.intent import Announcement, Begun, Duplicates, ForbiddenETags, Intent, KnownObject, MutationKind
-from gateway.fencing.rules import Enforcement, Presented
 from gateway.fencing.token import Token
-from gateway.objects.protocol import generator
+from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import (
     Abandon,
     Amend,
@@ -473,7 +473,7 @@ class Explorer:
                 if found is None or found.etag != tag:
                     return NotSent("the object has changed")
                 forms = tuple(Candidate(form, etag(found.data, form)) for form in UploadForm)
-                other = generator.choose(forms, forbidden | spent | {tag}) or generator.choose(forms, forbidden | {tag})
+                other = mutation.choose(forms, forbidden | spent | {tag}) or mutation.choose(forms, forbidden | {tag})
                 if other is None:
                     return NotSent("no form is left")
                 content = replace(found, form=other)
@@ -530,7 +530,7 @@ class Explorer:
         is_there: bool,
     ) -> WriteAnswer:
         if not is_there:
-            return NotApplied(404, generator.NO_SUCH_UPLOAD)
+            return NotApplied(404, mutation.NO_SUCH_UPLOAD)
         if write.kind is MutationKind.UPLOAD:
             return objects.complete(write.key, content)
         if not self._scope.old_uploads and write.key in objects.objects:
@@ -649,22 +649,22 @@ def _script(client: int, scope: Scope) -> Script:
         outcome: WriteOutcome
         if operation.kind == "put":
             forms = tuple(Candidate(form, etag(operation.data, form)) for form in UploadForm)
-            outcome = yield from generator.put(write, forms)
+            outcome = yield from mutation.put(write, forms)
         elif operation.kind == "complete":
             of_parts = etag(operation.data, UploadForm.MULTIPART)
             mark = _mark(client, index, operation)
-            outcome = yield from generator.complete(
+            outcome = yield from mutation.complete(
                 replace(write, mark=mark), str(mark), of_parts, conditional=scope.conditional_complete
             )
         elif operation.kind == "amend":
-            outcome = yield from generator.amend(write)
+            outcome = yield from mutation.amend(write)
         elif operation.kind == "delete":
-            outcome = yield from generator.delete(write, conditional_delete=scope.conditional_delete)
+            outcome = yield from mutation.delete(write, conditional_delete=scope.conditional_delete)
         elif operation.kind == "sweep":
             anybody = replace(write, presented=None, mode=Enforcement.OBSERVE)
-            outcome = yield from generator.sweep(anybody, conditional_delete=scope.conditional_delete)
+            outcome = yield from mutation.sweep(anybody, conditional_delete=scope.conditional_delete)
         else:
-            outcome = yield from generator.barrier(RESOURCE, presented, "explorer")
+            outcome = yield from mutation.barrier(RESOURCE, presented, "explorer")
         yield Done(operation, write_id, _mark(client, index, operation), outcome)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from gateway.fencing.decision import Decision, Enforcement, Equal, Fence, Presented, decide
 from gateway.fencing.intent import ABSENCE, Announcement, Begun, ForbiddenETags, Intent, KnownObject, Raised, Spent
-from gateway.fencing.rules import Decision, Enforcement, Equal, Fence, Presented, decide
 from gateway.fencing.token import Token
 from gateway.objects.protocol.effects import UploadForm
 from gateway.objects.s3.answers import Applied, Found, Missing, NotApplied

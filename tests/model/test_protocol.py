@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.fencing.intent import Announcement, Begun, Duplicates, Intent, MutationKind
-from gateway.objects.protocol import generator, settling
+from gateway.objects.protocol import mutation, settling
 from gateway.objects.protocol.effects import (
     Abandon,
     Amend,
@@ -184,7 +184,7 @@ def settle_without_bump(intent: Intent) -> Steps[bool]:
 
 
 def settle_and_forbid_last(intent: Intent) -> Steps[bool]:
-    for _ in range(generator.ATTEMPTS):
+    for _ in range(mutation.ATTEMPTS):
         state = yield Look(intent.bucket, intent.key)
         if getattr(state, "etag", None) != intent.expected:
             yield Forbid(intent)
@@ -208,7 +208,7 @@ def settle_by_forgetting(intent: Intent) -> Steps[bool]:
 def recognise_by_write_id_alone(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[Any]:
     state = yield Look(write.bucket, write.key)
     if isinstance(state, Found) and state.write_id == str(write.write_id):
-        return (yield from generator._finish(write, begun, Applied(state.etag), tombstone=state.tombstone))
+        return (yield from mutation._finish(write, begun, Applied(state.etag), tombstone=state.tombstone))
     return None
 
 
@@ -264,7 +264,7 @@ def test_a_settlers_tombstone_is_never_taken_for_the_settled_write(
     scope, weakness = "zombie creates, successor creates", Weakness(settlers_id=False)
     (explored,) = (one for one in SCOPES if one.name == scope)
     Explorer(explored, weakness).run()
-    monkeypatch.setattr(generator, "_recognise", recognise_by_write_id_alone)
+    monkeypatch.setattr(mutation, "_recognise", recognise_by_write_id_alone)
     way = shortest_way_to_a_broken_promise(scope, weakness, "P3")
     report_states(f"without a settler's own write-id: {scope}", way)
 
@@ -286,18 +286,18 @@ def test_the_explorer_sees_what_settling_owes(
     monkeypatch: pytest.MonkeyPatch,
     report_states: Report,
 ) -> None:
-    monkeypatch.setattr(generator, "settle", settle)
+    monkeypatch.setattr(mutation, "settle", settle)
     report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
 
 
 def best_though_it_is_there(candidates: tuple[Candidate, ...], begun: Begun) -> UploadForm | None:
-    return generator.choose(candidates, begun.forbidden | {spent.etag for spent in begun.spent})
+    return mutation.choose(candidates, begun.forbidden | {spent.etag for spent in begun.spent})
 
 
 @pytest.mark.parametrize(
     ("name", "where", "rule", "instead", "scope"),
     [
-        ("another ETag than the condition's", generator, "_best", best_though_it_is_there, "a copy of the same bytes"),
+        ("another ETag than the condition's", mutation, "_best", best_though_it_is_there, "a copy of the same bytes"),
         ("a tombstone for absence", Begun, "overtakes_absence", False, "a copy of a create, after a delete"),
     ],
 )
@@ -322,14 +322,14 @@ def sweep_by_the_first_look(write: Announcement, *, conditional_delete: bool) ->
             yield Finish(write, begun.key.etag, tombstone=False)
             return Deleted(begun.decision, begun.fence)
         answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
-        return (yield from generator._conclude(write, begun, answer))
+        return (yield from mutation._conclude(write, begun, answer))
 
-    return (yield from generator._fenced(generator._without_condition(write), None, mutate, look=True))
+    return (yield from mutation._fenced(mutation._without_condition(write), None, mutate, look=True))
 
 
 def test_the_explorer_sees_what_a_sweep_without_a_condition_owes(
     monkeypatch: pytest.MonkeyPatch, report_states: Report
 ) -> None:
-    monkeypatch.setattr(generator, "sweep", sweep_by_the_first_look)
+    monkeypatch.setattr(mutation, "sweep", sweep_by_the_first_look)
     scope = "a sweep, no condition"
     report_states(f"without a second look: {scope}", shortest_way_to_a_broken_promise(scope, Weakness(), "P3"))

@@ -9,8 +9,8 @@ import pytest
 from gateway.db import intents
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement
-from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from tests.integration.objects.clients import call, outcome
 from tests.stores.fenced import LONG, Fenced, fenced

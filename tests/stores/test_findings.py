@@ -8,8 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
-from gateway.objects.probe.probe import probe
-from gateway.objects.s3.bucket_profile import (
+from gateway.objects.probe.bucket_profile import (
     COMPLETE_CONDITIONS,
     DELETE_CONDITION,
     KEYS,
@@ -17,6 +16,7 @@ from gateway.objects.s3.bucket_profile import (
     Probe,
     Profile,
 )
+from gateway.objects.probe.probe import probe
 from gateway.objects.store.operations import Upstream
 from tests.stores.store import REGION, Store
 

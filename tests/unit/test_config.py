@@ -9,8 +9,8 @@ from gateway.auth.principal import ANONYMOUS
 from gateway.config import load
 from gateway.config.server import CallerKeys
 from gateway.errors import ConfigurationError
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import SWEEPER, is_own_name
-from gateway.fencing.rules import Enforcement
 
 COMPLETE = """
 [server]

@@ -110,7 +110,7 @@ PURE = (
     "errors text fencing timeline http.head http.origins "
     "auth.canonical_request auth.fenced_credentials auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
-    "objects.body.checksums objects.body.chunked objects.probe.judgement "
+    "objects.body.checksums objects.body.chunked objects.probe.judgement objects.probe.bucket_profile "
     "observe.events "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
     "client.errors web.advice"

@@ -19,12 +19,12 @@ from gateway.db.database import Database
 from gateway.db.intents import Tombstone
 from gateway.db.uploads import RecordedUpload
 from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Announcement, Duplicates, Intent
 from gateway.fencing.record import SWEEPER
-from gateway.fencing.rules import Enforcement
 from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.probe.probe import Profiles
-from gateway.objects.protocol import generator, settling
+from gateway.objects.protocol import mutation, settling
 from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
 from gateway.objects.run.runner import Amendment, OperationPayload, Runner, path_of
 from gateway.objects.s3.answers import store_refusal
@@ -144,7 +144,7 @@ class Sweeper:
         write = Announcement(
             grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=SWEEPER, mode=Enforcement.OBSERVE
         )
-        steps = generator.sweep(write, conditional_delete=conditional)
+        steps = mutation.sweep(write, conditional_delete=conditional)
         outcome = await self._runner.run(steps, OperationPayload() if conditional else _UNCONDITIONAL)
         match outcome:
             case Deleted(applied=None):  # there was no tombstone

@@ -18,7 +18,7 @@ from gateway.fencing.record import CapturedPayload
 from gateway.http.body import ArrivingBody, ClientGone
 from gateway.objects.body.checksums import Declared, Proof, Verification
 from gateway.objects.body.intake import CAPTURE_TIMEOUT, CaptureBuffer, VerifiedBody, whole
-from gateway.record.capture import NOTHING, Capture
+from gateway.record.payload_capture import NOTHING, Capture
 
 MEDIA_TYPE = "multipart/form-data"
 FILE = "file"

@@ -16,7 +16,7 @@ from gateway.http.body import ArrivingBody, ClientGone
 from gateway.objects.body import checksums
 from gateway.objects.body.checksums import Digests, Proof, Verification
 from gateway.objects.body.chunked import Decoder, Signatures
-from gateway.record.capture import NOTHING, Capture
+from gateway.record.payload_capture import NOTHING, Capture
 
 _DIGITS = frozenset("0123456789")
 

@@ -12,8 +12,8 @@ from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 from gateway.errors import StoreError
+from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.intent import Announcement, Begun, ForbiddenETags, Intent, KnownObject, Raised
-from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.objects.s3.answers import Applied, HeadAnswer, Rejected, WriteAnswer
 
 

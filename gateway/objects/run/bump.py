@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from gateway.errors import Unavailable
 from gateway.objects.protocol.effects import UploadForm
-from gateway.objects.protocol.generator import candidates, choose
+from gateway.objects.protocol.mutation import candidates, choose
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import NotApplied, NotSent, Rejected, Started, Unknown, Uploaded, WriteAnswer
 from gateway.objects.s3.documents import Part, etag_of_parts

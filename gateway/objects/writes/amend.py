@@ -6,7 +6,7 @@ signature can stop them once they are on their way, so the signature is a short 
 
 from gateway.errors import StoreError, Unavailable
 from gateway.objects.exchange import Exchange
-from gateway.objects.protocol import generator
+from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.run.runner import Amendment, OperationPayload
 from gateway.objects.s3 import xml
@@ -86,7 +86,7 @@ class Amendments:
 
     async def _run(self, write: FencedWrite, amendment: Amendment, *, on_version: bool, uncovers: bool) -> Stored:
         profile = await self._writes.profile_for(write)
-        steps = generator.amend(write.announcement(), on_version=on_version, uncovers=uncovers, bumps=profile.can_bump)
+        steps = mutation.amend(write.announcement(), on_version=on_version, uncovers=uncovers, bumps=profile.can_bump)
         stored = await self._writes.run(write, steps, OperationPayload(amendment=amendment))
         assert isinstance(stored, Stored)
         return stored

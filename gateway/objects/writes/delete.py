@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 from gateway.errors import GatewayError, StoreError
 from gateway.http.body import offload
 from gateway.objects.exchange import Exchange, headers_left_by
-from gateway.objects.protocol import generator
+from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Deleted
 from gateway.objects.run.runner import OperationPayload
 from gateway.objects.s3 import conditions, documents
@@ -68,7 +68,7 @@ class Deletes:
 
     async def _delete(self, write: FencedWrite, headers: TextHeaders, condition: WriteCondition | None) -> Deleted:
         profile = await self._writes.profile_for(write)
-        steps = generator.delete(write.announcement(profile), condition, conditional_delete=profile.conditional_delete)
+        steps = mutation.delete(write.announcement(profile), condition, conditional_delete=profile.conditional_delete)
         deleted = await self._writes.run(write, steps, OperationPayload(headers=headers))
         assert isinstance(deleted, Deleted)
         return deleted

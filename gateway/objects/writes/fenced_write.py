@@ -29,6 +29,7 @@ from gateway.errors import (
     TokenRequired,
     Unavailable,
 )
+from gateway.fencing.decision import Decision, Enforcement, Fence, Presented, decide
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.intent import (
     DEAD_AFTER_HEADER_SIGNED,
@@ -37,10 +38,11 @@ from gateway.fencing.intent import (
 )
 from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import Attempt, CapturedPayload, Refusal
-from gateway.fencing.rules import Decision, Enforcement, Fence, Presented, decide
 from gateway.objects.exchange import Exchange
+from gateway.objects.probe import bucket_profile
+from gateway.objects.probe.bucket_profile import KEYS, Profile
 from gateway.objects.probe.probe import Profiles
-from gateway.objects.protocol import generator
+from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import (
     Barred,
     ConditionFailed,
@@ -57,9 +59,8 @@ from gateway.objects.protocol.effects import (
 )
 from gateway.objects.resource_rules import ObjectTarget, Resources
 from gateway.objects.run.runner import NO_PAYLOAD, OperationPayload, Runner
-from gateway.objects.s3 import bucket_profile, forwarded_headers
+from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import Found, HeadAnswer, Rejected, store_refusal
-from gateway.objects.s3.bucket_profile import KEYS, Profile
 from gateway.objects.s3.operations import Operation
 from gateway.objects.store.client import TextHeaders
 from gateway.observe.events import Observe, WriteAccepted
@@ -285,7 +286,7 @@ class FencedWrites:
         """
         if write.presented is None or write.target.mode is Enforcement.OBSERVE:
             return None
-        steps = generator.barrier(write.target.resource, write.presented, write.attempt.caller)
+        steps = mutation.barrier(write.target.resource, write.presented, write.attempt.caller)
         outcome = await self._runner.run(steps)
         match outcome:
             case Barred(_, fence):

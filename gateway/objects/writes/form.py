@@ -27,7 +27,7 @@ from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request, read_fencing
 from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.writes.put import Puts
-from gateway.record.capture import NOTHING, Capture
+from gateway.record.payload_capture import NOTHING, Capture
 
 _FILENAME = "${filename}"
 _MAX_TAGS = 10

@@ -4,10 +4,10 @@ from gateway.db import uploads
 from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.fencing.rules import Fence
+from gateway.fencing.decision import Fence
 from gateway.http.body import Memory, offload
 from gateway.objects.exchange import Exchange
-from gateway.objects.protocol import generator
+from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.run.runner import OperationPayload, path_of
 from gateway.objects.s3 import documents
@@ -149,7 +149,7 @@ class Uploads:
             if (done := await self._completed_before(write)) is not None:
                 await self._answer(exchange, write, done, fence)
                 return
-        steps = generator.complete(
+        steps = mutation.complete(
             write.announcement(),
             upload_id,
             etag_of_parts(listed),

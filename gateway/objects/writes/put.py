@@ -14,10 +14,10 @@ from gateway.http.body import Memory
 from gateway.objects.body.form import FormBody
 from gateway.objects.body.intake import VerifiedBody
 from gateway.objects.exchange import Exchange
-from gateway.objects.protocol import generator
+from gateway.objects.probe.bucket_profile import Profile
+from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Candidate, Deleted, Stored
 from gateway.objects.run.runner import OperationPayload, path_of
-from gateway.objects.s3.bucket_profile import Profile
 from gateway.objects.s3.conditions import WriteCondition
 from gateway.objects.store.client import TextHeaders
 from gateway.objects.store.operations import Upstream
@@ -86,7 +86,7 @@ class Puts:
     ) -> Stored:
         """Write a body that is in memory."""
         write = write.with_payload(body.digests.size, body.digests.sha256)
-        steps = generator.put(write.announcement(profile), _candidates(profile, body), condition)
+        steps = mutation.put(write.announcement(profile), _candidates(profile, body), condition)
         payload = OperationPayload(body.content, [*headers, *body.digests.headers, *write.call_marks()])
         return _stored(await self._writes.run(write, steps, payload))
 
@@ -99,7 +99,7 @@ class Puts:
         self, write: FencedWrite, profile: Profile, staged: Staged, condition: WriteCondition | None
     ) -> Stored:
         """Make what was staged the object. If that fails, nothing stays staged."""
-        steps = generator.complete(
+        steps = mutation.complete(
             write.announcement(),
             staged.upload_id,
             staged.etag,
@@ -112,7 +112,7 @@ class Puts:
             done = True
             return result
         except StoreError as error:
-            if error.s3_code != generator.NO_SUCH_UPLOAD:
+            if error.s3_code != mutation.NO_SUCH_UPLOAD:
                 raise
             raise Unavailable("Nothing was written: the staged upload has been aborted meanwhile.") from error
         finally:
@@ -160,5 +160,5 @@ def _candidates(profile: Profile, body: VerifiedBody) -> tuple[Candidate, ...]:
     An ETag may be a hash even where the probe has seen unique ETags. The object may be encrypted otherwise than its
     bucket is by default, and that default may have changed since.
     """
-    candidates = generator.candidates(body.digests.md5)
+    candidates = mutation.candidates(body.digests.md5)
     return candidates if profile.can_bump else candidates[:1]

@@ -20,9 +20,9 @@ from gateway.admission import Admission
 from gateway.db.database import Database, wants_retry
 from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import GatewayError, SqlError, Unavailable
+from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt, refusal_error
-from gateway.fencing.rules import Enforcement, Equal
 from gateway.fencing.token import Token
 from gateway.http.body import LARGE
 from gateway.http.head import Head

@@ -9,7 +9,7 @@ from gateway.db import fences, settings
 from gateway.db.database import Transaction
 from gateway.db.fences import ClaimResult
 from gateway.errors import ConditionUnsupported, RequestMalformed
-from gateway.fencing.rules import Enforcement, Equal, Fence, Presented, Tokens
+from gateway.fencing.decision import Enforcement, Equal, Fence, Presented, Tokens
 from gateway.tables.dialect.errors import mismatch
 from gateway.tables.dialect.etags import row_changed
 from gateway.tables.dialect.grammar import not_implemented

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from gateway.db.database import Transaction
 from gateway.errors import DialectError, GatewayError, ResourceUnderivable, TokenRequired
 from gateway.fencing import headers as fencing_headers
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.rules import Enforcement
 from gateway.http.body import offload
 from gateway.http.head import Head
 from gateway.tables.catalog.functions import Choice, Functions

@@ -16,7 +16,7 @@ from gateway.db import idempotency
 from gateway.db.database import Database
 from gateway.db.idempotency import IdempotencyKey, StoredAnswer
 from gateway.errors import IdempotencyMismatch, Unavailable
-from gateway.fencing.rules import Equal, Tokens
+from gateway.fencing.decision import Equal, Tokens
 from gateway.observe.events import Observe
 from gateway.tables.dialect.request import REPLAYED
 from gateway.tables.dialect.response import Response

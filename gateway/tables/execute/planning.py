@@ -15,13 +15,13 @@ from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import DialectError, GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
+from gateway.fencing.decision import Enforcement, Equal, Tokens
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt
-from gateway.fencing.rules import Enforcement, Equal, Tokens
 from gateway.fencing.token import Token
 from gateway.http.body import offload
 from gateway.http.head import Head
-from gateway.record.capture import NOTHING, Capture
+from gateway.record.payload_capture import NOTHING, Capture
 from gateway.tables.catalog.snapshot import Column, Table
 from gateway.tables.dialect import body, media, request
 from gateway.tables.dialect.body import Payload

@@ -22,9 +22,9 @@ from gateway.errors import (
     TokenImplausible,
     Unavailable,
 )
+from gateway.fencing.decision import Presented
 from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import Attempt, Refusal, Rejection
-from gateway.fencing.rules import Presented
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.observe.stages import staged
 from gateway.record.audit import Audit

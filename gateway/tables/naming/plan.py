@@ -11,8 +11,8 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
+from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import Template, escape
-from gateway.fencing.rules import Enforcement, Equal
 from gateway.tables.catalog.snapshot import Column, Table
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.grammar import Condition, Field, Node

@@ -16,7 +16,7 @@ from gateway.cli import application
 from gateway.db import intents
 from gateway.db.database import Database
 from gateway.errors import GatewayError
-from gateway.fencing.rules import Decision, Fence, Presented
+from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE
 from gateway.observe.events import IntentSettled
 from tests.integration.admission.policy_gateway import ADMIN_KEY, Shown, World

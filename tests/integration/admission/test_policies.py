@@ -8,8 +8,8 @@ import pytest
 
 from gateway.admission import Admission
 from gateway.db.database import Database
+from gateway.fencing.decision import Presented
 from gateway.fencing.policy import MAX_JUMP
-from gateway.fencing.rules import Presented
 from gateway.fencing.sequencer import Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from gateway.observe.events import StepReached

@@ -18,8 +18,8 @@ from gateway.db.bypasses import FoundObject
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
+from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement, Intent
-from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.protocol import settling

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.rules import Enforcement, Equal
+from gateway.fencing.decision import Enforcement, Equal
 from gateway.observe.events import WriteRefused
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome

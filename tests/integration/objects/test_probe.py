@@ -17,9 +17,9 @@ from starlette.types import Receive, Scope, Send
 from gateway.config.stores import ObjectStore
 from gateway.demo import embedded
 from gateway.errors import StoreError, Unavailable
+from gateway.objects.probe.bucket_profile import Probe, Profile
 from gateway.objects.probe.probe import PREFIX, Profiles, probe
 from gateway.objects.s3.answers import Applied
-from gateway.objects.s3.bucket_profile import Probe, Profile
 from gateway.objects.store.operations import Upstream
 from tests.doubles.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Double, serve
 from tests.processes import closed_port

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.rules import Equal
+from gateway.fencing.decision import Equal
 from gateway.objects.writes import fenced_write
 from tests.clients.lossy import losing
 from tests.doubles.s3 import S3Double

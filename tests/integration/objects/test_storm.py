@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.objects.protocol.generator import candidates
+from gateway.objects.protocol.mutation import candidates
 from tests.doubles.s3 import Mutation, Rule, S3Double
 from tests.integration.objects.clients import connect, outcome, warm_up
 from tests.integration.objects.object_gateway import Stage, staged

@@ -14,8 +14,8 @@ import pytest
 from gateway.db import intents
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement, MutationKind
-from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 from gateway.objects.background.sweeper import Swept
 from gateway.observe.events import IntentSettled, SweepFailed, TombstoneSwept, UploadSwept

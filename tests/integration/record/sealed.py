@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.db import record
 from gateway.db.database import Database
-from gateway.fencing.chain import Flaw, Verifier
+from gateway.fencing.chain_verification import Flaw, Verifier
 
 EXPORT = "SELECT fencing.ndjson_v1(e) AS line FROM fencing.entry AS e ORDER BY position"
 

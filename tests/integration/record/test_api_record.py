@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from gateway.db import record
+from gateway.fencing.decision import Fence
 from gateway.fencing.record import Kind
-from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 from tests.integration.record.varied import everything, sealed
 from tests.integration.record.watched import ANN, BOB, HOSTILE, Watched, refused, watched

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gateway.db import record
 from gateway.db.database import Database
 from gateway.db.record import RecordHead
-from gateway.fencing import chain
-from gateway.fencing.chain import Flaw
+from gateway.fencing import chain_verification
+from gateway.fencing.chain_verification import Flaw
 from tests.integration.record.sealed import EXPORT, as_superuser, flaws, lines, on_record, written
 
 # The characters that PostgreSQL takes as text: all but NUL and lone surrogates. Characters that need an escape come
@@ -56,16 +56,17 @@ async def test_python_hashes_what_postgres_hashes(
     row = await database.fetchrow(f"{EXPORT} DESC LIMIT 1")
     assert row is not None
     line = row["line"]
-    entry = chain.parse(line)
-    assert chain.next_hash(bytes.fromhex(before.hash), chain.canonical(entry)).hex() == head.hash == entry["hash"]
-    assert chain.canonical(entry).decode()[:-1] == line.rpartition(',"hash":"')[0]
+    entry = chain_verification.parse(line)
+    expected = chain_verification.next_hash(bytes.fromhex(before.hash), chain_verification.canonical(entry))
+    assert expected.hex() == head.hash == entry["hash"]
+    assert chain_verification.canonical(entry).decode()[:-1] == line.rpartition(',"hash":"')[0]
 
 
 async def test_the_first_entry_follows_on_a_constant(database: Database) -> None:
-    assert await record.read_head(database) == RecordHead(0, chain.START.hex())
+    assert await record.read_head(database) == RecordHead(0, chain_verification.START.hex())
     exported = await on_record(database, 1)
     assert flaws(exported) == []
-    entry = chain.parse(exported[0])
+    entry = chain_verification.parse(exported[0])
     assert (entry["token"], entry["fence"], entry["position"]) == ("1.1", "2.2", "1")
 
 
@@ -146,7 +147,7 @@ async def test_a_tail_that_was_cut_off_is_found_by_whoever_saw_it(database: Data
     """Even where the end of the chain was put back, and goes on from there."""
     exported = await on_record(database, 5)
     seen = await record.read_head(database)
-    third = chain.parse(exported[2])["hash"]
+    third = chain_verification.parse(exported[2])["hash"]
     await as_superuser(
         database,
         "DELETE FROM fencing.entry WHERE position > 3",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.db.database import Database
-from gateway.fencing.redaction import redacted
+from gateway.fencing.credential_redaction import redacted
 from tests.integration.record.telling import put
 
 PAGE = Path(__file__).parents[3] / "docs/record.md"

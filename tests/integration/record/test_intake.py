@@ -15,8 +15,8 @@ import pytest_asyncio
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
+from gateway.fencing.decision import Decision, Enforcement, Fence
 from gateway.fencing.record import Attempt, Refusal
-from gateway.fencing.rules import Decision, Enforcement, Fence
 from gateway.fencing.token import Token
 from gateway.observe.events import StepReached
 from gateway.record import audit

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gateway.db import fences, intents
 from gateway.db.database import Database, Transaction
 from gateway.errors import SqlError
+from gateway.fencing.decision import Decision, Equal, Fence, Presented, Tokens, decide
 from gateway.fencing.intent import Announcement
-from gateway.fencing.rules import Decision, Equal, Fence, Presented, Tokens, decide
 from gateway.fencing.token import Token
 from tests.integration.record.sealed import entries, flaws, lines
 from tests.integration.store.test_claims import Holder

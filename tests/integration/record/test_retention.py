@@ -10,7 +10,7 @@ import pytest
 from gateway.db import record
 from gateway.db.database import Database
 from gateway.errors import SqlError
-from gateway.fencing.chain import Flaw
+from gateway.fencing.chain_verification import Flaw
 from gateway.observe.events import PartitionDropped, SweepFailed
 from gateway.record.sealing import Sealing, SealingPauses
 from tests.integration.record.sealed import as_superuser, entries, flaws, lines, on_record, partition_of, written

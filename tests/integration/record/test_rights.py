@@ -14,8 +14,8 @@ from gateway.db.database import Database
 from gateway.doctor import examination as doctor
 from gateway.doctor.findings import CheckStatus
 from gateway.errors import ConfigurationError, SqlError
+from gateway.fencing.decision import Equal, Presented, Tokens
 from gateway.fencing.record import Kind, RecordedEvent
-from gateway.fencing.rules import Equal, Presented, Tokens
 from gateway.fencing.token import Token
 from gateway.record.sealing import Sealing
 from tests.databases import GATEWAY

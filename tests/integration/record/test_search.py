@@ -18,8 +18,8 @@ from gateway.db.database import Database
 from gateway.db.search import Grouping, Total, after_prefix, first_day
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import NotFound
+from gateway.fencing.decision import Decision
 from gateway.fencing.record import Entry, Filters, Kind, RecordedEvent
-from gateway.fencing.rules import Decision
 from gateway.fencing.token import Token
 from tests.databases import fresh_database
 from tests.integration.record.sealed import partition_of

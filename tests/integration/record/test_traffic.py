@@ -14,8 +14,8 @@ from gateway.db.database import Database
 from gateway.db.traffic import RuleTraffic, WriteCounts
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import GatewayError
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Attempt, Rejection
-from gateway.fencing.rules import Enforcement
 from gateway.observe.events import Event, SweepFailed, WriteAccepted, WriteRefused
 from gateway.record import traffic
 from gateway.record.traffic import Traffic, flushing

@@ -1,4 +1,4 @@
-"""The claim function makes the decision of ``gateway.fencing.rules.decide``, under a lock, whatever runs beside it."""
+"""The claim function decides as ``gateway.fencing.decision.decide`` does, under a lock, whatever runs beside it."""
 
 import asyncio
 import random
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gateway.db import fences, intents
 from gateway.db.database import Database, Transaction
+from gateway.fencing.decision import Decision, Equal, Fence, Presented, Tokens, decide
 from gateway.fencing.resource import escape
-from gateway.fencing.rules import Decision, Equal, Fence, Presented, Tokens, decide
 from gateway.fencing.token import Token
 from tests.waiting import PATIENCE, waiting
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gateway.db import intents
 from gateway.db.database import Database
+from gateway.fencing.decision import Enforcement, Equal, Fence, Presented
 from gateway.fencing.intent import ABSENCE, Announcement, Begun, Intent, KnownObject, MutationKind, Raised
-from gateway.fencing.rules import Enforcement, Equal, Fence, Presented
 from gateway.fencing.token import Token
 from tests.model.memory import NOW, Fences
 

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.db import intents
 from gateway.db.database import Database
+from gateway.fencing.decision import Presented
 from gateway.fencing.intent import (
     ABSENCE,
     DEAD_AFTER_HEADER_SIGNED,
@@ -19,7 +20,6 @@ from gateway.fencing.intent import (
     KnownObject,
     Spent,
 )
-from gateway.fencing.rules import Presented
 from gateway.fencing.token import Token
 
 WRITE = Announcement("r", "bucket", "k", UUID(int=1), Presented(Token(0, 1)), "tester")

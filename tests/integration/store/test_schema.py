@@ -17,7 +17,7 @@ from gateway.db.database import Database
 from gateway.doctor.examination import examine
 from gateway.doctor.findings import CheckStatus
 from gateway.errors import UnreleasedSchema
-from gateway.fencing.rules import Decision, Equal, Tokens
+from gateway.fencing.decision import Decision, Equal, Tokens
 from gateway.fencing.token import Token
 from tests.catalogs import catalog, differences
 from tests.databases import Server, fresh, template_of_today

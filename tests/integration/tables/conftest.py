@@ -13,8 +13,8 @@ import uvicorn
 from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import Template
-from gateway.fencing.rules import Enforcement, Equal
 from gateway.observe.events import Event
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane

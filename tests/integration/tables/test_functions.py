@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from gateway.db.database import Database
-from gateway.fencing.rules import Enforcement
+from gateway.fencing.decision import Enforcement
 from gateway.tables import schema_cache
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.db.database import Database, Transaction
-from gateway.fencing.rules import Presented
+from gateway.fencing.decision import Presented
 from gateway.observe.events import Event, StepReached
 from gateway.tables.execute import transaction as slow
 from gateway.tables.execute.idempotency import cleanup, delete_old

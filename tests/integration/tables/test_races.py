@@ -10,7 +10,7 @@ import pytest
 from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.errors import Unavailable
-from gateway.fencing.rules import Presented
+from gateway.fencing.decision import Presented
 from gateway.observe.events import Event
 from gateway.tables.execute.fast_path import FAST_AFTER
 from gateway.tables.pipeline import Exposure, TablePlane

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.db import fences
 from gateway.db.database import Database
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.resource import Template
-from gateway.fencing.rules import Enforcement
 from gateway.observe.events import Event, WriteRefused
 from gateway.tables.naming.plan import MAX_RESOURCES, Rule
 from gateway.tables.pipeline import Exposure

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import Template
-from gateway.fencing.rules import Enforcement, Equal
 from gateway.guard import script as guard_script
 from gateway.guard.script import Guard
 from gateway.tables.catalog.snapshot import Column

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.leases.queue import WaitQueues
+from gateway.leases.local_waiters import WaitQueues
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from gateway.auth.principal import EVERYTHING, Grant
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
+from gateway.objects.probe.bucket_profile import KEYS, Probe
 from gateway.objects.reads import ReadScope
 from gateway.objects.resource_rules import KeyRule, Resources
-from gateway.objects.s3.bucket_profile import KEYS, Probe
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify
 

@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.objects.probe import judgement
+from gateway.objects.probe.bucket_profile import Probe, Profile
 from gateway.objects.probe.judgement import Contender, Etags, Observation
 from gateway.objects.s3.answers import Applied, Found, HeadAnswer, Missing, NotApplied, Rejected, Unknown, WriteAnswer
-from gateway.objects.s3.bucket_profile import Probe, Profile
 
 MD5, OF_PARTS = "md5", "parts-1"
 HASHES = Etags([MD5, MD5], MD5, [OF_PARTS], OF_PARTS)

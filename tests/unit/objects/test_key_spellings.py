@@ -2,9 +2,9 @@
 
 import pytest
 
+from gateway.objects.probe.bucket_profile import KEYS, SPELLINGS, Probe, mistakable
 from gateway.objects.probe.judgement import of_spelling
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
-from gateway.objects.s3.bucket_profile import KEYS, SPELLINGS, Probe, mistakable
 
 PLAIN = ["a", "a/b", ".a", "..a", "a/.b", "a/...b/c", "a b", "a+b", "%20", "a%2fb", "a:b", "0", "_", "xldir"]
 

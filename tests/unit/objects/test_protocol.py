@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.intent import (
     DEAD_AFTER_HEADER_SIGNED,
     DEAD_AFTER_QUERY_SIGNED,
@@ -22,9 +23,8 @@ from gateway.fencing.intent import (
     MutationKind,
     Raised,
 )
-from gateway.fencing.rules import Decision, Fence, Presented
 from gateway.fencing.token import Token
-from gateway.objects.protocol import generator
+from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import (
     Abandon,
     Amend,
@@ -118,19 +118,19 @@ PUTS: list[tuple[str, list[tuple[type, Any]], type]] = [
 
 @pytest.mark.parametrize(("script", "outcome"), [case[1:] for case in PUTS], ids=[case[0] for case in PUTS])
 def test_the_outcomes_of_a_put(script: list[tuple[type, Any]], outcome: type) -> None:
-    assert isinstance(play(generator.put(WRITE, FORMS), script)[0], outcome)
+    assert isinstance(play(mutation.put(WRITE, FORMS), script)[0], outcome)
 
 
 def test_a_forbidden_form_is_avoided() -> None:
     script = [(Begin, begun("plain")), (Put, Applied("parts")), (Finish, True)]
-    _, asked = play(generator.put(WRITE, FORMS), script)
+    _, asked = play(mutation.put(WRITE, FORMS), script)
     assert asked[1].form is UploadForm.MULTIPART
 
 
 def test_each_attempt_is_an_intent_of_its_own() -> None:
     again = [(Put, NotApplied(412, "")), (Look, Found("e1")), (Abandon, None), (Look, Found("e1"))]
     again += [(Begin, replace(begun(), key=KnownObject("e1")))]
-    _, asked = play(generator.put(WRITE, FORMS), [*PUT, *again, (Put, Applied("plain")), (Finish, True)])
+    _, asked = play(mutation.put(WRITE, FORMS), [*PUT, *again, (Put, Applied("plain")), (Finish, True)])
     assert [effect.write.attempt for effect in asked if isinstance(effect, Begin)] == [1, 2]
     assert [effect.expected for effect in asked if isinstance(effect, Put)] == ["e0", "e1"]
 
@@ -138,13 +138,13 @@ def test_each_attempt_is_an_intent_of_its_own() -> None:
 def test_an_object_that_keeps_changing_ends_after_some_attempts() -> None:
     missed = [(Put, NotApplied(412, "")), (Look, Found("e")), (Abandon, None)]
     again = [(Look, Found("e")), (Begin, begun()), *missed]
-    outcome, _ = play(generator.put(WRITE, FORMS), [*PUT, *missed, *again * (generator.ATTEMPTS - 1)])
+    outcome, _ = play(mutation.put(WRITE, FORMS), [*PUT, *missed, *again * (mutation.ATTEMPTS - 1)])
     assert isinstance(outcome, NotDone)
 
 
 def test_the_callers_condition_is_judged_on_a_fresh_look_and_under_an_intent() -> None:
     script = [(Look, Found("e0")), (Begin, begun()), (Abandon, None)]
-    outcome, _ = play(generator.put(WRITE, FORMS, WriteCondition(Expect.ABSENT)), script)
+    outcome, _ = play(mutation.put(WRITE, FORMS, WriteCondition(Expect.ABSENT)), script)
     assert isinstance(outcome, ConditionFailed)
     assert outcome.error.status == 412
 
@@ -160,7 +160,7 @@ def test_the_callers_condition_is_judged_on_a_fresh_look_and_under_an_intent() -
     ids=["plainly", "where absence is forbidden", "where the store deletes unconditionally", "what is not there"],
 )
 def test_a_delete_deletes(script: list[tuple[type, Any]], conditional: bool) -> None:  # noqa: FBT001
-    outcome, _ = play(generator.delete(WRITE, conditional_delete=conditional), script)
+    outcome, _ = play(mutation.delete(WRITE, conditional_delete=conditional), script)
     assert isinstance(outcome, Deleted)
 
 
@@ -173,9 +173,9 @@ def test_an_object_that_cannot_be_bumped_is_settled_once_the_signature_is_dead()
     """By the store's clock. Until then nothing is settled, however often it is tried."""
     bump = (Bump, NotSent("the store ignores conditions on completed uploads"))
     waits = [(Look, Found("e0", date=NOT_LONG_AFTER)), bump]
-    assert play(generator.settle(INTENT), [FORBIDDEN, *waits * generator.ATTEMPTS])[0] is False
+    assert play(mutation.settle(INTENT), [FORBIDDEN, *waits * mutation.ATTEMPTS])[0] is False
     settled, asked = play(
-        generator.settle(INTENT), [FORBIDDEN, (Look, Found("e0", date=LONG_AFTER)), bump, (Abandon, None)]
+        mutation.settle(INTENT), [FORBIDDEN, (Look, Found("e0", date=LONG_AFTER)), bump, (Abandon, None)]
     )
     assert settled is True
     assert asked[-1] == Abandon(INTENT)
@@ -185,31 +185,31 @@ def test_a_dead_signature_does_not_replace_a_bump() -> None:
     """A store that can be bumped is: what has arrived before its signature died may still be on its way inside."""
     late = Found("e0", date=LONG_AFTER)
     script = [FORBIDDEN, (Look, late), (Bump, Applied("e1")), (Look, Found("e1")), (Abandon, None)]
-    assert play(generator.settle(INTENT), script)[0] is True
+    assert play(mutation.settle(INTENT), script)[0] is True
 
 
 def test_a_store_that_does_not_tell_the_time_proves_nothing() -> None:
-    waits = [(Look, Found("e0")), (Bump, NotSent("no"))] * generator.ATTEMPTS
-    assert play(generator.settle(INTENT), [FORBIDDEN, *waits])[0] is False
+    waits = [(Look, Found("e0")), (Bump, NotSent("no"))] * mutation.ATTEMPTS
+    assert play(mutation.settle(INTENT), [FORBIDDEN, *waits])[0] is False
 
 
 def test_an_unknown_look_settles_nothing() -> None:
-    assert play(generator.settle(INTENT), [FORBIDDEN, *[(Look, Unknown("timeout"))] * generator.ATTEMPTS])[0] is False
+    assert play(mutation.settle(INTENT), [FORBIDDEN, *[(Look, Unknown("timeout"))] * mutation.ATTEMPTS])[0] is False
 
 
 def test_a_barrier_does_not_stand_before_all_is_settled() -> None:
     raised = (RaiseFence, Raised(Decision.RAISED, FENCE, (INTENT,)))
-    steps = generator.barrier("r", Presented(TOKEN), "tester")
+    steps = mutation.barrier("r", Presented(TOKEN), "tester")
     settled = [FORBIDDEN, (Look, Found("e1")), (Abandon, None)]
     assert isinstance(play(steps, [raised, *settled])[0], Barred)
-    steps = generator.barrier("r", Presented(TOKEN), "tester")
-    silent = [FORBIDDEN, *[(Look, Unknown("timeout"))] * generator.ATTEMPTS]
+    steps = mutation.barrier("r", Presented(TOKEN), "tester")
+    silent = [FORBIDDEN, *[(Look, Unknown("timeout"))] * mutation.ATTEMPTS]
     assert isinstance(play(steps, [raised, *silent])[0], NotDone)
 
 
 UPLOAD = replace(INTENT, kind=MutationKind.UPLOAD, upload_id="u")
 AMENDMENT = replace(INTENT, kind=MutationKind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
-GONE = NotApplied(404, generator.NO_SUCH_UPLOAD)
+GONE = NotApplied(404, mutation.NO_SUCH_UPLOAD)
 TOO_OLD = NotApplied(409, "ConditionalRequestConflict")
 LOOK = (Look, Found("e0"))
 
@@ -230,7 +230,7 @@ COMPLETIONS: list[tuple[str, list[tuple[type, Any]], type]] = [
     ("script", "outcome"), [case[1:] for case in COMPLETIONS], ids=[case[0] for case in COMPLETIONS]
 )
 def test_the_outcomes_of_a_completion(script: list[tuple[type, Any]], outcome: type, conditional: bool) -> None:  # noqa: FBT001
-    result, asked = play(generator.complete(WRITE, "u", "parts", conditional=conditional), script)
+    result, asked = play(mutation.complete(WRITE, "u", "parts", conditional=conditional), script)
     assert isinstance(result, outcome)
     kinds = {effect.write.kind for effect in asked if isinstance(effect, Begin | Complete)}
     assert kinds == {MutationKind.CONDITIONAL if conditional else MutationKind.UPLOAD}
@@ -239,7 +239,7 @@ def test_the_outcomes_of_a_completion(script: list[tuple[type, Any]], outcome: t
 def test_an_upload_older_than_the_object_is_completed_without_a_condition() -> None:
     refused = [(Begin, begun()), (Complete, TOO_OLD), LOOK, (Abandon, None)]
     script = [*refused, (Begin, begun()), (Complete, Applied("parts")), (Finish, True)]
-    result, asked = play(generator.complete(WRITE, "u", "parts", conditional=True), script)
+    result, asked = play(mutation.complete(WRITE, "u", "parts", conditional=True), script)
     assert isinstance(result, Stored)
     begins = [effect.write for effect in asked if isinstance(effect, Begin)]
     assert [(begin.kind, begin.upload_id) for begin in begins] == [
@@ -279,7 +279,7 @@ AMENDMENTS: list[tuple[str, list[tuple[type, Any]], dict[str, bool], type]] = [
     ("script", "how", "outcome"), [case[1:] for case in AMENDMENTS], ids=[case[0] for case in AMENDMENTS]
 )
 def test_the_outcomes_of_an_amendment(script: list[tuple[type, Any]], how: dict[str, bool], outcome: type) -> None:
-    result, asked = play(generator.amend(WRITE, **how), script)
+    result, asked = play(mutation.amend(WRITE, **how), script)
     assert isinstance(result, outcome)
     assert all(effect.write.kind is MutationKind.AMENDMENT for effect in asked if isinstance(effect, Begin | Amend))
 
@@ -308,7 +308,7 @@ def test_a_mutation_without_a_condition_is_settled(
     script: list[tuple[type, Any]],
     settled: bool,  # noqa: FBT001
 ) -> None:
-    assert play(generator.settle(intent), script)[0] is settled
+    assert play(mutation.settle(intent), script)[0] is settled
 
 
 ENTOMBED = replace(begun(), key=KnownObject("t", tombstone=True))
@@ -334,4 +334,4 @@ SWEEPS: list[tuple[str, list[tuple[type, Any]], bool, type]] = [
     ("script", "conditional", "outcome"), [case[1:] for case in SWEEPS], ids=[case[0] for case in SWEEPS]
 )
 def test_the_outcomes_of_a_sweep(script: list[tuple[type, Any]], conditional: bool, outcome: type) -> None:  # noqa: FBT001
-    assert isinstance(play(generator.sweep(WRITE, conditional_delete=conditional), script)[0], outcome)
+    assert isinstance(play(mutation.sweep(WRITE, conditional_delete=conditional), script)[0], outcome)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
+from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import canonical, covers
-from gateway.fencing.rules import Enforcement, Equal
 from gateway.objects.resource_rules import KeyRule, Resources
 
 

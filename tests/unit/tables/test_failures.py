@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from gateway.errors import DialectError, GatewayError, SqlError, TokenRequired, Unauthenticated, Unavailable
+from gateway.fencing.decision import Fence
 from gateway.fencing.record import Attempt, Rejection, refusal_error
-from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 from gateway.tables.dialect import errors
 from gateway.tables.dialect.response import Response

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from gateway.fencing.decision import Fence
 from gateway.fencing.record import Kind
-from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 from gateway.timeline.history import History, Key, LeaseEvent, Party, Refusals, Remark, Span, Takeover, Tally, Totals
 

@@ -2,7 +2,7 @@
 
 from gateway.config import Config
 from gateway.db.traffic import RuleTraffic, WriteCounts
-from gateway.fencing.rules import Enforcement
+from gateway.fencing.decision import Enforcement
 from gateway.web.observe_mode import rules_with_traffic
 
 CONFIG = Config.model_validate(

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from gateway.fencing.decision import Fence
 from gateway.fencing.record import Entry, Kind
-from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 from gateway.web.advice import rejection_advice
 

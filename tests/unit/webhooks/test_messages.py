@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from gateway.fencing.decision import Fence
 from gateway.fencing.record import Entry, Kind
-from gateway.fencing.rules import Fence
 from gateway.fencing.token import Token
 from gateway.webhooks import messages
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fencing.chain import FIELDS, START, Flaw, Unreadable, Verifier, canonical, next_hash, parse
+from gateway.fencing.chain_verification import FIELDS, START, Flaw, Unreadable, Verifier, canonical, next_hash, parse
 
 EMPTY = dict.fromkeys(FIELDS)
 

@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
+from gateway.fencing.credential_redaction import REDACTED, redacted
 from gateway.fencing.record import MAX_TARGET, Attempt
-from gateway.fencing.redaction import REDACTED, redacted
 from gateway.objects.s3.request import _AUTHENTICATION
 
 PRESIGNED = (

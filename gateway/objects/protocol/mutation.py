@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias, assert_never, cast
 
+from gateway.fencing.decision import Presented
 from gateway.fencing.intent import (
     ABSENCE,
     DEAD_AFTER_QUERY_SIGNED,
@@ -30,7 +31,6 @@ from gateway.fencing.intent import (
     MutationKind,
     Raised,
 )
-from gateway.fencing.rules import Presented
 from gateway.objects.protocol.effects import (
     ATTEMPTS,
     Abandon,

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.fencing.rules import Decision, Equal, Fence, Presented, decide
+from gateway.fencing.decision import Decision, Equal, Fence, Presented, decide
 from gateway.fencing.token import Token
 
 MINE, OTHER = UUID(int=1), UUID(int=2)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.fencing.record import CapturedPayload
-from gateway.record import capture
-from gateway.record.capture import Capture
+from gateway.record import payload_capture
+from gateway.record.payload_capture import Capture
 
 TABLE = "public.users"
 CAPTURE = Capture(1000, ["secret", "public.users.pin"])
@@ -127,7 +127,7 @@ class TestOtherForms:
         (f"secret={SECRET}\xe4", FORM),
         (SECRET, "text/plain"),
         (SECRET, "application/octet-stream"),
-        (f'{{"secret": "{SECRET}"}}' + " " * capture.MOST_READ, JSON),
+        (f'{{"secret": "{SECRET}"}}' + " " * payload_capture.MOST_READ, JSON),
     ],
 )
 def test_what_cannot_be_read_is_not_kept_and_says_so(content: str | bytes, media_type: str) -> None:

@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Collection, Iterable
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
+from gateway.fencing.credential_redaction import REDACTED
 from gateway.fencing.record import CapturedPayload
-from gateway.fencing.redaction import REDACTED
 
 MOST_READ = 1024 * 1024
 """Bytes of a payload that is parsed to redact it. Other requests wait meanwhile."""
