@@ -1,6 +1,7 @@
 """The shared fixtures: a server of PostgreSQL that lasts a session, and a fresh database."""
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -19,6 +20,10 @@ hypothesis.settings.load_profile("ci")
 # Each new httpx client, and each gateway, reads the authorities of the whole world, 20 ms each time, though no test
 # needs them. This authority vouches for no server: its key is gone.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("nobody.pem"))
+
+# A shell's background job ignores SIGINT, and so would each process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
