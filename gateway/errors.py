@@ -33,6 +33,7 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── BodyTooSlow              408  body-too-slow
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
+    │   └── NamingChanged             naming-changed
     ├── RightMissing             503  right-missing
     ├── TooManyReaders           503  too-many-readers
     ├── StoreUnfit               501  store-unfit
@@ -42,7 +43,7 @@ as S3's XML on buckets. A code is never reused for something else.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 Fact: TypeAlias = str | int | float | bool | None
 
@@ -330,7 +331,38 @@ class Unavailable(GatewayError):
     s3_code = "ServiceUnavailable"
     title = "The request cannot be carried out at the moment"
     default_advice = "Nothing was written. Send the request again."
-    retry_after = 1
+    retry_after: int | None = 1
+
+
+class NamingChanged(Unavailable):
+    """The configuration of this gateway gives rows or keys other names than the ones in force. Nothing was written."""
+
+    code = "naming-changed"
+    title = "This gateway's names for the target are not the ones in force"
+    default_advice = (
+        "Nothing was written. Ask the operator to correct the rule, or to run 'gateway naming plan' and "
+        "'gateway naming apply'."
+    )
+    retry_after: int | None = None
+
+    @classmethod
+    def configured(cls, target: str, was: str, configured: str) -> Self:
+        """Return the error of a gateway whose configuration differs."""
+        return cls(
+            f"In force for {target} is the naming {was}. This gateway is configured with {configured}.",
+            facts={"target": target, "in-force": was, "configured": configured},
+        )
+
+    @classmethod
+    def in_progress(cls, target: str, was: str, next_naming: str) -> Self:
+        """Return the error while the next naming is being applied. A retry can help."""
+        error = cls(
+            f"The naming of {target} is being changed from {was} to {next_naming}.",
+            advice="Nothing was written. Send the request again when the change is complete.",
+            facts={"target": target, "in-force": was, "next": next_naming},
+        )
+        error.retry_after = 2
+        return error
 
 
 class RightMissing(GatewayError):

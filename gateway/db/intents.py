@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.fences import fence_from_row
@@ -31,12 +32,15 @@ async def begin(
     looked: KnownObject | None = None,
     store_time: datetime | None = None,
     outcomes: Sequence[str] | None = None,
+    *,
+    naming: UUID | None = None,
 ) -> Begun:
     """Claim the resource and announce the mutation in one transaction.
 
     The condition is the ETag ``looked`` up at the key; without it the remembered one, else absence. ``store_time`` is
     the store's own clock. ETags forbidden a day before it are forgotten, and spent conditions end when their signature
-    is dead. The answer names those of ``outcomes`` that are spent; for None, all.
+    is dead. The answer names those of ``outcomes`` that are spent; for None, all. ``naming``: the generation of the
+    bucket's naming to prove; without it, none is. Raise ``SqlError`` FN503 if it is not the one in force.
     """
     presented = write.presented
     row = await database.fetchrow_write(
@@ -62,6 +66,7 @@ async def begin(
         store_time,
         write.removes,
         None if outcomes is None else list(outcomes),
+        naming,
     )
     assert row is not None
     return Begun(

@@ -15,6 +15,8 @@ _SQL = load("rights")
 TABLES = {
     "migration": ("SELECT",),
     "fence": ("SELECT", "INSERT", "UPDATE"),
+    "table_naming": ("SELECT", "INSERT", "UPDATE"),
+    "bucket_naming": ("SELECT", "INSERT", "UPDATE"),
     "intent": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "forbidden": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "spent": ("SELECT", "INSERT", "UPDATE", "DELETE"),

@@ -7,6 +7,7 @@ from typing import Self
 
 from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
 from gateway.fencing.decision import Enforcement, Equal
+from gateway.fencing.naming import BucketNaming
 from gateway.fencing.resource import MAX_BYTES, Template, escape, escape_path
 
 DEFAULT_TEMPLATE = "s3/{bucket}/{key}"
@@ -55,6 +56,11 @@ class KeyRule:
         if "key" in template.fields[:-1]:
             raise ConfigurationError(f"object rule {match!r}: {{key}} must be the last field of the resource")
         return cls(pattern, fields, template, mode, equal, match)
+
+    def may_concern(self, bucket: str) -> bool:
+        """Return whether the rule may be about keys of this bucket."""
+        first = self.match.partition("/")[0]
+        return first in (bucket, "*") or _FIELD.fullmatch(first) is not None
 
     def resource(self, bucket: str, key: str) -> str | None:
         """Return the resource of a key, None where the rule is not about it.
@@ -152,6 +158,11 @@ class Resources:
         self._rules = tuple(rules)
         self._default = Template.parse(DEFAULT_TEMPLATE)
         self._mode, self._equal = mode, equal
+
+    def naming(self, bucket: str) -> BucketNaming:
+        """Return the rules of a bucket's keys as the database keeps them, the default rule last."""
+        rules = [(rule.match, rule.template.text) for rule in self._rules if rule.may_concern(bucket)]
+        return BucketNaming((*rules, (f"{bucket}/**", DEFAULT_TEMPLATE)))
 
     def target(self, bucket: str, key: str, named: str | None = None) -> ObjectTarget:
         """Return what fences ``key``. ``named`` is the value of Fencing-Resource, in canonical form.

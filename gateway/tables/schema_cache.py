@@ -9,24 +9,29 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
+from uuid import UUID
 
 from gateway.background import background_tasks, describe_failure
 from gateway.db import catalog
+from gateway.db import naming as registry
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
-from gateway.errors import DialectError, ResourceMismatch, ResourceUnderivable, SqlError, Unavailable
+from gateway.errors import DialectError, NamingChanged, ResourceMismatch, ResourceUnderivable, SqlError, Unavailable
+from gateway.fencing.decision import Enforcement
+from gateway.fencing.naming import RegisteredNaming, TableNaming, check_table, concerning
 from gateway.observe.events import CatalogWarning, Observe, ServiceUnreachable
 from gateway.tables.catalog import side_effects
 from gateway.tables.catalog.functions import Functions
 from gateway.tables.catalog.relations import Relations
 from gateway.tables.catalog.side_effects import SideEffect
 from gateway.tables.catalog.snapshot import Snapshot, Table
-from gateway.tables.naming.plan import Naming, Rule, naming
+from gateway.tables.naming.plan import Naming, Rule, as_registered, naming
 from gateway.tables.sql import expressions
 from gateway.tables.sql.expressions import version_of
 from gateway.tables.sql.statements import Statements
 
 Name: TypeAlias = tuple[str, str]
+Registry: TypeAlias = tuple[RegisteredNaming[TableNaming], ...]
 Answer = TypeVar("Answer")
 
 _PAUSE_BETWEEN_RELOADS = 1.0
@@ -37,6 +42,7 @@ _ATTEMPTS = 4
 class CachedTable:
     """One table with its rule and its statements. ``named`` is None if no rule and no key names its rows.
 
+    ``registry`` has the namings in force. ``generation`` is the one that writes prove; None in observe mode.
     ``current`` is False once the catalog has changed since. A table that is not current is never current again.
     """
 
@@ -44,6 +50,8 @@ class CachedTable:
     rule: Rule
     named: Naming | None
     statements: Statements
+    registry: Registry = ()
+    generation: UUID | None = None
     current: bool = True
 
     @property
@@ -52,8 +60,20 @@ class CachedTable:
         return f"{self.table.schema}.{self.table.name}"
 
     def naming(self) -> Naming:
-        """Return how its rows are named. Raises ``ResourceUnderivable`` if nothing names them."""
-        return self.named or naming(self.table, self.rule)
+        """Return how its rows are named.
+
+        Raises ``ResourceUnderivable`` if nothing names them. If its rule enforces, raises ``NamingChanged`` if another
+        naming is in force, and ``_Unproven`` if the database has to learn of this one first.
+        """
+        named = self.named or naming(self.table, self.rule)
+        if self.rule.mode is Enforcement.ENFORCE and self.generation is None:
+            check_table(self.name, self.table.oid, as_registered(named), self.registry)
+            raise _Unproven
+        return named
+
+
+class _Unproven(Exception):
+    """The naming of a table is not registered yet under the name that the table has."""
 
 
 class SchemaCache:
@@ -71,6 +91,7 @@ class SchemaCache:
         self._database, self._schemas, self._rules, self._default = database, schemas, rules, default
         self._observe = observe
         self._snapshot: Snapshot | None = None
+        self._registry: Registry = ()
         self._tables: dict[Name, CachedTable] = {}
         self._warned: frozenset[SideEffect] = frozenset()
         self._loaded_at = 0.0
@@ -99,8 +120,28 @@ class SchemaCache:
             named = naming(table, rule)
         except ResourceUnderivable:
             named = None
-        statements = Statements(table, named, Relations(snapshot.tables), version_of(table, rule.version))
-        return self._tables.setdefault((schema, name), CachedTable(table, rule, named, statements))
+        generation = self._generation(table, rule, named)
+        statements = Statements(table, named, Relations(snapshot.tables), version_of(table, rule.version), generation)
+        cached = CachedTable(table, rule, named, statements, self._registry, generation)
+        return self._tables.setdefault((schema, name), cached)
+
+    def _generation(self, table: Table, rule: Rule, named: Naming | None) -> UUID | None:
+        """Return the generation of the naming in force, if it is the configured one."""
+        if named is None or rule.mode is not Enforcement.ENFORCE:
+            return None
+        try:
+            return check_table(f"{table.schema}.{table.name}", table.oid, as_registered(named), self._registry)
+        except NamingChanged:
+            return None
+
+    async def _register(self, cached: CachedTable) -> None:
+        """Register the naming of a table. Read the registry again: another gateway may have been quicker."""
+        assert cached.named is not None
+        name, relation, named = cached.name, cached.table.oid, as_registered(cached.named)
+        if check_table(name, relation, named, self._registry) is None:
+            agreeing = [one.generation for one in concerning(name, relation, self._registry)]
+            await registry.register_table(self._database, name, relation, named, agreeing)
+        await self._load_after(_now())
 
     async def using(self, schema: str, name: str, work: Callable[[CachedTable], Awaitable[Answer]]) -> Answer:
         """Run ``work`` with a table. Run it again, from the start, if the cached table was out of date.
@@ -120,7 +161,11 @@ class SchemaCache:
                 for schema, name in names:
                     tables[schema, name] = await self.table(schema, name)
                 return await work(tables)
-            except (DialectError, SqlError, ResourceUnderivable, ResourceMismatch) as error:
+            except _Unproven:
+                for unproven in tables.values():
+                    if unproven.generation is None and unproven.rule.mode is Enforcement.ENFORCE and unproven.named:
+                        await self._register(unproven)
+            except (DialectError, SqlError, ResourceUnderivable, ResourceMismatch, NamingChanged) as error:
                 complete = len(tables) == len(names)
                 renewed = self._renewed(tables.values(), error) if complete else self._reloaded()
                 if not await renewed:
@@ -145,6 +190,9 @@ class SchemaCache:
         """Return whether the error may come from an outdated table that has been reloaded by now."""
         if not _all_current(tables):
             return True
+        if isinstance(error, NamingChanged):
+            await self.reload()
+            return not _all_current(tables)
         changed = isinstance(error, SqlError) and expressions.tells_of_change(error)
         for table in tables:
             changed = changed or not await self._is_unchanged(table)
@@ -157,7 +205,7 @@ class SchemaCache:
     async def _is_unchanged(self, cached: CachedTable) -> bool:
         """Ask the database about one table, which costs much less than reading the catalog."""
         try:
-            await self._database.fetchrow(f"SELECT {expressions.unchanged(cached.table)}")
+            await self._database.fetchrow(f"SELECT {expressions.unchanged(cached.table, cached.generation)}")
         except SqlError:
             return False
         return True
@@ -168,11 +216,11 @@ class SchemaCache:
             if self._snapshot is not None and self._loaded_at > moment:
                 return
             began = _now()
-            snapshot = await self._read()
-            if snapshot != self._snapshot:
+            snapshot, namings = await self._read(), await registry.tables(self._database)
+            if (snapshot, namings) != (self._snapshot, self._registry):
                 for outdated in self._tables.values():
                     outdated.current = False
-                self._snapshot, self._tables = snapshot, {}
+                self._snapshot, self._registry, self._tables = snapshot, namings, {}
                 self._warn(snapshot)
             self._loaded_at = began
 

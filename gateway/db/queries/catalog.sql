@@ -15,6 +15,7 @@ SELECT
     (
         SELECT coalesce(json_agg(json_build_object(
             'name', a.attname,
+            'number', a.attnum,
             -- Without its modifier a type takes any value of its family, so that a filter neither cuts nor pads.
             'type', format_type(a.atttypid, -1),
             'exact_type', format_type(a.atttypid, a.atttypmod),

@@ -1,6 +1,8 @@
 -- name: begin
--- Claim the resource and announce a mutation of one key, unless others must be settled first.
-SELECT decision, fence, pending, signed_at, forbidden, etag, tombstone, spent
+-- Claim the resource and announce a mutation of one key, unless others must be settled first. All of it is undone where
+-- the naming of the bucket is not the one that the gateway proves.
+SELECT decision, fence, pending, signed_at, forbidden, etag, tombstone, spent,
+    fencing.check_bucket_naming_v1($8, $22) AS named
 FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 
 -- name: finish
@@ -48,7 +50,7 @@ SELECT EXISTS (SELECT FROM finished WHERE NOT settling) AS undisturbed FROM hurr
 -- The same for a sender that has looked at the key. It also returns whether the remembered state is a witness to another
 -- object.
 SELECT b.decision, b.fence, b.pending, b.signed_at, b.forbidden, b.etag, b.tombstone, b.spent,
-    o.witnessed AND o.etag IS DISTINCT FROM b.etag AS differs
+    o.witnessed AND o.etag IS DISTINCT FROM b.etag AS differs, fencing.check_bucket_naming_v1($8, $22) AS named
 FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) AS b
 LEFT JOIN fencing.object AS o ON o.resource = $1 AND o.bucket = $8 AND o.key = $9
 

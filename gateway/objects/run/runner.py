@@ -10,16 +10,20 @@ from uuid import uuid4
 
 from gateway.db import intents
 from gateway.db.database import Database
-from gateway.errors import OutcomeUnknown, SqlError, Unavailable
+from gateway.errors import NamingChanged, OutcomeUnknown, SqlError, Unavailable
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import (
     DEAD_AFTER_HEADER_SIGNED,
     DEAD_AFTER_QUERY_SIGNED,
     QUERY_SIGNED,
     Announcement,
+    Begun,
     Duplicates,
     Intent,
+    KnownObject,
     MutationKind,
 )
+from gateway.fencing.record import SWEEPER
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol.effects import (
     Abandon,
@@ -43,6 +47,7 @@ from gateway.objects.protocol.effects import (
     tombstone_body,
 )
 from gateway.objects.resource_rules import Resources
+from gateway.objects.run.bucket_namings import BucketNamings
 from gateway.objects.run.bump import NO_FORM_LEFT, bump
 from gateway.objects.run.bypass_check import BypassCheck
 from gateway.objects.s3 import forwarded_headers
@@ -58,6 +63,7 @@ Result = TypeVar("Result")
 # Seconds between two checks whether another write of the same holder is over. Polling is cheaper here: a notification
 # would take a lock that every commit of the database has to pass.
 _POLL = 0.02
+_NAMING_ATTEMPTS = 3
 
 _STEPS: dict[type, str] = {
     Begin: "begin",
@@ -124,6 +130,7 @@ class Runner:
         self._observe = observe
         self._pending_wait = pending_wait
         self._resources = resources or Resources()
+        self._namings = BucketNamings(database, self._resources)
 
     async def run(self, steps: Steps[Result], payload: OperationPayload = NO_PAYLOAD) -> Result:
         """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres failed after S3 was asked."""
@@ -143,7 +150,7 @@ class Runner:
         except (Unavailable, OutcomeUnknown, SqlError) as error:
             if asked:
                 raise OutcomeUnknown("The database failed while the write was under way.") from error
-            if isinstance(error, SqlError):
+            if isinstance(error, SqlError | NamingChanged):
                 raise
             raise Unavailable(error.message) from error
         finally:
@@ -168,8 +175,7 @@ class Runner:
                 return await self._upstream.head(bucket, path_of(key))
             case Begin(write, looked, outcomes):
                 wanted = None if self.duplicates is Duplicates.WAIT else outcomes
-                begun = await intents.begin(self._database, write, looked, self._upstream.store_time, wanted)
-                return begun.under(self.duplicates)
+                return (await self._begin(write, looked, wanted)).under(self.duplicates)
             case Put():
                 return await self._put(effect, payload)
             case Complete():
@@ -214,6 +220,20 @@ class Runner:
                 return await intents.raise_fence(self._database, resource, presented, caller)
             case _:
                 assert_never(effect)
+
+    async def _begin(self, write: Announcement, looked: KnownObject | None, outcomes: Sequence[str] | None) -> Begun:
+        """Announce a write under the naming in force. Raise ``NamingChanged`` if the configured one is another."""
+        proven = write.mode is Enforcement.ENFORCE or write.caller == SWEEPER
+        for _ in range(_NAMING_ATTEMPTS):
+            naming = await self._namings.generation(write.bucket) if proven else None
+            try:
+                return await intents.begin(
+                    self._database, write, looked, self._upstream.store_time, outcomes, naming=naming
+                )
+            except SqlError as error:
+                if not self._namings.has_changed(write.bucket, error):
+                    raise
+        raise Unavailable("The naming of the bucket keeps changing.")
 
     async def _put(self, effect: Put, payload: OperationPayload) -> WriteAnswer:
         write = effect.write

@@ -20,6 +20,7 @@ class Column:
     """A column. ``type`` is its SQL type without a modifier, ``exact_type`` with it (``numeric(10,2)``).
 
     ``base_type`` is the type below a domain. ``default`` is the SQL expression that an insert uses by itself.
+    ``number`` is its position in the catalog.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Column:
     default: str | None = None
     nullable: bool = True
     description: str | None = None
+    number: int = 0
 
     @property
     def is_domain(self) -> bool:

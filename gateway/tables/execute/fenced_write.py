@@ -270,7 +270,7 @@ async def _row(transaction: Transaction, write: PlannedWrite, *, creates: bool) 
     columns, default_row = written_columns(write)
     if write.request.method != "DELETE" and not columns and not default_row:
         # There is nothing to write, but the claims must have been derived from the table as it is.
-        await transaction.execute(f"SELECT {unchanged(cached.table)}")
+        await transaction.execute(f"SELECT {unchanged(cached.table, cached.generation)}")
         return _NOTHING
     guarded = write.guarded and cached.rule.mode is Enforcement.ENFORCE
     shape, values = lower_write(

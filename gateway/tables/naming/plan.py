@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
 from gateway.fencing.decision import Enforcement, Equal
+from gateway.fencing.naming import NameColumn, TableNaming
 from gateway.fencing.resource import Template, escape
 from gateway.tables.catalog.snapshot import Column, Table
 from gateway.tables.dialect.body import Payload
@@ -175,6 +176,12 @@ def naming(table: Table, rule: Rule) -> Naming:
             advice="Ask the operator to correct the rule of this table.",
         )
     return Naming(table, template, tuple(table.columns[name] for name in template.fields))
+
+
+def as_registered(named: Naming) -> TableNaming:
+    """Return the naming as the database keeps it."""
+    columns = (NameColumn.of(column.name, column.exact_type, column.number) for column in named.columns)
+    return TableNaming(named.template.literals, tuple(columns))
 
 
 def table_resource(table: Table) -> str:

@@ -6,6 +6,7 @@ Values are parameters. Every identifier goes through ``quoted`` or ``reference``
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -209,13 +210,14 @@ def tag(table: Table, version: str | None) -> str:
 _CHANGED = "fencing.a_table_that_has_changed"
 
 
-def unchanged(table: Table) -> str:
-    """Return SQL that is true while the table is as cached. Otherwise it raises an error that ``tells_of_change``
-    knows.
+def unchanged(table: Table, generation: UUID | None) -> str:
+    """Return SQL that is true while the table and its naming are as cached. Otherwise it raises an error that
+    ``tells_of_change`` knows.
 
     It compares the meaning of the name, the kind, every column and the primary key. Nothing may have been added that
     acts on its own: rules, triggers, children, policies. ``fencing.check_unchanged_v1`` does it. If other tables carry
-    out its writes, ``fencing.check_foreign_v1`` looks for foreign tables among them.
+    out its writes, ``fencing.check_foreign_v1`` looks for foreign tables among them. ``generation`` is that of the
+    naming, None where names do not matter.
     """
     checked = _called(
         "check_unchanged_v1",
@@ -229,9 +231,11 @@ def unchanged(table: Table) -> str:
         _boolean(table.has_statement_triggers),
         _boolean(table.has_row_triggers),
     )
-    if not table.writes_others:
-        return checked
-    return f"{checked} AND {_called('check_foreign_v1', str(table.oid), _boolean(table.reaches_foreign))}"
+    if generation is not None:
+        checked += f" AND {_called('check_table_naming_v1', str(table.oid), string(str(generation)))}"
+    if table.writes_others:
+        checked += f" AND {_called('check_foreign_v1', str(table.oid), _boolean(table.reaches_foreign))}"
+    return checked
 
 
 def same_relation(table: Table) -> str:

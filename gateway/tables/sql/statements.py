@@ -7,6 +7,7 @@ catalog, except for aliases; every one of them goes through one quoting function
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -52,13 +53,20 @@ class Statements:
     """The statements of one table: made for one state of the catalog, thrown away with it."""
 
     def __init__(
-        self, table: Table, named: Naming | None, relations: Relations | None = None, version: str | None = None
+        self,
+        table: Table,
+        named: Naming | None,
+        relations: Relations | None = None,
+        version: str | None = None,
+        generation: UUID | None = None,
     ) -> None:
         """``named`` None: rows of this table have no names, and its writes are not checked (observe mode only).
 
-        ``relations`` None: nothing is related to it. ``version``: the column that is the ETag of a row.
+        ``relations`` None: nothing is related to it. ``version``: the column that is the ETag of a row. ``generation``:
+        the naming that writes prove.
         """
         self.table = table
+        self._generation = generation
         self._relations = relations or Relations({})
         self._named = named
         self.read: Callable[[ReadShape], Statement] = kept(self._read)
@@ -125,7 +133,7 @@ class Statements:
             ]
             body = self._bodies(shape.form, ordered)
         results: list[ColumnElement[Any]] = [
-            _if_asked(unchanged(self.table)).label("current"),
+            _if_asked(unchanged(self.table, self._generation)).label("current"),
             sa.func.count().label("touched"),
             body.label("body"),
             sa.func.count().filter(sa.literal_column(f"{_WRITE}.inserted")).label("inserted"),

@@ -38,17 +38,17 @@ BEFORE_ROW = Trigger("t", "before", each_row=True)
     ],
 )
 def test_what_is_asked_for(known: Table, arguments: str) -> None:
-    checks = unchanged(known).split(" AND ")
+    checks = unchanged(known, None).split(" AND ")
     assert checks[0] == f"fencing.check_unchanged_v1(1234, {NAME}, {arguments})"
 
 
 def test_where_others_carry_out_its_writes_foreign_tables_are_asked_for() -> None:
     for known in (KNOWN, replace(KNOWN, triggers=(EACH_STATEMENT,))):
-        assert "foreign" not in unchanged(known)
+        assert "foreign" not in unchanged(known, None)
     for change in ({"kind": "p"}, {"kind": "v"}, {"has_children": True}, {"has_rules": True}):
         for reaches in (True, False):
             known = replace(KNOWN, reaches_foreign=reaches, **change)
-            assert unchanged(known).endswith(f" AND fencing.check_foreign_v1(1234, {str(reaches).lower()})")
+            assert unchanged(known, None).endswith(f" AND fencing.check_foreign_v1(1234, {str(reaches).lower()})")
 
 
 def test_reads_ask_for_the_relation_alone() -> None:
@@ -57,7 +57,7 @@ def test_reads_ask_for_the_relation_alone() -> None:
 
 
 def test_hostile_names_stay_names() -> None:
-    text = unchanged(table(column("id"), name="o'); DROP TABLE \"x"))
+    text = unchanged(table(column("id"), name="o'); DROP TABLE \"x"), None)
     assert """'"public"."o''); DROP TABLE ""x"', 'r'""" in text
 
 
