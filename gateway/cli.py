@@ -1,4 +1,4 @@
-"""The command line: serve, migrate, doctor, sweep, guard, audit, credentials, epoch, run, demo.
+"""The command line: serve, migrate, doctor, sweep, guard, naming, audit, credentials, epoch, run, demo.
 
 A problem that the user can solve is one line on standard error, with exit code 2.
 """
@@ -15,6 +15,7 @@ import typer
 from gateway.commands.audit import audit
 from gateway.commands.console import ConfigPath, print_report, say
 from gateway.commands.guard import guard
+from gateway.commands.naming import naming
 from gateway.config import Config, api_key, environment, load
 from gateway.config.server import Server
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
@@ -37,6 +38,7 @@ application = typer.Typer(
 
 application.add_typer(guard, name="guard")
 application.add_typer(audit, name="audit")
+application.add_typer(naming, name="naming")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

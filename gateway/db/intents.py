@@ -176,7 +176,7 @@ async def is_pending(database: Database, intent: Intent) -> bool:
 
 async def list_pending(database: Database, limit: int) -> list[Intent]:
     """Every mutation that may be under way, the oldest first."""
-    return [_intent(row["intent"]) for row in await database.fetch(_SQL["all_pending"], limit)]
+    return [intent_from_row(row["intent"]) for row in await database.fetch(_SQL["all_pending"], limit)]
 
 
 def _fence(row: Record | None) -> Fence | None:
@@ -184,10 +184,11 @@ def _fence(row: Record | None) -> Fence | None:
 
 
 def _intents(rows: list[Record] | None) -> tuple[Intent, ...]:
-    return tuple(_intent(row) for row in rows or ())
+    return tuple(intent_from_row(row) for row in rows or ())
 
 
-def _intent(row: Record) -> Intent:
+def intent_from_row(row: Record) -> Intent:
+    """Return the intent of a row of ``fencing.intent``."""
     return Intent(
         row["resource"],
         row["bucket"],

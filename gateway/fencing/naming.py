@@ -103,7 +103,10 @@ def check(target: str, naming: NamingT, registered: RegisteredNaming[NamingT]) -
     if registered.change is not None:
         raise NamingChanged.in_progress(target, str(registered.naming), str(registered.change))
     if registered.naming != naming:
-        raise NamingChanged.configured(target, str(registered.naming), str(naming))
+        was, configured = str(registered.naming), str(naming)
+        raise NamingChanged.configured(
+            target, was, f"{configured}, over other columns" if was == configured else configured
+        )
 
 
 def concerning(

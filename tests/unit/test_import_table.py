@@ -59,10 +59,11 @@ TABLE: dict[str, str] = {
     # Assembling and running a gateway.
     "wiring": "fencing admission api config db leases objects observe table_rules tables webhooks",
     "app": "fencing admission api auth config db guard http leases objects observe record tables web webhooks wiring",
+    "naming": "fencing config db objects observe.events table_rules tables wiring",
     "serving": "config db http.connection",
     "doctor": "fencing config db guard objects table_rules tables.catalog",
     "demo": "fencing app config db serving webhooks",
-    "commands": "fencing client config doctor guard text",
+    "commands": "fencing client config doctor guard naming text",
     "client": "fencing",
     "cli": "app commands config db demo doctor serving",
     "__main__": "cli",
@@ -110,7 +111,7 @@ PURE = (
     "errors text fencing timeline http.head http.origins "
     "auth.canonical_request auth.fenced_credentials auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
-    "objects.body.checksums objects.body.chunked objects.probe.judgement objects.probe.bucket_profile "
+    "objects.body.checksums objects.body.chunked naming.change objects.probe.judgement objects.probe.bucket_profile "
     "observe.events "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
     "client.errors web.advice"

@@ -1,0 +1,157 @@
+"""``gateway naming``: what a change of the configured namings would do, and the change itself."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gateway import wiring
+from gateway.config import Config
+from gateway.db import catalog
+from gateway.db import naming as registry
+from gateway.db.database import Database
+from gateway.db.naming import CarryCount
+from gateway.errors import ConfigurationError
+from gateway.fencing.intent import Intent
+from gateway.naming import buckets, tables
+from gateway.naming.buckets import BucketChange
+from gateway.naming.change import CarryOver, Close, Effect, FindPending, Settle, change
+from gateway.naming.tables import TableChange
+from gateway.objects.probe.probe import Profiles
+from gateway.objects.protocol import settling
+from gateway.objects.run.runner import Runner
+from gateway.objects.store.operations import Upstream
+from gateway.observe.events import ignore
+from gateway.table_rules import table_rules
+from gateway.tables.catalog.snapshot import Snapshot
+
+Change: TypeAlias = TableChange | BucketChange
+
+_STATEMENT_TIMEOUT = 3600.0
+_LOCK_TIMEOUT = 60.0
+_POLL = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """A change and what it would do.
+
+    ``left``: fences and locks of old names that no row or key of today has. ``holders`` of locks of old names, by the
+    lock. ``pending``: object writes under way.
+    """
+
+    change: Change
+    count: CarryCount
+    left: int
+    holders: dict[str, str]
+    pending: int
+
+    @property
+    def new_epoch(self) -> int:
+        """The epoch that ``--new-locks`` begins."""
+        return self.count.epoch + 1
+
+
+class NamingChanges:
+    """Plans and carries out the changes between the namings in force and the configured ones."""
+
+    def __init__(self, config: Config, database: Database, upstream: Upstream | None, runner: Runner | None) -> None:
+        self._config, self._database, self._upstream, self._runner = config, database, upstream, runner
+
+    async def planned(self, targets: Sequence[str] = ()) -> list[PlannedChange]:
+        """Return the changes of these targets, or all. Raise ``ConfigurationError`` for a target without a change."""
+        snapshot = Snapshot.from_rows(await catalog.relations(self._database, self._config.postgres.schemas))
+        rules, default = table_rules(self._config)
+        found: list[Change] = [*tables.changes(snapshot, rules, default, await registry.tables(self._database))]
+        if self._upstream is not None:
+            resources = wiring.resources(self._config)
+            found += buckets.changes(resources, await registry.buckets(self._database))
+        for target in targets:
+            if target not in {one.name for one in found}:
+                raise ConfigurationError(
+                    f"{target}: its naming is the one in force, or it has none yet",
+                    advice="Run 'gateway naming plan' without a target to see all changes.",
+                )
+        return [await self._plan(one) for one in found if not targets or one.name in targets]
+
+    async def apply(self, planned: PlannedChange, *, new_locks: bool) -> None:
+        """Carry one change out. To begin again after a crash is harmless."""
+        steps, answer = change(), None
+        while True:
+            try:
+                effect = steps.send(answer)
+            except StopIteration:
+                return
+            answer = await self._perform(effect, planned, planned.new_epoch if new_locks else None)
+
+    async def _perform(self, effect: Effect, planned: PlannedChange, epoch: int | None) -> Sequence[Intent] | None:
+        target = planned.change
+        match effect:
+            case Close():
+                close = tables.close if isinstance(target, TableChange) else buckets.close
+                await close(self._database, target)  # type: ignore[arg-type]  # each gets its own kind
+            case FindPending():
+                return [] if isinstance(target, TableChange) else await registry.pending(self._database, target.name)
+            case Settle(intent):
+                assert self._runner is not None
+                if not await self._runner.run(settling.settle(intent)):
+                    await asyncio.sleep(_POLL)
+            case CarryOver():
+                if isinstance(target, TableChange):
+                    await tables.carry_over(self._database, target, epoch)
+                else:
+                    assert self._upstream is not None
+                    await buckets.carry_over(self._database, self._upstream, target, epoch)
+        return None
+
+    async def _plan(self, target: Change) -> PlannedChange:
+        if isinstance(target, TableChange):
+            mapping, pending = target.mapping(), 0
+            arguments: tuple[list[str], ...] = ()
+        else:
+            assert self._upstream is not None
+            _, names = await buckets.renamed_keys(self._database, self._upstream, target)
+            mapping = buckets.MAPPING
+            arguments = ([old for old, _ in names], [new for _, new in names])
+            pending = len(await registry.pending(self._database, target.name))
+        count = await registry.count_carried(self._database, mapping, *arguments)
+        old = await registry.old_names(self._database, target.patterns)
+        holders = await registry.lease_holders(self._database, target.patterns)
+        highest = CarryCount(count.carried, count.collisions, count.too_long, max(count.epoch, old.epoch))
+        return PlannedChange(target, highest, old.total - count.carried + count.too_long, holders, pending)
+
+
+@asynccontextmanager
+async def naming_changes(config: Config) -> AsyncIterator[NamingChanges]:
+    """Connect to the database and the store of a configuration."""
+    postgres = config.postgres
+    database = Database(
+        postgres.dsn.get_secret_value(),
+        pool_size=2,
+        statement_timeout=_STATEMENT_TIMEOUT,
+        lock_timeout=_LOCK_TIMEOUT,
+        connect_timeout=postgres.connect_timeout,
+    )
+    try:
+        if config.s3 is None:
+            yield NamingChanges(config, database, None, None)
+            return
+        async with Upstream(config.s3, ignore) as upstream:
+            profiles = Profiles(upstream, database.now, config.s3.distrust)
+            resources = wiring.resources(config)
+            runner = Runner(database, upstream, profiles, ignore, config.s3.pending_wait, resources)
+            yield NamingChanges(config, database, upstream, runner)
+    finally:
+        await database.close()
+
+
+def check_applicable(planned: PlannedChange, *, new_locks: bool, forget: bool) -> None:
+    """Raise ``ConfigurationError`` if a change would forget fences, and its operator has not said so."""
+    if planned.left and not (new_locks or forget):
+        raise ConfigurationError(
+            f"{planned.change.name}: {planned.left} fences have names that no row or key of today explains, so they "
+            "cannot be carried over",
+            advice="Apply it with --new-locks, and issue tokens in the new epoch. Or apply it with --forget: then an "
+            "overtaken holder could write these rows or keys again.",
+        )
