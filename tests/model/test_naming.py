@@ -46,7 +46,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Weakness:
-    """What is taken away. ``order``: another order of the change."""
+    """The parts that are taken away. ``order``: another order of the change."""
 
     checks: bool = True
     check_under_lock: bool = True
