@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.auth import canonical_request, signature_claims
+from gateway.auth import signature_claims
 from gateway.auth.principal import Principal, SecretOf, owner
 from gateway.errors import StoreError
 
@@ -82,9 +82,9 @@ def _signer(form: Mapping[str, str], secret_of: SecretOf, now: datetime) -> Prin
             "InvalidArgument", 400, "x-amz-date must look like 20260131T235959Z, of the day of the credential."
         )
     principal, secret = owner(credential.access_key_id, form.get("x-amz-security-token"), secret_of, now)
-    key = canonical_request.signing_key(secret, credential.day, credential.region)
+    key = signature_claims.signing_key(secret, credential.day, credential.region)
     if not hmac.compare_digest(
-        canonical_request.signature(key, form["policy"]).encode(), form["x-amz-signature"].encode()
+        signature_claims.signature(key, form["policy"]).encode(), form["x-amz-signature"].encode()
     ):
         raise StoreError("SignatureDoesNotMatch", 403, "The signature does not match the policy and its secret key.")
     return principal

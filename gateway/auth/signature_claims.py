@@ -1,20 +1,91 @@
-"""The claims of a request about its Signature V4, read but not proven: in the Authorization header, or in the query.
+"""The claims of a request about its Signature V4, read but not proven, and the canonical form that is signed.
+
+The claims are in the Authorization header, or in the query.
 
 Every header that can change the meaning of a request must be signed. If the gateway accepted an unsigned ``x-amz-*``
 header and signed it anew, an allowed request would become a forbidden one.
 """
 
+import hashlib
+import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from urllib.parse import unquote_to_bytes
+from functools import lru_cache
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from gateway.auth import canonical_request
-from gateway.auth.canonical_request import RequestHead
 from gateway.errors import StoreError
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+TIMESTAMP_FORMAT = "%Y%m%dT%H%M%SZ"
+SHA256_OF_NOTHING = hashlib.sha256(b"").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A request without its body: path and query as on the wire, headers as ASGI delivers them."""
+
+    method: str
+    raw_path: bytes
+    query_string: bytes
+    headers: Sequence[tuple[bytes, bytes]]
+
+
+def canonical_uri(raw_path: bytes) -> str:
+    """Return the path with every byte but ``A-Za-z0-9-._~/`` percent-encoded, whatever its spelling on the wire."""
+    return quote_from_bytes(unquote_to_bytes(raw_path), safe="/") or "/"
+
+
+def canonical_query(query_string: bytes) -> str:
+    """Return the query sorted, with each name and value encoded once. S3 reads a plus sign as a space."""
+    pairs = []
+    for part in query_string.split(b"&"):
+        if part:
+            name, _, value = part.replace(b"+", b" ").partition(b"=")
+            pairs.append((quote_from_bytes(unquote_to_bytes(name), safe=""), _encoded(value)))
+    return "&".join(f"{name}={value}" for name, value in sorted(pairs))
+
+
+def _encoded(value: bytes) -> str:
+    return quote_from_bytes(unquote_to_bytes(value), safe="")
+
+
+def canonical_request(
+    method: str, raw_path: bytes, query_string: bytes, headers: Iterable[tuple[str, bytes]], payload: str
+) -> tuple[str, str]:
+    """Return the SHA-256 (hex) of the canonical request, and its list of signed headers.
+
+    ``headers`` are the signed ones, names in lower case, sorted and unique. ``payload`` is the value of
+    x-amz-content-sha256: a SHA-256 in hex, or the name of a payload mode.
+    """
+    kept = list(headers)
+    names = ";".join(name for name, _ in kept)
+    head = f"{method}\n{canonical_uri(raw_path)}\n{canonical_query(query_string)}\n".encode()
+    lines = b"".join(name.encode() + b":" + b" ".join(value.split()) + b"\n" for name, value in kept)
+    return hashlib.sha256(head + lines + f"\n{names}\n{payload}".encode()).hexdigest(), names
+
+
+def signature(key: bytes, *lines: str) -> str:
+    """Return the signature (hex) over these lines."""
+    return hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
+
+
+def credential_scope(day: str, region: str) -> str:
+    """Return the scope of a signing key: one day (``YYYYMMDD``), one region, S3."""
+    return f"{day}/{region}/s3/aws4_request"
+
+
+@lru_cache(maxsize=512)
+def signing_key(secret: str, day: str, region: str, service: str = "s3") -> bytes:
+    """Return the key that signs for one day (``YYYYMMDD``), one region and one service."""
+    key = f"AWS4{secret}".encode()
+    for step in (day, region, service, "aws4_request"):
+        key = hmac.digest(key, step.encode(), "sha256")
+    return key
+
 
 MAX_LIFETIME = timedelta(days=7)
 
@@ -51,7 +122,7 @@ class CredentialScope:
 
     @property
     def scope(self) -> str:
-        return canonical_request.scope(self.day, self.region)
+        return credential_scope(self.day, self.region)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +174,7 @@ def moment(timestamp: str) -> datetime | None:
     if len(timestamp) != 16:
         return None  # strptime accepts a date with missing digits, which would not match the day of a credential
     try:
-        return datetime.strptime(timestamp, canonical_request.TIMESTAMP_FORMAT).replace(tzinfo=UTC)
+        return datetime.strptime(timestamp, TIMESTAMP_FORMAT).replace(tzinfo=UTC)
     except ValueError:
         return None
 
@@ -114,7 +185,7 @@ def check_algorithm(name: str, code: str) -> None:
         raise version_2()
     if name.startswith("AWS4-ECDSA"):
         raise StoreError("NotImplemented", 501, f"Signature Version 4A is not supported. {_ADVICE}")
-    if name != canonical_request.ALGORITHM:
+    if name != ALGORITHM:
         raise StoreError(code, 400, f"The type of the authorization is not supported. {_ADVICE}")
 
 

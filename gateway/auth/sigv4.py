@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
-from gateway.auth import canonical_request, signature_claims
-from gateway.auth.canonical_request import RequestHead
+from gateway.auth import signature_claims
 from gateway.auth.principal import Principal, SecretOf, owner
-from gateway.auth.signature_claims import MAX_LIFETIME, PayloadMode, SignatureClaim
+from gateway.auth.signature_claims import MAX_LIFETIME, PayloadMode, RequestHead, SignatureClaim
 from gateway.errors import StoreError
 
 
@@ -31,14 +30,14 @@ def sign(
     moment = _moment(timestamp)
     added = [("x-amz-content-sha256", payload_sha256), ("x-amz-date", moment)]
     headers = sorted([*_named(request), *((name, value.encode()) for name, value in added)])
-    digest, names = canonical_request.request(
+    digest, names = signature_claims.canonical_request(
         request.method, request.raw_path, request.query_string, headers, payload_sha256
     )
-    scope = canonical_request.scope(moment[:8], credentials.region)
+    scope = signature_claims.credential_scope(moment[:8], credentials.region)
     credential = f"Credential={credentials.access_key_id}/{scope}"
     signature = _signature(credentials, moment, digest)
     added.append(
-        ("authorization", f"{canonical_request.ALGORITHM} {credential},SignedHeaders={names},Signature={signature}")
+        ("authorization", f"{signature_claims.ALGORITHM} {credential},SignedHeaders={names},Signature={signature}")
     )
     return added
 
@@ -52,16 +51,17 @@ def presign(request: RequestHead, credentials: StoreCredentials, timestamp: date
         raise ValueError("a signature in the query is good for 1 to 604800 seconds")
     moment = _moment(timestamp)
     headers = sorted(_named(request))
+    scope = signature_claims.credential_scope(moment[:8], credentials.region)
     parameters = {
-        "X-Amz-Algorithm": canonical_request.ALGORITHM,
-        "X-Amz-Credential": f"{credentials.access_key_id}/{canonical_request.scope(moment[:8], credentials.region)}",
+        "X-Amz-Algorithm": signature_claims.ALGORITHM,
+        "X-Amz-Credential": f"{credentials.access_key_id}/{scope}",
         "X-Amz-Date": moment,
         "X-Amz-Expires": str(int(expires.total_seconds())),
         "X-Amz-SignedHeaders": ";".join(name for name, _ in headers),
     }
     own = [request.query_string.decode("ascii")] if request.query_string else []
     query = "&".join([*own, *(f"{name}={quote(value, safe='')}" for name, value in parameters.items())])
-    digest, _ = canonical_request.request(
+    digest, _ = signature_claims.canonical_request(
         request.method, request.raw_path, query.encode(), headers, PayloadMode.UNSIGNED
     )
     return f"{query}&X-Amz-Signature={_signature(credentials, moment, digest)}"
@@ -72,13 +72,13 @@ def _named(request: RequestHead) -> list[tuple[str, bytes]]:
 
 
 def _moment(timestamp: datetime) -> str:
-    return timestamp.astimezone(UTC).strftime(canonical_request.TIMESTAMP_FORMAT)
+    return timestamp.astimezone(UTC).strftime(signature_claims.TIMESTAMP_FORMAT)
 
 
 def _signature(credentials: StoreCredentials, moment: str, digest: str) -> str:
-    key = canonical_request.signing_key(credentials.secret_access_key, moment[:8], credentials.region)
-    scope = canonical_request.scope(moment[:8], credentials.region)
-    return canonical_request.signature(key, canonical_request.ALGORITHM, moment, scope, digest)
+    key = signature_claims.signing_key(credentials.secret_access_key, moment[:8], credentials.region)
+    scope = signature_claims.credential_scope(moment[:8], credentials.region)
+    return signature_claims.signature(key, signature_claims.ALGORITHM, moment, scope, digest)
 
 
 __all__ = [
@@ -107,14 +107,14 @@ class ChunkSignatures:
 
     def check_chunk(self, presented: str, sha256: str) -> None:
         """Check the signature of the next chunk, whose data hash to ``sha256`` (hex)."""
-        self._check(presented, "AWS4-HMAC-SHA256-PAYLOAD", canonical_request.SHA256_OF_NOTHING, sha256)
+        self._check(presented, "AWS4-HMAC-SHA256-PAYLOAD", signature_claims.SHA256_OF_NOTHING, sha256)
 
     def check_trailer(self, presented: str, sha256: str) -> None:
         """Check the signature of the trailer, whose lines ``name:value\\n`` hash to ``sha256`` (hex)."""
         self._check(presented, "AWS4-HMAC-SHA256-TRAILER", sha256)
 
     def _check(self, presented: str, kind: str, *hashes: str) -> None:
-        expected = canonical_request.signature(
+        expected = signature_claims.signature(
             self.signing_key, kind, self.timestamp, self.scope, self.previous, *hashes
         )
         if not hmac.compare_digest(expected.encode(), presented.encode()):
@@ -144,11 +144,11 @@ def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> Verified
     signer = claim.credential
     principal, secret = owner(signer.access_key_id, claim.session_token, secret_of, now)
     _in_time(claim, now)
-    digest, _ = canonical_request.request(
+    digest, _ = signature_claims.canonical_request(
         request.method, request.raw_path, claim.query_string, claim.headers, claim.payload
     )
-    key = canonical_request.signing_key(secret, signer.day, signer.region)
-    expected = canonical_request.signature(key, canonical_request.ALGORITHM, claim.timestamp, signer.scope, digest)
+    key = signature_claims.signing_key(secret, signer.day, signer.region)
+    expected = signature_claims.signature(key, signature_claims.ALGORITHM, claim.timestamp, signer.scope, digest)
     if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
         raise StoreError("SignatureDoesNotMatch", 403, "The signature does not match the request and its secret key.")
     if claim.mode in (PayloadMode.SIGNED_CHUNKS, PayloadMode.SIGNED_CHUNKS_TRAILER):

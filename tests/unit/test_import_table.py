@@ -110,7 +110,7 @@ LIBRARIES: dict[str, str] = {
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
     "errors text fencing timeline http.head http.origins "
-    "auth.canonical_request auth.fenced_credentials auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
+    "auth.fenced_credentials auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "objects.body.checksums objects.body.chunked naming.change objects.probe.judgement objects.probe.bucket_profile "
     "observe.events "

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway.auth import canonical_request
+from gateway.auth import signature_claims
 
 ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 MOMENT = "20150830T123600Z"
@@ -231,6 +231,6 @@ def test_the_query_form(name: str) -> None:
 
 
 def signature(method: str, path: bytes, query: bytes, headers: Headers, payload: str) -> str:
-    digest, _ = canonical_request.request(method, path, query, sorted(headers), payload)
-    key = canonical_request.signing_key(SECRET, "20150830", "us-east-1", "service")
-    return canonical_request.signature(key, "AWS4-HMAC-SHA256", MOMENT, SCOPE, digest)
+    digest, _ = signature_claims.canonical_request(method, path, query, sorted(headers), payload)
+    key = signature_claims.signing_key(SECRET, "20150830", "us-east-1", "service")
+    return signature_claims.signature(key, "AWS4-HMAC-SHA256", MOMENT, SCOPE, digest)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth import canonical_request
+from gateway.auth import signature_claims
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, RequestHead, verify
 from gateway.errors import StoreError
@@ -174,7 +174,7 @@ def test_chunks_that_were_not_signed_like_this(body: bytes, code: str) -> None:
 
 
 def chain() -> ChunkSignatures:
-    key = canonical_request.signing_key(SECRET, "20130524", "us-east-1")
+    key = signature_claims.signing_key(SECRET, "20130524", "us-east-1")
     return ChunkSignatures(key, "20130524T000000Z", "20130524/us-east-1/s3/aws4_request", SEED)
 
 
@@ -184,10 +184,10 @@ def signed_trailer(value: str, *, signed: str | None = None) -> bytes:
     out = b""
     for data in (b"hello", b""):
         parts = ("AWS4-HMAC-SHA256-PAYLOAD", "20130524T000000Z", scope, previous, hashlib.sha256(b"").hexdigest())
-        previous = canonical_request.signature(mine.signing_key, *parts, hashlib.sha256(data).hexdigest())
+        previous = signature_claims.signature(mine.signing_key, *parts, hashlib.sha256(data).hexdigest())
         out += b"%x;chunk-signature=%s\r\n" % (len(data), previous.encode()) + (data + b"\r\n" if data else b"")
     digest = hashlib.sha256(f"x-amz-checksum-crc32c:{signed or value}\n".encode()).hexdigest()
-    last = canonical_request.signature(
+    last = signature_claims.signature(
         mine.signing_key, "AWS4-HMAC-SHA256-TRAILER", "20130524T000000Z", scope, previous, digest
     )
     return out + f"x-amz-checksum-crc32c:{value}\r\nx-amz-trailer-signature:{last}\r\n\r\n".encode()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive
 
-from gateway.auth import canonical_request
+from gateway.auth import signature_claims
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, PayloadMode, VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError
@@ -82,7 +82,7 @@ def signed(*chunks: bytes, spoilt: int | None = None) -> bytes:
     previous, out = "seed", b""
     for number, chunk in enumerate((*chunks, b"")):
         hashes = (hashlib.sha256(b"").hexdigest(), hashlib.sha256(chunk).hexdigest())
-        previous = canonical_request.signature(KEY, "AWS4-HMAC-SHA256-PAYLOAD", MOMENT, SCOPE, previous, *hashes)
+        previous = signature_claims.signature(KEY, "AWS4-HMAC-SHA256-PAYLOAD", MOMENT, SCOPE, previous, *hashes)
         shown = "0" * 64 if number == spoilt else previous
         out += b"%x;chunk-signature=%s\r\n%s\r\n" % (len(chunk), shown.encode(), chunk)
     return out
