@@ -14,10 +14,18 @@ from gateway.background import background_tasks, describe_failure
 from gateway.db import catalog
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
-from gateway.errors import DialectError, ResourceMismatch, ResourceUnderivable, SqlError, Unavailable
+from gateway.errors import (
+    DialectError,
+    ResourceMismatch,
+    ResourceUnderivable,
+    SideEffectRefused,
+    SqlError,
+    Unavailable,
+)
 from gateway.observe.events import CatalogWarning, Observe, ServiceUnreachable
 from gateway.tables.catalog import side_effects
 from gateway.tables.catalog.functions import Functions
+from gateway.tables.catalog.reach import Reach
 from gateway.tables.catalog.relations import Relations
 from gateway.tables.catalog.side_effects import SideEffect
 from gateway.tables.catalog.snapshot import Snapshot, Table
@@ -37,6 +45,8 @@ _ATTEMPTS = 4
 class CachedTable:
     """One table with its rule and its statements. ``named`` is None if no rule and no key names its rows.
 
+    ``reach``: what its writes can change beyond their rows. None for the result of a function.
+
     ``current`` is False once the catalog has changed since. A table that is not current is never current again.
     """
 
@@ -44,6 +54,7 @@ class CachedTable:
     rule: Rule
     named: Naming | None
     statements: Statements
+    reach: Reach | None = None
     current: bool = True
 
     @property
@@ -99,8 +110,11 @@ class SchemaCache:
             named = naming(table, rule)
         except ResourceUnderivable:
             named = None
-        statements = Statements(table, named, Relations(snapshot.tables), version_of(table, rule.version))
-        return self._tables.setdefault((schema, name), CachedTable(table, rule, named, statements))
+        reach = Reach(snapshot, table, self.rule)
+        statements = Statements(
+            table, named, Relations(snapshot.tables), version_of(table, rule.version), reach.own_references
+        )
+        return self._tables.setdefault((schema, name), CachedTable(table, rule, named, statements, reach))
 
     async def using(self, schema: str, name: str, work: Callable[[CachedTable], Awaitable[Answer]]) -> Answer:
         """Run ``work`` with a table. Run it again, from the start, if the cached table was out of date.
@@ -120,7 +134,7 @@ class SchemaCache:
                 for schema, name in names:
                     tables[schema, name] = await self.table(schema, name)
                 return await work(tables)
-            except (DialectError, SqlError, ResourceUnderivable, ResourceMismatch) as error:
+            except (DialectError, SqlError, ResourceUnderivable, ResourceMismatch, SideEffectRefused) as error:
                 complete = len(tables) == len(names)
                 renewed = self._renewed(tables.values(), error) if complete else self._reloaded()
                 if not await renewed:
@@ -180,14 +194,15 @@ class SchemaCache:
         """Read the catalog. A table that is dropped meanwhile can make that fail, so it is tried several times."""
         for _ in range(_ATTEMPTS):
             try:
-                return Snapshot.from_rows(await catalog.relations(self._database, self._schemas))
+                rows = await catalog.relations(self._database, self._schemas)
+                return Snapshot.from_rows(rows, await catalog.references(self._database))
             except SqlError as error:
                 failure = error
         raise Unavailable("The catalog cannot be read.") from failure
 
     def _warn(self, snapshot: Snapshot) -> None:
         """Announce the side effects that were not announced before."""
-        found = side_effects.find(snapshot, self.rule)
+        found = [one for one in side_effects.find(snapshot, self.rule) if not one.refused]
         for one in found:
             if one not in self._warned:
                 self._observe(CatalogWarning(one.table, one.text))
@@ -199,7 +214,9 @@ def _all_current(tables: Collection[CachedTable]) -> bool:
 
 
 def _may_concern_another_table(error: Exception) -> bool:
-    """Return whether the error may be about a table that the request only mentions, such as an embedded one."""
+    """Return whether the error may be about a table that the request only mentions or reaches: an embedded one, say."""
+    if isinstance(error, SideEffectRefused):
+        return True
     if isinstance(error, SqlError):
         return error.sqlstate.startswith("42")
     return isinstance(error, DialectError) and error.code.startswith("PGRST20")

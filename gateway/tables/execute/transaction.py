@@ -41,6 +41,7 @@ from gateway.tables.execute.fenced_write import (
 )
 from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay
 from gateway.tables.execute.planning import PlannedWrite
+from gateway.tables.execute.reach import concerns
 from gateway.tables.naming.plan import table_resource
 
 CLAIM_AFTER = StepReached("tables.claim.after")
@@ -248,8 +249,9 @@ class FencedTransactions:
         if claims.groups:
             self._observe(CLAIM_AFTER)
         unenforced = _Unenforced(fenced_write.unenforced(claimed), implausible)
-        outcome = await self._write_all(transaction, unit, unenforced)
+        outcome = await self._write_all(transaction, unit, claims, unenforced)
         if any(write.cached.table.runs_code_when_written for write in unit.writes):
+            await claims.declare(transaction)
             # Deferred triggers would run at the commit, and nothing could take back the settings they change.
             await settings.check_constraints(transaction)
             await settings.restore_pins(transaction)
@@ -257,11 +259,15 @@ class FencedTransactions:
             await _keep(transaction, unit, unit.key, claims, outcome.answer)
         return outcome
 
-    async def _write_all(self, transaction: Transaction, unit: UnitOfWork, unenforced: _Unenforced) -> _Outcome:
+    async def _write_all(
+        self, transaction: Transaction, unit: UnitOfWork, claims: Claims, unenforced: _Unenforced
+    ) -> _Outcome:
         answers: list[Response] = []
         accepted: list[WriteAccepted] = []
         noted: list[Rejection] = []
         for number, write in enumerate(unit.writes):
+            if write.cached.table.runs_code_when_written or concerns(write):
+                await claims.declare(transaction)
             with unit.about(number):
                 answer, notes = await self._write(transaction, write, unenforced, alone=unit.combine is None)
             answers.append(answer)

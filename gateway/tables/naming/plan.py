@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
 from gateway.fencing.resource import Template, escape
-from gateway.fencing.rules import Enforcement, Equal
+from gateway.fencing.rules import Cascades, Enforcement, Equal
 from gateway.tables.catalog.snapshot import Column, Table
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.grammar import Condition, Field, Node
@@ -116,7 +116,8 @@ class Rule:
     """The operator's rule for one table. ``template`` None: the primary key names the row.
 
     ``unfiltered``: updates and deletes without a filter are allowed. It needs one resource for the whole table.
-    ``version``: the column that changes with every change of a row, which is its ETag then.
+    ``version``: the column that changes with every change of a row, which is its ETag then. ``cascades``: the fate of
+    its writes that reach rows of other resources.
     """
 
     template: Template | None = None
@@ -124,6 +125,7 @@ class Rule:
     equal: Equal = Equal.ACCEPT
     unfiltered: bool = False
     version: str | None = None
+    cascades: Cascades = Cascades.REFUSE
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,291 @@
+"""Rows that a write reaches by foreign keys: found and locked in its transaction, before its statement.
+
+The rows of the write are locked first. No new row can refer to them from then on. So the rows that refer to them, at
+any depth, are all that the statement's cascades will change. Each is locked when it is found, and its name has to be
+among the claimed ones. The statement then writes exactly the rows that were locked. Afterwards, with all tables locked
+by their use, the foreign keys have to be those that the plan knew.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gateway.db import catalog, settings
+from gateway.db.database import Transaction
+from gateway.errors import GatewayError, RightMissing, SideEffectRefused, SqlError
+from gateway.fencing.headers import MAX_PAIRS
+from gateway.fencing.rules import Cascades, Enforcement, Equal
+from gateway.tables.catalog.reach import Place, Reach, Step
+from gateway.tables.catalog.references import Graph
+from gateway.tables.dialect.response import Row
+from gateway.tables.execute.planning import PlannedWrite
+from gateway.tables.sql.expressions import changed_meanwhile, quote, reference, unchanged
+from gateway.tables.sql.shape import LockShape, lower_filters
+from gateway.tables.sql.statements import name_expression
+
+_TARGET, _PLACE = "gw_target", "gw_place"
+_MOST_NAMED = MAX_PAIRS + 1
+_MOST_LOOKED_AT = 10_000
+
+
+@dataclass(slots=True)
+class Located:
+    """The rows of a write, locked. ``missing``: what it reaches without a claim, if a rule only observes.
+
+    ``keys``: the columns, and their values, that the statement must leave as they are.
+    """
+
+    relations: list[int] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    missing: dict[str, Step] = field(default_factory=dict)
+    keys: dict[tuple[str, ...], list[tuple[str, ...]]] = field(default_factory=dict)
+    passed: set[int] = field(default_factory=set)
+    """The oids of the tables in which rows were looked for."""
+
+
+def concerns(write: PlannedWrite) -> bool:
+    """Return whether a planned write may change rows of other tables by foreign keys."""
+    reach, change = write.cached.reach, write.change
+    return reach is not None and change is not None and reach.concerns(*change)
+
+
+async def locate(transaction: Transaction, write: PlannedWrite) -> Located | None:
+    """Lock the rows of a write and all rows that it reaches. None if it reaches none by any foreign key.
+
+    Raises ``SideEffectRefused`` for a row whose name is not claimed, and ``RightMissing`` if the gateway may not look.
+    """
+    reach, change = write.cached.reach, write.change
+    if reach is None or reach.cascades is Cascades.ALLOW or change is None or write.request.method in ("POST", "PUT"):
+        return None
+    if reach.table.is_view or not reach.concerns(*change):
+        return None
+    try:
+        return await _Walk(transaction, write, reach, change).run()
+    except SqlError as error:
+        if error.sqlstate != "42501":
+            raise
+        raise RightMissing(
+            f"The gateway may not see which rows this write of {write.cached.name} reaches: {error.message}.",
+            advice="Nothing was written. Grant the gateway's role SELECT and UPDATE on all tables that foreign keys "
+            f'lead to, or accept such effects unfenced: cascades = "allow" for {write.cached.name}.',
+        ) from error
+
+
+async def verify(transaction: Transaction, write: PlannedWrite, located: Located | None) -> None:
+    """Check, after the statement, that the plan of the write has left nothing out.
+
+    The statement itself has checked the keys that refer to its own table. Raises an error that ``tells_of_change``
+    knows if the tables are not as planned, and ``SideEffectRefused`` if code of the table has changed a key.
+    """
+    reach, change = write.cached.reach, write.change
+    if reach is None or reach.cascades is Cascades.ALLOW or change is None:
+        return
+    if located is None and not (reach.table.writes_others and (change[1] or change[0] == "DELETE")):
+        return
+    await _check_plan(transaction, reach, change)
+    if located is None:
+        return
+    for table in reach.exposed(located.passed):
+        await transaction.execute(f"SELECT {unchanged(table)}")
+    for keys, values in located.keys.items():
+        arrays = [list(one) for one in zip(*values, strict=True)]
+        row = await transaction.fetchrow(write.cached.statements.remaining(keys), *arrays)
+        assert row is not None
+        if row["found"] < len(values):
+            raise SideEffectRefused(
+                f"A trigger or a generated column has changed {', '.join(keys)}, which other tables refer to.",
+                advice="Nothing was written. Change the key by a write that names its new value.",
+            )
+
+
+async def _check_plan(transaction: Transaction, reach: Reach, change: tuple[str, frozenset[str]]) -> None:
+    """Check that the foreign keys, by which the write may reach other rows, are those that the plan knew."""
+    oids = reach.relations(*change)
+    now = Graph.from_row(await catalog.references_from(transaction, oids))
+    if now != reach.as_planned(oids):
+        raise changed_meanwhile()
+
+
+class _Walk:
+    def __init__(
+        self, transaction: Transaction, write: PlannedWrite, reach: Reach, change: tuple[str, frozenset[str]]
+    ) -> None:
+        self._transaction, self._write, self._reach, self._change = transaction, write, reach, change
+        self._claimed = list(write.claimed or ())
+        self._located = Located()
+        self._seen: dict[Place, set[tuple[int, str]]] = {}
+        # Names without a claim, and the step that has led to the first of them.
+        self._missing: dict[str, Step] = {}
+
+    async def run(self) -> Located:
+        steps, zone = self._reach.steps(*self._change), self._write.request.preferences.timezone
+        rows = await self._lock()
+        if zone is not None:
+            # The filters are read in the caller's time zone, and names are made in UTC.
+            await settings.set_zone(self._transaction, "UTC")
+        for step in steps:
+            await self._follow(step, [one for one in rows if self._is_reached(step, one)])
+        if zone is not None:
+            await settings.set_zone(self._transaction, zone)
+        if self._missing:
+            await _check_plan(self._transaction, self._reach, self._change)
+            raise self._unclaimed()
+        return self._located
+
+    def _is_reached(self, step: Step, row: Row) -> bool:
+        return self._change[0] == "DELETE" or not set(row["changed"]).isdisjoint(step.reference.target_columns)
+
+    async def _lock(self) -> Sequence[Row]:
+        """Lock the rows of the write itself."""
+        request, table, located = self._write.request, self._reach.table, self._located
+        payload, updates = self._write.payload, self._change[0] == "PATCH"
+        keys = sorted(name for name in self._reach.keys if name in table.columns)
+        set_ = tuple(name for name in keys if updates and payload is not None and name in payload.columns)
+        watched = tuple(keys) if updates and table.may_change_keys(()) else ()
+        filters, values = lower_filters(request.query.filters)
+        fills = request.preferences.missing == "default" and request.query.columns is not None
+        shape = LockShape(filters, set_, fills, watched, exclusive=not updates or bool(set_))
+        statement = self._write.cached.statements.lock(shape)
+        values["payload"] = payload.text if payload else None
+        rows = await self._transaction.fetch(statement.text, *statement.arrange(values))
+        located.relations, located.places = _places(rows)
+        for one in self._reach.references if watched else ():
+            kept = {
+                tuple(row["keys"][watched.index(name)] for name in one.target_columns)
+                for row in rows
+                if set(row["changed"]).isdisjoint(one.target_columns)
+            }
+            located.keys[one.target_columns] = [value for value in kept if None not in value]
+        return rows
+
+    async def _follow(self, step: Step, rows: Sequence[Row]) -> None:
+        """Lock the rows that refer to these, note those without a claim, and go on to the rows behind them."""
+        if not rows or (self._missing and self._reach.cascades is Cascades.REFUSE):
+            return
+        places = _places(rows)
+        self._located.passed.add(step.relation.oid)
+        await self._check_visible(step)
+        # First without locks. A refused write should not lock a million rows. And to find that there are none takes
+        # no right to update them: nothing can come to refer to rows that are locked.
+        covered = self._claimed if self._passes(step) else []
+        looked = await self._transaction.fetchrow(_looked_at(step), *places, covered, _MOST_NAMED)
+        assert looked is not None
+        if step.decides and self._note(step, looked["unclaimed"]):
+            return
+        if not looked["found"]:
+            return
+        found = await self._transaction.fetch(_referring(step, locks=True), *places)
+        unclaimed = {row["resource"] for row in found if row["resource"] not in covered}
+        if step.decides and self._note(step, unclaimed):
+            return
+        if step.place is None:
+            return
+        seen = self._seen.setdefault(step.place, set())
+        new = [row for row in found if (row["relation"], row["place"]) not in seen]
+        seen.update((row["relation"], row["place"]) for row in new)
+        for beyond in self._reach.beyond(step.place):
+            await self._follow(beyond, new)
+
+    def _note(self, step: Step, names: Iterable[str | None]) -> bool:
+        """Note rows without a claim. Return whether they refuse the write."""
+        observed = step.observed or self._write.cached.rule.mode is Enforcement.OBSERVE
+        noted = self._located.missing if observed else self._missing
+        for name in names:
+            noted.setdefault(name or step.relation.title, step)
+        return bool(self._missing)
+
+    def _passes(self, step: Step) -> bool:
+        """Return whether claims can let the write pass at all."""
+        strict = step.strict and self._write.cached.rule.equal is not Equal.STRICT
+        return not (step.renames or strict or step.code)
+
+    async def _check_visible(self, step: Step) -> None:
+        """Check that no policy hides rows from the gateway: cascades see all of them."""
+        for one in (step.relation, step.reference.target):
+            if one.oid == self._reach.table.oid and one is not step.relation:
+                continue
+            row = await self._transaction.fetchrow("SELECT row_security_active($1::oid) AS active", one.oid)
+            assert row is not None
+            if row["active"]:
+                raise SqlError("42501", f"policies hide rows of {one.title}")
+
+    def _unclaimed(self) -> GatewayError:
+        name, step = next(iter(self._missing.items()))
+        key, table = step.reference.name, step.relation.title
+        facts = {"foreign_key": key, "table": table}
+        if not self._passes(step):
+            return SideEffectRefused(
+                f"The write reaches rows of {table} by {key}, which no token covers: {_reason(step)}.",
+                advice=f"Nothing was written. Write these rows of {table} first, by requests of their own.",
+                facts=facts,
+            )
+        if self._reach.cascades is Cascades.REFUSE:
+            return SideEffectRefused(
+                f"The write reaches rows of {table} by {key} ({step.reference.actions}), which are other resources.",
+                advice=f"Nothing was written. Write these rows of {table} first, under their own tokens. Or ask the "
+                "operator to give both tables one resource by a template, or to set "
+                f'cascades = "claim" for {self._write.cached.name}.',
+                facts=facts,
+            )
+        names = [one for one, step in self._missing.items() if self._passes(step)]
+        return SideEffectRefused(
+            f"The write reaches {name} by {key}, for which it carries no fencing token.",
+            advice=f"Nothing was written. Send the tokens of all rows that it reaches: {self._list(names)}",
+            facts={**facts, "resource": name, "missing": ", ".join(names[:MAX_PAIRS])},
+        )
+
+    def _list(self, names: Sequence[str]) -> str:
+        """Return the header that would do, with a place for each missing token."""
+        tokens = self._write.tokens
+        held = [f"{one}={tokens.of(one)}" for one in self._claimed] if tokens else []
+        if len(held) + len(names) > MAX_PAIRS:
+            return f"more than {MAX_PAIRS}, so write them in several requests."
+        return f"Fencing-Token: {', '.join([*held, *(f'{one}=<its token>' for one in names)])}"
+
+
+def _places(rows: Sequence[Row]) -> tuple[list[int], list[str]]:
+    return [row["relation"] for row in rows], [row["place"] for row in rows]
+
+
+def _reason(step: Step) -> str:
+    if step.code:
+        return step.code
+    return "its token writes once" if not step.renames else "they get another name"
+
+
+def _referring(step: Step, *, locks: bool) -> str:
+    """Return the statement that finds the rows that refer to the rows at these places: ``$1`` tables, ``$2`` ctids."""
+    key, source, target = step.reference, step.relation, step.reference.target
+    own = quote(source.name)
+    name = "NULL::text" if step.named is None else name_expression(step.named)
+    comparisons = " AND ".join(
+        f"{_TARGET}.{quote(theirs)} {operator} {reference(source.name, mine)}"
+        + (f" COLLATE {collation}" if collation else "")
+        for mine, theirs, operator, collation in zip(
+            key.columns, key.target_columns, key.operators, key.collations, strict=True
+        )
+    )
+    return (
+        f"SELECT {own}.tableoid::bigint AS relation, {own}.ctid::text AS place, {name} AS resource "  # noqa: S608 - quoted names
+        f"FROM {_only(source.kind)}{quote(source.schema)}.{own} AS {own} "
+        f"WHERE EXISTS (SELECT FROM {quote(target.schema)}.{quote(target.name)} AS {_TARGET} "
+        f"WHERE {_TARGET}.ctid = ANY ($2::text[]::tid[]) AND ({_TARGET}.tableoid, {_TARGET}.ctid) IN "
+        f"(SELECT {_PLACE}.relation, {_PLACE}.place::tid FROM unnest($1::oid[], $2::text[]) "
+        f"AS {_PLACE} (relation, place)) AND {comparisons})" + (f" FOR UPDATE OF {own}" if locks else "")
+    )
+
+
+def _looked_at(step: Step) -> str:
+    """Return the statement that tells whether any row refers, and names that are not in ``$3``, at most ``$4``."""
+    rows = _referring(step, locks=False)
+    unclaimed = (
+        f"SELECT r.resource FROM ({rows}) AS r "  # noqa: S608 - made of quoted names
+        f"WHERE (r.resource = ANY ($3::text[])) IS NOT TRUE LIMIT {_MOST_LOOKED_AT}"
+    )
+    return (
+        f"SELECT EXISTS ({rows}) AS found, "  # noqa: S608 - made of quoted names
+        f"ARRAY(SELECT DISTINCT n.resource FROM ({unclaimed}) AS n LIMIT $4) AS unclaimed"
+    )
+
+
+def _only(kind: str) -> str:
+    return "" if kind == "p" else "ONLY "
