@@ -120,6 +120,7 @@ DECLARE
     observes boolean := TG_ARGV[0] = 'observe';
     once_only boolean := TG_ARGV[1] = 'strict';
 BEGIN
+    -- The gateway comes here by cascades and triggers of its writes, other sessions by all of their writes.
     IF TG_OP <> 'INSERT' THEN
         {old}
         was := {name};

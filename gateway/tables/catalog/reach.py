@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from gateway.errors import ResourceUnderivable
@@ -67,6 +67,7 @@ class Reach:
         self._root = _naming(table, rule)
         self._by_oid = {one.oid: one for one in snapshot.tables.values()}
         self._steps: dict[Place, tuple[Step, ...]] = {}
+        self._useful: dict[Place, tuple[Step, ...]] = {}
 
     @cached_property
     def references(self) -> list[Reference]:
@@ -98,7 +99,9 @@ class Reach:
 
     def beyond(self, place: Place) -> tuple[Step, ...]:
         """Return the next steps that lead to rows which can refuse the write."""
-        return tuple(one for one in self._all(place) if self._leads_anywhere(one))
+        if place not in self._useful:
+            self._useful[place] = tuple(one for one in self._all(place) if self._leads_anywhere(one))
+        return self._useful[place]
 
     def relations(self, method: str, columns: AbstractSet[str]) -> frozenset[int]:
         """Return the oids of all relations whose rows the write may change, its own included."""
@@ -252,7 +255,7 @@ def _foreign_code(table: Table, event: str, tables: Iterable[Table], rule_of: Ru
     pieces = [("trigger", one.name, one.events, one.source) for one in table.triggers]
     pieces += [("rule", one.name, one.events, one.source) for one in table.rules]
     for kind, name, events, source in pieces:
-        written = _tables_written(source) if event in events else set()
+        written = _tables_written(source) if event in events else frozenset()
         for other in tables if written else ():
             if other.oid == table.oid or other.is_view or not _is_among(other, written):
                 continue
@@ -264,13 +267,14 @@ def _foreign_code(table: Table, event: str, tables: Iterable[Table], rule_of: Ru
                 yield f"the {kind} {name} writes {other.schema}.{other.name}"
 
 
-def _tables_written(source: str) -> set[tuple[str | None, str]]:
+@lru_cache(maxsize=1024)
+def _tables_written(source: str) -> frozenset[tuple[str | None, str]]:
     """Return the tables that statements in this text write, as schema (None: not said) and name."""
     found = set[tuple[str | None, str]]()
     for match in _WRITTEN.finditer(_COMMENT.sub(" ", source)):
         first, second = _plain(match[1]), match[2] and _plain(match[2])
         found.add((first, second) if second else (None, first))
-    return found
+    return frozenset(found)
 
 
 def _plain(name: str) -> str:

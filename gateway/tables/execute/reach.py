@@ -22,6 +22,12 @@ from gateway.tables.sql.expressions import changed_meanwhile, quote, reference, 
 from gateway.tables.sql.shape import LockShape, lower_filters
 from gateway.tables.sql.statements import name_expression
 
+_MAY_LOOK = """
+    SELECT bool_and(
+        has_schema_privilege(c.relnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+        AND has_table_privilege(c.oid, 'UPDATE') AND NOT row_security_active(c.oid)) AS may
+    FROM pg_class AS c WHERE c.oid = ANY ($1::oid[])
+"""
 _TARGET, _PLACE = "gw_target", "gw_place"
 _MOST_NAMED = MAX_PAIRS + 1
 _MOST_LOOKED_AT = 10_000
@@ -57,6 +63,8 @@ async def locate(transaction: Transaction, write: PlannedWrite) -> Located | Non
     if reach is None or reach.cascades is Cascades.ALLOW or change is None or write.request.method in ("POST", "PUT"):
         return None
     if reach.table.is_view or not reach.concerns(*change):
+        return None
+    if write.cached.rule.mode is Enforcement.OBSERVE and not await _may_look(transaction, reach.relations(*change)):
         return None
     try:
         return await _Walk(transaction, write, reach, change).run()
@@ -95,6 +103,13 @@ async def verify(transaction: Transaction, write: PlannedWrite, located: Located
                 f"A trigger or a generated column has changed {', '.join(keys)}, which other tables refer to.",
                 advice="Nothing was written. Change the key by a write that names its new value.",
             )
+
+
+async def _may_look(transaction: Transaction, oids: Iterable[int]) -> bool:
+    """Return whether the gateway may read and lock all rows of these tables. A rule that observes does not insist."""
+    row = await transaction.fetchrow(_MAY_LOOK, sorted(oids))
+    assert row is not None
+    return bool(row["may"])
 
 
 async def _check_plan(transaction: Transaction, reach: Reach, change: tuple[str, frozenset[str]]) -> None:
@@ -173,7 +188,8 @@ class _Walk:
             return
         if not looked["found"]:
             return
-        found = await self._transaction.fetch(_referring(step, locks=True), *places)
+        lock = "FOR UPDATE" if self._loses_references(step) else "FOR NO KEY UPDATE"
+        found = await self._transaction.fetch(_referring(step, lock), *places)
         unclaimed = {row["resource"] for row in found if row["resource"] not in covered}
         if step.decides and self._note(step, unclaimed):
             return
@@ -184,6 +200,10 @@ class _Walk:
         seen.update((row["relation"], row["place"]) for row in new)
         for beyond in self._reach.beyond(step.place):
             await self._follow(beyond, new)
+
+    def _loses_references(self, step: Step) -> bool:
+        """Return whether rows that refer to these rows may change, too. The cascade takes the same lock then."""
+        return step.place is not None and (step.place.change is None or bool(self._reach.beyond(step.place)))
 
     def _note(self, step: Step, names: Iterable[str | None]) -> bool:
         """Note rows without a claim. Return whether they refuse the write."""
@@ -252,7 +272,7 @@ def _reason(step: Step) -> str:
     return "its token writes once" if not step.renames else "they get another name"
 
 
-def _referring(step: Step, *, locks: bool) -> str:
+def _referring(step: Step, lock: str | None = None) -> str:
     """Return the statement that finds the rows that refer to the rows at these places: ``$1`` tables, ``$2`` ctids."""
     key, source, target = step.reference, step.relation, step.reference.target
     own = quote(source.name)
@@ -267,16 +287,16 @@ def _referring(step: Step, *, locks: bool) -> str:
     return (
         f"SELECT {own}.tableoid::bigint AS relation, {own}.ctid::text AS place, {name} AS resource "  # noqa: S608 - quoted names
         f"FROM {_only(source.kind)}{quote(source.schema)}.{own} AS {own} "
-        f"WHERE EXISTS (SELECT FROM {quote(target.schema)}.{quote(target.name)} AS {_TARGET} "
+        f"WHERE EXISTS (SELECT FROM {_only(target.kind)}{quote(target.schema)}.{quote(target.name)} AS {_TARGET} "
         f"WHERE {_TARGET}.ctid = ANY ($2::text[]::tid[]) AND ({_TARGET}.tableoid, {_TARGET}.ctid) IN "
         f"(SELECT {_PLACE}.relation, {_PLACE}.place::tid FROM unnest($1::oid[], $2::text[]) "
-        f"AS {_PLACE} (relation, place)) AND {comparisons})" + (f" FOR UPDATE OF {own}" if locks else "")
+        f"AS {_PLACE} (relation, place)) AND {comparisons})" + (f" {lock} OF {own}" if lock else "")
     )
 
 
 def _looked_at(step: Step) -> str:
     """Return the statement that tells whether any row refers, and names that are not in ``$3``, at most ``$4``."""
-    rows = _referring(step, locks=False)
+    rows = _referring(step)
     unclaimed = (
         f"SELECT r.resource FROM ({rows}) AS r "  # noqa: S608 - made of quoted names
         f"WHERE (r.resource = ANY ($3::text[])) IS NOT TRUE LIMIT {_MOST_LOOKED_AT}"

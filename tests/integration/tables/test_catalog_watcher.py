@@ -11,9 +11,11 @@ import pytest
 
 from gateway.db.database import Database
 from gateway.db.notifications import listening
+from gateway.fencing.rules import Cascades
 from gateway.observe.events import CatalogWarning, Event, ServiceUnreachable
 from gateway.tables import schema_cache as module
-from gateway.tables.pipeline import TablePlane
+from gateway.tables.naming.plan import Rule
+from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.tables.asking import answered, rows
 from tests.waiting import PATIENCE
 
@@ -28,6 +30,12 @@ LISTENS = (
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(module, "_LONGEST_PAUSE", 0.05)
+
+
+@pytest.fixture
+def exposure() -> Exposure:
+    """Cascades go unfenced, so they are warned of."""
+    return Exposure(default_rule=Rule(cascades=Cascades.ALLOW))
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """A write that reaches rows of other resources by foreign keys is refused, or needs their tokens. Real transactions."""
 
 import asyncio
-from dataclasses import replace
+import json
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
 
 import asyncpg
 import httpx
@@ -9,12 +12,13 @@ import pytest
 
 from gateway.auth.principal import Principal
 from gateway.db.database import Database
+from gateway.errors import SideEffectRefused
 from gateway.fencing.resource import Template
 from gateway.fencing.rules import Cascades, Enforcement, Equal
 from gateway.observe.events import Event, StepReached
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
-from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
+from tests.integration.tables.asking import answered, over_asgi, rows, send
 from tests.waiting import waiting
 
 SCHEMA = """
@@ -43,6 +47,11 @@ INSERT INTO orders VALUES (0, 'c0', NULL), (1, 'c1', NULL), (2, 'c2', NULL), (3,
 """
 
 
+REFUSE, CLAIM, ALLOW = (Rule(cascades=one) for one in Cascades)
+REFUSED = "side-effect-refused"
+RECENT = Rule(Template.parse("public.orders/{id}"))
+
+
 @pytest.fixture
 async def shop(database: Database) -> Database:
     await database.run(lambda transaction: transaction.execute(SCHEMA))
@@ -52,10 +61,10 @@ async def shop(database: Database) -> Database:
 class Shop:
     """A table plane in front of the shop, with rules of its own."""
 
-    def __init__(self, database: Database, client: httpx.AsyncClient, events: list[Event]) -> None:
-        self.database, self.client, self.events = database, client, events
+    def __init__(self, database: Database, plane: TablePlane, client: httpx.AsyncClient, events: list[Event]) -> None:
+        self.database, self.plane, self.client, self.events = database, plane, client, events
 
-    async def write(self, method: str, target: str, body: object = None, **more: object) -> httpx.Response:
+    async def write(self, method: str, target: str, body: object = None, **more: Any) -> httpx.Response:
         return await send(self.client, method, target, body, **more)
 
     async def execute(self, sql: str) -> None:
@@ -65,33 +74,46 @@ class Shop:
         return [found[0] for found in await rows(self.database, sql)]
 
 
-@pytest.fixture
-def serve(shop: Database):  # noqa: ANN201 - a factory of contexts
-    from contextlib import asynccontextmanager
+@asynccontextmanager
+async def session(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    opened = await asyncpg.connect(dsn)
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
+
+class Serve(Protocol):
+    """``async with serve(default, table=rule) as shop``"""
+
+    def __call__(self, default: Rule = ..., **rules: Rule) -> AbstractAsyncContextManager[Shop]: ...
+
+
+@pytest.fixture
+def serve(shop: Database) -> Serve:
     @asynccontextmanager
-    async def opened(default: Rule = Rule(), **rules: Rule):  # noqa: ANN202, B008
+    async def opened(default: Rule = REFUSE, **rules: Rule) -> AsyncIterator[Shop]:
         events: list[Event] = []
         exposure = Exposure(
-            rules={f"public.{name}": rule for name, rule in {"recent": Rule(Template.parse("public.orders/{id}")), **rules}.items()},
+            rules={
+                f"public.{name}": rule
+                for name, rule in {"recent": Rule(Template.parse("public.orders/{id}")), **rules}.items()
+            },
             default_rule=default,
         )
         plane = TablePlane(shop, exposure, authenticate=lambda _: Principal("tester"), observe=events.append)
         async with over_asgi(plane) as client:
-            yield Shop(shop, client, events)
+            yield Shop(shop, plane, client, events)
 
     return opened
 
 
-CLAIM = Rule(cascades=Cascades.CLAIM)
-ALLOW = Rule(cascades=Cascades.ALLOW)
-REFUSED = "side-effect-refused"
-
+# What makes rows, which table and foreign key are reached, and the resource.
 REACHED = [
     pytest.param("INSERT INTO items VALUES (7, 1)", "items", "items_order_id_fkey", "public.items/7", id="cascade"),
     pytest.param("INSERT INTO bills VALUES (7, 1)", "bills", "bills_order_id_fkey", "public.bills/7", id="set null"),
     pytest.param("INSERT INTO fines VALUES (7, 1)", "fines", "fines_order_id_fkey", "public.fines/7", id="set default"),
-    pytest.param("INSERT INTO boxes VALUES (1, 7)", "boxes", "boxes_order_id_fkey", "public.boxes/1/7", id="composite key"),
+    pytest.param("INSERT INTO boxes VALUES (1, 7)", "boxes", "boxes_order_id_fkey", "public.boxes/1/7", id="wide key"),
     pytest.param(
         "INSERT INTO hidden.crates VALUES (5, 1); INSERT INTO labels VALUES (7, 5)",
         "labels", "labels_crate_id_fkey", "public.labels/7", id="through a hidden table",
@@ -101,7 +123,7 @@ REACHED = [
 
 @pytest.mark.parametrize(("sql", "table", "key", "resource"), REACHED)
 async def test_a_delete_that_reaches_another_resource_is_refused(
-    serve, sql: str, table: str, key: str, resource: str
+    serve: Serve, sql: str, table: str, key: str, resource: str
 ) -> None:
     async with serve() as shop:
         await shop.execute(sql)
@@ -120,7 +142,9 @@ async def test_a_delete_that_reaches_another_resource_is_refused(
 
 
 @pytest.mark.parametrize(("sql", "table", "key", "resource"), REACHED)
-async def test_with_claim_the_tokens_of_all_rows_are_needed(serve, sql: str, table: str, key: str, resource: str) -> None:
+async def test_with_claim_the_tokens_of_all_rows_are_needed(
+    serve: Serve, sql: str, table: str, key: str, resource: str
+) -> None:
     async with serve(CLAIM) as shop:
         await shop.execute(sql)
         answer = await shop.write("DELETE", "/orders?id=eq.1", token=5)
@@ -134,7 +158,7 @@ async def test_with_claim_the_tokens_of_all_rows_are_needed(serve, sql: str, tab
         assert fences == [("public.orders/1", 5), (resource, 9)]
 
 
-async def test_with_claim_a_stale_token_of_a_reached_row_is_refused(serve) -> None:
+async def test_with_claim_a_stale_token_of_a_reached_row_is_refused(serve: Serve) -> None:
     async with serve(CLAIM) as shop:
         await shop.execute("INSERT INTO items VALUES (7, 1)")
         answered(await shop.write("PATCH", "/items?id=eq.7", {"note": "x"}, token=10), 204)
@@ -143,14 +167,14 @@ async def test_with_claim_a_stale_token_of_a_reached_row_is_refused(serve) -> No
         assert await shop.names("SELECT id FROM items") == [7]
 
 
-async def test_with_allow_the_rows_go_unfenced(serve) -> None:
+async def test_with_allow_the_rows_go_unfenced(serve: Serve) -> None:
     async with serve(orders=ALLOW) as shop:
         await shop.execute("INSERT INTO items VALUES (7, 1)")
         answered(await shop.write("DELETE", "/orders?id=eq.1", token=5), 204)
         assert await shop.names("SELECT id FROM items") == []
 
 
-async def test_every_level_is_looked_at(serve) -> None:
+async def test_every_level_is_looked_at(serve: Serve) -> None:
     """Items share the resource of their order, and parts have their own."""
     order = Rule(Template.parse("order/{id}"), cascades=Cascades.CLAIM)
     item = Rule(Template.parse("order/{order_id}"))
@@ -165,7 +189,7 @@ async def test_every_level_is_looked_at(serve) -> None:
         assert await shop.names("SELECT id FROM parts") == []
 
 
-async def test_rows_of_one_resource_go_together(serve) -> None:
+async def test_rows_of_one_resource_go_together(serve: Serve) -> None:
     order, item = Rule(Template.parse("order/{id}")), Rule(Template.parse("order/{order_id}"))
     part = Rule(Template.parse("shop/{id}"), mode=Enforcement.OBSERVE)
     async with serve(orders=order, items=item, parts=part) as shop:
@@ -176,7 +200,7 @@ async def test_rows_of_one_resource_go_together(serve) -> None:
         assert refused == [("shop/70", REFUSED, False)], "a rule that only observes notes it"
 
 
-async def test_a_table_that_observes_passes_and_notes(serve) -> None:
+async def test_a_table_that_observes_passes_and_notes(serve: Serve) -> None:
     async with serve(orders=Rule(mode=Enforcement.OBSERVE)) as shop:
         await shop.execute("INSERT INTO items VALUES (7, 1)")
         answered(await shop.write("DELETE", "/orders?id=eq.1", token=5), 204)
@@ -184,7 +208,7 @@ async def test_a_table_that_observes_passes_and_notes(serve) -> None:
         assert refused == [("public.items/7", REFUSED, False)]
 
 
-async def test_a_changed_key_takes_the_rows_that_refer_to_it(serve) -> None:
+async def test_a_changed_key_takes_the_rows_that_refer_to_it(serve: Serve) -> None:
     async with serve(CLAIM) as shop:
         await shop.execute("INSERT INTO codes VALUES (7, 'c1')")
         answered(await shop.write("PATCH", "/orders?id=eq.1", {"code": "new"}, token=5), 422, REFUSED)
@@ -199,7 +223,7 @@ async def test_a_changed_key_takes_the_rows_that_refer_to_it(serve) -> None:
         answered(await shop.write("PUT", "/orders?id=eq.1", {"id": 1, "note": "x"}, token=5), 204)
 
 
-async def test_a_row_that_would_get_another_name_is_refused_with_any_token(serve) -> None:
+async def test_a_row_that_would_get_another_name_is_refused_with_any_token(serve: Serve) -> None:
     async with serve(CLAIM, bills=Rule(Template.parse("bill/{order_id}"))) as shop:
         await shop.execute("INSERT INTO bills VALUES (7, 1)")
         answer = await shop.write("DELETE", "/orders?id=eq.1", token="public.orders/1=5, bill/1=5")
@@ -207,7 +231,7 @@ async def test_a_row_that_would_get_another_name_is_refused_with_any_token(serve
         assert "another name" in answer.json()["message"]
 
 
-async def test_a_strict_row_is_not_taken_along(serve) -> None:
+async def test_a_strict_row_is_not_taken_along(serve: Serve) -> None:
     async with serve(CLAIM, items=Rule(equal=Equal.STRICT)) as shop:
         await shop.execute("INSERT INTO items VALUES (7, 1)")
         answer = await shop.write("DELETE", "/orders?id=eq.1", token="public.orders/1=5, public.items/7=5")
@@ -215,7 +239,7 @@ async def test_a_strict_row_is_not_taken_along(serve) -> None:
         assert "writes once" in answer.json()["message"]
 
 
-async def test_a_trigger_that_changes_a_key_is_found_out(serve) -> None:
+async def test_a_trigger_that_changes_a_key_is_found_out(serve: Serve) -> None:
     async with serve() as shop:
         await shop.execute("""
             INSERT INTO codes VALUES (7, 'c1');
@@ -228,27 +252,27 @@ async def test_a_trigger_that_changes_a_key_is_found_out(serve) -> None:
         assert await shop.names("SELECT code FROM codes") == ["c1"]
 
 
-async def test_a_tree_is_taken_down_from_its_leaves(serve) -> None:
+async def test_a_tree_is_taken_down_from_its_leaves(serve: Serve) -> None:
     async with serve(CLAIM) as shop:
         await shop.execute("INSERT INTO nodes VALUES (1, NULL), (2, 1), (3, 2), (4, 4)")
         answer = await shop.write("DELETE", "/nodes?id=eq.1", token=5)
         answered(answer, 422, REFUSED)
         assert "public.nodes/2=<its token>" in answer.json()["hint"]
-        answered(await shop.write("DELETE", "/nodes?id=eq.4", token=5), 204), "a row that refers to itself"
+        answered(await shop.write("DELETE", "/nodes?id=eq.4", token=5), 204)
         three = "public.nodes/1=5, public.nodes/2=5, public.nodes/3=5"
         answered(await shop.write("DELETE", "/nodes?id=eq.1", token=three), 204)
         assert await shop.names("SELECT id FROM nodes") == []
 
 
-async def test_partitions_on_both_sides(serve) -> None:
+async def test_partitions_on_both_sides(serve: Serve) -> None:
     async with serve(CLAIM) as shop:
         await shop.execute("INSERT INTO logs VALUES (1, 1), (1, 2), (2, 1); INSERT INTO notes VALUES (7, 1, 1)")
         await shop.execute("INSERT INTO marks VALUES (8, 1, 2)")
-        for target, name, missing in [
-            ("/logs?id=eq.1&day=eq.1", "public.logs/1/1", "public.notes/7/1"),
-            ("/logs?id=eq.1&day=eq.2", "public.logs/1/2", "public.marks/8"),
-            ("/logs_1?id=eq.1&day=eq.1", "public.logs_1/1/1", "public.notes/7/1"),
-            ("/logs_2?id=eq.1&day=eq.2", "public.logs_2/1/2", "public.marks/8"),
+        for target, missing in [
+            ("/logs?id=eq.1&day=eq.1", "public.notes/7/1"),
+            ("/logs?id=eq.1&day=eq.2", "public.marks/8"),
+            ("/logs_1?id=eq.1&day=eq.1", "public.notes/7/1"),
+            ("/logs_2?id=eq.1&day=eq.2", "public.marks/8"),
         ]:
             answer = await shop.write("DELETE", target, token=5)
             answered(answer, 422, REFUSED)
@@ -260,7 +284,7 @@ async def test_partitions_on_both_sides(serve) -> None:
         assert await shop.names("SELECT id FROM notes") == []
 
 
-async def test_a_view_does_not_go_round_it(serve) -> None:
+async def test_a_view_does_not_go_round_it(serve: Serve) -> None:
     async with serve() as shop:
         answered(await shop.write("DELETE", "/recent?id=eq.1", token=5), 422, REFUSED)
         answered(await shop.write("PATCH", "/recent?id=eq.1", {"note": "x"}, token=5), 422, REFUSED)
@@ -268,24 +292,20 @@ async def test_a_view_does_not_go_round_it(serve) -> None:
         answered(await shop.write("PATCH", "/recent?id=eq.1", {"note": "x"}, token=5), 204)
 
 
-async def test_a_list_of_writes_may_delete_the_rows_first(serve) -> None:
+async def test_a_list_of_writes_may_delete_the_rows_first(serve: Serve) -> None:
     async with serve() as shop:
         await shop.execute("INSERT INTO items VALUES (7, 1)")
         delete = {"method": "DELETE", "table": "orders", "query": "id=eq.1", "token": "5"}
         first = {"method": "DELETE", "table": "items", "query": "id=eq.7", "token": "5"}
-        plane = shop.client._transport.app  # type: ignore[attr-defined]
-        from gateway.errors import SideEffectRefused  # noqa: PLC0415
 
         with pytest.raises(SideEffectRefused) as caught:
-            await transact(plane, [delete, first])
+            await transact(shop.plane, [delete, first])
         assert caught.value.facts["write"] == 0
-        assert await transact(plane, [first, delete]) == 200
+        assert await transact(shop.plane, [first, delete]) == 200
         assert await shop.names("SELECT id FROM items") == []
 
 
 async def transact(plane: TablePlane, writes: object) -> int:
-    import json  # noqa: PLC0415
-
     body = json.dumps({"writes": writes}).encode()
     scope = {
         "type": "http", "method": "POST", "path": "/v1/transaction", "raw_path": b"/v1/transaction",
@@ -298,11 +318,10 @@ async def transact(plane: TablePlane, writes: object) -> int:
     return (await plane.transact(scope, receive, Principal("tester"))).status
 
 
-async def test_a_delete_without_foreign_keys_keeps_its_fast_path(serve) -> None:
+async def test_a_delete_without_foreign_keys_keeps_its_fast_path(serve: Serve) -> None:
     async with serve() as shop:
-        await shop.execute("INSERT INTO parts VALUES (1, NULL), (2, NULL), (3, NULL)")
-        for number in (1, 2, 3):
-            answered(await shop.write("POST", "/parts", {"id": 10, "note": "x"}, token=5), 201 if number == 1 else 409)
+        await shop.execute("INSERT INTO parts VALUES (1, NULL)")
+        answered(await shop.write("POST", "/parts", {"id": 10, "note": "x"}, token=5), 201)
         answered(await shop.write("PATCH", "/parts?id=eq.10", {"note": "y"}, token=5), 204)
         shop.events.clear()
         answered(await shop.write("DELETE", "/parts?id=eq.10", token=5), 204)
@@ -311,10 +330,9 @@ async def test_a_delete_without_foreign_keys_keeps_its_fast_path(serve) -> None:
 
 
 @pytest.mark.parametrize("verb", ["DELETE", "PATCH"])
-async def test_a_foreign_key_that_the_gateway_has_not_seen_yet_is_heeded(serve, verb: str) -> None:
+async def test_a_foreign_key_that_the_gateway_has_not_seen_yet_is_heeded(serve: Serve, verb: str) -> None:
     async with serve() as shop:
         await shop.execute("INSERT INTO parts VALUES (1), (2); CREATE TABLE late (id int PRIMARY KEY, part_id int)")
-        body = {"id": 2} if verb == "PATCH" else None
         answered(await shop.write("PATCH", "/parts?id=eq.1", {"note": "y"}, token=5), 204)
         answered(await shop.write("PATCH", "/parts?id=eq.2", {"note": "y"}, token=5), 204)
         await shop.execute("""
@@ -329,18 +347,21 @@ async def test_a_foreign_key_that_the_gateway_has_not_seen_yet_is_heeded(serve, 
         answered(await shop.write(verb, "/parts?id=eq.1", body, token=tokens), 204)
 
 
-async def test_a_foreign_key_behind_the_known_ones_is_heeded(serve) -> None:
+async def test_a_foreign_key_behind_the_known_ones_is_heeded(serve: Serve) -> None:
     order, item = Rule(Template.parse("order/{id}")), Rule(Template.parse("order/{order_id}"))
     async with serve(orders=order, items=item) as shop:
-        await shop.execute("INSERT INTO items VALUES (7, 1), (8, 2); CREATE TABLE late (id int PRIMARY KEY, item_id int)")
+        await shop.execute(
+            "INSERT INTO items VALUES (7, 1), (8, 2); CREATE TABLE late (id int PRIMARY KEY, item_id int)"
+        )
         answered(await shop.write("DELETE", "/orders?id=eq.2", token=5), 204)
         await shop.execute("""
-            INSERT INTO late VALUES (70, 7); ALTER TABLE late ADD FOREIGN KEY (item_id) REFERENCES items ON DELETE CASCADE
+            INSERT INTO late VALUES (70, 7);
+            ALTER TABLE late ADD FOREIGN KEY (item_id) REFERENCES items ON DELETE CASCADE
         """)
         answered(await shop.write("DELETE", "/orders?id=eq.1", token=5), 422, REFUSED)
 
 
-async def test_a_row_that_comes_while_the_delete_waits_is_seen(serve, dsn: str) -> None:
+async def test_a_row_that_comes_while_the_delete_waits_is_seen(serve: Serve, dsn: str) -> None:
     async with serve() as shop, session(dsn) as stranger, asyncio.TaskGroup() as tasks:
         transaction = stranger.transaction()
         await transaction.start()
@@ -352,7 +373,7 @@ async def test_a_row_that_comes_while_the_delete_waits_is_seen(serve, dsn: str) 
         assert await shop.names("SELECT id FROM items") == [7]
 
 
-async def test_a_row_that_leaves_while_the_delete_waits_is_not_counted(serve, dsn: str) -> None:
+async def test_a_row_that_leaves_while_the_delete_waits_is_not_counted(serve: Serve, dsn: str) -> None:
     async with serve(CLAIM) as shop, session(dsn) as stranger, asyncio.TaskGroup() as tasks:
         await shop.execute("INSERT INTO items VALUES (7, 1), (8, 1)")
         transaction = stranger.transaction()
@@ -367,7 +388,7 @@ async def test_a_row_that_leaves_while_the_delete_waits_is_not_counted(serve, ds
         assert await shop.names("SELECT id FROM items") == [8]
 
 
-async def test_a_row_that_gets_another_name_while_the_delete_waits_is_not_taken(serve, dsn: str) -> None:
+async def test_a_row_that_gets_another_name_while_the_delete_waits_is_not_taken(serve: Serve, dsn: str) -> None:
     async with serve(orders=CLAIM, items=Rule(Template.parse("item/{note}"))) as shop, session(dsn) as stranger:
         await shop.execute("INSERT INTO items VALUES (7, 1, 'mine')")
         async with asyncio.TaskGroup() as tasks:
@@ -381,7 +402,7 @@ async def test_a_row_that_gets_another_name_while_the_delete_waits_is_not_taken(
         assert await shop.names("SELECT id FROM items") == [7]
 
 
-async def test_no_row_comes_between_the_look_and_the_delete(serve, dsn: str) -> None:
+async def test_no_row_comes_between_the_look_and_the_delete(serve: Serve, dsn: str) -> None:
     """An insert that starts after the parent is locked waits, and then fails: it never becomes a row to take along."""
     async with serve(CLAIM) as shop, session(dsn) as stranger, session(dsn) as writer, asyncio.TaskGroup() as tasks:
         await shop.execute("INSERT INTO items VALUES (7, 1)")
@@ -399,7 +420,7 @@ async def test_no_row_comes_between_the_look_and_the_delete(serve, dsn: str) -> 
             await insert
 
 
-async def test_a_row_that_comes_to_match_while_the_delete_looks_is_left(serve, dsn: str) -> None:
+async def test_a_row_that_comes_to_match_while_the_delete_looks_is_left(serve: Serve, dsn: str) -> None:
     """The delete writes the rows that it has looked at, and no others."""
     order = Rule(Template.parse("all"), unfiltered=True, cascades=Cascades.CLAIM)
     async with serve(orders=order) as shop, session(dsn) as stranger, session(dsn) as writer:
@@ -416,15 +437,3 @@ async def test_a_row_that_comes_to_match_while_the_delete_looks_is_left(serve, d
         answered(late.result(), 204)
         assert await shop.names("SELECT id FROM items") == [8]
         assert await shop.names("SELECT id FROM orders ORDER BY id") == [0, 2, 3]
-
-
-from contextlib import asynccontextmanager  # noqa: E402
-
-
-@asynccontextmanager
-async def session(dsn: str):  # noqa: ANN201
-    opened = await asyncpg.connect(dsn)
-    try:
-        yield opened
-    finally:
-        await opened.close()
