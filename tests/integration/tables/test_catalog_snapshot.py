@@ -72,7 +72,7 @@ async def test_a_snapshot_has_all_of_the_catalog(shop: dict[str, Table]) -> None
     assert (orders.has_statement_triggers, orders.has_row_triggers) == (False, False)
     assert shop["bills"].triggers == ()
     (also,) = shop["notes"].rules
-    assert (also.name, also.events, "DO SELECT 1" in also.source) == ("also", ("delete",), True)
+    assert (also.name, also.events, "DO  SELECT 1" in also.source) == ("also", ("delete",), True)
     assert (shop["notes"].has_rules, shop["notes"].row_security) == (True, True)
     logs = shop["logs"]
     assert (logs.kind, logs.children, logs.has_row_triggers) == ("p", (("shop", "logs_1"),), True)

@@ -437,3 +437,81 @@ async def test_a_row_that_comes_to_match_while_the_delete_looks_is_left(serve: S
         answered(late.result(), 204)
         assert await shop.names("SELECT id FROM items") == [8]
         assert await shop.names("SELECT id FROM orders ORDER BY id") == [0, 2, 3]
+
+
+WRITES_ITEMS = """
+    CREATE FUNCTION also() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        UPDATE items SET note = 'also' WHERE order_id = OLD.id; RETURN OLD; END $$;
+    CREATE TRIGGER also AFTER {} ON fines FOR EACH ROW EXECUTE FUNCTION also();
+    INSERT INTO fines VALUES (1, 1), (2, 2);
+"""
+
+
+async def test_a_trigger_that_writes_another_resource_refuses_its_writes(serve: Serve) -> None:
+    async with serve() as shop:
+        await shop.execute(WRITES_ITEMS.format("DELETE"))
+        answer = await shop.write("DELETE", "/fines?id=eq.1", token=5)
+        answered(answer, 422, REFUSED)
+        assert "the trigger also writes public.items" in answer.json()["message"]
+        answered(await shop.write("PATCH", "/fines?id=eq.1", {"order_id": 2}, token=5), 204)
+        await shop.execute(
+            "CREATE OR REPLACE FUNCTION also() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'"
+        )
+        await asyncio.sleep(1.1)  # the catalog is read once a second at most
+        answered(await shop.write("DELETE", "/fines?id=eq.1", token=5), 204)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"fines": ALLOW},
+        {"items": Rule(mode=Enforcement.OBSERVE)},
+        {"fines": Rule(Template.parse("order/{order_id}")), "items": Rule(Template.parse("order/{order_id}"))},
+    ],
+    ids=["allowed", "not fenced", "one resource"],
+)
+async def test_a_trigger_may_write_what_no_other_holder_has(serve: Serve, rules: dict[str, Rule]) -> None:
+    async with serve(**rules) as shop:
+        await shop.execute(WRITES_ITEMS.format("UPDATE"))
+        more = {"resource": "order/1"} if rules.get("fines", ALLOW).template else {}
+        answered(await shop.write("PATCH", "/fines?id=eq.1", {"order_id": 1}, token=5, **more), 204)
+
+
+async def test_a_trigger_of_a_reached_table_counts_too(serve: Serve) -> None:
+    async with serve(CLAIM) as shop:
+        await shop.execute("""
+            CREATE FUNCTION also() RETURNS trigger LANGUAGE plpgsql AS
+                'BEGIN INSERT INTO nodes VALUES (OLD.id); RETURN OLD; END';
+            CREATE TRIGGER also AFTER DELETE ON items FOR EACH ROW EXECUTE FUNCTION also();
+            INSERT INTO items VALUES (7, 1);
+        """)
+        answer = await shop.write("DELETE", "/orders?id=eq.1", token="public.orders/1=5, public.items/7=5")
+        answered(answer, 422, REFUSED)
+        assert "the trigger also writes public.nodes" in answer.json()["message"]
+        answered(await shop.write("DELETE", "/orders?id=eq.2", token=5), 204)
+
+
+async def test_a_rule_that_writes_another_resource_refuses_its_writes(serve: Serve) -> None:
+    async with serve() as shop:
+        await shop.execute("""
+            CREATE RULE also AS ON DELETE TO fines DO ALSO DELETE FROM items WHERE items.order_id = OLD.order_id;
+        """)
+        answer = await shop.write("DELETE", "/fines?id=eq.1", token=5)
+        answered(answer, 422, REFUSED)
+        assert "the rule also writes public.items" in answer.json()["message"]
+
+
+async def test_triggers_that_touch_their_own_row_or_unfenced_tables_are_no_matter(serve: Serve) -> None:
+    async with serve() as shop:
+        await shop.execute("""
+            CREATE TABLE hidden.history (at timestamptz DEFAULT now(), old jsonb);
+            CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS
+                'BEGIN INSERT INTO hidden.history (old) VALUES (to_jsonb(OLD)); RETURN NULL; END';
+            CREATE TRIGGER keep AFTER UPDATE OR DELETE ON orders FOR EACH ROW EXECUTE FUNCTION keep();
+            CREATE FUNCTION stamp() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.note := now(); RETURN NEW; END';
+            CREATE TRIGGER stamp BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION stamp();
+            INSERT INTO codes VALUES (7, 'c1');
+        """)
+        answered(await shop.write("PATCH", "/orders?id=eq.1", {"note": "x"}, token=5), 204)
+        answered(await shop.write("DELETE", "/orders?id=eq.2", token=5), 204)
+        assert await shop.names("SELECT count(*) FROM hidden.history") == [2]
