@@ -1,7 +1,7 @@
 """The gateway is never weaker than a guard: the same writes, directly under guards and through the gateway."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -76,11 +76,11 @@ WRITES += [
 
 
 @asynccontextmanager
-async def shop(stage: Stage, **fencing: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Guard all tables, and open a gateway in front of them."""
+async def shop(stage: Stage, guarded: Sequence[str] = GUARDED, **fencing: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Guard the tables, and open a gateway in front of them."""
     await stage.execute(f"{TABLES} GRANT ALL ON ALL TABLES IN SCHEMA public TO {stage.gateway_role}, {stage.app_role}")
     rules = {"tables": RULES, "fencing": fencing}
-    for table in GUARDED:
+    for table in guarded:
         request = installation.GuardRequest(table, dsn=stage.owner, grants=(stage.app_role,))
         await installation.install(stage.config(**rules), request)
     async with (
@@ -163,3 +163,30 @@ async def test_a_guard_judges_what_triggers_of_the_gateways_writes_change(stage:
             assert (await gateway.post("/arrivals", json=one, headers=both)).status_code == 201
         patched = await gateway.patch("/items?id=eq.10", json={"note": "x"}, headers={"fencing-token": "5"})
         assert patched.status_code == 204, "its own statement is not judged"
+
+
+async def test_rows_that_the_gateway_may_not_see_refuse_the_write(stage: Stage) -> None:
+    async with shop(stage, (), cascades="claim") as gateway:
+
+        async def delete(number: int, *held: str) -> tuple[int, str]:
+            tokens = ", ".join(f"{name}=5" for name in (f"order/{number}", *held))
+            answer = await gateway.delete(f"/orders?id=eq.{number}", headers={"fencing-token": tokens})
+            return answer.status_code, answer.text
+
+        all_ = ("public.items/10", "public.items/11", "public.parts/100")
+        await stage.execute(f"{ROWS} REVOKE ALL ON parts FROM {stage.gateway_role}")
+        assert (await delete(6))[0] == 204, "no item leads to parts"
+        status, text = await delete(1, *all_)
+        assert (status, "right-missing" in text, "denied for table parts" in text) == (503, True, True)
+        await stage.execute(
+            f"GRANT SELECT ON parts TO {stage.gateway_role}; REVOKE UPDATE ON bills FROM {stage.gateway_role}"
+        )
+        assert (await delete(1, *all_))[0] == 503, "a row that is found has to be locked"
+        await stage.execute(
+            f"GRANT UPDATE ON parts TO {stage.gateway_role}; ALTER TABLE parts ENABLE ROW LEVEL SECURITY"
+        )
+        status, text = await delete(1, *all_)
+        assert (status, "policies hide rows of public.parts" in text) == (503, True)
+        await stage.execute("ALTER TABLE parts DISABLE ROW LEVEL SECURITY")
+        assert (await delete(1, *all_))[0] == 204, "to find that there are no bills takes no right to change them"
+        assert await stage.rows("SELECT id FROM parts") == []
