@@ -139,8 +139,8 @@ ORDER BY n.nspname, c.relname
 
 -- name: references
 -- The foreign keys that change rows of the referring table (a: no action, r: restrict; all others do), of all tables. And
--- what is below a table or a view: partitions, children, what a view shows. $1: only what leads away from these
--- relations; null for everything.
+-- what is below a table or a view: partitions, children, what a view shows. With $1, only what leads away from these
+-- relations.
 SELECT
     (
         SELECT coalesce(json_agg(json_build_object(

@@ -1,7 +1,7 @@
 """The reach of writes: which rows foreign keys, triggers and rules change beyond the rows that a write names.
 
-A foreign key with an action (CASCADE, SET NULL, SET DEFAULT) leads from a table to tables that refer to it, and from
-there on, also through tables that are not exposed. The text of triggers and rules tells which tables they write, as far
+A foreign key with an action (CASCADE, SET NULL, SET DEFAULT) leads from a table to tables that refer to it. Others lead
+on from there, also through tables that are not exposed. The text of triggers and rules tells which tables they write, as far
 as it can be read.
 """
 
@@ -58,7 +58,7 @@ class Step:
 
 
 class Reach:
-    """What writes of one table can reach. ``cascades``: the setting of the table."""
+    """All that writes of one table can reach. ``cascades``: the setting of the table."""
 
     def __init__(self, snapshot: Snapshot, table: Table, rule_of: RuleOf) -> None:
         self._graph, self._rule_of, self._tables = snapshot.graph, rule_of, snapshot.tables

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 Change: TypeAlias = frozenset[str] | None
-"""What happens to a row: None if it is deleted, else the columns that get other values."""
+"""The columns of a row that get other values. None if the row is deleted."""
 
 DELETED: Change = None
 

@@ -108,7 +108,7 @@ def serve(shop: Database) -> Serve:
     return opened
 
 
-# What makes rows, which table and foreign key are reached, and the resource.
+# SQL that makes rows; the table and the foreign key that are reached; the resource.
 REACHED = [
     pytest.param("INSERT INTO items VALUES (7, 1)", "items", "items_order_id_fkey", "public.items/7", id="cascade"),
     pytest.param("INSERT INTO bills VALUES (7, 1)", "bills", "bills_order_id_fkey", "public.bills/7", id="set null"),
@@ -128,7 +128,7 @@ async def test_a_delete_that_reaches_another_resource_is_refused(
     async with serve() as shop:
         await shop.execute(sql)
         before = await shop.names(f"SELECT to_jsonb(t)::text FROM {table} AS t")
-        for _ in range(2):  # a recipe must not go round it
+        for _ in range(2):  # the second finds no recipe
             answer = await shop.write("DELETE", "/orders?id=eq.1", token=5)
             answered(answer, 422, REFUSED)
             assert f"public.{table}" in answer.json()["message"]
