@@ -1,8 +1,8 @@
 """The reach of writes: which rows foreign keys, triggers and rules change beyond the rows that a write names.
 
 A foreign key with an action (CASCADE, SET NULL, SET DEFAULT) leads from a table to tables that refer to it. Others lead
-on from there, also through tables that are not exposed. The text of triggers and rules tells which tables they write, as far
-as it can be read.
+on from there, also through tables that are not exposed. The text of triggers and rules tells which tables they write,
+as far as it can be read.
 """
 
 import re

@@ -92,8 +92,11 @@ async def verify(transaction: Transaction, write: PlannedWrite, located: Located
     await _check_plan(transaction, reach, change)
     if located is None:
         return
-    for table in reach.exposed(located.passed):
-        await transaction.execute(f"SELECT {unchanged(table)}")
+    tables = reach.exposed(located.passed)
+    if tables:
+        await transaction.execute(f"SELECT {' AND '.join(map(unchanged, tables))}")
+    if write.cached.rule.mode is Enforcement.OBSERVE:
+        return
     for keys, values in located.keys.items():
         arrays = [list(one) for one in zip(*values, strict=True)]
         row = await transaction.fetchrow(write.cached.statements.remaining(keys), *arrays)
@@ -125,7 +128,7 @@ class _Walk:
         self, transaction: Transaction, write: PlannedWrite, reach: Reach, change: tuple[str, frozenset[str]]
     ) -> None:
         self._transaction, self._write, self._reach, self._change = transaction, write, reach, change
-        self._claimed = list(write.claimed or ())
+        self._claimed = frozenset(write.claimed or ())
         self._located = Located()
         self._seen: dict[Place, set[tuple[int, str]]] = {}
         # Names without a claim, and the step that has led to the first of them.
@@ -169,30 +172,33 @@ class _Walk:
                 for row in rows
                 if set(row["changed"]).isdisjoint(one.target_columns)
             }
-            located.keys[one.target_columns] = [value for value in kept if None not in value]
+            if complete := [value for value in kept if None not in value]:
+                located.keys[one.target_columns] = complete
         return rows
 
     async def _follow(self, step: Step, rows: Sequence[Row]) -> None:
         """Lock the rows that refer to these, note those without a claim, and go on to the rows behind them."""
-        if not rows or (self._missing and self._reach.cascades is Cascades.REFUSE):
+        if not rows or self._knows_enough:
             return
         places = _places(rows)
         self._located.passed.add(step.relation.oid)
-        await self._check_visible(step)
         # First without locks. A refused write should not lock a million rows. And to find that there are none takes
         # no right to update them: nothing can come to refer to rows that are locked.
-        covered = self._claimed if self._passes(step) else []
-        looked = await self._transaction.fetchrow(_looked_at(step), *places, covered, _MOST_NAMED)
+        covered = self._claimed if self._passes(step) else frozenset()
+        looked = await self._transaction.fetchrow(
+            _looked_at(step, self._reach.table.oid), *places, sorted(covered), _MOST_NAMED
+        )
         assert looked is not None
-        if step.decides and self._note(step, looked["unclaimed"]):
-            return
-        if not looked["found"]:
+        if looked["hidden"]:
+            raise SqlError("42501", f"policies hide rows of {step.relation.title}, or of what they refer to")
+        if step.decides:
+            self._note(step, looked["unclaimed"])
+        if self._knows_enough or not looked["found"]:
             return
         lock = "FOR UPDATE" if self._loses_references(step) else "FOR NO KEY UPDATE"
         found = await self._transaction.fetch(_referring(step, lock), *places)
-        unclaimed = {row["resource"] for row in found if row["resource"] not in covered}
-        if step.decides and self._note(step, unclaimed):
-            return
+        if step.decides:
+            self._note(step, [row["resource"] for row in found if row["resource"] not in covered])
         if step.place is None:
             return
         seen = self._seen.setdefault(step.place, set())
@@ -205,31 +211,28 @@ class _Walk:
         """Return whether rows that refer to these rows may change, too. The cascade takes the same lock then."""
         return step.place is not None and (step.place.change is None or bool(self._reach.beyond(step.place)))
 
-    def _note(self, step: Step, names: Iterable[str | None]) -> bool:
-        """Note rows without a claim. Return whether they refuse the write."""
+    @property
+    def _knows_enough(self) -> bool:
+        """Return whether the write is refused, and its answer needs no more names."""
+        if self._reach.cascades is Cascades.REFUSE or len(self._missing) > MAX_PAIRS:
+            return bool(self._missing)
+        return not all(map(self._passes, self._missing.values()))
+
+    def _note(self, step: Step, names: Iterable[str | None]) -> None:
+        """Note rows without a claim."""
         observed = step.observed or self._write.cached.rule.mode is Enforcement.OBSERVE
         noted = self._located.missing if observed else self._missing
         for name in names:
             noted.setdefault(name or step.relation.title, step)
-        return bool(self._missing)
 
     def _passes(self, step: Step) -> bool:
         """Return whether claims can let the write pass at all."""
         strict = step.strict and self._write.cached.rule.equal is not Equal.STRICT
         return not (step.renames or strict or step.code)
 
-    async def _check_visible(self, step: Step) -> None:
-        """Check that no policy hides rows from the gateway: cascades see all of them."""
-        for one in (step.relation, step.reference.target):
-            if one.oid == self._reach.table.oid and one is not step.relation:
-                continue
-            row = await self._transaction.fetchrow("SELECT row_security_active($1::oid) AS active", one.oid)
-            assert row is not None
-            if row["active"]:
-                raise SqlError("42501", f"policies hide rows of {one.title}")
-
     def _unclaimed(self) -> GatewayError:
-        name, step = next(iter(self._missing.items()))
+        steps = self._missing.items()
+        name, step = next((one for one in steps if not self._passes(one[1])), next(iter(steps)))
         key, table = step.reference.name, step.relation.title
         facts = {"foreign_key": key, "table": table}
         if not self._passes(step):
@@ -246,7 +249,7 @@ class _Walk:
                 f'cascades = "claim" for {self._write.cached.name}.',
                 facts=facts,
             )
-        names = [one for one, step in self._missing.items() if self._passes(step)]
+        names = sorted(self._missing)
         return SideEffectRefused(
             f"The write reaches {name} by {key}, for which it carries no fencing token.",
             advice=f"Nothing was written. Send the tokens of all rows that it reaches: {self._list(names)}",
@@ -256,7 +259,7 @@ class _Walk:
     def _list(self, names: Sequence[str]) -> str:
         """Return the header that would do, with a place for each missing token."""
         tokens = self._write.tokens
-        held = [f"{one}={tokens.of(one)}" for one in self._claimed] if tokens else []
+        held = [f"{one}={tokens.of(one)}" for one in sorted(self._claimed)] if tokens else []
         if len(held) + len(names) > MAX_PAIRS:
             return f"more than {MAX_PAIRS}, so write them in several requests."
         return f"Fencing-Token: {', '.join([*held, *(f'{one}=<its token>' for one in names)])}"
@@ -294,15 +297,21 @@ def _referring(step: Step, lock: str | None = None) -> str:
     )
 
 
-def _looked_at(step: Step) -> str:
-    """Return the statement that tells whether any row refers, and names that are not in ``$3``, at most ``$4``."""
-    rows = _referring(step)
+def _looked_at(step: Step, written: int) -> str:
+    """Return the statement that tells whether any row refers, and names that are not in ``$3``, at most ``$4``.
+
+    ``hidden``: policies hide rows from the gateway. Cascades see them all. ``written``: the table of the write, whose
+    rows have been seen if they are written at all.
+    """
+    rows, oids = _referring(step), {step.relation.oid, step.reference.target.oid}
+    oids -= {written} - {step.relation.oid}
+    hidden = " OR ".join(f"row_security_active({oid}::oid)" for oid in sorted(oids))
     unclaimed = (
         f"SELECT r.resource FROM ({rows}) AS r "  # noqa: S608 - made of quoted names
         f"WHERE (r.resource = ANY ($3::text[])) IS NOT TRUE LIMIT {_MOST_LOOKED_AT}"
     )
     return (
-        f"SELECT EXISTS ({rows}) AS found, "  # noqa: S608 - made of quoted names
+        f"SELECT {hidden} AS hidden, EXISTS ({rows}) AS found, "  # noqa: S608 - made of quoted names
         f"ARRAY(SELECT DISTINCT n.resource FROM ({unclaimed}) AS n LIMIT $4) AS unclaimed"
     )
 

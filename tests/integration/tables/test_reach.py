@@ -189,6 +189,23 @@ async def test_every_level_is_looked_at(serve: Serve) -> None:
         assert await shop.names("SELECT id FROM parts") == []
 
 
+async def test_the_list_that_would_do_is_complete(serve: Serve) -> None:
+    async with serve(CLAIM) as shop:
+        await shop.execute("""
+            INSERT INTO items VALUES (7, 1), (8, 1); INSERT INTO parts VALUES (70, 7), (80, 8);
+            INSERT INTO bills VALUES (9, 1); INSERT INTO boxes VALUES (1, 1);
+        """)
+        answer = await shop.write("DELETE", "/orders?id=eq.1", token=5)
+        answered(answer, 422, REFUSED)
+        list_ = answer.json()["hint"].partition("Fencing-Token: ")[2].replace("<its token>", "6")
+        assert list_.count("=") == 7
+        answered(await shop.write("DELETE", "/orders?id=eq.1", token=list_), 204)
+        await shop.execute("INSERT INTO items SELECT n, 2 FROM generate_series(1000, 1200) AS n")
+        answer = await shop.write("DELETE", "/orders?id=eq.2", token=5)
+        answered(answer, 422, REFUSED)
+        assert "more than 100" in answer.json()["hint"]
+
+
 async def test_rows_of_one_resource_go_together(serve: Serve) -> None:
     order, item = Rule(Template.parse("order/{id}")), Rule(Template.parse("order/{order_id}"))
     part = Rule(Template.parse("shop/{id}"), mode=Enforcement.OBSERVE)
@@ -249,6 +266,7 @@ async def test_a_trigger_that_changes_a_key_is_found_out(serve: Serve) -> None:
         """)
         answered(await shop.write("PATCH", "/orders?id=eq.1", {"note": "other"}, token=5), 422, REFUSED)
         answered(await shop.write("PATCH", "/orders?id=eq.1", {"note": "c1"}, token=5), 204)
+        answered(await shop.write("PATCH", "/orders?id=eq.99", {"note": "c1"}, token=5), 204)
         assert await shop.names("SELECT code FROM codes") == ["c1"]
 
 
