@@ -192,16 +192,17 @@ SELECT
     (
         SELECT coalesce(json_agg(json_build_array(b.above, b.below) ORDER BY b.above, b.below), '[]')
         FROM (
-            SELECT i.inhparent::bigint AS above, i.inhrelid::bigint AS below FROM pg_inherits AS i
+            SELECT i.inhparent::bigint AS above, i.inhrelid::bigint AS below
+            FROM pg_inherits AS i
+            WHERE $1::oid[] IS NULL OR i.inhparent = ANY ($1::oid[])
             UNION
             SELECT w.ev_class::bigint, d.refobjid::bigint
             FROM pg_rewrite AS w
             JOIN pg_class AS v ON v.oid = w.ev_class AND v.relkind = 'v'
             JOIN pg_depend AS d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid
                 AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> w.ev_class
-            WHERE w.ev_type = '1'
+            WHERE w.ev_type = '1' AND ($1::oid[] IS NULL OR w.ev_class = ANY ($1::oid[]))
         ) AS b
-        WHERE $1::oid[] IS NULL OR b.above = ANY ($1::oid[])
     )::text AS below
 
 -- name: functions
