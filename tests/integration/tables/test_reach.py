@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Protocol
 
 import asyncpg
@@ -533,3 +534,53 @@ async def test_triggers_that_touch_their_own_row_or_unfenced_tables_are_no_matte
         answered(await shop.write("PATCH", "/orders?id=eq.1", {"note": "x"}, token=5), 204)
         answered(await shop.write("DELETE", "/orders?id=eq.2", token=5), 204)
         assert await shop.names("SELECT count(*) FROM hidden.history") == [2]
+
+
+async def test_no_row_ever_goes_without_its_token(serve: Serve, dsn: str) -> None:
+    """Deletes of orders race with rows that come, go and change their order, through the gateway and beside it."""
+    chance = random.Random(7)
+    shown: dict[int, str] = {}
+    async with serve(CLAIM) as shop, session(dsn) as stranger:
+        await shop.execute("""
+            CREATE TABLE hidden.gone (item int, order_id int);
+            CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+                'BEGIN INSERT INTO hidden.gone VALUES (OLD.id, OLD.order_id); RETURN OLD; END';
+            CREATE TRIGGER note AFTER DELETE ON items FOR EACH ROW EXECUTE FUNCTION note();
+            INSERT INTO orders SELECT n, 'x' || n FROM generate_series(10, 69) AS n;
+            INSERT INTO items SELECT n, 10 + n % 60 FROM generate_series(100, 189) AS n;
+        """)
+
+        async def moves() -> None:
+            """Move items to other orders, and add some."""
+            for number in range(60):
+                item, order = chance.randrange(100, 190), chance.randrange(10, 70)
+                body = {"order_id": order}
+                answer = await shop.write("PATCH", f"/items?id=eq.{item}", body, token=5)
+                assert answer.status_code in (204, 409), answer.text
+                with suppress(asyncpg.ForeignKeyViolationError):
+                    async with stranger.transaction():
+                        await stranger.execute("INSERT INTO items VALUES ($1, $2)", 200 + number, order)
+                        await asyncio.sleep(0)
+
+        async def deletes(orders: range) -> None:
+            for order in orders:
+                names = ""
+                for _ in range(5):
+                    answer = await shop.write(
+                        "DELETE", f"/orders?id=eq.{order}", token=f"public.orders/{order}=5{names}"
+                    )
+                    if answer.status_code == 204:
+                        shown[order] = names
+                        break
+                    answered(answer, 422, REFUSED)
+                    missing = answer.json()["details"].partition("missing: ")[2].split(", ")
+                    names += "".join(f", {name}=5" for name in missing)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(moves())
+            for first in range(3):
+                tasks.create_task(deletes(range(10 + first, 70, 3)))
+        gone = await rows(shop.database, "SELECT item, order_id FROM hidden.gone")
+        assert len(shown) > 30
+        assert len(gone) > 30
+        assert [(item, order) for item, order in gone if f"public.items/{item}=5" not in shown[order].split(", ")] == []
