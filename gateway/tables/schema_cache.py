@@ -25,7 +25,7 @@ from gateway.errors import (
 from gateway.observe.events import CatalogWarning, Observe, ServiceUnreachable
 from gateway.tables.catalog import side_effects
 from gateway.tables.catalog.functions import Functions
-from gateway.tables.catalog.reach import Reach
+from gateway.tables.catalog.reach import KnownSteps, Reach
 from gateway.tables.catalog.relations import Relations
 from gateway.tables.catalog.side_effects import SideEffect
 from gateway.tables.catalog.snapshot import Snapshot, Table
@@ -83,6 +83,7 @@ class SchemaCache:
         self._observe = observe
         self._snapshot: Snapshot | None = None
         self._tables: dict[Name, CachedTable] = {}
+        self._steps: KnownSteps = {}
         self._warned: frozenset[SideEffect] = frozenset()
         self._loaded_at = 0.0
         self._loading = asyncio.Lock()
@@ -110,7 +111,7 @@ class SchemaCache:
             named = naming(table, rule)
         except ResourceUnderivable:
             named = None
-        reach = Reach(snapshot, table, self.rule)
+        reach = Reach(snapshot, table, self.rule, self._steps)
         statements = Statements(
             table, named, Relations(snapshot.tables), version_of(table, rule.version), reach.own_references
         )
@@ -186,7 +187,7 @@ class SchemaCache:
             if snapshot != self._snapshot:
                 for outdated in self._tables.values():
                     outdated.current = False
-                self._snapshot, self._tables = snapshot, {}
+                self._snapshot, self._tables, self._steps = snapshot, {}, {}
                 self._warn(snapshot)
             self._loaded_at = began
 

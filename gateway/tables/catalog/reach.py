@@ -57,16 +57,20 @@ class Step:
         return self.named is not None or self.code is not None
 
 
+KnownSteps: TypeAlias = dict[tuple[Place, bool], tuple[Step, ...]]
+
+
 class Reach:
     """All that writes of one table can reach. ``cascades``: the setting of the table."""
 
-    def __init__(self, snapshot: Snapshot, table: Table, rule_of: RuleOf) -> None:
+    def __init__(self, snapshot: Snapshot, table: Table, rule_of: RuleOf, known: KnownSteps | None = None) -> None:
+        """``known``: steps that were found for other tables of the same snapshot. More are added."""
         self._graph, self._rule_of, self._tables = snapshot.graph, rule_of, snapshot.tables
         self.table, rule = table, rule_of(table.schema, table.name)
         self.cascades = rule.cascades
         self._root = _naming(table, rule)
         self._by_oid = {one.oid: one for one in snapshot.tables.values()}
-        self._steps: dict[Place, tuple[Step, ...]] = {}
+        self._steps: KnownSteps = {} if known is None else known
         self._useful: dict[Place, tuple[Step, ...]] = {}
 
     @cached_property
@@ -125,12 +129,14 @@ class Reach:
                     yield one
 
     def decisive(self, step: Step) -> Iterator[Step]:
-        """Yield the step, and those behind it, whose rows can refuse a write."""
-        if step.decides:
-            yield step
-        if step.place is not None:
-            for place in self._places(step.place):
-                yield from (one for one in self._all(place) if one.decides)
+        """Yield the first steps, from this one on, whose rows can refuse a write."""
+        steps, seen = [step], set[Place]()
+        for one in steps:
+            if one.decides:
+                yield one
+            elif one.place is not None and one.place not in seen:
+                seen.add(one.place)
+                steps += self._all(one.place)
 
     def written_by_code(self, event: str) -> Iterator[str]:
         """Yield what triggers and rules do, at an insert, update or delete of this table, that no claim covers."""
@@ -147,24 +153,27 @@ class Reach:
         return self.keys if self.table.is_view else frozenset(columns)
 
     def _places(self, start: Place) -> list[Place]:
-        found = [start]
+        found, seen = [start], {start}
         for place in found:
-            found += [one.place for one in self._all(place) if one.place is not None and one.place not in found]
+            for one in self._all(place):
+                if one.place is not None and one.place not in seen:
+                    seen.add(one.place)
+                    found.append(one.place)
         return found
 
     def _leads_anywhere(self, step: Step) -> bool:
         return next(self.decisive(step), None) is not None
 
     def _all(self, place: Place) -> tuple[Step, ...]:
-        if place not in self._steps:
-            leaves = self._leaves and place.oid == self.table.oid
-            self._steps[place] = tuple(
+        leaves = self._leaves and place.oid == self.table.oid
+        if (place, leaves) not in self._steps:
+            self._steps[place, leaves] = tuple(
                 step
                 for one in self._graph.referring_to(place.oid)
                 if (passed := one.passes_on(place.change, leaves=leaves))
                 for step in self._reached(place, one, passed[0])
             )
-        return self._steps[place]
+        return self._steps[place, leaves]
 
     def _reached(self, place: Place, reference: Reference, change: Change) -> Iterator[Step]:
         """Yield the step to the rows that refer, and one for each partition whose rows have names of their own."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gateway.errors import ResourceUnderivable
 from gateway.fencing.rules import Cascades, Enforcement
-from gateway.tables.catalog.reach import Reach, RuleOf, Step, same_names
+from gateway.tables.catalog.reach import KnownSteps, Reach, RuleOf, Step, same_names
 from gateway.tables.catalog.snapshot import EVENTS, Snapshot, Table, Trigger
 from gateway.tables.naming.plan import Naming, naming
 from gateway.tables.sql.expressions import VERSION_TYPES, version_of
@@ -37,6 +37,7 @@ def find(snapshot: Snapshot, rule_of: RuleOf) -> list[SideEffect]:
 class _Search:
     def __init__(self, snapshot: Snapshot, rule_of: RuleOf) -> None:
         self._snapshot, self._rule_of = snapshot, rule_of
+        self._known: KnownSteps = {}
 
     def of(self, table: Table) -> Iterator[SideEffect]:
         name, rule = _name(table), self._rule_of(table.schema, table.name)
@@ -47,7 +48,7 @@ class _Search:
                 "digest of the row is its ETag",
                 f"Correct version of [[tables]] {name}: one of {', '.join(sorted(VERSION_TYPES))}.",
             )
-        reach = Reach(self._snapshot, table, self._rule_of)
+        reach = Reach(self._snapshot, table, self._rule_of, self._known)
         fate = Cascades.ALLOW if rule.mode is Enforcement.OBSERVE else rule.cascades
         # By its text, a step can be reached in two ways.
         yield from dict.fromkeys(
@@ -87,8 +88,8 @@ def _of_step(table: str, step: Step, fate: Cascades) -> SideEffect:
         table,
         f"writes reach rows of {reached} by {key.name} ({key.actions}), {ending}",
         f"Give both tables one resource by a template over {', '.join(key.target_columns)}: [[tables]] "
-        f'name = "{reached}", resource = "…{{{"}/{".join(key.columns)}}}". Or accept that an overtaken '
-        "holder of those rows is not stopped by such a write.",
+        f'name = "{reached}", resource = "…{{{"}/{".join(key.columns)}}}". Or set cascades = "refuse" '
+        f'or "claim" for {table}. Or accept that an overtaken holder of those rows is not stopped by such a write.',
         refused=fate is not Cascades.ALLOW and not step.observed,
     )
 

@@ -221,14 +221,13 @@ class PlannedWrite:
             return None
         if request.method == "DELETE":
             return "DELETE", frozenset()
+        # A generated column follows others.
+        generated = {name for name in reach.keys if name in table.columns and table.columns[name].generated}
         if request.method != "PATCH":
             kept = {*plan.conflict_target(request, table), *(self.cached.named.fields if self.cached.named else ())}
-            return ("PATCH", columns - kept) if plan.upserts(request, table) else None
-        # Code may set any column of the row. A generated column follows others.
-        if table.triggers or table.has_rules:
-            return "PATCH", columns | reach.keys
-        generated = {name for name in reach.keys if name in table.columns and table.columns[name].generated}
-        return "PATCH", columns | generated
+            return ("PATCH", columns - kept | generated) if plan.upserts(request, table) else None
+        # Code may set any column of the row.
+        return "PATCH", columns | (reach.keys if table.triggers or table.has_rules else generated)
 
     def attempts(self) -> Callable[[str], Attempt]:
         """Return the write as the record shows it beside each resource, with the token that was shown for it."""
