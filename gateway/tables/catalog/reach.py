@@ -36,10 +36,10 @@ class Place:
 class Step:
     """One foreign key on the way of a write, and the rows that it reaches.
 
-    ``relation``: the table of the rows, or a partition whose rows have names of their own. ``named``: how the rows are
-    named, if their names have to be checked. ``renames``: the rows get another name, or none. ``strict``: a token
-    writes them once. ``observed``: the rule of the rows only observes. ``code``: what a trigger or a rule of the table
-    does that no write of it may do. ``place``: where to go on from, None for the end.
+    ``relation``: the table of the rows, or a partition that names them because the table does not. ``named``: how the
+    rows are named, if their names have to be checked. ``renames``: the rows get another name, or none. ``strict``: a
+    token writes them once. ``observed``: the rule of the rows only observes. ``code``: what a trigger or a rule of the
+    table does that no write of it may do. ``place``: where to go on from, None for the end.
     """
 
     reference: Reference
@@ -176,7 +176,10 @@ class Reach:
         return self._steps[place, leaves]
 
     def _reached(self, place: Place, reference: Reference, change: Change) -> Iterator[Step]:
-        """Yield the step to the rows that refer, and one for each partition whose rows have names of their own."""
+        """Yield the step to the rows that refer.
+
+        Their table names them, as it does for its own writes. If it does not, its exposed partitions do.
+        """
         source = reference.source
         table = self._by_oid.get(source.oid)
         rule = Rule() if table is None else self._rule_of(table.schema, table.name)
@@ -186,16 +189,12 @@ class Reach:
         )  # fmt: skip
         onward = Place(source.oid, change, named, shares)
         yield self._step(reference, source, table, None if shares else named, rule, change, onward)
-        for oid in self._graph.family(source.oid)[1:]:
-            part = self._by_oid.get(oid)
-            if part is None or part.is_view:
-                continue
+        parts = self.exposed(frozenset(self._graph.family(source.oid)[1:])) if named is None else []
+        for part in parts:
             rule = self._rule_of(part.schema, part.name)
-            own = _naming(part, rule)
-            if own is None or (named is not None and same_names(named, own)):
-                continue
-            relation = Relation(part.oid, part.schema, part.name, part.kind)
-            yield self._step(reference, relation, part, own, rule, change, None)
+            if own := _naming(part, rule):
+                relation = Relation(part.oid, part.schema, part.name, part.kind)
+                yield self._step(reference, relation, part, own, rule, change, None)
 
     def _step(
         self,
