@@ -250,7 +250,7 @@ class FencedTransactions:
             self._observe(CLAIM_AFTER)
         unenforced = _Unenforced(fenced_write.unenforced(claimed), implausible)
         outcome = await self._write_all(transaction, unit, claims, unenforced)
-        if any(write.cached.table.runs_code_when_written for write in unit.writes):
+        if any(map(_runs_code, unit.writes)):
             await claims.declare(transaction)
             # Deferred triggers would run at the commit, and nothing could take back the settings they change.
             await settings.check_constraints(transaction)
@@ -266,7 +266,7 @@ class FencedTransactions:
         accepted: list[WriteAccepted] = []
         noted: list[Rejection] = []
         for number, write in enumerate(unit.writes):
-            if write.cached.table.runs_code_when_written or concerns(write):
+            if _runs_code(write):
                 await claims.declare(transaction)
             with unit.about(number):
                 answer, notes = await self._write(transaction, write, unenforced, alone=unit.combine is None)
@@ -283,7 +283,7 @@ class FencedTransactions:
         written, observed = await fenced_write.execute(transaction, write)
         self._observe(WRITE_AFTER)
         preferences = write.request.preferences
-        runs_code = write.cached.table.runs_code_when_written
+        runs_code = _runs_code(write)
         if alone and self._overrides and runs_code and write.call is None:
             written = replace(written, said=overrides.read(*await settings.read_answer_settings(transaction)))
         if preferences.tx == "rollback":
@@ -329,6 +329,11 @@ class FencedTransactions:
         with staged(self._observe, "tables", "settle"):
             for resource in resources:
                 await self._settle(resource, claims.presented(resource), caller)
+
+
+def _runs_code(write: PlannedWrite) -> bool:
+    """Return whether a write may run code of the database. Tables that foreign keys lead to may have triggers, too."""
+    return write.cached.table.runs_code_when_written or concerns(write)
 
 
 def _answer(write: PlannedWrite, written: Written, under: Accepted) -> Response:

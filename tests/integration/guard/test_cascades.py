@@ -194,3 +194,39 @@ async def test_rows_that_the_gateway_may_not_see_refuse_the_write(stage: Stage) 
         """)
         assert (await delete(1, *all_))[0] == 204, "to find that there are no bills takes no right to change them"
         assert await stage.rows("SELECT id FROM parts") == []
+
+
+async def test_triggers_of_reached_tables_leave_no_settings_behind(stage: Stage) -> None:
+    """Also those that run at the end of the transaction. They still find what the write holds."""
+    async with shop(stage, cascades="claim") as gateway:
+        await stage.execute(f"""{ROWS}
+            CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                PERFORM set_config('datestyle', 'German', false);
+                UPDATE orders SET note = 'late' WHERE id = 6;
+                RETURN NULL; END $$;
+            CREATE CONSTRAINT TRIGGER late AFTER DELETE ON boxes DEFERRABLE INITIALLY DEFERRED
+                FOR EACH ROW EXECUTE FUNCTION late();
+            CREATE TABLE days (day date PRIMARY KEY, v int);
+            INSERT INTO days VALUES ('2024-01-02', 1);
+            GRANT ALL ON days TO {stage.gateway_role};
+        """)
+        held = "order/3=5, public.boxes/3/1=5"
+        answer = await gateway.delete("/orders?id=eq.3", headers={"fencing-token": held})
+        assert (answer.status_code, "trigger late writes public.orders" in answer.text) == (422, True)
+        await stage.execute("DROP TRIGGER late ON boxes; ALTER FUNCTION late() RENAME TO later")
+        await stage.execute("""
+            CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                PERFORM set_config('datestyle', 'German', false);
+                EXECUTE 'UPDATE ' || 'orders SET note = $1 WHERE id = 6' USING 'late';
+                RETURN NULL; END $$;
+            CREATE CONSTRAINT TRIGGER late AFTER DELETE ON boxes DEFERRABLE INITIALLY DEFERRED
+                FOR EACH ROW EXECUTE FUNCTION late();
+            NOTIFY fencing_catalog;
+        """)
+        for tokens, status in ((held, 422), (f"{held}, order/6=5", 204)):
+            answer = await gateway.delete("/orders?id=eq.3", headers={"fencing-token": tokens})
+            assert answer.status_code == status, answer.text
+        for _ in range(8):  # more than there are sessions
+            answer = await gateway.patch("/days?day=eq.2024-01-02", json={"v": 2}, headers={"fencing-token": "5"})
+            assert answer.headers["fencing-resource"] == "public.days/2024-01-02"
+        assert await stage.rows("SELECT note FROM orders WHERE id = 6") == [("late",)]
