@@ -111,7 +111,7 @@ async def state(stage: Stage) -> list[tuple[Any, ...]]:
     return await stage.rows(" UNION ALL ".join(parts) + " ORDER BY 1, 2")
 
 
-@pytest.mark.parametrize("cascades", ["refuse", pytest.param("claim", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("cascades", ["refuse", "claim"])
 async def test_the_gateway_refuses_what_a_guard_refuses(stage: Stage, app: Session, cascades: str) -> None:
     async with shop(stage, cascades=cascades) as gateway:
         for held, (method, target, body), sql in WRITES:
