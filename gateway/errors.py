@@ -12,6 +12,7 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── RequestMalformed         400  request-malformed
     ├── ResourceMismatch         422  resource-mismatch
     ├── ResourceUnderivable      422  resource-underivable
+    ├── SideEffectRefused        422  side-effect-refused; a cascade, trigger or rule reaches rows of other resources
     ├── FenceRefusal             412  the writer has been overtaken; each is on record
     │   ├── TokenStale                token-stale
     │   ├── TokenDuplicate            token-duplicate
@@ -143,6 +144,16 @@ class ResourceUnderivable(GatewayError):
     s3_code = "FencingResourceUnderivable"
     title = "The gateway cannot tell which resource the write belongs to"
     default_advice = "Filter by the whole primary key, send Fencing-Resource, or configure a rule for this target."
+
+
+class SideEffectRefused(GatewayError):
+    """A foreign key, trigger or rule would change rows whose fences the write does not hold."""
+
+    code = "side-effect-refused"
+    status = 422
+    s3_code = "FencingSideEffectRefused"
+    title = "The write would change rows of other resources"
+    default_advice = "Nothing was written. Write the rows of the other resources first, under their own tokens."
 
 
 class FenceRefusal(GatewayError):

@@ -7,7 +7,7 @@ from gateway.tables.naming.plan import Rule
 
 def table_rules(config: Config) -> tuple[dict[str, Rule], Rule]:
     """Return the rules by ``schema.table``, and the rule of all other tables."""
-    default = Rule(None, config.fencing.mode, config.fencing.equal)
+    default = Rule(None, config.fencing.mode, config.fencing.equal, cascades=config.fencing.cascades)
     rules = {
         rule.name: Rule(
             None if rule.resource is None else Template.parse(rule.resource),
@@ -15,6 +15,7 @@ def table_rules(config: Config) -> tuple[dict[str, Rule], Rule]:
             rule.equal or default.equal,
             rule.unfiltered,
             rule.version,
+            rule.cascades or default.cascades,
         )
         for rule in config.tables
     }

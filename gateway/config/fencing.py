@@ -6,7 +6,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.config.section import Section, is_sendable, origin
 from gateway.errors import ConfigurationError, ResourceMalformed
-from gateway.fencing.decision import Enforcement, Equal
+from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.policy import MAX_JUMP, TokenPolicy, Unreachable
 from gateway.fencing.resource import Template, check_pattern
 from gateway.fencing.token import MAX_VALUE
@@ -21,6 +21,8 @@ class Fencing(Section):
     equal: Equal = Equal.ACCEPT
     tokens: TokenPolicy = TokenPolicy.ANY
     """The accepted tokens: any, or only those that the lease service issued, or signed, or whose lease is running."""
+    cascades: Cascades = Cascades.REFUSE
+    """The fate of a write to a table that reaches rows of other resources, by foreign keys, triggers or rules."""
     max_jump: MaxJump = MAX_JUMP
     """The farthest that a token may be ahead of its fence if any token is accepted. No issuer skips that many."""
 
@@ -103,6 +105,8 @@ class TableRule(_Rule):
     """``schema.table``."""
     version: Annotated[str, Field(min_length=1)] | None = None
     """The column that changes with every change of a row and serves as its ETag. The default is a digest of the row."""
+    cascades: Cascades | None = None
+    """As in ``[fencing]``, for writes of this table."""
     unfiltered: bool = False
     """Allow updates and deletes without a filter. ``resource`` must have no columns, so it is the whole table."""
 

@@ -1,6 +1,6 @@
 """Reads from the database's own catalog what the table plane has to know of the exposed tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.pool import load
@@ -20,6 +20,20 @@ async def relations(database: Database, schemas: Sequence[str]) -> list[Record]:
         return await transaction.fetch(_SQL["relations"], list(schemas))
 
     return await database.run(read)
+
+
+async def references(database: Database) -> Record:
+    """Return the foreign keys that change rows, and what is below each table and view, as JSON texts."""
+    row = await database.fetchrow(_SQL["references"], None)
+    assert row is not None
+    return row
+
+
+async def references_from(transaction: Transaction, relations: Iterable[int]) -> Record:
+    """Return, as the catalog is now, what ``references`` has that leads away from these relations."""
+    row = await transaction.fetchrow(_SQL["references"], sorted(relations))
+    assert row is not None
+    return row
 
 
 async def functions(database: Database, names: Sequence[str]) -> list[Record]:

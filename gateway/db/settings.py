@@ -3,10 +3,18 @@
 All of them end with the transaction, so that no session carries anything over to the next request.
 """
 
+import json
+from collections.abc import Mapping
+
 from gateway.db.database import Database, Transaction
 from gateway.db.pool import load
 
 _SQL = load("settings")
+
+
+async def declare(transaction: Transaction, held: Mapping[str, Mapping[str, str | None]]) -> None:
+    """Set what guards take for held until the transaction ends: token and holder, by resource."""
+    await transaction.fetchrow(_SQL["declare"], json.dumps(held))
 
 
 async def set_zone(transaction: Transaction, zone: str) -> None:

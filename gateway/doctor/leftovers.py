@@ -65,10 +65,17 @@ def _counted(found: Sequence[object]) -> str:
 
 
 async def check_side_effects(config: Config, database: Database) -> Sequence[Check]:
-    """Return a warning for each cascade, trigger, rule and child without a rule. Raise ``GatewayError``."""
-    snapshot = Snapshot.from_rows(await catalog.relations(database, config.postgres.schemas))
+    """Return a finding for each cascade, trigger, rule and child without a rule. Raise ``GatewayError``.
+
+    An effect that the gateway refuses is in order.
+    """
+    rows = await catalog.relations(database, config.postgres.schemas)
+    snapshot = Snapshot.from_rows(rows, await catalog.references(database))
     rules, default = table_rules(config)
     found = side_effects.find(snapshot, lambda schema, name: rules.get(f"{schema}.{name}", default))
     if not found:
         return [ok("reach", "no write of an exposed table reaches rows whose fences are not claimed")]
-    return [warning(f"table {each.table}", each.text, each.advice) for each in found]
+    return [
+        ok(f"table {each.table}", each.text) if each.refused else warning(f"table {each.table}", each.text, each.advice)
+        for each in found
+    ]

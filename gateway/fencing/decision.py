@@ -28,6 +28,16 @@ class Equal(StrEnum):
     STRICT = "strict"
 
 
+class Cascades(StrEnum):
+    """The fate of a write that reaches rows of other resources: refuse it, ask for the tokens of these rows, or let it
+    pass.
+    """
+
+    REFUSE = "refuse"
+    CLAIM = "claim"
+    ALLOW = "allow"
+
+
 class Decision(StrEnum):
     """The answer of the fence to a token."""
 

@@ -20,7 +20,7 @@ TRUNCATED = "fencing_guard_truncated"
 # Texts of whole rows stand in stamps: what else they depend on than what is pinned for names.
 SETTINGS = " SET lc_monetary = 'C'"
 
-# The gateway's own writes come here too, to be stamped.
+# The gateway's own writes come here too, to be stamped. Their cascades and triggers are checked as well.
 BODY = """
 <<touched>>
 DECLARE
@@ -31,7 +31,7 @@ DECLARE
     new_key text[];
     old_hash bigint;
     new_hash bigint;
-    checked boolean := SESSION_USER <> TG_ARGV[2];
+    checked boolean := SESSION_USER <> TG_ARGV[2] OR pg_trigger_depth() > 1;
     observes boolean := TG_ARGV[0] = 'observe';
     once_only boolean := TG_ARGV[1] = 'strict';
 BEGIN
@@ -120,6 +120,7 @@ DECLARE
     observes boolean := TG_ARGV[0] = 'observe';
     once_only boolean := TG_ARGV[1] = 'strict';
 BEGIN
+    -- The gateway comes here by cascades and triggers of its writes, other sessions by all of their writes.
     IF TG_OP <> 'INSERT' THEN
         {old}
         was := {name};
@@ -272,8 +273,12 @@ def _dropped(functions: Sequence[str]) -> Iterator[str]:
 def _trigger(guard: Guard, name: str, moment: str, relation: str, function: str | None = None) -> str:
     level = "STATEMENT" if function is None else "ROW"
     called = function or {STATEMENT: "fencing.guard_statement_v1", TRUNCATE: "fencing.guard_truncate_v1"}[name]
-    # The one condition that costs the gateway next to nothing, and that a session cannot change: not by SET ROLE.
-    condition = "" if name == ROW and guard.watches else f" WHEN (SESSION_USER <> {string(guard.role)})"
+    # The one condition that costs the gateway next to nothing, and that a session cannot change: not by SET ROLE. The
+    # gateway names the rows of its own statements, but not those that cascades and triggers of these change.
+    beside = f"SESSION_USER <> {string(guard.role)}"
+    if level == "ROW":
+        beside += " OR pg_catalog.pg_trigger_depth() > 0"
+    condition = "" if name == ROW and guard.watches else f" WHEN ({beside})"
     return (
         f"CREATE OR REPLACE TRIGGER {name} {moment} ON {relation}\n"
         f"    FOR EACH {level}{condition}\n"

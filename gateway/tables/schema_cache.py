@@ -5,10 +5,10 @@ one. No write depends on the announcements: each one checks its table (``gateway
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from gateway.background import background_tasks, describe_failure
@@ -16,12 +16,21 @@ from gateway.db import catalog
 from gateway.db import naming as registry
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
-from gateway.errors import DialectError, NamingChanged, ResourceMismatch, ResourceUnderivable, SqlError, Unavailable
+from gateway.errors import (
+    DialectError,
+    NamingChanged,
+    ResourceMismatch,
+    ResourceUnderivable,
+    SideEffectRefused,
+    SqlError,
+    Unavailable,
+)
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.naming import RegisteredNaming, TableNaming, check_table, concerning
 from gateway.observe.events import CatalogWarning, Observe, ServiceUnreachable
 from gateway.tables.catalog import side_effects
 from gateway.tables.catalog.functions import Functions
+from gateway.tables.catalog.reach import KnownSteps, Reach
 from gateway.tables.catalog.relations import Relations
 from gateway.tables.catalog.side_effects import SideEffect
 from gateway.tables.catalog.snapshot import Snapshot, Table
@@ -43,6 +52,7 @@ class CachedTable:
     """One table with its rule and its statements. ``named`` is None if no rule and no key names its rows.
 
     ``registry`` has the namings in force. ``generation`` is the one that writes prove; None in observe mode.
+    ``reach``: what its writes can change beyond their rows. None for the result of a function.
     ``current`` is False once the catalog has changed since. A table that is not current is never current again.
     """
 
@@ -52,6 +62,7 @@ class CachedTable:
     statements: Statements
     registry: Registry = ()
     generation: UUID | None = None
+    reach: Reach | None = None
     current: bool = True
 
     @property
@@ -63,17 +74,50 @@ class CachedTable:
         """Return how its rows are named.
 
         Raises ``ResourceUnderivable`` if nothing names them. If its rule enforces, raises ``NamingChanged`` if another
-        naming is in force, and ``_Unproven`` if the database has to learn of this one first.
+        naming is in force, and ``Unproven`` if the database has to learn of this one first.
         """
         named = self.named or naming(self.table, self.rule)
         if self.rule.mode is Enforcement.ENFORCE and self.generation is None:
-            check_table(self.name, self.table.oid, as_registered(named), self.registry)
-            raise _Unproven
+            self.prove([named])
         return named
 
+    def prove(self, namings: Iterable[Naming]) -> dict[int, UUID]:
+        """Return the generations that prove how rows are named, by the oid of their tables.
 
-class _Unproven(Exception):
-    """The naming of a table is not registered yet under the name that the table has."""
+        The tables are this one, or tables that a write of it reaches. Raises what ``naming`` raises.
+        """
+        proven: dict[int, UUID] = {}
+        unproven = []
+        for named in namings:
+            one = UnprovenNaming(f"{named.table.schema}.{named.table.name}", named.table.oid, as_registered(named))
+            generation = check_table(one.name, one.relation, one.naming, self.registry)
+            if generation is None:
+                unproven.append(one)
+            else:
+                proven[one.relation] = generation
+        if unproven:
+            raise Unproven(unproven)
+        return proven
+
+
+class UnprovenNaming(NamedTuple):
+    """The naming of a table, ``schema.table``, that is not registered yet. ``relation`` is its oid."""
+
+    name: str
+    relation: int
+    naming: TableNaming
+
+
+class Unproven(Exception):
+    """Namings of tables are not registered yet under the names that the tables have."""
+
+    def __init__(self, namings: Sequence[UnprovenNaming]) -> None:
+        super().__init__(", ".join(one.name for one in namings))
+        self.namings = namings
+
+
+# Errors that may come from an outdated table, or from a naming that has changed.
+_OUTDATED = (DialectError, SqlError, ResourceUnderivable, ResourceMismatch, NamingChanged, SideEffectRefused)
 
 
 class SchemaCache:
@@ -93,6 +137,7 @@ class SchemaCache:
         self._snapshot: Snapshot | None = None
         self._registry: Registry = ()
         self._tables: dict[Name, CachedTable] = {}
+        self._steps: KnownSteps = {}
         self._warned: frozenset[SideEffect] = frozenset()
         self._loaded_at = 0.0
         self._loading = asyncio.Lock()
@@ -120,9 +165,16 @@ class SchemaCache:
             named = naming(table, rule)
         except ResourceUnderivable:
             named = None
-        generation = self._generation(table, rule, named)
-        statements = Statements(table, named, Relations(snapshot.tables), version_of(table, rule.version), generation)
-        cached = CachedTable(table, rule, named, statements, self._registry, generation)
+        generation, reach = self._generation(table, rule, named), Reach(snapshot, table, self.rule, self._steps)
+        statements = Statements(
+            table,
+            named,
+            Relations(snapshot.tables),
+            version_of(table, rule.version),
+            generation=generation,
+            references=reach.own_references,
+        )
+        cached = CachedTable(table, rule, named, statements, self._registry, generation, reach)
         return self._tables.setdefault((schema, name), cached)
 
     def _generation(self, table: Table, rule: Rule, named: Naming | None) -> UUID | None:
@@ -134,13 +186,12 @@ class SchemaCache:
         except NamingChanged:
             return None
 
-    async def _register(self, cached: CachedTable) -> None:
-        """Register the naming of a table. Read the registry again: another gateway may have been quicker."""
-        assert cached.named is not None
-        name, relation, named = cached.name, cached.table.oid, as_registered(cached.named)
-        if check_table(name, relation, named, self._registry) is None:
-            agreeing = [one.generation for one in concerning(name, relation, self._registry)]
-            await registry.register_table(self._database, name, relation, named, agreeing)
+    async def _register(self, unproven: Iterable[UnprovenNaming]) -> None:
+        """Register namings of tables. Read the registry again: another gateway may have been quicker."""
+        for name, relation, configured in unproven:
+            if check_table(name, relation, configured, self._registry) is None:
+                agreeing = [one.generation for one in concerning(name, relation, self._registry)]
+                await registry.register_table(self._database, name, relation, configured, agreeing)
         await self._load_after(_now())
 
     async def using(self, schema: str, name: str, work: Callable[[CachedTable], Awaitable[Answer]]) -> Answer:
@@ -161,11 +212,9 @@ class SchemaCache:
                 for schema, name in names:
                     tables[schema, name] = await self.table(schema, name)
                 return await work(tables)
-            except _Unproven:
-                for unproven in tables.values():
-                    if unproven.generation is None and unproven.rule.mode is Enforcement.ENFORCE and unproven.named:
-                        await self._register(unproven)
-            except (DialectError, SqlError, ResourceUnderivable, ResourceMismatch, NamingChanged) as error:
+            except Unproven as unproven:
+                await self._register(unproven.namings)
+            except _OUTDATED as error:
                 complete = len(tables) == len(names)
                 renewed = self._renewed(tables.values(), error) if complete else self._reloaded()
                 if not await renewed:
@@ -220,7 +269,7 @@ class SchemaCache:
             if (snapshot, namings) != (self._snapshot, self._registry):
                 for outdated in self._tables.values():
                     outdated.current = False
-                self._snapshot, self._registry, self._tables = snapshot, namings, {}
+                self._snapshot, self._registry, self._tables, self._steps = snapshot, namings, {}, {}
                 self._warn(snapshot)
             self._loaded_at = began
 
@@ -228,7 +277,8 @@ class SchemaCache:
         """Read the catalog. A table that is dropped meanwhile can make that fail, so it is tried several times."""
         for _ in range(_ATTEMPTS):
             try:
-                return Snapshot.from_rows(await catalog.relations(self._database, self._schemas))
+                rows = await catalog.relations(self._database, self._schemas)
+                return Snapshot.from_rows(rows, await catalog.references(self._database))
             except SqlError as error:
                 failure = error
         raise Unavailable("The catalog cannot be read.") from failure
@@ -242,7 +292,7 @@ class SchemaCache:
 
     def _warn(self, snapshot: Snapshot) -> None:
         """Announce the side effects that were not announced before."""
-        found = side_effects.find(snapshot, self.rule)
+        found = [one for one in side_effects.find(snapshot, self.rule) if not one.refused]
         for one in found:
             if one not in self._warned:
                 self._observe(CatalogWarning(one.table, one.text))
@@ -254,7 +304,9 @@ def _all_current(tables: Collection[CachedTable]) -> bool:
 
 
 def _may_concern_another_table(error: Exception) -> bool:
-    """Return whether the error may be about a table that the request only mentions, such as an embedded one."""
+    """Return whether the error may be about a table that the request only mentions or reaches: an embedded one, say."""
+    if isinstance(error, SideEffectRefused):
+        return True
     if isinstance(error, SqlError):
         return error.sqlstate.startswith("42")
     return isinstance(error, DialectError) and error.code.startswith("PGRST20")

@@ -216,7 +216,7 @@ class TestDatabase:
         assert check.status is CheckStatus.WARNING
         assert "INSERT, DELETE on public.account" in check.detail
 
-    async def test_what_writes_reach_beyond_their_rows_is_a_warning(self, dsn: str) -> None:
+    async def test_what_writes_reach_beyond_their_rows_is_refused_or_a_warning(self, dsn: str) -> None:
         assert found(await examine(config(dsn)), "reach").status is CheckStatus.OK
         await execute(
             dsn,
@@ -224,6 +224,11 @@ class TestDatabase:
             "CREATE TABLE public.items (id int PRIMARY KEY, o int REFERENCES public.orders ON DELETE CASCADE)",
         )
         check = found(await examine(config(dsn)), "table public.orders")
+        assert (check.status, "so such writes are refused" in check.detail) == (CheckStatus.OK, True)
+        check = found(await examine(config(dsn, fencing={"cascades": "claim"})), "table public.orders")
+        assert (check.status, "need the tokens" in check.detail) == (CheckStatus.OK, True)
+        allow = {"name": "public.orders", "cascades": "allow"}
+        check = found(await examine(config(dsn, tables=[allow])), "table public.orders")
         assert check.status is CheckStatus.WARNING
         assert "public.items by items_o_fkey (ON DELETE CASCADE)" in check.detail
         assert 'name = "public.items"' in check.advice

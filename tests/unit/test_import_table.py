@@ -32,7 +32,7 @@ TABLE: dict[str, str] = {
     "record": "fencing background batching db observe",
     # The table plane.
     "tables.dialect": "fencing http.origins tables.catalog",
-    "tables.catalog": "tables.dialect tables.naming tables.sql",
+    "tables.catalog": "fencing tables.dialect tables.naming tables.sql",
     "tables.naming": "fencing tables.dialect tables.catalog",
     "tables.sql": "tables.dialect tables.naming tables.catalog",
     "tables.execute": "fencing admission auth background batching http db observe record tables",

@@ -93,47 +93,14 @@ SELECT
         WHERE f.conrelid = c.oid AND f.contype = 'f' AND NOT EXISTS (
             SELECT FROM pg_constraint AS p WHERE p.oid = f.conparentid AND p.conrelid = f.conrelid)
     )::text AS foreign_keys,
-    -- a: no action, r: restrict; all others change rows of the referring table. The search continues from tables that no
-    -- caller can name, as long as rows are deleted or their keys change.
-    (
-        WITH RECURSIVE reached AS (
-            SELECT f.oid, f.conname, f.conrelid, f.confrelid, f.conkey, f.confkey, f.confdeltype, f.confupdtype, true AS direct FROM pg_constraint AS f
-            WHERE f.confrelid = c.oid AND f.contype = 'f'
-                AND NOT EXISTS (SELECT FROM pg_constraint AS p WHERE p.oid = f.conparentid AND p.confrelid = f.confrelid)
-                AND (f.confdeltype NOT IN ('a', 'r') OR f.confupdtype NOT IN ('a', 'r'))
-            UNION
-            SELECT f.oid, f.conname, f.conrelid, f.confrelid, f.conkey, f.confkey, f.confdeltype, f.confupdtype, false FROM reached AS r
-            JOIN pg_class AS rc ON rc.oid = r.conrelid
-            JOIN pg_namespace AS rn ON rn.oid = rc.relnamespace
-            JOIN pg_constraint AS f ON f.confrelid = r.conrelid
-            WHERE rn.nspname <> ALL ($1::text[]) AND (r.confdeltype = 'c' OR r.confupdtype = 'c') AND f.contype = 'f'
-                AND NOT EXISTS (SELECT FROM pg_constraint AS p WHERE p.oid = f.conparentid AND p.confrelid = f.confrelid)
-                AND (f.confdeltype NOT IN ('a', 'r') OR f.confupdtype NOT IN ('a', 'r'))
-        )
-        SELECT coalesce(json_agg(json_build_object(
-            'name', f.conname,
-            'schema', sn.nspname,
-            'table', sc.relname,
-            'columns', names.own,
-            'target_columns', names.target,
-            'on_delete', f.confdeltype,
-            'on_update', f.confupdtype,
-            'direct', f.direct
-        ) ORDER BY sn.nspname, sc.relname, f.conname), '[]')
-        FROM reached AS f
-        JOIN pg_class AS sc ON sc.oid = f.conrelid
-        JOIN pg_namespace AS sn ON sn.oid = sc.relnamespace
-        CROSS JOIN LATERAL (
-            SELECT json_agg(a.attname ORDER BY k.position) AS own, json_agg(t.attname ORDER BY k.position) AS target
-            FROM unnest(f.conkey, f.confkey) WITH ORDINALITY AS k (own, target, position)
-            JOIN pg_attribute AS a ON a.attrelid = f.conrelid AND a.attnum = k.own
-            JOIN pg_attribute AS t ON t.attrelid = f.confrelid AND t.attnum = k.target
-        ) AS names
-    )::text AS cascades,
     -- tgtype: 1 for each row, 2 before, 4 insert, 8 delete, 16 update, 64 instead. The guard's own triggers only look.
     (
         SELECT coalesce(json_agg(json_build_object(
             'name', g.tgname,
+            'events', array_remove(ARRAY[
+                CASE WHEN g.tgtype & 4 <> 0 THEN 'insert' END, CASE WHEN g.tgtype & 8 <> 0 THEN 'delete' END,
+                CASE WHEN g.tgtype & 16 <> 0 THEN 'update' END], NULL),
+            'source', CASE WHEN l.lanname = 'plpgsql' THEN p.prosrc ELSE '' END,
             'when', CASE WHEN g.tgtype & 64 <> 0 THEN 'instead' WHEN g.tgtype & 2 <> 0 THEN 'before' ELSE 'after' END,
             'each_row', g.tgtype & 1 <> 0,
             'writes', l.lanname NOT IN ('plpgsql', 'sql')
@@ -146,7 +113,11 @@ SELECT
             AND p.pronamespace IS DISTINCT FROM to_regnamespace('fencing')
     )::text AS triggers,
     (
-        SELECT coalesce(json_agg(r.rulename ORDER BY r.rulename), '[]')
+        SELECT coalesce(json_agg(json_build_object(
+            'name', r.rulename,
+            'events', ARRAY[CASE r.ev_type WHEN '2' THEN 'update' WHEN '3' THEN 'insert' ELSE 'delete' END],
+            'source', pg_get_ruledef(r.oid)
+        ) ORDER BY r.rulename), '[]')
         FROM pg_rewrite AS r
         WHERE r.ev_class = c.oid AND r.ev_type <> '1' AND r.ev_enabled <> 'D'
     )::text AS rules,
@@ -166,6 +137,74 @@ JOIN pg_namespace AS n ON n.oid = c.relnamespace
 CROSS JOIN LATERAL (SELECT fencing.reaches_foreign_v1(c.oid) OFFSET 0) AS far (reached)
 WHERE n.nspname = ANY ($1::text[]) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 ORDER BY n.nspname, c.relname
+
+-- name: references
+-- The foreign keys that change rows of the referring table (a: no action, r: restrict; all others do), of all tables. And
+-- what is below a table or a view: partitions, children, what a view shows. With $1, only what leads away from these
+-- relations.
+SELECT
+    (
+        SELECT coalesce(json_agg(json_build_object(
+            'oid', f.oid::bigint,
+            'parent', f.conparentid::bigint,
+            'name', f.conname,
+            'source', json_build_object('oid', s.oid::bigint, 'schema', sn.nspname, 'name', s.relname, 'kind', s.relkind),
+            'target', json_build_object('oid', t.oid::bigint, 'schema', tn.nspname, 'name', t.relname, 'kind', t.relkind),
+            'columns', pairs.own,
+            'target_columns', pairs.target,
+            'operators', pairs.operators,
+            'collations', pairs.collations,
+            'on_delete', f.confdeltype,
+            'on_update', f.confupdtype,
+            -- A column of PostgreSQL 15 and newer.
+            'cleared', (
+                SELECT coalesce(json_agg(a.attname ORDER BY a.attnum), '[]')
+                FROM json_array_elements_text(CASE json_typeof(to_json(f) -> 'confdelsetcols')
+                    WHEN 'array' THEN to_json(f) -> 'confdelsetcols' ELSE '[]' END) AS k (number)
+                JOIN pg_attribute AS a ON a.attrelid = f.conrelid AND a.attnum = k.number::smallint)
+        ) ORDER BY f.oid), '[]')
+        FROM pg_constraint AS f
+        JOIN pg_class AS s ON s.oid = f.conrelid
+        JOIN pg_namespace AS sn ON sn.oid = s.relnamespace
+        JOIN pg_class AS t ON t.oid = f.confrelid
+        JOIN pg_namespace AS tn ON tn.oid = t.relnamespace
+        CROSS JOIN LATERAL (
+            SELECT
+                json_agg(a.attname ORDER BY k.position) AS own,
+                json_agg(b.attname ORDER BY k.position) AS target,
+                json_agg(format('OPERATOR(%I.%s)', n.nspname, o.oprname) ORDER BY k.position) AS operators,
+                -- As PostgreSQL compares them itself: under the target's collation if that is not deterministic.
+                json_agg(CASE WHEN a.attcollation <> b.attcollation THEN format('%I.%I', cn.nspname, c.collname) END
+                    ORDER BY k.position) AS collations
+            FROM unnest(f.conkey, f.confkey, f.conpfeqop) WITH ORDINALITY AS k (own, target, operator, position)
+            JOIN pg_attribute AS a ON a.attrelid = f.conrelid AND a.attnum = k.own
+            JOIN pg_attribute AS b ON b.attrelid = f.confrelid AND b.attnum = k.target
+            JOIN pg_operator AS o ON o.oid = k.operator
+            JOIN pg_namespace AS n ON n.oid = o.oprnamespace
+            LEFT JOIN pg_collation AS d ON d.oid = b.attcollation
+            LEFT JOIN pg_collation AS c ON c.oid = CASE WHEN d.collisdeterministic THEN a.attcollation ELSE b.attcollation END
+            LEFT JOIN pg_namespace AS cn ON cn.oid = c.collnamespace
+        ) AS pairs
+        -- A partitioned table that refers has a constraint for each of its partitions below the declared one.
+        WHERE f.contype = 'f' AND (f.confdeltype NOT IN ('a', 'r') OR f.confupdtype NOT IN ('a', 'r'))
+            AND NOT EXISTS (SELECT FROM pg_constraint AS p WHERE p.oid = f.conparentid AND p.confrelid = f.confrelid)
+            AND ($1::oid[] IS NULL OR f.confrelid = ANY ($1::oid[]))
+    )::text AS references,
+    (
+        SELECT coalesce(json_agg(json_build_array(b.above, b.below) ORDER BY b.above, b.below), '[]')
+        FROM (
+            SELECT i.inhparent::bigint AS above, i.inhrelid::bigint AS below
+            FROM pg_inherits AS i
+            WHERE $1::oid[] IS NULL OR i.inhparent = ANY ($1::oid[])
+            UNION
+            SELECT w.ev_class::bigint, d.refobjid::bigint
+            FROM pg_rewrite AS w
+            JOIN pg_class AS v ON v.oid = w.ev_class AND v.relkind = 'v'
+            JOIN pg_depend AS d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid
+                AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> w.ev_class
+            WHERE w.ev_type = '1' AND ($1::oid[] IS NULL OR w.ev_class = ANY ($1::oid[]))
+        ) AS b
+    )::text AS below
 
 -- name: functions
 -- The functions of these names (schema.name), each of its forms: what goes in by name, and what comes out.

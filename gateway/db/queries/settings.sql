@@ -2,6 +2,10 @@
 -- For the rest of the transaction, times without a zone are meant in this one, and times are shown in it.
 SELECT set_config('TimeZone', $1::text, true)
 
+-- name: declare
+-- For the rest of the transaction, guards take these claims for held (fencing.declared_v1).
+SELECT set_config('fencing.held', $1::text, true)
+
 -- name: check_constraints
 -- Deferred constraints are checked now: a transaction that is going to be rolled back would never check them.
 SET CONSTRAINTS ALL IMMEDIATE

@@ -1,102 +1,74 @@
 """Side effects of writes: what a write of an exposed table changes beyond its own rows, without claiming their fences.
 
-They are found in the catalog, before any write.
+They are found in the catalog, before any write, for the operator. Writes themselves go by
+``gateway.tables.catalog.reach``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gateway.errors import ResourceUnderivable
-from gateway.tables.catalog.snapshot import Cascade, Snapshot, Table, Trigger
-from gateway.tables.naming.plan import Naming, Rule, naming
+from gateway.fencing.decision import Cascades, Enforcement
+from gateway.tables.catalog.reach import KnownSteps, Reach, RuleOf, Step, same_names
+from gateway.tables.catalog.snapshot import EVENTS, Snapshot, Table, Trigger
+from gateway.tables.naming.plan import Naming, naming
 from gateway.tables.sql.expressions import VERSION_TYPES, version_of
-
-_ACTIONS = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
 
 
 @dataclass(frozen=True, slots=True)
 class SideEffect:
-    """A warning about one table, ``schema.name``, that is written. ``advice``: what an operator can do about it."""
+    """A finding about one table, ``schema.name``, that is written. ``advice``: what an operator can do about it.
+
+    ``refused``: writes that have this effect are refused, so nothing has to be done.
+    """
 
     table: str
     text: str
     advice: str
+    refused: bool = False
 
 
-def find(snapshot: Snapshot, rule_of: Callable[[str, str], Rule]) -> list[SideEffect]:
+def find(snapshot: Snapshot, rule_of: RuleOf) -> list[SideEffect]:
     """Return the side effects of all tables, in the order of their names. ``rule_of`` takes a schema and a name."""
     search = _Search(snapshot, rule_of)
     return [found for table in snapshot.tables.values() for found in search.of(table)]
 
 
 class _Search:
-    def __init__(self, snapshot: Snapshot, rule_of: Callable[[str, str], Rule]) -> None:
+    def __init__(self, snapshot: Snapshot, rule_of: RuleOf) -> None:
         self._snapshot, self._rule_of = snapshot, rule_of
+        self._known: KnownSteps = {}
 
     def of(self, table: Table) -> Iterator[SideEffect]:
-        name = _name(table)
-        version = self._rule_of(table.schema, table.name).version
-        if version is not None and version_of(table, version) is None:
+        name, rule = _name(table), self._rule_of(table.schema, table.name)
+        if rule.version is not None and version_of(table, rule.version) is None:
             yield SideEffect(
                 name,
-                f"its version column {version!r} is not there, or not of a type that can be a version, so a digest of "
-                "the row is its ETag",
+                f"its version column {rule.version!r} is not there, or not of a type that can be a version, so a "
+                "digest of the row is its ETag",
                 f"Correct version of [[tables]] {name}: one of {', '.join(sorted(VERSION_TYPES))}.",
             )
-        for cascade in table.cascades:
-            yield from self._cascade(table, cascade)
-        for trigger in table.triggers:
-            if _may_reach(trigger):
-                yield SideEffect(
-                    name,
-                    f"the trigger {trigger.name} may change rows of other tables, whose fences are not claimed",
-                    "Let it change nothing that is fenced, or give both tables one resource by a template.",
-                )
-        for rule in table.rules:
-            yield SideEffect(
-                name,
-                f"the rule {rule} may change rows of other tables, whose fences are not claimed",
-                "Drop the rule, or do not write this table through the gateway.",
-            )
+        reach = Reach(self._snapshot, table, self._rule_of, self._known)
+        fate = Cascades.ALLOW if rule.mode is Enforcement.OBSERVE else rule.cascades
+        # By its text, a step can be reached in two ways.
+        yield from dict.fromkeys(
+            _of_step(name, step, fate) for first in reach.all_steps() for step in reach.decisive(first)
+        )
+        yield from _of_code(table, reach, fate)
         for child in table.children:
             yield from self._child(table, self._snapshot.tables.get(child))
-
-    def _cascade(self, table: Table, cascade: Cascade) -> Iterator[SideEffect]:
-        """Yield the effect of a cascade, if the table it reaches is exposed. Rows of other tables have no fence."""
-        reached = self._snapshot.tables.get((cascade.schema, cascade.table))
-        if reached is None or self._share_resources(table, cascade, reached):
-            return
-        actions = [
-            f"ON {verb} {_ACTIONS[action]}"
-            for verb, action in (("DELETE", cascade.on_delete), ("UPDATE", cascade.on_update))
-            if action in _ACTIONS
-        ]
-        yield SideEffect(
-            _name(table),
-            f"writes reach rows of {_name(reached)} by {cascade.name} ({', '.join(actions)}), "
-            "whose fences are not claimed",
-            f"Give both tables one resource by a template over {', '.join(cascade.target_columns)}: [[tables]] "
-            f'name = "{_name(reached)}", resource = "…{{{"}/{".join(cascade.columns)}}}". Or accept that an overtaken '
-            "holder of those rows is not stopped by such a write.",
-        )
 
     def _child(self, table: Table, child: Table | None) -> Iterator[SideEffect]:
         if child is None:
             return
         own, other = self._naming(table), self._naming(child)
-        if own is None or other is None or _same(own, other, dict(zip(other.fields, other.fields, strict=True))):
+        if own is None or other is None or same_names(own, other):
             return
         yield SideEffect(
             _name(table),
             f"its rows in {_name(child)} can be written by that name too, under other fences",
             f"Give both one resource by a template, or do not expose {_name(child)}.",
         )
-
-    def _share_resources(self, table: Table, cascade: Cascade, reached: Table) -> bool:
-        own, other = self._naming(table), self._naming(reached)
-        if own is None or other is None or not cascade.direct:
-            return False
-        return _same(own, other, dict(zip(cascade.columns, cascade.target_columns, strict=True)))
 
     def _naming(self, table: Table) -> Naming | None:
         try:
@@ -105,11 +77,50 @@ class _Search:
             return None
 
 
-def _same(own: Naming, other: Naming, referred: dict[str, str]) -> bool:
-    """Return whether a row of the other table always has the name of the row it refers to."""
-    if own.template.literals != other.template.literals:
-        return False
-    return all(referred.get(field) == target for field, target in zip(other.fields, own.fields, strict=True))
+def _of_step(table: str, step: Step, fate: Cascades) -> SideEffect:
+    key, reached = step.reference, step.relation.title
+    ending = {
+        Cascades.REFUSE: "so such writes are refused",
+        Cascades.CLAIM: "so such writes need the tokens of these rows",
+        Cascades.ALLOW: "whose fences are not claimed",
+    }[Cascades.ALLOW if step.observed else fate]
+    return SideEffect(
+        table,
+        f"writes reach rows of {reached} by {key.name} ({key.actions}), {ending}",
+        f"Give both tables one resource by a template over {', '.join(key.target_columns)}: [[tables]] "
+        f'name = "{reached}", resource = "…{{{"}/{".join(key.columns)}}}". Or set cascades = "refuse" '
+        f'or "claim" for {table}. Or accept that an overtaken holder of those rows is not stopped by such a write.',
+        refused=fate is not Cascades.ALLOW and not step.observed,
+    )
+
+
+def _of_code(table: Table, reach: Reach, fate: Cascades) -> Iterator[SideEffect]:
+    """Yield the effects of triggers and rules: those that their texts show, then those that they may have."""
+    name, refused = _name(table), fate is not Cascades.ALLOW
+    shown = dict.fromkeys(what for event in EVENTS for what in reach.written_by_code(event))
+    for what in shown:
+        yield SideEffect(
+            name,
+            f"{what}, {'so such writes are refused' if refused else 'whose fences are not claimed'}",
+            "Let it change nothing that is fenced, or give both tables one resource by a template.",
+            refused=refused,
+        )
+    known = {what.partition(" writes ")[0] for what in shown}
+    for trigger in table.triggers:
+        if _may_reach(trigger) and f"the trigger {trigger.name}" not in known:
+            yield SideEffect(
+                name,
+                f"the trigger {trigger.name} may change rows of other tables, whose fences are not claimed",
+                "Let it change nothing that is fenced, or give both tables one resource by a template. A guard of "
+                "those tables refuses such changes: gateway guard install.",
+            )
+    for rule in table.rules:
+        if f"the rule {rule.name}" not in known:
+            yield SideEffect(
+                name,
+                f"the rule {rule.name} may change rows of other tables, whose fences are not claimed",
+                "Drop the rule, or do not write this table through the gateway.",
+            )
 
 
 def _may_reach(trigger: Trigger) -> bool:

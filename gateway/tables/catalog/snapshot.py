@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
 from gateway.errors import DialectError
+from gateway.tables.catalog.references import Graph
 
 _INSERTABLE, _UPDATABLE, _DELETABLE = 8, 4, 16
 # How similar a name must be to be suggested.
 _ALIKE = 0.75
 _LONGEST_NAME = 63
+EVENTS = ("insert", "update", "delete")
 _EVERYTHING = _INSERTABLE | _UPDATABLE | _DELETABLE
 
 
@@ -55,35 +57,28 @@ class ForeignKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Cascade:
-    """A foreign key of ``schema.table`` by which a write of the table it refers to changes rows there.
-
-    ``columns`` refer to ``target_columns``, in pairs. ``on_delete`` and ``on_update`` are PostgreSQL's: a no action,
-    r restrict, c cascade, n set null, d set default. If it is not ``direct``, it refers to a table that is not exposed,
-    and the write reaches that table by another cascade.
-    """
-
-    name: str
-    schema: str
-    table: str
-    columns: tuple[str, ...]
-    target_columns: tuple[str, ...]
-    on_delete: str
-    on_update: str
-    direct: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Trigger:
     """A user's trigger on insert, update or delete. ``when`` is before, after or instead.
 
-    ``writes``: the text of its function may write, or is in a language that the gateway cannot read.
+    ``writes``: the text of its function may write, or is in a language that the gateway cannot read. ``events``:
+    insert, update, delete. ``source``: that text, empty if it cannot be read.
     """
 
     name: str
     when: str
     each_row: bool
     writes: bool = True
+    events: tuple[str, ...] = EVENTS
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteRule:
+    """A user's rule on insert, update or delete, which are its ``events``. ``source`` is its definition."""
+
+    name: str
+    events: tuple[str, ...] = EVENTS
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +103,8 @@ class Table:
     column_versions: str = "{}"
     description: str | None = None
     foreign_keys: tuple[ForeignKey, ...] = ()
-    cascades: tuple[Cascade, ...] = ()
     triggers: tuple[Trigger, ...] = ()
-    rules: tuple[str, ...] = ()
+    rules: tuple[RewriteRule, ...] = ()
     children: tuple[tuple[str, str], ...] = ()
     has_rules: bool = False
     has_children: bool = False
@@ -151,6 +145,12 @@ class Table:
         """Return whether other tables may execute its writes: children, or the tables behind a view or a rule."""
         return self.is_view or self.has_rules or self.has_children or self.kind == "p"
 
+    def may_change_keys(self, columns: Iterable[str]) -> bool:
+        """Return whether an update that sets these columns may change values that other tables refer to."""
+        keys = {name for key in (self.primary_key, *self.unique_keys) for name in key}
+        generated = any(self.columns[name].generated for name in keys)
+        return generated or bool(self.triggers) or self.writes_others or not keys.isdisjoint(columns)
+
     @property
     def insertable(self) -> bool:
         return bool(self.updatable & _INSERTABLE)
@@ -167,15 +167,17 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All exposed tables at one moment, by schema and name."""
+    """All exposed tables at one moment, by schema and name. ``graph``: the foreign keys with actions, of all tables."""
 
     tables: Mapping[tuple[str, str], Table]
+    graph: Graph = field(default_factory=Graph)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[Any]) -> "Snapshot":
-        """Build it from the rows of ``gateway.db.catalog.relations``."""
+    def from_rows(cls, rows: Iterable[Any], references: Any = None) -> "Snapshot":
+        """Build it from the rows of ``gateway.db.catalog.relations`` and the row of ``references`` there."""
         tables = [_table(row) for row in rows]
-        return cls({(table.schema, table.name): table for table in tables})
+        graph = Graph() if references is None else Graph.from_row(references)
+        return cls({(table.schema, table.name): table for table in tables}, graph)
 
     def table(self, schema: str, name: str) -> Table:
         """Return a table. Raises PGRST205 if there is none of this name."""
@@ -206,9 +208,8 @@ def _table(row: Mapping[str, Any]) -> Table:
         column_versions=row["column_versions"],
         description=row["description"],
         foreign_keys=tuple(ForeignKey(**_frozen(key)) for key in json.loads(row["foreign_keys"])),
-        cascades=tuple(Cascade(**_frozen(cascade)) for cascade in json.loads(row["cascades"])),
-        triggers=tuple(Trigger(**trigger) for trigger in json.loads(row["triggers"])),
-        rules=tuple(json.loads(row["rules"])),
+        triggers=tuple(Trigger(**_frozen(trigger)) for trigger in json.loads(row["triggers"])),
+        rules=tuple(RewriteRule(**_frozen(rule)) for rule in json.loads(row["rules"])),
         children=tuple((schema, name) for schema, name in json.loads(row["children"])),
         has_rules=row["has_rules"],
         has_children=row["has_children"],

@@ -30,6 +30,9 @@ def of_database(error: SqlError, *, known_caller: bool, verbose: bool) -> Gatewa
     database's details and hints are left out, because they may quote rows. An error raised as ``PGRST`` is meant for
     the caller.
     """
+    if error.sqlstate == "FN422" and error.detail:
+        # From the guard of a table that a cascade or a trigger of the write has reached.
+        return ResourceMismatch(error.message, advice=error.hint or "")
     if error.sqlstate == "FN422":
         return mismatch(error.message or None)
     if error.sqlstate == "PGRST":

@@ -66,8 +66,8 @@ _MEANING = {"200": "OK", "201": "Created", "204": "No Content", "206": "Partial 
 _FENCED = {
     "403": "The policy of the resource does not take the token (token-implausible), or the database refuses.",
     "412": "The fence refuses the token: a newer holder has taken over (token-stale). Retrying cannot succeed.",
-    "422": "The write touches something its token does not cover (resource-mismatch), or the gateway cannot tell which "
-    "resource it belongs to (resource-underivable).",
+    "422": "The write touches something its token does not cover (resource-mismatch). Or it reaches such rows by "
+    "foreign keys, triggers or rules (side-effect-refused). Or its resource is unknown (resource-underivable).",
     "428": "A write needs a fencing token (token-required).",
 }
 _PARAMETERS: Document = {

@@ -37,6 +37,7 @@ from gateway.tables.execute import recipes
 from gateway.tables.execute.batches import Batches, Storms
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
 from gateway.tables.execute.planning import PlannedWrite, Sender
+from gateway.tables.execute.reach import concerns
 from gateway.tables.execute.recipes import FormReader, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
@@ -334,4 +335,6 @@ def _is_eligible(write: PlannedWrite, columns: tuple[str, ...]) -> bool:
         # Such code may change the settings in which the next write of this batch or session makes its names. And a
         # trigger for each statement fires even if the statement finds its fence overtaken.
         and not write.cached.table.runs_code_when_written
+        # The rows that it reaches are looked for in a transaction. A guard of their table asks there what is held.
+        and not concerns(write)
     )

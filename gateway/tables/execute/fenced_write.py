@@ -8,14 +8,16 @@ from itertools import groupby
 from gateway.db import fences, settings
 from gateway.db.database import Transaction
 from gateway.db.fences import ClaimResult
-from gateway.errors import ConditionUnsupported, RequestMalformed
+from gateway.errors import ConditionUnsupported, RequestMalformed, SideEffectRefused
 from gateway.fencing.decision import Enforcement, Equal, Fence, Presented, Tokens
 from gateway.tables.dialect.errors import mismatch
 from gateway.tables.dialect.etags import row_changed
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Row, Written, check_affected, check_put, check_single
+from gateway.tables.execute import reach
 from gateway.tables.execute.planning import PlannedWrite
+from gateway.tables.execute.reach import Located
 from gateway.tables.naming.plan import table_resource
 from gateway.tables.sql.expressions import unchanged
 from gateway.tables.sql.shape import lower_filters, lower_write
@@ -95,6 +97,11 @@ class Claims:
         if any(one.resource in self.enforced for one in refused):
             raise ClaimsRefused([one for one in refused if one.resource in self.enforced])
         return claims
+
+    async def declare(self, transaction: Transaction) -> None:
+        """Tell guards what this transaction holds. They judge its cascades and triggers by that."""
+        held = {name: {"token": str(one.token), "holder": one.holder} for name, one in self.shown()}
+        await settings.declare(transaction, held)
 
     async def raise_fences(self, transaction: Transaction, caller: str) -> list[str]:
         """Raise the fences that are lower, for a request that writes nothing. A stale token is not refused.
@@ -222,19 +229,23 @@ async def execute(transaction: Transaction, write: PlannedWrite) -> tuple[Writte
     creates = write.request.method == "PUT" and bool(write.request.preconditions) and current is None
     if write.request.preferences.timezone is not None:
         await settings.set_zone(transaction, write.request.preferences.timezone)
-    row = await _row(transaction, write, creates=creates)
+    located = await reach.locate(transaction, write)
+    row = await _row(transaction, write, located, creates=creates)
+    await reach.verify(transaction, write, located)
     written = Written.from_row(row)
     if creates and not written.touched:
         await _check_absent(transaction, write)
     _check_touched(write.request, written.touched)
     if row is _NOTHING:
         written = replace(written, etag=current)
+    reached = located.missing if located else ()
+    beyond = [ObservedRefusal(name, SideEffectRefused.code) for name in reached]
     if write.claimed is None or not row["strays"]:
-        return written, []
+        return written, beyond
     failure = mismatch(row["stray"])
     if write.cached.rule.mode is Enforcement.ENFORCE:
         raise failure
-    return written, [ObservedRefusal(row["stray"] or table_resource(write.cached.table), failure.code)]
+    return written, [ObservedRefusal(row["stray"] or table_resource(write.cached.table), failure.code), *beyond]
 
 
 async def _locked_version(transaction: Transaction, write: PlannedWrite) -> str | None:
@@ -264,8 +275,11 @@ async def _check_absent(transaction: Transaction, write: PlannedWrite) -> None:
         raise row_changed(current)
 
 
-async def _row(transaction: Transaction, write: PlannedWrite, *, creates: bool) -> Row:
-    """Return the row in which the statement reports what it did. ``creates``: it leaves an existing row alone."""
+async def _row(transaction: Transaction, write: PlannedWrite, located: Located | None, *, creates: bool) -> Row:
+    """Return the row in which the statement reports what it did.
+
+    ``located``: it writes only these rows. ``creates``: it leaves an existing row alone.
+    """
     cached = write.cached
     columns, default_row = written_columns(write)
     if write.request.method != "DELETE" and not columns and not default_row:
@@ -278,6 +292,9 @@ async def _row(transaction: Transaction, write: PlannedWrite, *, creates: bool) 
     )
     if creates:
         shape = shape._replace(conflict=("ignore", cached.table.primary_key))
+    if located is not None:
+        shape = shape._replace(located=True)
+        values["relations"], values["places"] = located.relations, located.places
     values["claimed"] = list(write.claimed or ())
     values["payload"] = write.payload.text if write.payload else None
     statement = cached.statements.write(shape)

@@ -14,8 +14,15 @@ from gateway.auth.principal import ANONYMOUS, Principal
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.db.idempotency import IdempotencyKey
-from gateway.errors import DialectError, GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
-from gateway.fencing.decision import Enforcement, Equal, Tokens
+from gateway.errors import (
+    DialectError,
+    GatewayError,
+    ResourceMismatch,
+    ResourceUnderivable,
+    SideEffectRefused,
+    TokenRequired,
+)
+from gateway.fencing.decision import Cascades, Enforcement, Equal, Tokens
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt
 from gateway.fencing.token import Token
@@ -202,6 +209,26 @@ class PlannedWrite:
     guarded: bool = False
     call: PlannedCall | None = None
 
+    @property
+    def change(self) -> tuple[str, frozenset[str]] | None:
+        """Return the write as ``Reach`` takes it: whether it deletes or updates, and the columns it may change.
+
+        An upsert is an update of rows that are there already. None for an insert.
+        """
+        request, table, reach = self.request, self.cached.table, self.cached.reach
+        columns = frozenset(self.payload.columns if self.payload else ())
+        if self.call is not None or reach is None:
+            return None
+        if request.method == "DELETE":
+            return "DELETE", frozenset()
+        # A generated column follows others.
+        generated = {name for name in reach.keys if name in table.columns and table.columns[name].generated}
+        if request.method != "PATCH":
+            kept = {*plan.conflict_target(request, table), *(self.cached.named.fields if self.cached.named else ())}
+            return ("PATCH", columns - kept | generated) if plan.upserts(request, table) else None
+        # Code may set any column of the row.
+        return "PATCH", columns | (reach.keys if table.triggers or table.has_rules else generated)
+
     def attempts(self) -> Callable[[str], Attempt]:
         """Return the write as the record shows it beside each resource, with the token that was shown for it."""
         tokens = self.tokens or Tokens()
@@ -255,9 +282,13 @@ class Planner:
         claimed, guarded, objection = await self._claimed(wanted, parsed.payload, cached, explicit_of(parsed.shown))
         if parsed.tokens is None:
             objection = TokenRequired("The write carries no fencing token.")
-        return PlannedWrite(
+        write = PlannedWrite(
             wanted, parsed.payload, parsed.body, cached, parsed.tokens, claimed, parsed.sender, objection, guarded
         )
+        refusal = _refused_beforehand(write)
+        if refusal is not None and cached.rule.mode is Enforcement.ENFORCE:
+            raise refusal
+        return write if refusal is None else replace(write, objection=write.objection or refusal)
 
     async def _claimed(
         self, wanted: Request, payload: Payload | None, cached: CachedTable, explicit: Explicit
@@ -284,6 +315,35 @@ class Planner:
             for row in await self._database.fetch(statements.canonical(column), sorted(values)):
                 answers[column.name, row["value"]] = row["escaped"]
         return answers
+
+
+def _refused_beforehand(write: PlannedWrite) -> SideEffectRefused | None:
+    """Return the error for a write whose side effects can be told without looking at a row."""
+    reach, method, name = write.cached.reach, write.request.method, write.cached.name
+    if reach is None or reach.cascades is Cascades.ALLOW:
+        return None
+    accept = f'accept such effects unfenced: cascades = "allow" for {name}.'
+    upserts = plan.upserts(write.request, reach.table)
+    events = {"PATCH": ("update",), "DELETE": ("delete",)}.get(method, ("insert", "update") if upserts else ("insert",))
+    what = next((what for event in events for what in reach.written_by_code(event)), None)
+    if what is not None:
+        return SideEffectRefused(
+            f"The write of {name} is refused, because {what}: rows of other resources.",
+            advice="Nothing was written. Ask the operator to give both tables one resource by a template, to change "
+            f"the {what.split()[1]}, or to {accept}",
+        )
+    if write.change is None or not (reach.table.is_view or upserts):
+        return None
+    step = next(iter(reach.steps(*write.change)), None)
+    if step is None:
+        return None
+    kind = "through a view" if reach.table.is_view else "that may change a key of an existing row"
+    return SideEffectRefused(
+        f"A write {kind} is refused: by {step.reference.name} it may reach rows of {step.relation.title}, and the "
+        "gateway cannot tell which.",
+        advice=f"Nothing was written. Write the table itself, by PATCH or DELETE. Or ask the operator to {accept}",
+        facts={"foreign_key": step.reference.name, "table": step.relation.title},
+    )
 
 
 def _check_filters(wanted: Request, *, unfiltered: bool) -> None:

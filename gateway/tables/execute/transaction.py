@@ -41,6 +41,7 @@ from gateway.tables.execute.fenced_write import (
 )
 from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay
 from gateway.tables.execute.planning import PlannedWrite
+from gateway.tables.execute.reach import concerns
 from gateway.tables.naming.plan import table_resource
 
 CLAIM_AFTER = StepReached("tables.claim.after")
@@ -248,8 +249,9 @@ class FencedTransactions:
         if claims.groups:
             self._observe(CLAIM_AFTER)
         unenforced = _Unenforced(fenced_write.unenforced(claimed), implausible)
-        outcome = await self._write_all(transaction, unit, unenforced)
-        if any(write.cached.table.runs_code_when_written for write in unit.writes):
+        outcome = await self._write_all(transaction, unit, claims, unenforced)
+        if any(map(_runs_code, unit.writes)):
+            await claims.declare(transaction)
             # Deferred triggers would run at the commit, and nothing could take back the settings they change.
             await settings.check_constraints(transaction)
             await settings.restore_pins(transaction)
@@ -257,11 +259,15 @@ class FencedTransactions:
             await _keep(transaction, unit, unit.key, claims, outcome.answer)
         return outcome
 
-    async def _write_all(self, transaction: Transaction, unit: UnitOfWork, unenforced: _Unenforced) -> _Outcome:
+    async def _write_all(
+        self, transaction: Transaction, unit: UnitOfWork, claims: Claims, unenforced: _Unenforced
+    ) -> _Outcome:
         answers: list[Response] = []
         accepted: list[WriteAccepted] = []
         noted: list[Rejection] = []
         for number, write in enumerate(unit.writes):
+            if _runs_code(write):
+                await claims.declare(transaction)
             with unit.about(number):
                 answer, notes = await self._write(transaction, write, unenforced, alone=unit.combine is None)
             answers.append(answer)
@@ -277,7 +283,7 @@ class FencedTransactions:
         written, observed = await fenced_write.execute(transaction, write)
         self._observe(WRITE_AFTER)
         preferences = write.request.preferences
-        runs_code = write.cached.table.runs_code_when_written
+        runs_code = _runs_code(write)
         if alone and self._overrides and runs_code and write.call is None:
             written = replace(written, said=overrides.read(*await settings.read_answer_settings(transaction)))
         if preferences.tx == "rollback":
@@ -323,6 +329,11 @@ class FencedTransactions:
         with staged(self._observe, "tables", "settle"):
             for resource in resources:
                 await self._settle(resource, claims.presented(resource), caller)
+
+
+def _runs_code(write: PlannedWrite) -> bool:
+    """Return whether a write may run code of the database. Tables that foreign keys lead to may have triggers, too."""
+    return write.cached.table.runs_code_when_written or concerns(write)
 
 
 def _answer(write: PlannedWrite, written: Written, under: Accepted) -> Response:

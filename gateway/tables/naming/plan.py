@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, TokenRequired
-from gateway.fencing.decision import Enforcement, Equal
+from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.naming import NameColumn, TableNaming
 from gateway.fencing.resource import Template, escape
 from gateway.tables.catalog.snapshot import Column, Table
@@ -117,7 +117,8 @@ class Rule:
     """The operator's rule for one table. ``template`` None: the primary key names the row.
 
     ``unfiltered``: updates and deletes without a filter are allowed. It needs one resource for the whole table.
-    ``version``: the column that changes with every change of a row, which is its ETag then.
+    ``version``: the column that changes with every change of a row, which is its ETag then. ``cascades``: the fate of
+    its writes that reach rows of other resources.
     """
 
     template: Template | None = None
@@ -125,6 +126,7 @@ class Rule:
     equal: Equal = Equal.ACCEPT
     unfiltered: bool = False
     version: str | None = None
+    cascades: Cascades = Cascades.REFUSE
 
 
 @dataclass(frozen=True, slots=True)

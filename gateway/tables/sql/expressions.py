@@ -3,7 +3,7 @@
 Values are parameters. Every identifier goes through ``quoted`` or ``reference``.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -244,6 +244,34 @@ def same_relation(table: Table) -> str:
     A read of another object would answer with other data, or run the code of a view or a policy.
     """
     return _called("check_relation_v1", *_relation(table))
+
+
+def changed_meanwhile() -> SqlError:
+    """Return the error that says so of a table, for a check outside the statement."""
+    return SqlError("42P01", _CHANGED)
+
+
+# PostgreSQL's own triggers of a foreign key on the table it refers to.
+_ACTIONS = {
+    verb: ", ".join(
+        f"'pg_catalog.\"RI_FKey_{action}_{verb}\"'::regproc" for action in ("cascade", "setnull", "setdefault")
+    )
+    for verb in ("del", "upd")
+}
+
+
+def same_references(table: Table, verb: str, known: Sequence[int]) -> str:
+    """Return SQL that is true while no foreign key but the known ones changes other rows after a ``del`` or ``upd``.
+
+    Otherwise it raises an error that ``tells_of_change`` knows: the name of no relation is checked.
+    """
+    oids = ", ".join(map(str, known))
+    return (
+        "CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_trigger AS g "
+        f"WHERE g.tgrelid = {table.oid} AND g.tgfoid IN ({_ACTIONS[verb]}) "
+        f"AND g.tgconstraint <> ALL (ARRAY[{oids}]::oid[])) "
+        f"THEN {_called('check_relation_v1', '0', string(''), string(table.kind), 'false')} ELSE true END"
+    )
 
 
 def tells_of_change(error: SqlError) -> bool:

@@ -72,7 +72,7 @@ class WriteShape(NamedTuple):
     ``fenced``: the statement itself checks the fence and its touched rows (the fast path). Otherwise it runs in a
     transaction that has claimed, and reports the touched rows. ``default_row``: one row of defaults only. ``guarded``:
     a row is changed only if its name so far is claimed, and otherwise nothing is. ``tagged``: it names one row, whose
-    new ETag is asked for.
+    new ETag is asked for. ``located``: of the rows that the filters match, only those at given places are written.
     """
 
     action: Literal["POST", "PATCH", "PUT", "DELETE"]
@@ -89,6 +89,21 @@ class WriteShape(NamedTuple):
     guarded: bool = False
     form: Form = "json"
     tagged: bool = False
+    located: bool = False
+
+
+class LockShape(NamedTuple):
+    """The lock of the rows that an update or delete is about to change, without its values.
+
+    ``columns``: those that the update sets and other tables refer to. ``keys``: columns whose values are asked for.
+    ``exclusive``: no row may begin to refer to these rows.
+    """
+
+    filters: tuple[FilterShape, ...]
+    columns: tuple[str, ...]
+    fill_defaults: bool
+    keys: tuple[str, ...]
+    exclusive: bool
 
 
 def lower_read(request: Request, *, counted: bool, tagged: bool = False) -> tuple[ReadShape, dict[str, object]]:

@@ -33,6 +33,7 @@ from gateway.tables.sql.expressions import (
     quoted,
     record_text,
     reference,
+    same_references,
     same_relation,
     separated,
     string,
@@ -40,7 +41,7 @@ from gateway.tables.sql.expressions import (
     tag,
     unchanged,
 )
-from gateway.tables.sql.shape import CHECKS, FilterShape, ReadShape, SelectShape, WriteShape
+from gateway.tables.sql.shape import CHECKS, FilterShape, LockShape, ReadShape, SelectShape, WriteShape
 from gateway.tables.sql.where import Conditions
 
 # Their texts hold nothing that would have to be escaped.
@@ -59,20 +60,24 @@ class Statements:
         relations: Relations | None = None,
         version: str | None = None,
         generation: UUID | None = None,
+        references: Sequence[int] = (),
     ) -> None:
         """``named`` None: rows of this table have no names, and its writes are not checked (observe mode only).
 
         ``relations`` None: nothing is related to it. ``version``: the column that is the ETag of a row. ``generation``:
-        the naming that writes prove.
+        the naming that writes prove. ``references``: the foreign keys, by oid, that are known to change rows which
+        refer to the table.
         """
         self.table = table
         self._generation = generation
         self._relations = relations or Relations({})
         self._named = named
+        self._references = references
         self.read: Callable[[ReadShape], Statement] = kept(self._read)
         self.write: Callable[[WriteShape], Statement] = kept(self._write)
         self.matching: Callable[[ReadShape], Statement] = kept(self._matching)
         self.version_of: Callable[[tuple[FilterShape, ...]], Statement] = kept(self._version_of)
+        self.lock: Callable[[LockShape], Statement] = kept(self._lock)
         self._target = from_table(table)
         self._conditions = Conditions(table)
         self._tag: ColumnElement[Any] = sa.literal_column(tag(table, version))
@@ -114,6 +119,59 @@ class Statements:
         where = [self._conditions.condition(one, self.table.name) for one in filters]
         return compiled(sa.select(self._tag.label("etag")).select_from(self._target).where(*where).with_for_update())
 
+    def _lock(self, shape: LockShape) -> Statement:
+        """Lock the rows of a write, and return where they are, which of their columns it changes, and their keys.
+
+        A column changes if its bytes do, as PostgreSQL's own foreign keys see it.
+        """
+        changed: list[ColumnElement[Any]] = [sa.null()]
+        sources: list[Any] = []
+        if shape.columns:
+            body = self._body(shape)
+            sources = body.sources
+            for name in shape.columns:
+                value = sa.cast(body.values[name], Type(self.table.columns[name].type))
+                before, after = (sa.cast(sa.func.row(one), Type("record")) for one in (self._target.c[name], value))
+                differs = before.op("OPERATOR(pg_catalog.*<>)", is_comparison=True)(after)
+                changed.append(sa.case((differs, sa.literal_column(string(name)))))
+        rows = sa.select(
+            self._place("tableoid", "bigint").label("relation"),
+            self._place("ctid", "text").label("place"),
+            sa.func.array_remove(postgresql.array[Any](changed, type_=sa.Text()), sa.null()).label("changed"),
+            postgresql.array[Any](
+                [sa.cast(self._target.c[name], sa.Text()) for name in shape.keys], type_=sa.Text()
+            ).label("keys"),
+        )
+        where = [self._conditions.condition(one, self.table.name) for one in shape.filters]
+        rows = rows.select_from(self._target, *sources).where(*where)
+        return compiled(rows.with_for_update(of=self._target, key_share=not shape.exclusive))
+
+    def remaining(self, keys: Sequence[str]) -> str:
+        """Return a statement that counts the rows with these keys. ``$1``: arrays of texts, one for each column."""
+        name = self.table.name
+        own = ", ".join(reference(name, key) for key in keys)
+        given = ", ".join(f"u.k{number}::{self.table.columns[key].exact_type}" for number, key in enumerate(keys))
+        arrays = ", ".join(f"${number}::text[]" for number in range(1, len(keys) + 1))
+        names = ", ".join(f"k{number}" for number in range(len(keys)))
+        table = f"{quote(self.table.schema)}.{quote(name)}"
+        return (
+            f"SELECT count(*) AS found FROM {table} WHERE ({own}) IN "  # noqa: S608 - quoted names
+            f"(SELECT {given} FROM unnest({arrays}) AS u ({names}))"
+        )
+
+    def _place(self, column: str, type_: str) -> ColumnElement[Any]:
+        return sa.literal_column(f"{reference(self.table.name, column)}::{type_}")
+
+    def _located(self) -> ColumnElement[Any]:
+        """Return the condition that a row is one of those that have been locked."""
+        places = sa.cast(bound("places", postgresql.ARRAY(sa.Text())), Type("tid[]"))
+        relations = bound("relations", postgresql.ARRAY(postgresql.OID()))
+        own = sa.tuple_(
+            sa.literal_column(reference(self.table.name, "tableoid")),
+            sa.literal_column(reference(self.table.name, "ctid")),
+        )
+        return own.in_(sa.select(sa.func.unnest(relations), sa.func.unnest(places)))
+
     def _matching(self, shape: ReadShape) -> Statement:
         """Return a row for each match of the filters, on this page or not: to be counted, or estimated."""
         embedding = Embedding(self.table, self._relations, shape.embeds)
@@ -133,7 +191,7 @@ class Statements:
             ]
             body = self._bodies(shape.form, ordered)
         results: list[ColumnElement[Any]] = [
-            _if_asked(unchanged(self.table, self._generation)).label("current"),
+            _if_asked(self._as_planned(shape)).label("current"),
             sa.func.count().label("touched"),
             body.label("body"),
             sa.func.count().filter(sa.literal_column(f"{_WRITE}.inserted")).label("inserted"),
@@ -146,6 +204,23 @@ class Statements:
             held = sa.exists(sa.select(fence.c.resource))
             results += [held.label("held"), sa.and_(sa.not_(held), _overtaken()).label("overtaken")]
         return compiled(sa.select(*results).select_from(write))
+
+    def _as_planned(self, shape: WriteShape) -> str:
+        """Return SQL that checks the table, and that a delete or a new key has no effects that the plan did not know.
+
+        The tables behind a view, and partitions, are looked at in a statement of its own (``execute/reach.py``).
+        """
+        check = unchanged(self.table, self._generation)
+        if self.table.is_view:
+            return check
+        if shape.action == "DELETE":
+            return f"{check} AND {same_references(self.table, 'del', self._references)}"
+        updates = shape.action == "PATCH" or (shape.conflict is not None and shape.conflict[0] == "merge")
+        if updates and self.table.may_change_keys(
+            set(shape.columns) - set(shape.conflict[1] if shape.conflict else ())
+        ):
+            return f"{check} AND {same_references(self.table, 'upd', self._references)}"
+        return check
 
     def _bodies(self, form: Form, order: list[ColumnElement[Any]]) -> ColumnElement[Any]:
         """Return the columns to return of all touched rows."""
@@ -164,11 +239,13 @@ class Statements:
         changes = {self._target.c[name]: value for name, value in body.values.items()}
         where = [self._conditions.condition(one, self.table.name) for one in shape.filters]
         guard = [self._guard(where)] if shape.guarded else []
-        return sa.update(self._target).values(changes).where(*held, *where, *guard)
+        located = [self._located()] if shape.located else []
+        return sa.update(self._target).values(changes).where(*held, *located, *where, *guard)
 
     def _delete(self, shape: WriteShape, held: list[Any]) -> Any:
         where = [self._conditions.condition(one, self.table.name) for one in shape.filters]
-        return sa.delete(self._target).where(*held, *where)
+        located = [self._located()] if shape.located else []
+        return sa.delete(self._target).where(*held, *located, *where)
 
     def _insert(self, shape: WriteShape, held: list[Any]) -> Any:
         if shape.default_row:
@@ -215,7 +292,7 @@ class Statements:
         covered = sa.case((claimed, sa.true()), else_=sa.func.fencing.refuse_mismatch_v1(name))
         return sa.case((sa.and_(*where), covered), else_=sa.false()) if where else covered
 
-    def _body(self, shape: WriteShape) -> "_Body":
+    def _body(self, shape: WriteShape | LockShape) -> "_Body":
         columns = [self.table.columns[name] for name in shape.columns]
         document = sa.cast(bound("payload", sa.Text()), Type("json"))
         definition = [sa.column(quoted(column.name), Type(column.type)) for column in columns]

@@ -124,3 +124,36 @@ async def test_a_write_under_way_proves_the_naming_where_it_takes_effect(place: 
             assert (await gateway.put("key", token, b"late"))[0] == 503
     assert not await place.rows("SELECT FROM orders WHERE note = 'late'")
     assert await place.fences() == {"public.orders/1": "7", "s3/bucket/key": "7"}
+
+
+async def test_the_names_of_reached_rows_are_proven_too(place: Place) -> None:
+    """A delete that cascades claims the names of rows in another table: these have to be the ones in force."""
+    await place.execute(
+        """CREATE TABLE items (id bigint PRIMARY KEY, order_id bigint REFERENCES orders ON DELETE CASCADE, note text);
+        INSERT INTO items VALUES (5, 1, '')"""
+    )
+    claiming = {"name": "public.orders", "cascades": "claim"}
+    renaming = {"name": "public.items", "resource": "item/{id}"}
+    async with place.gateway(tables=[claiming]) as right, place.gateway(tables=[claiming, renaming]) as wrong:
+        answered(await right.patch(1, 7), 204)
+        headers = {"fencing-token": "7"}
+        answered(await right.client.patch("/items?id=eq.5", json={"note": "x"}, headers=headers), 204)
+        late = {"fencing-token": "public.orders/1=7, item/5=3"}
+        answered(await wrong.client.delete("/orders?id=eq.1", headers=late), 503, "naming-changed")
+        stale = {"fencing-token": "public.orders/1=7, public.items/5=6"}
+        answered(await right.client.delete("/orders?id=eq.1", headers=stale), 412, "token-stale")
+        assert await place.rows("SELECT FROM items")
+        held = {"fencing-token": "public.orders/1=7, public.items/5=7"}
+        answered(await right.client.delete("/orders?id=eq.1", headers=held), 204)
+
+
+async def test_a_table_that_is_only_reached_is_registered(place: Place) -> None:
+    await place.execute(
+        """CREATE TABLE items (id bigint PRIMARY KEY, order_id bigint REFERENCES orders ON DELETE CASCADE);
+        INSERT INTO items VALUES (5, 1)"""
+    )
+    async with place.gateway(tables=[{"name": "public.orders", "cascades": "claim"}]) as gateway:
+        held = {"fencing-token": "public.orders/1=7, public.items/5=7"}
+        answered(await gateway.client.delete("/orders?id=eq.1", headers=held), 204)
+    found = await place.rows("SELECT name FROM fencing.table_naming ORDER BY 1")
+    assert [row["name"] for row in found] == ["public.items", "public.orders"]

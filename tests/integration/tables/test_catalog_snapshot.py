@@ -4,6 +4,7 @@ import pytest
 
 from gateway.db import catalog
 from gateway.db.database import Database
+from gateway.tables.catalog.references import Graph
 from gateway.tables.catalog.snapshot import ForeignKey, Snapshot, Table, Trigger
 
 DDL = """
@@ -47,9 +48,11 @@ ALTER TABLE shop.notes ENABLE ROW LEVEL SECURITY;
 @pytest.fixture
 async def shop(database: Database) -> dict[str, Table]:
     await database.run(lambda transaction: transaction.execute(DDL))
-    snapshot = Snapshot.from_rows(await catalog.relations(database, ["shop"]))
+    snapshot = Snapshot.from_rows(await catalog.relations(database, ["shop"]), await catalog.references(database))
     assert {schema for schema, _ in snapshot.tables} == {"shop"}
-    return {name: table for (_, name), table in snapshot.tables.items()}
+    found = {name: table for (_, name), table in snapshot.tables.items()}
+    references(snapshot.graph, found)
+    return found
 
 
 async def test_a_snapshot_has_all_of_the_catalog(shop: dict[str, Table]) -> None:
@@ -57,29 +60,47 @@ async def test_a_snapshot_has_all_of_the_catalog(shop: dict[str, Table]) -> None
     orders, items = shop["orders"], shop["items"]
     columns(orders)
     keys(shop)
-    assert [(each.name, each.table, each.on_delete, each.on_update, each.direct) for each in orders.cascades] == [
-        ("parcels_order_id_fkey", "parcels", "c", "a", True),
-        ("of_order", "items", "a", "c", True),
-        ("labels_parcel_fkey", "labels", "c", "a", False),
-        ("orders_parent_fkey", "orders", "n", "a", True),
-    ]
-    assert (orders.cascades[1].columns, orders.cascades[1].target_columns) == (("region", "order_id"), ("region", "id"))
+    loud, busy = (
+        "BEGIN NEW.region := 1; RETURN NEW; END",
+        "BEGIN INSERT INTO hidden.parcels VALUES (1); RETURN NEW; END",
+    )
     assert items.triggers == (
-        Trigger("a_loud", "before", each_row=True, writes=False),
-        Trigger("b_busy", "after", each_row=False, writes=True),
+        Trigger("a_loud", "before", each_row=True, writes=False, events=("insert",), source=loud),
+        Trigger("b_busy", "after", each_row=False, writes=True, events=("update",), source=busy),
     )
     assert (items.has_statement_triggers, items.has_row_triggers) == (True, True)
     assert (orders.has_statement_triggers, orders.has_row_triggers) == (False, False)
     assert shop["bills"].triggers == ()
-    assert (shop["notes"].rules, shop["notes"].has_rules, shop["notes"].row_security) == (("also",), True, True)
+    (also,) = shop["notes"].rules
+    assert (also.name, also.events, "DO  SELECT 1" in also.source) == ("also", ("delete",), True)
+    assert (shop["notes"].has_rules, shop["notes"].row_security) == (True, True)
     logs = shop["logs"]
     assert (logs.kind, logs.children, logs.has_row_triggers) == ("p", (("shop", "logs_1"),), True)
-    assert [each.name for each in logs.cascades] == ["notes_log_day_fkey"]
-    assert [each.table for each in shop["logs_1"].cascades] == ["notes"]
     views = shop["recent"], shop["counted"]
     assert [(view.insertable, view.changeable, view.deletable) for view in views] == [(True,) * 3, (False,) * 3]
     assert all(view.runs_code_when_read and view.has_statement_triggers for view in views)
     assert not orders.runs_code_when_read
+
+
+def references(graph: Graph, shop: dict[str, Table]) -> None:
+    def referring(table: Table) -> list[tuple[str, str, str, str]]:
+        found = graph.referring_to(table.oid)
+        return sorted((one.name, one.source.name, one.on_delete, one.on_update) for one in found)
+
+    orders = [
+        ("of_order", "items", "a", "c"), ("orders_parent_fkey", "orders", "n", "a"),
+        ("parcels_order_id_fkey", "parcels", "c", "a"),
+    ]  # fmt: skip
+    assert referring(shop["orders"]) == orders
+    (of_order,) = (one for one in graph.references if one.name == "of_order")
+    assert (of_order.columns, of_order.target_columns) == (("region", "order_id"), ("region", "id"))
+    assert (of_order.operators[0], of_order.collations) == ("OPERATOR(pg_catalog.=)", (None, None))
+    assert referring(shop["logs"]) == [("notes_log_day_fkey", "notes", "c", "a")], "once, not for each partition"
+    assert [source for _, source, *_ in referring(shop["logs_1"])] == ["notes"]
+    assert graph.family(shop["logs"].oid) == [shop["logs"].oid, shop["logs_1"].oid]
+    assert referring(shop["recent"]) == orders, "a view writes the table behind it"
+    (labels,) = (one for one in graph.references if one.source.name == "labels")
+    assert labels.target.schema == "hidden"
 
 
 def columns(orders: Table) -> None:

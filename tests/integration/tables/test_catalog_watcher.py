@@ -11,9 +11,11 @@ import pytest
 
 from gateway.db.database import Database
 from gateway.db.notifications import listening
+from gateway.fencing.decision import Cascades
 from gateway.observe.events import CatalogWarning, Event, ServiceUnreachable
 from gateway.tables import schema_cache as module
-from gateway.tables.pipeline import TablePlane
+from gateway.tables.naming.plan import Rule
+from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.tables.asking import answered, rows
 from tests.waiting import PATIENCE
 
@@ -28,6 +30,12 @@ LISTENS = (
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(module, "_LONGEST_PAUSE", 0.05)
+
+
+@pytest.fixture
+def exposure() -> Exposure:
+    """Cascades go unfenced, so they are warned of."""
+    return Exposure(default_rule=Rule(cascades=Cascades.ALLOW))
 
 
 @pytest.fixture
@@ -134,7 +142,8 @@ async def test_side_effects_are_announced_at_the_start(
         return [event.table for event in events if isinstance(event, CatalogWarning)]
 
     async with plane.running(partial(listening, dsn, PATIENCE) if listens else None):
-        await until(lambda: warned() == ["public.accounts"])
+        # The view shows accounts.
+        await until(lambda: warned() == ["public.accounts", "public.rich"])
         if listens:
             await operator.execute("ALTER TABLE items ADD b bigint REFERENCES users ON DELETE SET NULL; NOTIFY pgrst")
-            await until(lambda: warned() == ["public.accounts", "public.users"])
+            await until(lambda: warned() == ["public.accounts", "public.rich", "public.users"])

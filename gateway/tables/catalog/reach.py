@@ -1,0 +1,298 @@
+"""The reach of writes: which rows foreign keys, triggers and rules change beyond the rows that a write names.
+
+A foreign key with an action (CASCADE, SET NULL, SET DEFAULT) leads from a table to tables that refer to it. Others lead
+on from there, also through tables that are not exposed. The text of triggers and rules tells which tables they write,
+as far as it can be read.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TypeAlias
+
+from gateway.errors import ResourceUnderivable
+from gateway.fencing.decision import Enforcement, Equal
+from gateway.tables.catalog.references import DELETED, Change, Graph, Reference, Relation
+from gateway.tables.catalog.snapshot import Snapshot, Table
+from gateway.tables.naming.plan import Naming, Rule, naming
+
+RuleOf: TypeAlias = Callable[[str, str], Rule]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Rows of one relation that all change alike. ``shares``: they always have the resource of a row of the write."""
+
+    oid: int
+    change: Change
+    # It follows from the relation.
+    named: Naming | None = field(compare=False)
+    shares: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One foreign key on the way of a write, and the rows that it reaches.
+
+    ``relation``: the table of the rows, or a partition that names them because the table does not. ``named``: how the
+    rows are named, if their names have to be checked. ``renames``: the rows get another name, or none. ``strict``: a
+    token writes them once. ``observed``: the rule of the rows only observes. ``code``: what a trigger or a rule of the
+    table does that no write of it may do. ``place``: where to go on from, None for the end.
+    """
+
+    reference: Reference
+    relation: Relation
+    named: Naming | None
+    renames: bool
+    strict: bool
+    observed: bool
+    code: str | None
+    place: Place | None
+
+    @property
+    def decides(self) -> bool:
+        """Whether rows that it reaches can refuse the write."""
+        return self.named is not None or self.code is not None
+
+
+KnownSteps: TypeAlias = dict[tuple[Place, bool], tuple[Step, ...]]
+
+
+class Reach:
+    """All that writes of one table can reach. ``cascades``: the setting of the table."""
+
+    def __init__(self, snapshot: Snapshot, table: Table, rule_of: RuleOf, known: KnownSteps | None = None) -> None:
+        """``known``: steps that were found for other tables of the same snapshot. More are added."""
+        self._graph, self._rule_of, self._tables = snapshot.graph, rule_of, snapshot.tables
+        self.table, rule = table, rule_of(table.schema, table.name)
+        self.cascades = rule.cascades
+        self._root = _naming(table, rule)
+        self._by_oid = {one.oid: one for one in snapshot.tables.values()}
+        self._steps: KnownSteps = {} if known is None else known
+        self._useful: dict[Place, tuple[Step, ...]] = {}
+
+    @cached_property
+    def references(self) -> list[Reference]:
+        """The keys by which the table's own rows are referred to."""
+        return self._graph.referring_to(self.table.oid)
+
+    @property
+    def own_references(self) -> list[int]:
+        """The oids of those that refer to the table itself."""
+        return [one.oid for one in self._graph.references if one.target.oid == self.table.oid]
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """The columns that other tables refer to."""
+        return frozenset(name for one in self.references for name in one.target_columns)
+
+    def exposed(self, oids: AbstractSet[int]) -> list[Table]:
+        """Return the exposed ones of these tables."""
+        return [self._by_oid[oid] for oid in sorted(oids) if oid in self._by_oid]
+
+    def naming(self, table: Table) -> Naming | None:
+        """Return how the rows of an exposed table are named. None if nothing names them, or its rule only observes."""
+        rule = self._rule_of(table.schema, table.name)
+        return None if rule.mode is Enforcement.OBSERVE else _naming(table, rule)
+
+    def concerns(self, method: str, columns: AbstractSet[str]) -> bool:
+        """Return whether a write may change rows of other tables by foreign keys. ``columns``: those it sets."""
+        change = self._change(method, columns)
+        return any(one.passes_on(change, leaves=self._leaves) for one in self.references)
+
+    def steps(self, method: str, columns: AbstractSet[str]) -> tuple[Step, ...]:
+        """Return the steps of a write that lead to rows which can refuse it. ``columns``: those it sets."""
+        return self.beyond(Place(self.table.oid, self._change(method, columns), self._root, shares=True))
+
+    def beyond(self, place: Place) -> tuple[Step, ...]:
+        """Return the next steps that lead to rows which can refuse the write."""
+        if place not in self._useful:
+            self._useful[place] = tuple(one for one in self._all(place) if self._leads_anywhere(one))
+        return self._useful[place]
+
+    def relations(self, method: str, columns: AbstractSet[str]) -> frozenset[int]:
+        """Return the oids of all relations whose rows the write may change, its own included."""
+        start = Place(self.table.oid, self._change(method, columns), self._root, shares=True)
+        found = set(self._graph.family(start.oid))
+        for place in self._places(start):
+            found.update(self._graph.family(place.oid))
+        return frozenset(found)
+
+    def as_planned(self, oids: AbstractSet[int]) -> Graph:
+        """Return what has to lead away from these relations, so that the plan still holds."""
+        return self._graph.part(oids)
+
+    def all_steps(self) -> Iterator[Step]:
+        """Yield the first steps of all writes that lead to rows which can refuse one."""
+        seen = set()
+        for change in (DELETED, self.keys):
+            for one in self.beyond(Place(self.table.oid, change, self._root, shares=True)):
+                if one.reference.oid not in seen:
+                    seen.add(one.reference.oid)
+                    yield one
+
+    def decisive(self, step: Step) -> Iterator[Step]:
+        """Yield the first steps, from this one on, whose rows can refuse a write."""
+        steps, seen = [step], set[Place]()
+        for one in steps:
+            if one.decides:
+                yield one
+            elif one.place is not None and one.place not in seen:
+                seen.add(one.place)
+                steps += self._all(one.place)
+
+    def written_by_code(self, event: str) -> Iterator[str]:
+        """Yield what triggers and rules do, at an insert, update or delete of this table, that no claim covers."""
+        return _foreign_code(self.table, event, self._tables.values(), self._rule_of)
+
+    @property
+    def _leaves(self) -> bool:
+        return self.table.kind == "p"
+
+    def _change(self, method: str, columns: AbstractSet[str]) -> Change:
+        """Return what a write does to its rows. A column of a view may be called otherwise in its table."""
+        if method == "DELETE":
+            return DELETED
+        return self.keys if self.table.is_view else frozenset(columns)
+
+    def _places(self, start: Place) -> list[Place]:
+        found, seen = [start], {start}
+        for place in found:
+            for one in self._all(place):
+                if one.place is not None and one.place not in seen:
+                    seen.add(one.place)
+                    found.append(one.place)
+        return found
+
+    def _leads_anywhere(self, step: Step) -> bool:
+        return next(self.decisive(step), None) is not None
+
+    def _all(self, place: Place) -> tuple[Step, ...]:
+        leaves = self._leaves and place.oid == self.table.oid
+        if (place, leaves) not in self._steps:
+            self._steps[place, leaves] = tuple(
+                step
+                for one in self._graph.referring_to(place.oid)
+                if (passed := one.passes_on(place.change, leaves=leaves))
+                for step in self._reached(place, one, passed[0])
+            )
+        return self._steps[place, leaves]
+
+    def _reached(self, place: Place, reference: Reference, change: Change) -> Iterator[Step]:
+        """Yield the step to the rows that refer.
+
+        Their table names them, as it does for its own writes. If it does not, its exposed partitions do.
+        """
+        source = reference.source
+        table = self._by_oid.get(source.oid)
+        rule = Rule() if table is None else self._rule_of(table.schema, table.name)
+        named = None if table is None else _naming(table, rule)
+        shares = place.shares and place.named is not None and named is not None and _follows(
+            place.named, named, reference, change
+        )  # fmt: skip
+        onward = Place(source.oid, change, named, shares)
+        yield self._step(reference, source, table, None if shares else named, rule, change, onward)
+        parts = self.exposed(frozenset(self._graph.family(source.oid)[1:])) if named is None else []
+        for part in parts:
+            rule = self._rule_of(part.schema, part.name)
+            if own := _naming(part, rule):
+                relation = Relation(part.oid, part.schema, part.name, part.kind)
+                yield self._step(reference, relation, part, own, rule, change, None)
+
+    def _step(
+        self,
+        reference: Reference,
+        relation: Relation,
+        table: Table | None,
+        named: Naming | None,
+        rule: Rule,
+        change: Change,
+        onward: Place | None,
+    ) -> Step:
+        event = "delete" if change is None else "update"
+        code = None if table is None else next(
+            _foreign_code(table, event, self._tables.values(), self._rule_of), None
+        )  # fmt: skip
+        return Step(
+            reference,
+            relation,
+            named,
+            renames=change is not None and named is not None and not change.isdisjoint(named.fields),
+            strict=rule.equal is Equal.STRICT,
+            observed=rule.mode is Enforcement.OBSERVE,
+            code=code,
+            place=onward,
+        )
+
+
+def same_names(own: Naming, other: Naming) -> bool:
+    """Return whether two tables give a row the same name."""
+    return own.template.literals == other.template.literals and own.fields == other.fields
+
+
+def _follows(own: Naming, other: Naming, reference: Reference, change: Change) -> bool:
+    """Return whether a row that refers always has the name of the row it refers to, before and after the change."""
+    if own.template.literals != other.template.literals:
+        return False
+    if change is not None and reference.on_update != "c" and not change.isdisjoint(other.fields):
+        return False
+    referred = dict(zip(reference.columns, reference.target_columns, strict=True))
+    return all(referred.get(field) == target for field, target in zip(other.fields, own.fields, strict=True))
+
+
+def _naming(table: Table, rule: Rule) -> Naming | None:
+    try:
+        return naming(table, rule)
+    except ResourceUnderivable:
+        return None
+
+
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_NAME = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
+_WRITTEN = re.compile(
+    r"(?<!\w)(?<!\bfor\s)(?:insert\s+into|update(?:\s+only)?|delete\s+from(?:\s+only)?|merge\s+into(?:\s+only)?"
+    rf"|truncate(?:\s+table)?(?:\s+only)?|copy)\s+({_NAME})(?:\s*\.\s*({_NAME}))?",
+    re.IGNORECASE,
+)
+
+
+def _foreign_code(table: Table, event: str, tables: Iterable[Table], rule_of: RuleOf) -> Iterator[str]:
+    """Yield which triggers and rules of a table write a table whose rows never share a resource with its rows.
+
+    Only a table counts whose fences are enforced. If both templates have the same fixed parts, their rows may share
+    resources: the operator has then said so.
+    """
+    own = _naming(table, rule_of(table.schema, table.name))
+    pieces = [("trigger", one.name, one.events, one.source) for one in table.triggers]
+    pieces += [("rule", one.name, one.events, one.source) for one in table.rules]
+    for kind, name, events, source in pieces:
+        written = _tables_written(source) if event in events else frozenset()
+        for other in tables if written else ():
+            if other.oid == table.oid or other.is_view or not _is_among(other, written):
+                continue
+            rule = rule_of(other.schema, other.name)
+            named = _naming(other, rule)
+            if named is None or rule.mode is Enforcement.OBSERVE:
+                continue
+            if own is None or own.template.literals != named.template.literals:
+                yield f"the {kind} {name} writes {other.schema}.{other.name}"
+
+
+@lru_cache(maxsize=1024)
+def _tables_written(source: str) -> frozenset[tuple[str | None, str]]:
+    """Return the tables that statements in this text write, as schema (None: not said) and name."""
+    found = set[tuple[str | None, str]]()
+    for match in _WRITTEN.finditer(_COMMENT.sub(" ", source)):
+        first, second = _plain(match[1]), match[2] and _plain(match[2])
+        found.add((first, second) if second else (None, first))
+    return frozenset(found)
+
+
+def _plain(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
+
+
+def _is_among(table: Table, written: AbstractSet[tuple[str | None, str]]) -> bool:
+    return (table.schema, table.name) in written or (None, table.name) in written
