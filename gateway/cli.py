@@ -16,7 +16,7 @@ from gateway.commands.audit import audit
 from gateway.commands.console import ConfigPath, print_report, say
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
-from gateway.config import Config, api_key, environment, load, locate
+from gateway.config import Config, api_key, environment, load
 from gateway.config.server import Server
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
 
@@ -71,11 +71,6 @@ def options(
 def serve(
     config: ConfigPath = None,
     listen: Annotated[str | None, typer.Option(help="The host:port to listen on, instead of server.listen.")] = None,
-    *,
-    allow_missing: Annotated[
-        bool,
-        typer.Option("--allow-missing", help="Start although configured tables or buckets are missing."),
-    ] = False,
 ) -> None:
     """Run the gateway."""
     settings = _listening(load(config), listen)
@@ -87,23 +82,10 @@ def serve(
         serving.collect_rarely()
         try:
             asyncio.run(serving.check_schema(settings.postgres.dsn.get_secret_value()))
-            _check_names(settings, config, allow_missing=allow_missing)
         except Unavailable as error:
             say(f"gateway: {error.message} Answering with 503 until it is back.")
         say(f"gateway: listening on {_url(settings.server, listener.getsockname()[1])}")
         server.run(sockets=[listener])
-
-
-def _check_names(settings: Config, path: Path | None, *, allow_missing: bool) -> None:
-    """Raise ``ConfigurationError`` for names that exist nowhere. ``allow_missing``: only say so."""
-    from gateway.doctor import unknown_names  # noqa: PLC0415 - few commands need the database
-
-    found = asyncio.run(unknown_names.find_once(settings))
-    lines = [f"{locate(path, one.place)}: {one.label}: {one.text}" for one in found]
-    if lines and not allow_missing:
-        raise ConfigurationError("\n".join(lines), advice="\nIf they come later, start with --allow-missing.")
-    for line in lines:
-        say(f"gateway: {line}")
 
 
 @application.command()

@@ -139,13 +139,6 @@ def load(path: Path | None) -> Config:
         raise ConfigurationError(problems.describe(listed, source, text, tomllib.loads(text), Config)) from None
 
 
-def locate(path: Path | None, place: Location) -> str:
-    """Return where a key of a valid configuration is: the file and the line, or the environment."""
-    if path is None:
-        return "the environment"
-    return problems.located(str(path), problems.lines_of(path.read_text(encoding="utf-8")), place)
-
-
 class _OwnKey(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="GATEWAY_", hide_input_in_errors=True)
 

@@ -72,16 +72,11 @@ def describe(
     described = []
     for problem in problems:
         place = _place(problem)
-        where = located(source, lines, place)
+        line = next((lines[place[:end]] for end in range(len(place), 0, -1) if place[:end] in lines), None)
+        where = source if line is None else f"{source}:{line}"
         label = _label(place, data)
         described.append(f"{where}: {label}{': ' if label else ''}{_words(problem, schema)}")
     return "\n".join(described)
-
-
-def located(source: str, lines: Mapping[Location, int], place: Location) -> str:
-    """Return the file with the line of a place, or of the nearest section around it."""
-    line = next((lines[place[:end]] for end in range(len(place), 0, -1) if place[:end] in lines), None)
-    return source if line is None else f"{source}:{line}"
 
 
 def lines_of(text: str) -> dict[Location, int]:

@@ -47,13 +47,3 @@ async def functions(database: Database, names: Sequence[str]) -> list[Record]:
         return await transaction.fetch(_SQL["functions"], list(names))
 
     return await database.run(read)
-
-
-async def schema_names(database: Database) -> list[str]:
-    """Return the schemas that can be exposed."""
-    return [row["name"] for row in await database.fetch(_SQL["schema_names"])]
-
-
-async def function_names(database: Database, schemas: Sequence[str]) -> list[str]:
-    """Return the functions of these schemas, as ``schema.name``."""
-    return [row["name"] for row in await database.fetch(_SQL["function_names"], list(schemas))]

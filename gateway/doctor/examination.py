@@ -15,7 +15,6 @@ from gateway.config.stores import ObjectStore
 from gateway.db import migrations, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server
-from gateway.doctor import unknown_names
 from gateway.doctor.findings import (
     Check,
     CheckStatus,
@@ -262,14 +261,11 @@ async def _of_exposed(config: Config, database: Database, server: Server) -> Seq
         lacking = [f"{', '.join(privileges)} on {relation}" for relation, privileges in missing.items()]
         advice = f"Grant them to {server.role} where callers are meant to have them."
         checks.append(warning("privileges", f"the role lacks {first_few(lacking)}", advice))
-    return [*checks, *await attempt("names", _of_names(config, database))]
-
-
-async def _of_names(config: Config, database: Database) -> Sequence[Check]:
-    """Return a problem for each name that exists nowhere. Schemas have checks of their own."""
-    found = [one for one in await unknown_names.find(config, database) if "schemas" not in one.place]
-    advice = "Correct it. gateway serve starts with it only if it is told --allow-missing."
-    return [problem("names", f"{one.label}: {one.text}", advice) for one in found]
+    there = {f"{each.schema}.{name}" for each in exposed for name in each.relations}
+    absent = [rule.name for rule in config.tables if rule.name not in there]
+    if absent:
+        checks.append(warning("rules", f"no such table: {first_few(absent)}", "Correct the name in [[tables]]."))
+    return checks
 
 
 def _of_one_schema(exposed: Exposed, role: str) -> Check:

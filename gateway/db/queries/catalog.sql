@@ -258,14 +258,3 @@ LEFT JOIN pg_type AS b ON b.oid = nullif(t.typbasetype, 0)
 WHERE n.nspname || '.' || p.proname = ANY ($1::text[])
     AND p.prokind = 'f' AND t.typname NOT IN ('trigger', 'event_trigger')
 ORDER BY 1, 2, p.oid
-
--- name: schema_names
--- The schemas that can be exposed.
-SELECT nspname::text AS name FROM pg_namespace
-WHERE nspname !~ '^pg_' AND nspname NOT IN ('fencing', 'information_schema') ORDER BY 1
-
--- name: function_names
--- The functions of these schemas, each once.
-SELECT DISTINCT format('%s.%s', n.nspname, p.proname) AS name
-FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
-WHERE n.nspname = ANY ($1::text[]) AND p.prokind = 'f' ORDER BY 1
