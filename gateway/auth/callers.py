@@ -4,7 +4,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from gateway.auth import fenced_credentials
@@ -30,11 +30,10 @@ def issue_session(caller: str, session_key: bytes, now: datetime) -> str:
     return f"{content}.{_proof(session_key, content)}"
 
 
-def caller_of(session: str, keys_of: Callable[[str], Sequence[bytes]], now: datetime) -> str | None:
+def caller_of(session: str, key_of: Callable[[str], bytes | None], now: datetime) -> str | None:
     """Return the caller of a session; None if it was forged, changed, or has ended at ``now``.
 
-    ``keys_of`` returns the keys that may have signed the sessions of a caller. The check takes as long for an unknown
-    caller.
+    ``key_of`` returns the key that signs the sessions of a caller. The check takes as long for an unknown caller.
     """
     content, _, proof = session.rpartition(".")
     parts = content.split(".")
@@ -45,9 +44,9 @@ def caller_of(session: str, keys_of: Callable[[str], Sequence[bytes]], now: date
         expires = int(parts[2])
     except ValueError:
         return None
-    known = keys_of(caller)
-    matches = [hmac.compare_digest(_proof(key, content).encode(), proof.encode()) for key in known or [_UNUSED_KEY]]
-    if not known or not any(matches) or now.timestamp() >= expires:
+    known = key_of(caller)
+    proven = hmac.compare_digest(_proof(known or _UNUSED_KEY, content).encode(), proof.encode())
+    if known is None or not proven or now.timestamp() >= expires:
         return None
     return caller
 
@@ -67,17 +66,17 @@ class Callers:
         self._anonymous = anonymous
         self._digests: list[tuple[bytes, Principal]] = []
         self._secrets: dict[str, tuple[Principal, str]] = {}
-        self._secrets_by_name: dict[str, tuple[Principal, list[str]]] = {}
-        self._sessions: dict[str, tuple[Principal, list[bytes]]] = {}
+        self._secrets_by_name: dict[str, tuple[Principal, str]] = {}
+        self._sessions: dict[str, tuple[Principal, bytes]] = {}
         for caller in callers:
             principal = Principal(caller.name, caller.admin, audit=caller.audit or caller.admin)
-            if keys := caller.bearer_keys:
-                self._digests += ((_digest(key.encode()), principal) for key in keys)
-                self._sessions[caller.name] = principal, [session_key(key) for key in keys]
-            for pair in caller.pairs:
-                secret = pair.secret_access_key.get_secret_value()
-                self._secrets[pair.access_key_id] = principal, secret
-                self._secrets_by_name.setdefault(caller.name, (principal, []))[1].append(secret)
+            if caller.api_key is not None:
+                api_key = caller.api_key.get_secret_value()
+                self._digests.append((_digest(api_key.encode()), principal))
+                self._sessions[caller.name] = principal, session_key(api_key)
+            if caller.access_key_id is not None and caller.secret_access_key is not None:
+                owned = principal, caller.secret_access_key.get_secret_value()
+                self._secrets[caller.access_key_id] = self._secrets_by_name[caller.name] = owned
 
     def by_bearer(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
         """Return the owner of the key in ``Authorization: Bearer …`` or ``apikey: …``, which PostgREST clients send.
@@ -98,7 +97,7 @@ class Callers:
     def log_in(self, api_key: str, now: datetime) -> tuple[Principal, str]:
         """Return the owner of an API key and a new session. Raises ``Unauthenticated`` for an unknown key."""
         principal = self._owner(api_key.encode())
-        return principal, issue_session(principal.name, self._sessions[principal.name][1][0], now)
+        return principal, issue_session(principal.name, self._sessions[principal.name][1], now)
 
     def by_session(self, session: str | None, now: datetime) -> Principal:
         """Return the caller of a session of the page. Without a valid session it is the anonymous caller.
@@ -106,11 +105,11 @@ class Callers:
         Raises ``Unauthenticated`` if anonymous callers are not admitted.
         """
 
-        def keys_of(caller: str) -> Sequence[bytes]:
+        def key_of(caller: str) -> bytes | None:
             known = self._sessions.get(caller)
-            return known[1] if known else ()
+            return known and known[1]
 
-        caller = caller_of(session or "", keys_of, now)
+        caller = caller_of(session or "", key_of, now)
         return self.by_bearer(()) if caller is None else self._sessions[caller][0]
 
     def secret_of(self, access_key_id: str, session_token: str | None) -> tuple[Principal, str] | None:
@@ -130,8 +129,8 @@ class Callers:
         issued_to = self._secrets_by_name.get(presented.caller)
         if issued_to is None:
             return None
-        principal, known = issued_to
-        return Principal(principal.name, grant=presented.grant), presented.secret(access_key_id, known)
+        principal, secret = issued_to
+        return Principal(principal.name, grant=presented.grant), presented.secret(access_key_id, secret)
 
     def issue(self, principal: Principal, grant: Grant) -> FencedCredentials:
         """Issue fenced credentials for a caller. Raises ``Unauthenticated`` or ``Forbidden`` if it cannot have any."""
@@ -142,8 +141,8 @@ class Callers:
                 f"The caller {principal.name} has no S3 keys to derive fenced credentials from.",
                 advice="Ask the operator of the gateway for an access_key_id and a secret_access_key.",
             )
-        _, known = self._secrets_by_name[principal.name]
-        return fenced_credentials.issue(principal.name, known[0], grant, secrets.token_hex(10).upper())
+        _, secret = self._secrets_by_name[principal.name]
+        return fenced_credentials.issue(principal.name, secret, grant, secrets.token_hex(10).upper())
 
     def _owner(self, key: bytes) -> Principal:
         digest, owner = _digest(key), None

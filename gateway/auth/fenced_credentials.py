@@ -9,7 +9,6 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -43,15 +42,12 @@ class PresentedSession:
     _claims: str
     _proof: str = field(repr=False)
 
-    def secret(self, access_key_id: str, caller_secrets: Sequence[str]) -> str:
-        """Return the secret of this id and token.
-
-        Raise ``StoreError`` if the two were not issued together, under one of the caller's secrets.
-        """
-        for key in map(_key, caller_secrets):
-            if hmac.compare_digest(_mac(key, "proof", access_key_id, self._claims).encode(), self._proof.encode()):
-                return _mac(key, "secret", access_key_id, self._claims)
-        raise _invalid()
+    def secret(self, access_key_id: str, caller_secret: str) -> str:
+        """Return the secret of this id and token. Raises ``StoreError`` if the two were not issued together."""
+        key = _key(caller_secret)
+        if not hmac.compare_digest(_mac(key, "proof", access_key_id, self._claims).encode(), self._proof.encode()):
+            raise _invalid()
+        return _mac(key, "secret", access_key_id, self._claims)
 
 
 def issue(caller: str, caller_secret: str, grant: Grant, unique: str) -> FencedCredentials:

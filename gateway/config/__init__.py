@@ -5,7 +5,6 @@ Each key can also come from the environment: ``GATEWAY_POSTGRES__DSN`` is ``dsn`
 """
 
 import os
-import re
 import tomllib
 from pathlib import Path
 
@@ -13,18 +12,13 @@ from pydantic import SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
-from gateway.config import problems
 from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
 from gateway.config.observability import Alarm, Audit, Telemetry, Webhook
-from gateway.config.problems import Location, Misconfigured
 from gateway.config.section import is_sendable
 from gateway.config.server import Auth, CallerKeys, Server
 from gateway.config.stores import ObjectStore, Postgres
 from gateway.errors import ConfigurationError
 from gateway.fencing.policy import TokenPolicy
-
-# The words of pydantic-settings for a value that is not JSON.
-_OF_THE_ENVIRONMENT = re.compile(r'field "([a-z0-9_]+)"')
 
 
 class Config(BaseSettings):
@@ -51,25 +45,19 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _signed_tokens_need_a_key(self) -> "Config":
-        places: list[Location] = [
-            ("resources", number, "tokens")
-            for number, rule in enumerate(self.resources)
-            if rule.tokens is TokenPolicy.SIGNED
-        ]
+        signed = [rule.match for rule in self.resources if rule.tokens is TokenPolicy.SIGNED]
         if self.fencing.tokens is TokenPolicy.SIGNED:
-            places.append(("fencing", "tokens"))
-        if places and not self.leases.signing_keys:
-            raise Misconfigured(places[0], "'signed' needs leases.signing_keys. Add them, the same in all gateways.")
+            signed.append("[fencing]")
+        if signed and not self.leases.signing_keys:
+            raise ValueError(f"{signed[0]}: tokens = 'signed' needs leases.signing_keys")
         return self
 
     @model_validator(mode="after")
     def _alarms_name_webhooks(self) -> "Config":
         names = {webhook.name for webhook in self.webhooks}
-        for number, alarm in enumerate(self.alarms):
+        for alarm in self.alarms:
             if unknown := set(alarm.webhooks) - names:
-                wrong = min(unknown)
-                near = problems.suggestion(wrong, names) or " Add it as [[webhooks]], or remove it here."
-                raise Misconfigured(("alarms", number, "webhooks"), f'there is no webhook "{wrong}".{near}')
+                raise ValueError(f"[[alarms]]: {alarm.name}: there is no webhook {min(unknown)}")
         return self
 
     @model_validator(mode="after")
@@ -77,35 +65,32 @@ class Config(BaseSettings):
         for section, names in (
             # Names that differ only in case look like one name to the reader of the record.
             ("callers", [caller.name.casefold() for caller in self.callers]),
+            ("callers", [caller.access_key_id for caller in self.callers if caller.access_key_id]),
             ("tables", [rule.name for rule in self.tables]),
             ("objects", [rule.match for rule in self.objects]),
             ("resources", [rule.match for rule in self.resources]),
             ("webhooks", [webhook.name for webhook in self.webhooks]),
             ("alarms", [alarm.name for alarm in self.alarms]),
         ):
-            for number, name in enumerate(names):
-                if name in names[:number]:
-                    raise Misconfigured((section, number), "is configured twice. Remove one of them, or rename it.")
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f"[[{section}]]: {name} is configured twice")
         return self
 
     @model_validator(mode="after")
     def _each_key_has_one_owner(self) -> "Config":
-        owners: dict[tuple[str, str], int] = {}
-        for number, caller in enumerate(self.callers):
-            keys = [("api_key", key) for key in caller.bearer_keys]
-            keys += [("access_key_id", pair.access_key_id) for pair in caller.pairs]
-            for kind, key in keys:
-                other = owners.setdefault((kind, key), number)
-                if other != number:
-                    name = self.callers[other].name
-                    raise Misconfigured(("callers", number), f'has the same {kind} as "{name}". Give it its own.')
+        owners: dict[str, str] = {}
+        for caller in self.callers:
+            key = "" if caller.api_key is None else caller.api_key.get_secret_value()
+            if key and (other := owners.setdefault(key, caller.name)) != caller.name:
+                raise ValueError(f"[[callers]]: {other} and {caller.name} have the same api_key")
         return self
 
 
 def load(path: Path | None) -> Config:
     """Read the configuration. Without ``path`` all of it comes from the environment.
 
-    Raises ``ConfigurationError``, which names the file, the line and each offending key.
+    Raises ``ConfigurationError``, which names the file and each offending key.
     """
     source = str(path) if path is not None else "the environment"
 
@@ -130,13 +115,9 @@ def load(path: Path | None) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{source}: not TOML: {error}") from error
     except SettingsError as error:
-        found = _OF_THE_ENVIRONMENT.search(str(error))
-        name = f"GATEWAY_{found[1].upper()}" if found else "a GATEWAY_… variable"
-        raise ConfigurationError(f"the environment: {name} must be JSON, for example [] or {{}}") from None
+        raise ConfigurationError(f"{source}: {error}") from error
     except ValidationError as error:
-        text = "" if path is None else path.read_text(encoding="utf-8")
-        listed = error.errors(include_input=False, include_url=False)
-        raise ConfigurationError(problems.describe(listed, source, text, tomllib.loads(text), Config)) from None
+        raise ConfigurationError(f"{source}: {_problems(error)}") from error
 
 
 class _OwnKey(BaseSettings):
@@ -175,3 +156,13 @@ def api_key_if_any(path: Path | None) -> str | None:
 def environment() -> dict[str, str]:
     """Return the environment of this process, for the commands that it starts."""
     return dict(os.environ)  # noqa: TID251 - to be passed on, not to be read
+
+
+def _problems(error: ValidationError) -> str:
+    """Return each offending key with its problem, but without its value, which may be a secret."""
+    lines = []
+    for problem in error.errors(include_input=False, include_url=False):
+        key = ".".join(str(part) for part in problem["loc"]) or "configuration"
+        text = "unknown key" if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
+        lines.append(f"{key}: {text}")
+    return "; ".join(lines)

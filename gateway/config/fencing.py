@@ -50,13 +50,13 @@ class Leases(Section):
     @classmethod
     def _sendable(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not (value.get_secret_value() and is_sendable(value.get_secret_value())):
-            raise ValueError("must be printable ASCII.")
+            raise ValueError("must be printable ASCII")
         return value
 
     @model_validator(mode="after")
     def _both(self) -> "Leases":
         if (self.issuer is None) != (self.issuer_api_key is None):
-            raise ValueError("issuer and issuer_api_key belong together. Set both, or neither.")
+            raise ValueError("issuer and issuer_api_key belong together: set both, or neither")
         return self
 
 
@@ -113,7 +113,7 @@ class TableRule(_Rule):
     @model_validator(mode="after")
     def _whole_table(self) -> "TableRule":
         if self.unfiltered and (self.resource is None or Template.parse(self.resource).fields):
-            raise ValueError(f'unfiltered needs a resource without columns. Add one, such as "{self.name}".')
+            raise ValueError(f"{self.name}: unfiltered needs a resource without columns, such as {self.name!r}")
         return self
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from gateway.config.section import MEBIBYTE, OwnSecret, Section
+from gateway.config.section import MEBIBYTE, Section
 from gateway.fencing.record import ANONYMOUS, ROLE, SWEEPER, is_own_name
 
 
@@ -67,24 +67,13 @@ class Server(Section):
         return urlsplit(f"//{self.listen}").port or 0
 
 
-class KeyPair(Section):
-    """A key pair that signs S3 requests."""
-
-    access_key_id: Annotated[str, Field(min_length=1)]
-    secret_access_key: OwnSecret
-
-
 class CallerKeys(Section):
     """A caller and its keys."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    access_key_id: Annotated[str, Field(min_length=1)] | None = None
-    secret_access_key: OwnSecret | None = None
-    api_key: OwnSecret | None = None
-    further_api_keys: tuple[OwnSecret, ...] = ()
-    """More API keys of the same caller, so that its clients can change over one by one."""
-    further_key_pairs: tuple[KeyPair, ...] = ()
-    """More key pairs of the same caller. Fenced credentials come from the first pair, and hold under any."""
+    access_key_id: str | None = None
+    secret_access_key: SecretStr | None = None
+    api_key: SecretStr | None = None
     admin: bool = False
     """May administer buckets: create and delete them, change their policies and settings. It may also audit."""
     audit: bool = False
@@ -98,37 +87,23 @@ class CallerKeys(Section):
             raise ValueError("must not begin or end with a space, nor contain invisible characters")
         if is_own_name(value):
             raise ValueError(
-                f"{value} is reserved, because the gateway uses {ANONYMOUS}, {SWEEPER} and {ROLE}… in the record. "
-                "Choose another name."
+                f"{value} is reserved, because the gateway uses {ANONYMOUS}, {SWEEPER} and {ROLE}… in the record; "
+                "choose another name"
             )
         return value
 
     @model_validator(mode="after")
     def _provable(self) -> "CallerKeys":
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ValueError("access_key_id and secret_access_key belong together. Set both, or neither.")
-        if not self.pairs and not self.bearer_keys:
-            raise ValueError("needs an api_key, or an access_key_id with its secret_access_key. Add one of them.")
+            raise ValueError("access_key_id and secret_access_key belong together: set both, or neither")
+        if self.access_key_id is None and self.api_key is None:
+            raise ValueError("needs an api_key, or an access_key_id with its secret_access_key")
         return self
-
-    @property
-    def bearer_keys(self) -> list[str]:
-        """Return its API keys, the first one first."""
-        keys = (self.api_key, *self.further_api_keys)
-        return [key.get_secret_value() for key in keys if key is not None]
-
-    @property
-    def pairs(self) -> list[KeyPair]:
-        """Return its key pairs, the first one first."""
-        if self.access_key_id is None or self.secret_access_key is None:
-            return list(self.further_key_pairs)
-        own = KeyPair(access_key_id=self.access_key_id, secret_access_key=self.secret_access_key)
-        return [own, *self.further_key_pairs]
 
     @property
     def shortest_secret(self) -> int:
         """Return the length of its shortest secret in characters."""
-        return min(map(len, (*self.bearer_keys, *(pair.secret_access_key.get_secret_value() for pair in self.pairs))))
+        return min(len(key.get_secret_value()) for key in (self.secret_access_key, self.api_key) if key is not None)
 
 
 class Auth(Section):

@@ -2,16 +2,16 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from gateway.config.section import MEBIBYTE, NonEmptySecret, Section, origin
+from gateway.config.section import MEBIBYTE, Section, origin
 from gateway.fencing.intent import Duplicates
 
 
 class Postgres(Section):
     """The database with the fenced tables and the fencing schema."""
 
-    dsn: NonEmptySecret
+    dsn: SecretStr
     schemas: Annotated[tuple[str, ...], Field(min_length=1)] = ("public",)
     """Exposed schemas. The first one is the default."""
     pool_size: Annotated[int, Field(gt=0)] = 16
@@ -46,16 +46,14 @@ class Postgres(Section):
     def _no_system_schemas(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for schema in value:
             if schema in ("fencing", "information_schema") or schema.startswith("pg_"):
-                raise ValueError(f"{schema} must not be exposed. Remove it.")
+                raise ValueError(f"{schema} must not be exposed")
         return value
 
     @model_validator(mode="after")
     def _functions_are_exposed(self) -> "Postgres":
         for name in self.functions:
             if name.partition(".")[0] not in self.schemas:
-                raise ValueError(
-                    f"functions: the schema of {name} is not exposed. Add it to schemas, or remove {name}."
-                )
+                raise ValueError(f"functions: the schema of {name} is not exposed")
         return self
 
 
@@ -65,7 +63,7 @@ class ObjectStore(Section):
     endpoint: str
     region: str = "us-east-1"
     access_key_id: str
-    secret_access_key: NonEmptySecret
+    secret_access_key: SecretStr
     timeout: Annotated[float, Field(gt=0)] = 60.0
     """Seconds that one request to the store may take. For a streamed body: seconds without progress."""
     memory_threshold: Annotated[int, Field(ge=0)] = 8 * MEBIBYTE

@@ -93,7 +93,6 @@ LIBRARIES: dict[str, str] = {
     "prometheus_client": "observe.metrics",
     "psycopg": "client.postgres",
     "pydantic": "api config http.problems http.raw_routes",
-    "pydantic_core": "config",
     "pydantic_settings": "config",
     "python_multipart": "objects.body.form",
     "redis": "client.redis",
