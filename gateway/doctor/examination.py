@@ -148,10 +148,10 @@ def _callers(config: Config) -> Iterable[Check]:
         yield warning("callers", "none is configured: nobody can prove who it is", advice)
         return
     yield ok("callers", ", ".join(caller.name for caller in config.callers))
-    without = [caller.name for caller in config.callers if caller.api_key is None]
+    without = [caller.name for caller in config.callers if not caller.every_api_key]
     if without and not config.auth.anonymous:
         yield warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
-    without = [caller.name for caller in config.callers if caller.access_key_id is None]
+    without = [caller.name for caller in config.callers if not caller.every_pair]
     if without and config.s3:
         yield warning("S3 keys", f"without one: {', '.join(without)}", "They cannot use objects.")
     short = [caller.name for caller in config.callers if caller.shortest_secret < LONG_ENOUGH]
