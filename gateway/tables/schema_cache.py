@@ -66,10 +66,15 @@ class SchemaCache:
         rules: Mapping[str, Rule],
         default: Rule,
         observe: Observe,
+        required: Collection[str] = (),
     ) -> None:
-        """``rules`` by ``schema.table``; ``default`` for the tables without one."""
+        """``rules`` by ``schema.table``; ``default`` for the tables without one.
+
+        Until all ``required`` tables have existed at once, no table is served: a rule with a misspelt name would leave
+        its table under the default name, beside its own fences.
+        """
         self._database, self._schemas, self._rules, self._default = database, schemas, rules, default
-        self._observe = observe
+        self._observe, self._required = observe, required
         self._snapshot: Snapshot | None = None
         self._tables: dict[Name, CachedTable] = {}
         self._warned: frozenset[SideEffect] = frozenset()
@@ -169,6 +174,8 @@ class SchemaCache:
                 return
             began = _now()
             snapshot = await self._read()
+            if self._snapshot is None:
+                _check_required(snapshot, self._required)
             if snapshot != self._snapshot:
                 for outdated in self._tables.values():
                     outdated.current = False
@@ -192,6 +199,15 @@ class SchemaCache:
             if one not in self._warned:
                 self._observe(CatalogWarning(one.table, one.text))
         self._warned = frozenset(found)
+
+
+def _check_required(snapshot: Snapshot, required: Collection[str]) -> None:
+    missing = sorted(name for name in required if tuple(name.split(".")) not in snapshot.tables)
+    if missing:
+        raise Unavailable(
+            f"The configuration has a rule for {missing[0]}, and there is no such table.",
+            advice="Correct [[tables]] and start the gateway again, or start it with --allow-missing.",
+        )
 
 
 def _all_current(tables: Collection[CachedTable]) -> bool:
