@@ -16,7 +16,7 @@ from gateway.api.health import BucketView, MetricsSource
 from gateway.api.leases import without_id
 from gateway.api.requests import path_as_sent
 from gateway.auth.callers import Callers
-from gateway.config import Config
+from gateway.config import Config, toml
 from gateway.db import intents
 from gateway.db.notifications import CATALOG, LEASES, RECORD
 from gateway.errors import Forbidden, GatewayError, Unavailable
@@ -106,6 +106,7 @@ class Gateway:
             outbox=self._outbox,
             holding=wiring.lease_terms(config, self._leases, signer, policies, observe),
             metrics=MetricsSource(self._scrape, config.telemetry.public_metrics),
+            config=toml.document(config),
             documentation=self._document,
         )
         self._vitals = GaugeReader(

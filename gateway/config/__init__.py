@@ -112,13 +112,15 @@ def places(path: Path | None) -> Places:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text)
     except FileNotFoundError as error:
-        raise ConfigurationError(f"{path}: there is no such file", advice="Correct the path after --config.") from error
+        raise ConfigurationError(
+            f"{path}: there is no such file.", advice="Correct the path after --config."
+        ) from error
     except OSError as error:
         raise ConfigurationError(
-            f"{path}: cannot be read: {error.strerror}", advice="Correct path or rights."
+            f"{path}: cannot be read: {error.strerror}.", advice="Correct path or rights."
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: not text in UTF-8", advice="Save it as UTF-8.") from error
+        raise ConfigurationError(f"{path}: not text in UTF-8.", advice="Save it as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(_not_toml(path, str(error)), advice="Correct this line.") from error
     return Places(str(path), text, values, os.environ)  # noqa: TID251 - the same
@@ -129,7 +131,7 @@ def _not_toml(path: Path, said: str) -> str:
     line = re.match(r"line (\d+)", where)
     if twice := re.match(r"Cannot declare \((.*?),?\) twice", what):
         what = f"the section [{twice[1].replace(chr(39), '').replace(', ', '.')}] is there twice"
-    return f"{path}, {f'line {line[1]}' if line else 'at its end'}: not TOML: {what}"
+    return f"{path}, {f'line {line[1]}' if line else 'at its end'}: not TOML: {what}."
 
 
 def load(path: Path | None) -> Config:
@@ -159,7 +161,9 @@ def load(path: Path | None) -> Config:
     except SettingsError as error:
         field = re.search(r'field "(\w+)"', str(error))
         variable = f"GATEWAY_{field[1].upper()}" if field else "a GATEWAY_ variable"
-        raise ConfigurationError(f"the environment, {variable}: must be JSON", advice="Correct the variable.") from None
+        raise ConfigurationError(
+            f"the environment, {variable}: must be JSON.", advice="Correct the variable."
+        ) from None
     except ValidationError as error:
         raise ConfigurationError(explain(error, Config, known)) from None
     _check_secrets(config, known)

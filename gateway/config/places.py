@@ -73,7 +73,7 @@ class Places:
 
 
 def _lines(text: str) -> dict[Place, int]:
-    """Return the first line of each section, entry and key. What stands inside a long text is no key."""
+    """Return the first line of each section, entry and key. A line inside a long text is no key."""
     found: dict[Place, int] = {}
     counts: dict[Place, int] = {}
     at: Place = ()

@@ -30,7 +30,9 @@ def document(config: BaseModel) -> str:
         if isinstance(value, BaseModel):
             parts.append(_table(f"[{name}]", _keys(value)))
         elif value is not None:
-            parts += [_table(f"[[{name}]]", _keys(one)) for one in value]
+            # The address of a webhook often has a key in it.
+            hidden = {"url": REDACTED} if name == "webhooks" else {}
+            parts += [_table(f"[[{name}]]", _keys(one) | hidden) for one in value]
     return "\n\n".join(parts) + "\n"
 
 

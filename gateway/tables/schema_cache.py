@@ -70,7 +70,7 @@ class SchemaCache:
     ) -> None:
         """``rules`` by ``schema.table``; ``default`` for the tables without one.
 
-        Until all ``required`` tables have existed at once, no table is served: a rule with a misspelt name would leave
+        Until all ``required`` tables have existed at once, no table is served. A rule with a misspelt name would leave
         its table under the default name, beside its own fences.
         """
         self._database, self._schemas, self._rules, self._default = database, schemas, rules, default

@@ -81,7 +81,7 @@ def test_the_command_says_its_version() -> None:
     ("text", "named"),
     [
         (None, ": there is no such file"),
-        ("[postgres", ", line 1: not TOML"),
+        ("[postgres", ", at its end: not TOML"),
         ("", ": [postgres]: the section is missing; add it"),
         ("[postgres]\n", ", line 1: [postgres], dsn: it is missing; set it"),
         (
@@ -192,7 +192,7 @@ def test_a_key_for_tls_without_its_certificate_is_an_error_of_the_configuration(
     path = write(tmp_path / "gateway.toml", DSN, tls_key=str(pem["key"]))
     answer = called("serve", "--config", path)
     assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
-    assert answer.stderr.startswith(f"gateway: {path}: server: tls_key needs tls_certificate")
+    assert answer.stderr.startswith(f"gateway: {path}, line 2: [server], tls_key: needs tls_certificate")
 
 
 def test_certificate_and_key_may_be_one_file(pem: dict[str, Path]) -> None:

@@ -27,6 +27,10 @@ KEY = "a-key-of-the-writer"
 TABLE = '[[tables]]\nname = "public.accounts"\nresource = "account/{id}"\n'
 TABLES = "CREATE TABLE accounts (id int PRIMARY KEY, owner text, changed xid8)"
 FUNCTION = "CREATE FUNCTION pay(n int) RETURNS int LANGUAGE sql AS 'SELECT n'"
+WEBHOOK = (
+    '[[webhooks]]\nname = "hook"\nurl = "https://a/secret-in-the-path"\n'
+    'secret = "whsec_Y2hhbmdlLW1lLWNoYW5nZS1tZS1jaGFuZ2UtbWU="\n'
+)
 WRONG = [
     (
         '[[tables]]\nname = "public.acounts"',
@@ -75,7 +79,7 @@ async def test_a_name_that_nothing_has_stops_the_start(filled: str, tmp_path: Pa
     served = await asyncio.to_thread(run, "serve", "--config", str(written(tmp_path, filled, WRONG[0][0])))
     assert served.returncode == 2
     assert "Did you mean public.accounts?" in served.stderr
-    for postgres, said in (
+    for postgres, expected in (
         ('schemas = ["pubic"]', "[postgres], schemas: there is no schema pubic. Did you mean public?"),
         (
             'functions = ["public.pya"]',
@@ -83,7 +87,7 @@ async def test_a_name_that_nothing_has_stops_the_start(filled: str, tmp_path: Pa
         ),
     ):
         checked = await command("config", "check", "--config", str(written(tmp_path, filled, "", postgres)))
-        assert said in checked.stderr
+        assert expected in checked.stderr
 
 
 async def test_what_may_come_later_is_a_warning(filled: str, tmp_path: Path) -> None:
@@ -166,3 +170,23 @@ async def test_each_of_several_keys_proves_the_caller(filled: str, tmp_path: Pat
         for key, status in ((KEY, 200), ("a-newer-key-of-it", 200), ("another-key", 401)):
             answer = await client.get("/v1/tables/accounts", headers={"Authorization": f"Bearer {key}"})
             assert answer.status_code == status
+
+
+async def test_a_file_is_compared_with_what_a_gateway_has(
+    filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only administrators may see a configuration, and no secret is in it."""
+    file = written(tmp_path, filled, TABLE)
+    file.write_text(file.read_text() + f'[[callers]]\nname = "root"\napi_key = "root-{KEY}"\nadmin = true\n{WEBHOOK}')
+    monkeypatch.setenv("GATEWAY_API_KEY", f"root-{KEY}")
+    async with running(load(file)) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
+        asked = [await client.get("/v1/config", headers={"apikey": key}) for key in (KEY, f"root-{KEY}")]
+        assert [answer.status_code for answer in asked] == [403, 200]
+        for secret in (KEY, "secret-in-the-path", WEBHOOK.split('"')[5]):
+            assert secret not in asked[1].text
+        same = await command("config", "diff", "--config", str(file), "--url", origin)
+        file.write_text(file.read_text().replace("account/{id}", "accounts/{id}"))
+        changed = await command("config", "diff", "--config", str(file), "--url", origin)
+    assert (same.returncode, same.stdout) == (0, "")
+    assert changed.returncode == 1
+    assert '-resource = "account/{id}"\n+resource = "accounts/{id}"' in changed.stdout
