@@ -135,6 +135,10 @@ async def check(config: Config, places: Places, *, allow_missing: bool) -> list[
         found += await unknown_in_database(config, database)
     except (SqlError, Unavailable) as error:
         warnings.append(f"The names of tables cannot be checked: {error.message}")
+    except ValueError as error:
+        # The words of the driver may contain the password.
+        problem = "is not the address of a database; write postgresql://role:password@host:port/database"
+        raise ConfigurationError(f"{places.describe(('postgres', 'dsn'))}: {problem}") from error
     finally:
         await database.close()
     if config.s3 is not None and config.objects:

@@ -79,6 +79,10 @@ async def test_a_name_that_nothing_has_stops_the_start(filled: str, tmp_path: Pa
     served = await asyncio.to_thread(run, "serve", "--config", str(written(tmp_path, filled, WRONG[0][0])))
     assert served.returncode == 2
     assert "Did you mean public.accounts?" in served.stderr
+    address = written(tmp_path, "postgresql://ann:hunter2@host:port/app")
+    checked = await command("config", "check", "--config", str(address))
+    assert (checked.returncode, "hunter2" in checked.stderr) == (78, False)
+    assert "line 4: [postgres], dsn: is not the address of a database" in checked.stderr
     for postgres, expected in (
         ('schemas = ["pubic"]', "[postgres], schemas: there is no schema pubic. Did you mean public?"),
         (
