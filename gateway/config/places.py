@@ -127,7 +127,7 @@ _WORDS = {
     "path": "must be a path in quotes",
     "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must have at least {min_length} characters",
-    "too_short": "must have at least {min_length} characters or items",
+    "too_short": "must have at least {min_length} characters",
     "string": "must be a text in quotes",
 }
 _OTHERWISE = "has a value that is not allowed; see gateway.example.toml"
