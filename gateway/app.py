@@ -16,7 +16,7 @@ from gateway.api.health import BucketView, MetricsSource
 from gateway.api.leases import without_id
 from gateway.api.requests import path_as_sent
 from gateway.auth.callers import Callers
-from gateway.config import Config
+from gateway.config import Config, toml
 from gateway.db import intents
 from gateway.db.notifications import CATALOG, LEASES, RECORD
 from gateway.errors import Forbidden, GatewayError, Unavailable
@@ -63,7 +63,7 @@ class Gateway:
     All paths of a host that names a bucket belong to S3, too.
     """
 
-    def __init__(self, config: Config, telemetry: Observability) -> None:
+    def __init__(self, config: Config, telemetry: Observability, *, allow_missing: bool = True) -> None:
         self._database = wiring.database(config)
         self._listen = wiring.listening(config, CATALOG)
         self._upstream = None if config.s3 is None else Upstream(config.s3, telemetry.observe)
@@ -84,7 +84,7 @@ class Gateway:
         )
         self._admission = Admission(self._database, policies, signer, self._issuer)
         self._objects = self._build_objects(config, keys)
-        self._tables = self._build_tables(config, keys)
+        self._tables = self._build_tables(config, keys, allow_missing=allow_missing)
         self._leases = LeaseService(self._database, observe, listen=wiring.listening(config, LEASES))
         self._sealing = Sealing(self._database, observe, config.audit.retention)
         self._follower = Follower(self._database, observe, wiring.listening(config, RECORD))
@@ -106,6 +106,7 @@ class Gateway:
             outbox=self._outbox,
             holding=wiring.lease_terms(config, self._leases, signer, policies, observe),
             metrics=MetricsSource(self._scrape, config.telemetry.public_metrics),
+            config=toml.document(config),
             documentation=self._document,
         )
         self._vitals = GaugeReader(
@@ -292,10 +293,10 @@ class Gateway:
             return None
         return Profiles(self._upstream, self._database.now, config.s3.distrust)
 
-    def _build_tables(self, config: Config, keys: Callers) -> TablePlane:
+    def _build_tables(self, config: Config, keys: Callers, *, allow_missing: bool) -> TablePlane:
         return TablePlane(
             self._database,
-            wiring.exposure(config),
+            wiring.exposure(config, allow_missing=allow_missing),
             authenticate=keys.by_bearer,
             observe=self._observe,
             settle=self._settle,
@@ -305,10 +306,13 @@ class Gateway:
         )
 
 
-def build(config: Config, observe: Observe = log) -> ASGIApp:
-    """Build the whole gateway as an ASGI app. Its lifespan opens and closes its resources."""
+def build(config: Config, observe: Observe = log, *, allow_missing: bool = True) -> ASGIApp:
+    """Build the whole gateway as an ASGI app. Its lifespan opens and closes its resources.
+
+    Without ``allow_missing`` it serves no table until each table with a rule has existed once.
+    """
     telemetry = Observability(config, observe)
-    return Middleware(telemetry.around(Gateway(config, telemetry)), telemetry.observe)
+    return Middleware(telemetry.around(Gateway(config, telemetry, allow_missing=allow_missing)), telemetry.observe)
 
 
 async def sweep(config: Config, observe: Observe = log) -> Swept:

@@ -1,4 +1,4 @@
-"""The command line: serve, migrate, doctor, sweep, guard, naming, audit, credentials, epoch, run, demo.
+"""The command line: serve, config, migrate, doctor, sweep, guard, naming, audit, credentials, epoch, run, demo.
 
 A problem that the user can solve is one line on standard error, with exit code 2.
 """
@@ -13,10 +13,11 @@ from typing import Annotated, TypeAlias
 import typer
 
 from gateway.commands.audit import audit
+from gateway.commands.config import AllowMissing, configuration
 from gateway.commands.console import ConfigPath, print_report, say
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
-from gateway.config import Config, api_key, environment, load
+from gateway.config import Config, api_key, environment, load, places
 from gateway.config.server import Server
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
 
@@ -39,6 +40,7 @@ application = typer.Typer(
 application.add_typer(guard, name="guard")
 application.add_typer(audit, name="audit")
 application.add_typer(naming, name="naming")
+application.add_typer(configuration, name="config")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -47,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         application(arguments)
     except GatewayError as error:
         advice = "" if error.advice == error.default_advice else error.advice
-        say(f"gateway: {error.message} {advice}".rstrip())
+        for line in f"{error.message} {advice}".rstrip().split("\n"):
+            say(f"gateway: {line}")
         sys.exit(PROBLEM)
 
 
@@ -71,17 +74,21 @@ def options(
 def serve(
     config: ConfigPath = None,
     listen: Annotated[str | None, typer.Option(help="The host:port to listen on, instead of server.listen.")] = None,
+    *,
+    allow_missing: AllowMissing = False,
 ) -> None:
     """Run the gateway."""
     settings = _listening(load(config), listen)
-    from gateway import serving  # noqa: PLC0415 - few commands serve
+    from gateway import serving, targets  # noqa: PLC0415 - few commands serve
     from gateway.app import build  # noqa: PLC0415 - it imports all libraries of both planes
 
     with serving.Signals(), serving.bind(settings.server.host, settings.server.port) as listener:
-        server = serving.server(build(settings), settings.server)
+        server = serving.server(build(settings, allow_missing=allow_missing), settings.server)
         serving.collect_rarely()
         try:
             asyncio.run(serving.check_schema(settings.postgres.dsn.get_secret_value()))
+            for line in asyncio.run(targets.check(settings, places(config), allow_missing=allow_missing)):
+                say(f"gateway: {line}")
         except Unavailable as error:
             say(f"gateway: {error.message} Answering with 503 until it is back.")
         say(f"gateway: listening on {_url(settings.server, listener.getsockname()[1])}")
@@ -118,7 +125,7 @@ def doctor(config: ConfigPath = None) -> None:
     """Examine configuration, database and object store. Exit code 1: there are problems."""
     from gateway.doctor.examination import examine  # noqa: PLC0415 - it imports all libraries of the object plane
 
-    print_report(asyncio.run(examine(load(config))))
+    print_report(asyncio.run(examine(load(config), known=places(config))))
 
 
 @application.command()

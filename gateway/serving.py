@@ -117,7 +117,7 @@ def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) 
     ``ConfigurationError`` if the files for TLS cannot be used.
     """
     settings = settings or Server()
-    _check_tls(settings.tls_certificate, settings.tls_key)
+    check_tls(settings.tls_certificate, settings.tls_key)
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -188,7 +188,7 @@ async def check_schema(dsn: str) -> None:
         )
 
 
-def _check_tls(certificate: Path | None, key: Path | None) -> None:
+def check_tls(certificate: Path | None, key: Path | None) -> None:
     """Raise ``ConfigurationError`` if these files cannot be used. uvicorn reads them only once it is serving."""
     if certificate is None:
         return

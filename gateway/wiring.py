@@ -99,8 +99,8 @@ def table_prefixes(config: Config) -> tuple[str, ...]:
     return ("/v1/tables/", "/rest/v1/") if config.server.rest_v1 else ("/v1/tables/",)
 
 
-def exposure(config: Config) -> Exposure:
-    """Return the tables that are served, with their rules and limits."""
+def exposure(config: Config, *, allow_missing: bool = True) -> Exposure:
+    """Return the tables that are served, with their rules and limits. ``allow_missing`` is as in ``app.build``."""
     rules, default = table_rules(config)
     postgres = config.postgres
     return Exposure(
@@ -116,6 +116,7 @@ def exposure(config: Config) -> Exposure:
         verbose_errors=postgres.verbose_errors,
         openapi=postgres.openapi,
         origins=config.server.cors_origins,
+        required=frozenset() if allow_missing else frozenset(rules),
     )
 
 

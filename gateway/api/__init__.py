@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from gateway.admission import Admission
 from gateway.api import (
+    configuration,
     credentials,
     exports,
     fences,
@@ -56,9 +57,13 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     make_report: MakeReport,
     outbox: Outbox,
     metrics: MetricsSource,
+    config: str,
     documentation: Callable[[Request], Awaitable[Response]],
 ) -> FastAPI:
-    """Build the API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
+    """Build the API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``.
+
+    ``config`` is the redacted configuration as TOML.
+    """
     app = FastAPI(
         title="Fencing gateway",
         description="Fencing tokens in front of Postgres tables and S3 buckets: fences, barriers, refused writes.",
@@ -94,6 +99,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         fences.sequencer_routes(database, signer, caller),
         transactions.routes(transact, caller),
         webhooks.routes(outbox, caller),
+        configuration.routes(config, caller),
         health_routes(health, buckets, caller),
         metrics_routes(metrics, caller),
     ):

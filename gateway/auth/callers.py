@@ -4,7 +4,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from gateway.auth import fenced_credentials
@@ -30,10 +30,11 @@ def issue_session(caller: str, session_key: bytes, now: datetime) -> str:
     return f"{content}.{_proof(session_key, content)}"
 
 
-def caller_of(session: str, key_of: Callable[[str], bytes | None], now: datetime) -> str | None:
+def caller_of(session: str, keys_of: Callable[[str], Sequence[bytes]], now: datetime) -> str | None:
     """Return the caller of a session; None if it was forged, changed, or has ended at ``now``.
 
-    ``key_of`` returns the key that signs the sessions of a caller. The check takes as long for an unknown caller.
+    ``keys_of`` returns the keys that sign the sessions of a caller, one for each of its API keys. The check takes as
+    long for an unknown caller.
     """
     content, _, proof = session.rpartition(".")
     parts = content.split(".")
@@ -44,9 +45,9 @@ def caller_of(session: str, key_of: Callable[[str], bytes | None], now: datetime
         expires = int(parts[2])
     except ValueError:
         return None
-    known = key_of(caller)
-    proven = hmac.compare_digest(_proof(known or _UNUSED_KEY, content).encode(), proof.encode())
-    if known is None or not proven or now.timestamp() >= expires:
+    known = keys_of(caller)
+    proven = [hmac.compare_digest(_proof(key, content).encode(), proof.encode()) for key in known or (_UNUSED_KEY,)]
+    if not known or not any(proven) or now.timestamp() >= expires:
         return None
     return caller
 
@@ -67,16 +68,17 @@ class Callers:
         self._digests: list[tuple[bytes, Principal]] = []
         self._secrets: dict[str, tuple[Principal, str]] = {}
         self._secrets_by_name: dict[str, tuple[Principal, str]] = {}
-        self._sessions: dict[str, tuple[Principal, bytes]] = {}
+        self._sessions: dict[str, tuple[Principal, tuple[bytes, ...]]] = {}
         for caller in callers:
             principal = Principal(caller.name, caller.admin, audit=caller.audit or caller.admin)
-            if caller.api_key is not None:
-                api_key = caller.api_key.get_secret_value()
-                self._digests.append((_digest(api_key.encode()), principal))
-                self._sessions[caller.name] = principal, session_key(api_key)
-            if caller.access_key_id is not None and caller.secret_access_key is not None:
-                owned = principal, caller.secret_access_key.get_secret_value()
-                self._secrets[caller.access_key_id] = self._secrets_by_name[caller.name] = owned
+            api_keys = [key.get_secret_value() for key in caller.every_api_key]
+            self._digests += [(_digest(key.encode()), principal) for key in api_keys]
+            if api_keys:
+                self._sessions[caller.name] = principal, tuple(map(session_key, api_keys))
+            for pair in caller.every_pair:
+                owned = principal, pair.secret_access_key.get_secret_value()
+                self._secrets[pair.access_key_id] = owned
+                self._secrets_by_name.setdefault(caller.name, owned)
 
     def by_bearer(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
         """Return the owner of the key in ``Authorization: Bearer …`` or ``apikey: …``, which PostgREST clients send.
@@ -97,7 +99,7 @@ class Callers:
     def log_in(self, api_key: str, now: datetime) -> tuple[Principal, str]:
         """Return the owner of an API key and a new session. Raises ``Unauthenticated`` for an unknown key."""
         principal = self._owner(api_key.encode())
-        return principal, issue_session(principal.name, self._sessions[principal.name][1], now)
+        return principal, issue_session(principal.name, session_key(api_key), now)
 
     def by_session(self, session: str | None, now: datetime) -> Principal:
         """Return the caller of a session of the page. Without a valid session it is the anonymous caller.
@@ -105,11 +107,11 @@ class Callers:
         Raises ``Unauthenticated`` if anonymous callers are not admitted.
         """
 
-        def key_of(caller: str) -> bytes | None:
+        def keys_of(caller: str) -> Sequence[bytes]:
             known = self._sessions.get(caller)
-            return known and known[1]
+            return () if known is None else known[1]
 
-        caller = caller_of(session or "", key_of, now)
+        caller = caller_of(session or "", keys_of, now)
         return self.by_bearer(()) if caller is None else self._sessions[caller][0]
 
     def secret_of(self, access_key_id: str, session_token: str | None) -> tuple[Principal, str] | None:

@@ -5,6 +5,7 @@ Each key can also come from the environment: ``GATEWAY_POSTGRES__DSN`` is ``dsn`
 """
 
 import os
+import re
 import tomllib
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from pydantic_settings.exceptions import SettingsError
 
 from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
 from gateway.config.observability import Alarm, Audit, Telemetry, Webhook
-from gateway.config.section import is_sendable
+from gateway.config.places import Places, explain, nearest
+from gateway.config.section import Misplaced, is_sendable
 from gateway.config.server import Auth, CallerKeys, Server
 from gateway.config.stores import ObjectStore, Postgres
 from gateway.errors import ConfigurationError
@@ -45,54 +47,99 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _signed_tokens_need_a_key(self) -> "Config":
-        signed = [rule.match for rule in self.resources if rule.tokens is TokenPolicy.SIGNED]
+        signed: list[tuple[str | int, ...]] = [
+            ("resources", index, "tokens")
+            for index, rule in enumerate(self.resources)
+            if rule.tokens is TokenPolicy.SIGNED
+        ]
         if self.fencing.tokens is TokenPolicy.SIGNED:
-            signed.append("[fencing]")
+            signed.append(("fencing", "tokens"))
         if signed and not self.leases.signing_keys:
-            raise ValueError(f"{signed[0]}: tokens = 'signed' needs leases.signing_keys")
+            raise Misplaced(signed[0], "'signed' needs signing keys; set signing_keys in [leases]")
         return self
 
     @model_validator(mode="after")
     def _alarms_name_webhooks(self) -> "Config":
         names = {webhook.name for webhook in self.webhooks}
-        for alarm in self.alarms:
+        for index, alarm in enumerate(self.alarms):
             if unknown := set(alarm.webhooks) - names:
-                raise ValueError(f"[[alarms]]: {alarm.name}: there is no webhook {min(unknown)}")
+                name = min(unknown)
+                advice = nearest(name, names) or " Add it to [[webhooks]], or remove it here."
+                raise Misplaced(("alarms", index, "webhooks"), f"there is no webhook {name}.{advice}")
         return self
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "Config":
-        for section, names in (
+        for section, key, names in (
             # Names that differ only in case look like one name to the reader of the record.
-            ("callers", [caller.name.casefold() for caller in self.callers]),
-            ("callers", [caller.access_key_id for caller in self.callers if caller.access_key_id]),
-            ("tables", [rule.name for rule in self.tables]),
-            ("objects", [rule.match for rule in self.objects]),
-            ("resources", [rule.match for rule in self.resources]),
-            ("webhooks", [webhook.name for webhook in self.webhooks]),
-            ("alarms", [alarm.name for alarm in self.alarms]),
+            ("callers", "name", [caller.name.casefold() for caller in self.callers]),
+            ("tables", "name", [rule.name for rule in self.tables]),
+            ("objects", "match", [rule.match for rule in self.objects]),
+            ("resources", "match", [rule.match for rule in self.resources]),
+            ("webhooks", "name", [webhook.name for webhook in self.webhooks]),
+            ("alarms", "name", [alarm.name for alarm in self.alarms]),
         ):
-            for name in names:
-                if names.count(name) > 1:
-                    raise ValueError(f"[[{section}]]: {name} is configured twice")
+            for index, name in enumerate(names):
+                if name in names[:index]:
+                    raise Misplaced((section, index, key), f"{name} is configured twice; remove or rename one")
         return self
 
     @model_validator(mode="after")
     def _each_key_has_one_owner(self) -> "Config":
         owners: dict[str, str] = {}
-        for caller in self.callers:
-            key = "" if caller.api_key is None else caller.api_key.get_secret_value()
-            if key and (other := owners.setdefault(key, caller.name)) != caller.name:
-                raise ValueError(f"[[callers]]: {other} and {caller.name} have the same api_key")
+        ids: set[str] = set()
+        for index, caller in enumerate(self.callers):
+            for key in caller.every_api_key:
+                if (other := owners.setdefault(key.get_secret_value(), caller.name)) != caller.name:
+                    raise Misplaced(("callers", index), f"has the same api_key as {other}; give each its own")
+            for pair in caller.every_pair:
+                if pair.access_key_id in ids:
+                    problem = f"the access_key_id {pair.access_key_id} is configured twice; give each pair its own"
+                    raise Misplaced(("callers", index), problem)
+                ids.add(pair.access_key_id)
         return self
+
+
+SHORTEST = 8
+"""Characters of the shortest secret of a caller. A shorter one can be found by trying."""
+
+
+def places(path: Path | None) -> Places:
+    """Return the places of a configuration, for messages. Raises ``ConfigurationError`` if the file is not TOML."""
+    if path is None:
+        return Places("the environment", "", {}, os.environ)  # noqa: TID251 - this package reads it
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"{path}: there is no such file.", advice="Correct the path after --config."
+        ) from error
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: cannot be read: {error.strerror}.", advice="Correct path or rights."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not text in UTF-8.", advice="Save it as UTF-8.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(_not_toml(path, str(error)), advice="Correct this line.") from error
+    return Places(str(path), text, values, os.environ)  # noqa: TID251 - the same
+
+
+def _not_toml(path: Path, said: str) -> str:
+    what, _, where = said.partition(" (at ")
+    line = re.match(r"line (\d+)", where)
+    if twice := re.match(r"Cannot declare \((.*?),?\) twice", what):
+        what = f"the section [{twice[1].replace(chr(39), '').replace(', ', '.')}] is there twice"
+    return f"{path}, {f'line {line[1]}' if line else 'at its end'}: not TOML: {what}."
 
 
 def load(path: Path | None) -> Config:
     """Read the configuration. Without ``path`` all of it comes from the environment.
 
-    Raises ``ConfigurationError``, which names the file and each offending key.
+    Raises ``ConfigurationError``, which names the file, the line and the entry of each problem.
     """
-    source = str(path) if path is not None else "the environment"
+    known = places(path)
 
     class FromFile(Config):
         @classmethod
@@ -108,16 +155,47 @@ def load(path: Path | None) -> Config:
                 return (env_settings,)
             return env_settings, TomlConfigSettingsSource(settings_cls, path)
 
-    if path is not None and not path.is_file():
-        raise ConfigurationError(f"{path}: there is no such file")
+    _check_variables()
     try:
-        return FromFile()
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{source}: not TOML: {error}") from error
+        config = FromFile()
     except SettingsError as error:
-        raise ConfigurationError(f"{source}: {error}") from error
+        field = re.search(r'field "(\w+)"', str(error))
+        variable = f"GATEWAY_{field[1].upper()}" if field else "a GATEWAY_ variable"
+        raise ConfigurationError(
+            f"the environment, {variable}: must be JSON.", advice="Correct the variable."
+        ) from None
     except ValidationError as error:
-        raise ConfigurationError(f"{source}: {_problems(error)}") from error
+        raise ConfigurationError(explain(error, Config, known)) from None
+    _check_secrets(config, known)
+    return config
+
+
+def _check_variables() -> None:
+    """Raise ``ConfigurationError`` for a variable of a section that does not exist, which would have no effect."""
+    for variable in os.environ:  # noqa: TID251 - this package reads it
+        section, separator, _ = variable.upper().removeprefix("GATEWAY_").partition("__")
+        if variable.upper().startswith("GATEWAY_") and separator and section.lower() not in Config.model_fields:
+            advice = nearest(section, [name.upper() for name in Config.model_fields]) or " Unset it."
+            raise ConfigurationError(f"the environment, {variable}: unknown section {section}.{advice}")
+
+
+def _check_secrets(config: Config, known: Places) -> None:
+    """Raise ``ConfigurationError`` for a secret that is empty, and for one of a caller that can be found by trying."""
+    store = config.s3
+    for place, secret in (
+        (("postgres", "dsn"), config.postgres.dsn),
+        (("s3", "secret_access_key"), None if store is None else store.secret_access_key),
+    ):
+        if secret is not None and not secret.get_secret_value():
+            raise ConfigurationError(f"{known.describe(place)}: is empty; set it")
+    for index, caller in enumerate(config.callers):
+        pairs = [("secret_access_key", pair.secret_access_key) for pair in caller.every_pair]
+        for key, secret in (*(("api_key", one) for one in caller.every_api_key), *pairs):
+            if (length := len(secret.get_secret_value())) < SHORTEST:
+                problem = "is empty" if not length else f"has fewer than {SHORTEST} characters"
+                raise ConfigurationError(
+                    f"{known.describe(('callers', index, key))}: {problem}; make one with openssl rand -hex 32"
+                )
 
 
 class _OwnKey(BaseSettings):
@@ -156,13 +234,3 @@ def api_key_if_any(path: Path | None) -> str | None:
 def environment() -> dict[str, str]:
     """Return the environment of this process, for the commands that it starts."""
     return dict(os.environ)  # noqa: TID251 - to be passed on, not to be read
-
-
-def _problems(error: ValidationError) -> str:
-    """Return each offending key with its problem, but without its value, which may be a secret."""
-    lines = []
-    for problem in error.errors(include_input=False, include_url=False):
-        key = ".".join(str(part) for part in problem["loc"]) or "configuration"
-        text = "unknown key" if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
-        lines.append(f"{key}: {text}")
-    return "; ".join(lines)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from gateway.config.section import Section, is_sendable, origin
+from gateway.config.section import Misplaced, Section, is_sendable, origin
 from gateway.errors import ConfigurationError, ResourceMalformed
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.policy import MAX_JUMP, TokenPolicy, Unreachable
@@ -113,7 +113,7 @@ class TableRule(_Rule):
     @model_validator(mode="after")
     def _whole_table(self) -> "TableRule":
         if self.unfiltered and (self.resource is None or Template.parse(self.resource).fields):
-            raise ValueError(f"{self.name}: unfiltered needs a resource without columns, such as {self.name!r}")
+            raise Misplaced(("unfiltered",), f"needs a resource without columns, such as {self.name!r}; set resource")
         return self
 
 

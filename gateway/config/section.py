@@ -1,17 +1,71 @@
-"""The base of all sections of the configuration."""
+"""The base of all sections of the configuration. A secret may come from a file: ``dsn_file`` stands for ``dsn``."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
 
 KIBIBYTE = 1024
 MEBIBYTE = 1024 * KIBIBYTE
+FROM_FILE = "_file"
+
+
+class Misplaced(ValueError):
+    """A problem that concerns the key at ``place``, as seen from the section that found it."""
+
+    def __init__(self, place: tuple[str | int, ...], problem: str) -> None:
+        super().__init__(problem)
+        self.place = place
 
 
 class Section(BaseModel):
     """A section. It is frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def secret_keys(cls) -> tuple[str, ...]:
+        """Return the keys with secrets, each of which can be in a file of its own."""
+        return tuple(name for name, field in cls.model_fields.items() if _holds_secret(field.annotation))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _secrets_from_files(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        values = dict(given)
+        for key in cls.secret_keys():
+            path = values.pop(key + FROM_FILE, None)
+            if path is None:
+                continue
+            if given.get(key) is not None:
+                raise Misplaced((key + FROM_FILE,), f"{key} is given as well; remove one of them")
+            secret = _read(key + FROM_FILE, path)
+            many = "tuple" in str(cls.model_fields[key].annotation)
+            values[key] = secret.splitlines() if many else secret
+        return values
+
+
+def _holds_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(_holds_secret(part) for part in get_args(annotation))
+
+
+def _read(key: str, path: Any) -> str:
+    """Return the secret in a file, without one newline at its end. No message repeats what the file holds."""
+    if not isinstance(path, str | Path):
+        raise Misplaced((key,), "must be a path in quotes")
+    try:
+        secret = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise Misplaced((key,), f"{path} cannot be read: {error.strerror}; correct the path or its rights") from error
+    except ValueError as error:
+        raise Misplaced((key,), f"{path} is not text in UTF-8; write the secret into it as text") from error
+    secret = secret.removesuffix("\n").removesuffix("\r")
+    if not secret.strip():
+        raise Misplaced((key,), f"{path} is empty; write the secret into it")
+    return secret
 
 
 def origin(value: str) -> str:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from gateway.config.section import MEBIBYTE, Section
+from gateway.config.section import MEBIBYTE, Misplaced, Section
 from gateway.fencing.record import ANONYMOUS, ROLE, SWEEPER, is_own_name
 
 
@@ -55,7 +55,7 @@ class Server(Section):
     @model_validator(mode="after")
     def _whole_pair(self) -> "Server":
         if self.tls_key is not None and self.tls_certificate is None:
-            raise ValueError("tls_key needs tls_certificate")
+            raise Misplaced(("tls_key",), "needs tls_certificate; set it as well")
         return self
 
     @property
@@ -67,13 +67,24 @@ class Server(Section):
         return urlsplit(f"//{self.listen}").port or 0
 
 
+class KeyPair(Section):
+    """A pair of keys that signs S3 requests."""
+
+    access_key_id: Annotated[str, Field(min_length=1)]
+    secret_access_key: SecretStr
+
+
 class CallerKeys(Section):
-    """A caller and its keys."""
+    """A caller and its keys. It may have several at a time, so that they can be changed one after the other."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     access_key_id: str | None = None
     secret_access_key: SecretStr | None = None
     api_key: SecretStr | None = None
+    api_keys: tuple[SecretStr, ...] = ()
+    """Further API keys of the same caller."""
+    keys: tuple[KeyPair, ...] = ()
+    """Further pairs of the same caller. Fenced credentials are derived from the first one of all."""
     admin: bool = False
     """May administer buckets: create and delete them, change their policies and settings. It may also audit."""
     audit: bool = False
@@ -96,14 +107,25 @@ class CallerKeys(Section):
     def _provable(self) -> "CallerKeys":
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ValueError("access_key_id and secret_access_key belong together: set both, or neither")
-        if self.access_key_id is None and self.api_key is None:
+        if not self.every_pair and not self.every_api_key:
             raise ValueError("needs an api_key, or an access_key_id with its secret_access_key")
         return self
 
     @property
+    def every_api_key(self) -> tuple[SecretStr, ...]:
+        return (*(() if self.api_key is None else (self.api_key,)), *self.api_keys)
+
+    @property
+    def every_pair(self) -> tuple[KeyPair, ...]:
+        if self.access_key_id is None or self.secret_access_key is None:
+            return self.keys
+        return (KeyPair(access_key_id=self.access_key_id, secret_access_key=self.secret_access_key), *self.keys)
+
+    @property
     def shortest_secret(self) -> int:
         """Return the length of its shortest secret in characters."""
-        return min(len(key.get_secret_value()) for key in (self.secret_access_key, self.api_key) if key is not None)
+        secrets = (*self.every_api_key, *(pair.secret_access_key for pair in self.every_pair))
+        return min(len(secret.get_secret_value()) for secret in secrets)
 
 
 class Auth(Section):

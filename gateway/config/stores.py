@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from gateway.config.section import MEBIBYTE, Section, origin
+from gateway.config.section import MEBIBYTE, Misplaced, Section, origin
 from gateway.fencing.intent import Duplicates
 
 
@@ -46,14 +46,15 @@ class Postgres(Section):
     def _no_system_schemas(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for schema in value:
             if schema in ("fencing", "information_schema") or schema.startswith("pg_"):
-                raise ValueError(f"{schema} must not be exposed")
+                raise ValueError(f"{schema} must not be exposed; remove it")
         return value
 
     @model_validator(mode="after")
     def _functions_are_exposed(self) -> "Postgres":
         for name in self.functions:
             if name.partition(".")[0] not in self.schemas:
-                raise ValueError(f"functions: the schema of {name} is not exposed")
+                schema = name.partition(".")[0]
+                raise Misplaced(("functions",), f"the schema of {name} is not exposed; add {schema} to schemas")
         return self
 
 

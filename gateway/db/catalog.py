@@ -47,3 +47,13 @@ async def functions(database: Database, names: Sequence[str]) -> list[Record]:
         return await transaction.fetch(_SQL["functions"], list(names))
 
     return await database.run(read)
+
+
+async def schema_names(database: Database) -> list[str]:
+    """Return the schemas of the users. Raises ``Unavailable`` where the database cannot be reached."""
+    return [row["name"] for row in await database.fetch(_SQL["schemas"])]
+
+
+async def function_names(database: Database, schemas: Sequence[str]) -> list[str]:
+    """Return the functions of schemas as ``schema.name``. Raises ``Unavailable`` as ``relations`` does."""
+    return [row["name"] for row in await database.fetch(_SQL["function_names"], list(schemas))]

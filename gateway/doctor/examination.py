@@ -10,7 +10,9 @@ from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from gateway import targets
 from gateway.config import Config
+from gateway.config.places import Places
 from gateway.config.stores import ObjectStore
 from gateway.db import migrations, rights
 from gateway.db.database import Database
@@ -55,8 +57,12 @@ def local_time() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 - the doctor is there to find out whether it is right
 
 
-async def examine(config: Config, clock: Clock = local_time) -> DoctorReport:
-    """Look at everything. Writes nothing but the probe's own objects, which it removes."""
+async def examine(config: Config, clock: Clock = local_time, known: Places | None = None) -> DoctorReport:
+    """Look at everything. Writes nothing but the probe's own objects, which it removes.
+
+    ``known`` are the places of the configuration, which findings name.
+    """
+    known = known or Places("the configuration", "", config.model_dump(), {})
     database = Database(
         config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.postgres.connect_timeout
     )
@@ -64,10 +70,11 @@ async def examine(config: Config, clock: Clock = local_time) -> DoctorReport:
         server = await _connect(database)
         connected = isinstance(server, Server)
         sections = [
-            ReportSection("configuration", tuple(_of_configuration(config))),
-            ReportSection("database", tuple(await _of_database(config, database, clock, server))),
+            ReportSection("configuration", tuple(_of_configuration(config, known))),
+            ReportSection("database", tuple(await _of_database(config, database, clock, server, known))),
             ReportSection(
-                "object store", tuple(await _of_store(config, database.now if connected else _as_provider(clock)))
+                "object store",
+                tuple(await _of_store(config, database.now if connected else _as_provider(clock), known)),
             ),
             ReportSection("pending writes", tuple(await check_leftovers(database) if connected else [UNKNOWN])),
         ]
@@ -98,12 +105,13 @@ async def _connect(database: Database) -> Server | Check:
         )
 
 
-def _of_configuration(config: Config) -> Iterable[Check]:
+def _of_configuration(config: Config, known: Places) -> Iterable[Check]:
     yield ok("tables", f"the schemas {', '.join(config.postgres.schemas)} are exposed")
     yield _endpoint(config.s3) if config.s3 else ok("objects", "no object store is configured")
     if config.s3:
         yield _found(config.s3)
         yield _repeated(config.s3)
+    yield from _unknown(targets.unreadable_rules(config), known)
     yield from _callers(config)
     yield from _observed(config)
     if not config.server.tls_certificate and not _is_loopback(config.server.host):
@@ -112,6 +120,12 @@ def _of_configuration(config: Config) -> Iterable[Check]:
             f"{config.server.listen} is open to the network without TLS",
             "Set tls_certificate and tls_key, or put a proxy with TLS in front: API keys travel with each request.",
         )
+
+
+def _unknown(names: Iterable[targets.UnknownName], known: Places) -> Iterable[Check]:
+    for name in names:
+        detail, _, advice = name.problem.partition(". ")
+        yield problem("rules", f"{known.describe(name.place)}: {detail}", advice or "Correct it.")
 
 
 def _endpoint(store: ObjectStore) -> Check:
@@ -148,10 +162,10 @@ def _callers(config: Config) -> Iterable[Check]:
         yield warning("callers", "none is configured: nobody can prove who it is", advice)
         return
     yield ok("callers", ", ".join(caller.name for caller in config.callers))
-    without = [caller.name for caller in config.callers if caller.api_key is None]
+    without = [caller.name for caller in config.callers if not caller.every_api_key]
     if without and not config.auth.anonymous:
         yield warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
-    without = [caller.name for caller in config.callers if caller.access_key_id is None]
+    without = [caller.name for caller in config.callers if not caller.every_pair]
     if without and config.s3:
         yield warning("S3 keys", f"without one: {', '.join(without)}", "They cannot use objects.")
     short = [caller.name for caller in config.callers if caller.shortest_secret < LONG_ENOUGH]
@@ -177,13 +191,16 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _of_database(config: Config, database: Database, clock: Clock, server: Server | Check) -> Sequence[Check]:
+async def _of_database(
+    config: Config, database: Database, clock: Clock, server: Server | Check, known: Places
+) -> Sequence[Check]:
     if isinstance(server, Check):
         return [server]
     return [
         *_of_server(server),
         *await attempt("schema", _of_schema(config, database, server)),
         *await attempt("exposed schemas", _of_exposed(config, database, server)),
+        *await attempt("rules", _of_names(config, database, known)),
         *await attempt("reach", check_side_effects(config, database)),
         *await attempt("guard", guard_findings.examine(config, database)),
         *await attempt("clock", _of_local_clock(database, clock)),
@@ -261,11 +278,13 @@ async def _of_exposed(config: Config, database: Database, server: Server) -> Seq
         lacking = [f"{', '.join(privileges)} on {relation}" for relation, privileges in missing.items()]
         advice = f"Grant them to {server.role} where callers are meant to have them."
         checks.append(warning("privileges", f"the role lacks {first_few(lacking)}", advice))
-    there = {f"{each.schema}.{name}" for each in exposed for name in each.relations}
-    absent = [rule.name for rule in config.tables if rule.name not in there]
-    if absent:
-        checks.append(warning("rules", f"no such table: {first_few(absent)}", "Correct the name in [[tables]]."))
     return checks
+
+
+async def _of_names(config: Config, database: Database, known: Places) -> Sequence[Check]:
+    unknown = await targets.unknown_in_database(config, database)
+    # A schema that does not exist has a finding of its own.
+    return list(_unknown([name for name in unknown if name.place != ("postgres", "schemas")], known))
 
 
 def _of_one_schema(exposed: Exposed, role: str) -> Check:
@@ -295,7 +314,7 @@ def _skew(name: str, ahead: timedelta, other: str, advice: str) -> Check:
     return warning(name, detail, advice) if abs(ahead) >= NOTABLE_SKEW else ok(name, detail)
 
 
-async def _of_store(config: Config, now: SignedAt) -> Sequence[Check]:
+async def _of_store(config: Config, now: SignedAt, known: Places) -> Sequence[Check]:
     if config.s3 is None:
         return [ok("connection", "not configured")]
     async with Upstream(config.s3) as upstream:
@@ -303,6 +322,7 @@ async def _of_store(config: Config, now: SignedAt) -> Sequence[Check]:
         checks = [*await attempt("connection", _of_endpoint(upstream, now), advice)]
         if any(check.name == "connection" and check.status is CheckStatus.PROBLEM for check in checks):
             return checks
+        checks += _unknown(await targets.unknown_buckets(config, upstream), known)
         for bucket in await _buckets(config, upstream):
             checks += await attempt(f"bucket {bucket}", _of_bucket(upstream, bucket, now))
         return checks

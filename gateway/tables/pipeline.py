@@ -56,7 +56,8 @@ class Exposure:
     ``max_rows``: the most rows of one answer. ``functions``: those that can be called, as ``schema.name``.
     ``tx_override``: callers may have their writes rolled back. ``overrides``: code in the database may set status and
     headers of answers. ``verbose_errors``: answers repeat the database's details and hints. ``openapi``: the root
-    describes what is served. ``origins``: the origins whose pages may read answers; ``*`` for all.
+    describes what is served. ``origins``: the origins whose pages may read answers; ``*`` for all. ``required``: tables
+    that must exist before any is served, as ``schema.table``.
     """
 
     schemas: tuple[str, ...] = ("public",)
@@ -71,6 +72,7 @@ class Exposure:
     verbose_errors: bool = True
     openapi: bool = True
     origins: tuple[str, ...] = ()
+    required: frozenset[str] = frozenset()
 
 
 class Incoming(NamedTuple):
@@ -111,7 +113,9 @@ class TablePlane:
         self._bodies = bodies or BodyReader(Memory(4 * exposure.max_body))
         # None if no page of another origin may read answers.
         self._cors = Origins(exposure.origins) if exposure.origins else None
-        self._schema_cache = SchemaCache(database, exposure.schemas, exposure.rules, exposure.default_rule, observe)
+        self._schema_cache = SchemaCache(
+            database, exposure.schemas, exposure.rules, exposure.default_rule, observe, exposure.required
+        )
         functions = FunctionCache(database, exposure.functions)
         self._description = Description(self._schema_cache, functions, exposure.prefixes[0], enabled=exposure.openapi)
         self._fast_path = FastPath(database, admission, Audit(database, observe, "tables"), observe, exposure.schemas)

@@ -130,10 +130,15 @@ class SchemaCache:
         rules: Mapping[str, Rule],
         default: Rule,
         observe: Observe,
+        required: Collection[str] = (),
     ) -> None:
-        """``rules`` by ``schema.table``; ``default`` for the tables without one."""
+        """``rules`` by ``schema.table``; ``default`` for the tables without one.
+
+        Until all ``required`` tables have existed at once, no table is served. A rule with a misspelt name would leave
+        its table under the default name, beside its own fences.
+        """
         self._database, self._schemas, self._rules, self._default = database, schemas, rules, default
-        self._observe = observe
+        self._observe, self._required = observe, required
         self._snapshot: Snapshot | None = None
         self._registry: Registry = ()
         self._tables: dict[Name, CachedTable] = {}
@@ -266,6 +271,8 @@ class SchemaCache:
                 return
             began = _now()
             snapshot, namings = await self._read(), await self._read_registry()
+            if self._snapshot is None:
+                _check_required(snapshot, self._required)
             if (snapshot, namings) != (self._snapshot, self._registry):
                 for outdated in self._tables.values():
                     outdated.current = False
@@ -297,6 +304,15 @@ class SchemaCache:
             if one not in self._warned:
                 self._observe(CatalogWarning(one.table, one.text))
         self._warned = frozenset(found)
+
+
+def _check_required(snapshot: Snapshot, required: Collection[str]) -> None:
+    missing = sorted(name for name in required if tuple(name.split(".")) not in snapshot.tables)
+    if missing:
+        raise Unavailable(
+            f"The configuration has a rule for {missing[0]}, and there is no such table.",
+            advice="Correct [[tables]] and start the gateway again, or start it with --allow-missing.",
+        )
 
 
 def _all_current(tables: Collection[CachedTable]) -> bool:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.config import Config
+from gateway.config import Config, toml
 from gateway.db import search, traffic
 from gateway.db.search import Group, Grouping
 from gateway.db.traffic import RuleTraffic, WriteCounts
@@ -22,21 +22,16 @@ from gateway.web.rendering import Site
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredRule:
-    """A rule of a table or of a pattern of keys, its ``name``. If not ``configured``, the general mode applies."""
+    """A rule of a table or of a pattern of keys, its ``name``. If not ``configured``, the general mode applies.
+
+    ``change`` is the whole section that enforces it: a rule without its ``resource`` would rename what it fences.
+    """
 
     plane: str
     name: str
     mode: Enforcement
+    change: str
     configured: bool = True
-
-    @property
-    def change(self) -> str:
-        """Return the configuration that enforces the rule."""
-        if not self.configured:
-            return '[fencing]\nmode = "enforce"'
-        key = "name" if self.plane == "tables" else "match"
-        quoted = self.name.replace("\\", "\\\\").replace('"', '\\"')
-        return f'[[{self.plane}]]\n{key} = "{quoted}"\nmode = "enforce"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +48,13 @@ class ConfiguredTraffic:
 
 def configured_rules(config: Config) -> list[ConfiguredRule]:
     """Return all rules of the configuration."""
-    general = config.fencing.mode
+    named = [
+        *(("tables", rule.name, rule) for rule in config.tables),
+        *(("objects", rule.match, rule) for rule in config.objects),
+    ]
     return [
-        *(ConfiguredRule("tables", rule.name, rule.mode or general) for rule in config.tables),
-        *(ConfiguredRule("objects", rule.match, rule.mode or general) for rule in config.objects),
+        ConfiguredRule(plane, name, rule.mode or config.fencing.mode, toml.entry(plane, rule, mode=Enforcement.ENFORCE))
+        for plane, name, rule in named
     ]
 
 
@@ -66,7 +64,8 @@ def rules_with_traffic(config: Config, found: Sequence[RuleTraffic]) -> list[Con
     listed = []
     for one in found:
         own = known.pop((one.plane, one.rule), None)
-        general = ConfiguredRule(one.plane, one.rule, config.fencing.mode, configured=False)
+        change = toml.table("fencing", config.fencing, mode=Enforcement.ENFORCE)
+        general = ConfiguredRule(one.plane, one.rule, config.fencing.mode, change, configured=False)
         listed.append(ConfiguredTraffic(own or general, one))
     return [*listed, *(ConfiguredTraffic(rule, None) for rule in known.values())]
 

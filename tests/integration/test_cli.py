@@ -80,13 +80,16 @@ def test_the_command_says_its_version() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (None, "there is no such file"),
-        ("[postgres", "not TOML"),
-        ("", "postgres: Field required"),
-        ("[postgres]\n", "postgres.dsn: Field required"),
-        (f'[postgres]\ndsn = "{DSN}"\npool_sizes = 3\n', "postgres.pool_sizes: unknown key"),
-        (f'[postgres]\ndsn = "{DSN}"\npool_size = 0\n', "postgres.pool_size: Input should be greater than 0"),
-        (f'[server]\nlisten = "here"\n[postgres]\ndsn = "{DSN}"\n', "server.listen: must be host:port"),
+        (None, ": there is no such file"),
+        ("[postgres", ", at its end: not TOML"),
+        ("", ": [postgres]: the section is missing; add it"),
+        ("[postgres]\n", ", line 1: [postgres], dsn: it is missing; set it"),
+        (
+            f'[postgres]\ndsn = "{DSN}"\npool_sizes = 3\n',
+            ", line 3: [postgres], pool_sizes: unknown key. Did you mean pool_size?",
+        ),
+        (f'[postgres]\ndsn = "{DSN}"\npool_size = 0\n', ", line 3: [postgres], pool_size: must be more than 0"),
+        (f'[server]\nlisten = "here"\n[postgres]\ndsn = "{DSN}"\n', ", line 2: [server], listen: must be host:port"),
     ],
 )
 def test_a_configuration_error_is_one_line_with_file_and_key(tmp_path: Path, text: str | None, named: str) -> None:
@@ -95,7 +98,7 @@ def test_a_configuration_error_is_one_line_with_file_and_key(tmp_path: Path, tex
         path.write_text(text)
     answer = called("serve", "--config", str(path))
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr.startswith(f"gateway: {path}: {named}")
+    assert answer.stderr.startswith(f"gateway: {path}{named}")
     assert answer.stderr.count("\n") == 1
 
 
@@ -189,7 +192,7 @@ def test_a_key_for_tls_without_its_certificate_is_an_error_of_the_configuration(
     path = write(tmp_path / "gateway.toml", DSN, tls_key=str(pem["key"]))
     answer = called("serve", "--config", path)
     assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
-    assert answer.stderr.startswith(f"gateway: {path}: server: tls_key needs tls_certificate")
+    assert answer.stderr.startswith(f"gateway: {path}, line 2: [server], tls_key: needs tls_certificate")
 
 
 def test_certificate_and_key_may_be_one_file(pem: dict[str, Path]) -> None:

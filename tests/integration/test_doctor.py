@@ -114,7 +114,6 @@ class TestConfiguration:
             ({"objects": [{**RULE, "mode": "observe"}]}, "observe", "reports/{job}/**"),
             ({"tables": [{"name": "public.a", "mode": "observe"}]}, "observe", "public.a"),
             ({"server": {"listen": "0.0.0.0:8080"}}, "listen", "without TLS"),
-            ({"tables": [{"name": "public.nothing"}]}, "rules", "public.nothing"),
         ],
         ids=str,
     )

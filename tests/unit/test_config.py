@@ -65,7 +65,7 @@ def test_the_environment_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_POSTGRES__DSN", "postgresql://db/app")
-    monkeypatch.setenv("GATEWAY_CALLERS", '[{"name": "worker", "api_key": "k"}]')
+    monkeypatch.setenv("GATEWAY_CALLERS", '[{"name": "worker", "api_key": "worker-key"}]')
     assert load(None).callers[0].name == "worker"
 
 
@@ -94,99 +94,6 @@ def test_the_gateways_own_names_are_reserved() -> None:
     assert is_own_name(SWEEPER)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "postgres: Field required"),
-        ("not toml", "not TOML"),
-        ('[postgres]\ndns = "x"', "postgres.dns: unknown key"),
-        ('[postgres]\ndsn = "x"\n[sever]\nlisten = "x"', "sever: unknown key"),
-        ('[postgres]\ndsn = "x"\n[server]\nlisten = "nowhere"', "server.listen: must be host:port"),
-        ('[postgres]\ndsn = "x"\nschemas = ["fencing"]', "postgres.schemas: fencing must not be exposed"),
-        ('[postgres]\ndsn = "x"\nschemas = ["pg_catalog"]', "postgres.schemas: pg_catalog must not be exposed"),
-        ('[postgres]\ndsn = "x"\npool_size = 0', "postgres.pool_size"),
-        ('[postgres]\ndsn = "x"\nmax_rows = 0', "postgres.max_rows"),
-        ('[postgres]\ndsn = "x"\nidempotency_retention = 0', "postgres.idempotency_retention"),
-        ('[postgres]\ndsn = "x"\n[[tables]]\nname = "a.b"\nversion = ""', "tables.0.version"),
-        ('[postgres]\ndsn = "x"\nfunctions = ["pay"]', "postgres.functions.0"),
-        ('[postgres]\ndsn = "x"\nfunctions = ["fencing.claim"]', "the schema of fencing.claim is not exposed"),
-        (
-            '[postgres]\ndsn = "x"\n[server]\ncors_origins = ["https://a.b/c"]',
-            "server.cors_origins: https://a.b/c must",
-        ),
-        ('[postgres]\ndsn = "x"\n[server]\ncors_origins = ["null"]', "server.cors_origins: null must be"),
-        ('[postgres]\ndsn = "x"\n[server]\ncors_origins = ["https://A.b"]', "server.cors_origins"),
-        ('[postgres]\ndsn = "x"\n[server]\ncors_origins = ["https://*.b"]', "server.cors_origins"),
-        ('[postgres]\ndsn = "x"\n[[callers]]\nname = "a"', "callers.0: needs an api_key"),
-        (
-            '[postgres]\ndsn = "x"\n[[callers]]\nname = "anonymous"\napi_key = "k"',
-            "callers.0.name: anonymous is reserved",
-        ),
-        (
-            '[postgres]\ndsn = "x"\n[[callers]]\nname = "A"\napi_key = "k"\n[[callers]]\nname = "a"\napi_key = "l"',
-            "[[callers]]: a is configured twice",
-        ),
-        (
-            '[postgres]\ndsn = "x"\n[[callers]]\nname = "a"\napi_key = "k"\n[[callers]]\nname = "b"\napi_key = "k"',
-            "[[callers]]: a and b have the same api_key",
-        ),
-        ('[postgres]\ndsn = "x"\n[[callers]]\nname = "a"\naccess_key_id = "b"', "belong together"),
-        ('[postgres]\ndsn = "x"\n[[tables]]\nname = "orders"', "tables.0.name"),
-        ('[postgres]\ndsn = "x"\n[[tables]]\nname = "a.b"\nmode = "maybe"', "tables.0.mode"),
-        ('[postgres]\ndsn = "x"\n[[objects]]\nmatch = "a/b"\nresource = "{x}{y}"', "at most one field"),
-        ('[postgres]\ndsn = "x"\n[[tables]]\nname = "a.b"\nunfiltered = true', "a resource without columns"),
-        (
-            '[postgres]\ndsn = "x"\n[[tables]]\nname = "a.b"\nresource = "b/{id}"\nunfiltered = true',
-            "tables.0: a.b: unfiltered needs",
-        ),
-        ('[postgres]\ndsn = "x"\n[[tables]]\nname = "a.b"\n[[tables]]\nname = "a.b"', "a.b is configured twice"),
-        (
-            '[postgres]\ndsn = "x"\n[s3]\nendpoint = "s3.example.com"\naccess_key_id = "a"\nsecret_access_key = "b"',
-            "s3.endpoint: must be an http",
-        ),
-        ('[postgres]\ndsn = "x"\n[fencing]\ntokens = "singed"', "fencing.tokens: Input should be 'any', 'issued'"),
-        ('[postgres]\ndsn = "x"\n[fencing]\nmax_jump = 0', "fencing.max_jump"),
-        ('[postgres]\ndsn = "x"\n[fencing]\nmax_jump = 9223372036854775808', "fencing.max_jump"),
-        (
-            '[postgres]\ndsn = "x"\n[fencing]\ntokens = "signed"',
-            "[fencing]: tokens = 'signed' needs leases.signing_keys",
-        ),
-        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a/*"\ntokens = "signed"', "a/*: tokens = 'signed' needs"),
-        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a/*"\ntoken = "live"', "resources.0.token: unknown key"),
-        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a/*"\ntokens = "life"', "resources.0.tokens: Input should be"),
-        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a*/b"', "resources.0.match: The segment 'a*'"),
-        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a"\nunreachable = "pass"', "resources.0.unreachable"),
-        ('[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a"\nlock_delay = -1', "resources.0.lock_delay"),
-        ('[postgres]\ndsn = "x"\n[leases]\nmax_ttl = inf', "leases.max_ttl"),
-        ('[postgres]\ndsn = "x"\n[leases]\nmax_ttl = 1e9', "leases.max_ttl"),
-        (
-            '[postgres]\ndsn = "x"\n[[resources]]\nmatch = "a"\n[[resources]]\nmatch = "a"',
-            "[[resources]]: a is configured twice",
-        ),
-        ('[postgres]\ndsn = "x"\n[leases]\nissuer = "https://a.b"', "issuer and issuer_api_key belong together"),
-        ('[postgres]\ndsn = "x"\n[leases]\nissuer = "a.b"\nissuer_api_key = "k"', "leases.issuer: must be an http"),
-        (
-            '[postgres]\ndsn = "x"\n[leases]\nissuer = "https://u:p@a.b/x"\nissuer_api_key = "k"',
-            "leases.issuer: must have only scheme, host and port",
-        ),
-        (
-            '[postgres]\ndsn = "x"\n[leases]\nissuer = "https://a.b"\nissuer_api_key = "é"',
-            "leases.issuer_api_key: must",
-        ),
-        ('[postgres]\ndsn = "x"\n[audit]\nretention = 6', "audit.retention"),
-        ('[postgres]\ndsn = "x"\n[audit]\ncapture = 1048577', "audit.capture"),
-        ('[postgres]\ndsn = "x"\n[audit]\nredact = ["users.email"]', "audit.redact: 'users.email' must be schema"),
-        ('[postgres]\ndsn = "x"\n[audit]\nredact = ["public..email"]', "audit.redact: 'public..email' must be"),
-    ],
-)
-def test_errors_name_the_file_and_the_key(file: Path, text: str, said: str) -> None:
-    file.write_text(text)
-    with pytest.raises(ConfigurationError) as caught:
-        load(file)
-    assert str(file) in caught.value.message
-    assert said in caught.value.message
-
-
 def test_an_error_does_not_show_the_secret_beside_it(file: Path) -> None:
     file.write_text('[postgres]\ndsn = ["hunter2"]\n[[callers]]\nname = "a"\napi_key = 1234567')
     with pytest.raises(ConfigurationError) as caught:
@@ -197,7 +104,7 @@ def test_an_error_does_not_show_the_secret_beside_it(file: Path) -> None:
 
 def test_a_key_to_sign_with_is_long_and_never_shown(file: Path) -> None:
     file.write_text('[postgres]\ndsn = "x"\n[leases]\nsigning_keys = ["too-short-a-secret"]')
-    with pytest.raises(ConfigurationError, match=r"leases.signing_keys.0: Value should have at least 32") as caught:
+    with pytest.raises(ConfigurationError, match=r"line 4: \[leases\], signing_keys: must have at least 32") as caught:
         load(file)
     assert "too-short-a-secret" not in caught.value.message
     file.write_text('[postgres]\ndsn = "x"\n[leases]\nsigning_keys = ["long-enough-a-secret-to-be-signed-with"]')

@@ -53,6 +53,7 @@ TABLE: dict[str, str] = {
     "leases": "fencing background batching db observe",
     "webhooks": "fencing background db observe",
     "table_rules": "fencing config tables.naming",
+    "targets": "fencing config db objects tables.catalog",
     "guard": "fencing background config db doctor.findings observe table_rules tables.catalog tables.naming tables.sql",
     "api": "fencing admission auth db http leases observe record webhooks",
     "web": "fencing api auth config db http record text timeline",
@@ -61,11 +62,11 @@ TABLE: dict[str, str] = {
     "app": "fencing admission api auth config db guard http leases objects observe record tables web webhooks wiring",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "serving": "config db http.connection",
-    "doctor": "fencing config db guard objects table_rules tables.catalog",
+    "doctor": "fencing config db guard objects table_rules tables.catalog targets",
     "demo": "fencing app config db serving webhooks",
-    "commands": "fencing client config doctor guard naming text",
+    "commands": "fencing client config doctor guard naming serving targets text",
     "client": "fencing",
-    "cli": "app commands config db demo doctor serving",
+    "cli": "app commands config db demo doctor serving targets",
     "__main__": "cli",
 }
 

@@ -258,3 +258,17 @@ LEFT JOIN pg_type AS b ON b.oid = nullif(t.typbasetype, 0)
 WHERE n.nspname || '.' || p.proname = ANY ($1::text[])
     AND p.prokind = 'f' AND t.typname NOT IN ('trigger', 'event_trigger')
 ORDER BY 1, 2, p.oid
+
+-- name: schemas
+-- All schemas of the users, whose names are suggested for one that does not exist.
+SELECT n.nspname AS name FROM pg_namespace AS n
+WHERE n.nspname NOT LIKE 'pg\_%' AND n.nspname NOT IN ('information_schema', 'fencing')
+ORDER BY 1
+
+-- name: function_names
+-- The functions of schemas as schema.name, whatever they take and return.
+SELECT DISTINCT n.nspname || '.' || p.proname AS name
+FROM pg_proc AS p
+JOIN pg_namespace AS n ON n.oid = p.pronamespace
+WHERE n.nspname = ANY ($1::text[]) AND p.prokind = 'f'
+ORDER BY 1

@@ -1,5 +1,7 @@
 """Rules with their modes and their traffic."""
 
+import tomllib
+
 from gateway.config import Config
 from gateway.db.traffic import RuleTraffic, WriteCounts
 from gateway.fencing.decision import Enforcement
@@ -31,8 +33,27 @@ def test_rules_with_traffic_come_first() -> None:
     assert [one.counts.refused for one in found] == [2, 2, 2, 0, 0]
 
 
-def test_the_change_of_configuration_is_toml() -> None:
-    changes = {one.rule.name: one.rule.change for one in rules_with_traffic(CONFIG, [of("tables", "public.c")])}
-    assert changes["public.b"] == '[[tables]]\nname = "public.b"\nmode = "enforce"'
-    assert changes['x"\\y/**'] == '[[objects]]\nmatch = "x\\"\\\\y/**"\nmode = "enforce"'
-    assert changes["public.c"] == '[fencing]\nmode = "enforce"'
+def test_the_change_of_configuration_is_the_whole_rule() -> None:
+    """A rule that is pasted without its resource gives rows other names, and forgets their fences."""
+    config = Config.model_validate(
+        {
+            "postgres": {"dsn": "postgresql://nowhere"},
+            "fencing": {"mode": "observe", "max_jump": 5},
+            "tables": [
+                {"name": "public.b", "resource": "order/{id}", "version": "changed", "equal": "strict"},
+                {"name": "public.w", "resource": "w", "unfiltered": True, "mode": "observe"},
+            ],
+            "objects": [{"match": 'x"\\y/{id}/**', "resource": "order/{id}"}],
+        }
+    )
+    listed = rules_with_traffic(config, [of("tables", "public.c")])
+    for one in listed:
+        pasted = Config.model_validate({"postgres": {"dsn": "x"}, **tomllib.loads(one.rule.change)})
+        if one.rule.configured:
+            rule = next(
+                each for each in (*config.tables, *config.objects) if one.rule.name in each.model_dump().values()
+            )
+            assert (*pasted.tables, *pasted.objects) == (rule.model_copy(update={"mode": Enforcement.ENFORCE}),)
+        else:
+            assert pasted.fencing == config.fencing.model_copy(update={"mode": Enforcement.ENFORCE})
+    assert len(listed) == 4

@@ -1,0 +1,70 @@
+"""``gateway config``: check a configuration, show it, and compare it with that of a running gateway."""
+
+import asyncio
+import difflib
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from gateway.commands.console import ConfigPath, say
+from gateway.config import api_key, load, places, toml
+from gateway.errors import ConfigurationError
+from gateway.text import visible
+
+WRONG = 78
+"""The exit code for a wrong configuration, as sysexits.h has it."""
+
+configuration = typer.Typer(help="Check, show and compare configurations.", no_args_is_help=True)
+
+AllowMissing: TypeAlias = Annotated[
+    bool,
+    typer.Option("--allow-missing", help="Only warn of tables, functions and buckets that do not exist yet."),
+]
+
+
+@configuration.command()
+def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> None:
+    """Check the configuration as 'gateway serve' does. Exit code 78: it is wrong."""
+    from gateway import serving, targets  # noqa: PLC0415 - it imports the libraries of both planes
+
+    try:
+        settings = load(config)
+        serving.check_tls(settings.server.tls_certificate, settings.server.tls_key)
+        warnings = asyncio.run(targets.check(settings, places(config), allow_missing=allow_missing))
+    except ConfigurationError as error:
+        for line in error.message.split("\n"):
+            say(f"gateway: {line}")
+        raise typer.Exit(WRONG) from error
+    for line in warnings:
+        say(f"gateway: {line}")
+    typer.echo("The configuration can be used.")
+
+
+@configuration.command()
+def show(config: ConfigPath = None) -> None:
+    """Print the configuration in force as TOML, with all defaults. Secrets are redacted."""
+    typer.echo(toml.document(load(config)), nl=False)
+
+
+@configuration.command()
+def diff(
+    url: Annotated[list[str], typer.Option(help="The address of a running gateway; repeatable.")],
+    config: ConfigPath = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
+    ] = None,
+) -> None:
+    """Compare the configuration with that of running gateways. Secrets are not compared. Exit code 1: they differ."""
+    from gateway.commands.api_client import Gateway  # noqa: PLC0415 - serving needs no HTTP client
+
+    own = toml.document(load(config)).splitlines()
+    key = api_key(api_key_file).get_secret_value()
+    differ = False
+    for address in url:
+        running = Gateway(address, key).call("GET", "/v1/config")["toml"].splitlines()
+        for line in difflib.unified_diff(running, own, address, str(config or "the environment"), lineterm=""):
+            differ = True
+            typer.echo(visible(line))
+    if differ:
+        raise typer.Exit(1)

@@ -1,0 +1,161 @@
+"""Compares the names in a configuration with what exists: schemas, tables, columns, functions and buckets.
+
+A rule with a misspelt name has no effect: what it should fence runs under its default name, beside its own fence.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gateway.config import Config
+from gateway.config.places import Place, Places, nearest
+from gateway.db import catalog
+from gateway.db.database import Database
+from gateway.errors import ConfigurationError, GatewayError, SqlError, Unavailable
+from gateway.fencing.resource import Template
+from gateway.objects.resource_rules import KeyRule
+from gateway.objects.s3 import xml
+from gateway.objects.store.operations import Upstream
+from gateway.tables.catalog.snapshot import Snapshot, Table
+
+_PATIENCE = 5.0
+"""Seconds that the store gets at a start: the gateway must start without it, too."""
+_LATER = " Create it, or allow it to come later with --allow-missing."
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownName:
+    """A name in the configuration that nothing has. ``may_come``: it is no mistake if its target is created later."""
+
+    place: Place
+    problem: str
+    may_come: bool = False
+
+
+def unreadable_rules(config: Config) -> Iterator[UnknownName]:
+    """Yield the rules of objects that cannot be read, before anything is asked."""
+    for index, rule in enumerate(config.objects):
+        try:
+            KeyRule.compile(rule.match, rule.resource)
+        except ConfigurationError as error:
+            yield UnknownName(("objects", index), f"{error.message}; correct the rule")
+
+
+async def unknown_in_database(config: Config, database: Database) -> list[UnknownName]:
+    """Return the names that the database does not have. Raises ``Unavailable`` if it cannot be reached."""
+    exposed = config.postgres.schemas
+    schemas = await catalog.schema_names(database)
+    snapshot = Snapshot.from_rows(await catalog.relations(database, exposed))
+    functions = await catalog.function_names(database, exposed) if config.postgres.functions else []
+    tables = {f"{schema}.{name}": table for (schema, name), table in snapshot.tables.items()}
+    return [
+        *(
+            UnknownName(("postgres", "schemas"), f"there is no schema {name}.{_advice(name, schemas)}")
+            for name in exposed
+            if name not in schemas
+        ),
+        *_unknown_tables(config, tables),
+        *(
+            UnknownName(
+                ("postgres", "functions"), f"there is no function {name}.{_advice(name, functions)}", may_come=True
+            )
+            for name in config.postgres.functions
+            if name not in functions
+        ),
+        *_unknown_redactions(config, tables),
+    ]
+
+
+def _unknown_tables(config: Config, tables: Mapping[str, Table]) -> Iterator[UnknownName]:
+    for index, rule in enumerate(config.tables):
+        schema, _, _ = rule.name.partition(".")
+        if schema not in config.postgres.schemas:
+            known = [f"{each}." + rule.name.partition(".")[2] for each in config.postgres.schemas]
+            near = nearest(rule.name, [name for name in known if name in tables])
+            advice = near or f" Add {schema} to [postgres] schemas."
+            yield UnknownName(("tables", index, "name"), f"the schema {schema} is not exposed.{advice}")
+        elif rule.name not in tables:
+            advice = _advice(rule.name, tables)
+            yield UnknownName(("tables", index, "name"), f"there is no table {rule.name}.{advice}", may_come=True)
+        else:
+            columns = tables[rule.name].columns
+            wanted = [("resource", name) for name in (Template.parse(rule.resource).fields if rule.resource else ())]
+            for key, name in (*wanted, *([("version", rule.version)] if rule.version else [])):
+                if name not in columns:
+                    problem = f"{rule.name} has no column {name}.{_near_or_all(name, columns)}"
+                    yield UnknownName(("tables", index, key), problem)
+
+
+def _unknown_redactions(config: Config, tables: Mapping[str, Table]) -> Iterator[UnknownName]:
+    """Yield the columns to redact that no table has: their values would be kept."""
+    anywhere = {column for table in tables.values() for column in table.columns}
+    for name in config.audit.redact:
+        relation, _, column = name.rpartition(".")
+        if relation and relation not in tables:
+            yield UnknownName(
+                ("audit", "redact"), f"there is no table {relation}.{_advice(relation, tables)}", may_come=True
+            )
+        elif column not in (known := tables[relation].columns if relation else anywhere):
+            of = relation or "no exposed table"
+            has = f"{of} has no column {column}" if relation else f"no exposed table has a column {column}"
+            yield UnknownName(("audit", "redact"), f"{has}.{_advice(column, known)}", may_come=not relation)
+
+
+async def unknown_buckets(config: Config, upstream: Upstream) -> list[UnknownName]:
+    """Return the buckets of rules that the store does not have. Raises ``GatewayError`` if it cannot be reached."""
+    found: list[UnknownName] = []
+    for index, rule in enumerate(config.objects):
+        name = rule.match.partition("/")[0]
+        if set("*{}") & set(name):
+            continue
+        # A list of buckets may leave out some that this caller can write, so it only serves for suggestions.
+        async with await upstream.send("HEAD", f"/{name}") as response:
+            absent = response.status == 404
+        if absent:
+            advice = _advice(name, await _listed(upstream))
+            found.append(UnknownName(("objects", index, "match"), f"there is no bucket {name}.{advice}", may_come=True))
+    return found
+
+
+async def _listed(upstream: Upstream) -> tuple[str, ...]:
+    async with await upstream.send("GET", "/") as response:
+        return xml.read_buckets(await response.read())
+
+
+async def check(config: Config, places: Places, *, allow_missing: bool) -> list[str]:
+    """Return warnings: of names that may come later if these are allowed, and of parts that cannot be reached.
+
+    Raises ``ConfigurationError`` with the place of every other unknown name.
+    """
+    found, warnings = list(unreadable_rules(config)), []
+    database = Database(
+        config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.postgres.connect_timeout
+    )
+    try:
+        found += await unknown_in_database(config, database)
+    except (SqlError, Unavailable) as error:
+        warnings.append(f"The names of tables cannot be checked: {error.message}")
+    except ValueError as error:
+        # The words of the driver may contain the password.
+        problem = "is not the address of a database; write postgresql://role:password@host:port/database"
+        raise ConfigurationError(f"{places.describe(('postgres', 'dsn'))}: {problem}") from error
+    finally:
+        await database.close()
+    if config.s3 is not None and config.objects:
+        try:
+            async with asyncio.timeout(_PATIENCE), Upstream(config.s3) as upstream:
+                found += await unknown_buckets(config, upstream)
+        except (GatewayError, TimeoutError):
+            warnings.append("The names of buckets cannot be checked: the store does not answer.")
+    wrong = [one for one in found if not (one.may_come and allow_missing)]
+    if wrong:
+        raise ConfigurationError("\n".join(f"{places.describe(one.place)}: {one.problem}" for one in wrong))
+    return [*warnings, *(f"{places.describe(one.place)}: {one.problem.removesuffix(_LATER)}" for one in found)]
+
+
+def _advice(name: str, known: Iterable[str]) -> str:
+    return nearest(name, known) or _LATER
+
+
+def _near_or_all(name: str, known: Collection[str]) -> str:
+    return nearest(name, known) or f" It has: {', '.join(known)}."

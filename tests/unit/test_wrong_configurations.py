@@ -1,0 +1,202 @@
+"""Each wrong configuration is refused with its place, what is wrong, and what to do; never with a secret."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import load
+from gateway.errors import ConfigurationError
+
+DSN = '[postgres]\ndsn = "postgresql://gateway:hunter2-secret@db/app"\n'
+STORE = '[s3]\nendpoint = "http://s3"\naccess_key_id = "a"\n'
+WEBHOOK = '[[webhooks]]\nname = "hook"\nurl = "https://a"\nsecret = "whsec_aHVudGVyMi1zZWNyZXQtaHVudGVyMi1zZWNyZXQ="\n'
+CALLER = '[[callers]]\nname = "ann"\napi_key = "hunter2-secret"\n'
+
+# The text of a file, then words that its message has.
+WRONG = [
+    ("", ("[postgres]", "the section is missing", "add it")),
+    ("not toml", ("line 1", "not TOML", "Correct this line")),
+    (DSN + DSN, ("line 3", "[postgres] is there twice")),
+    (DSN + 'schemas = ["a"', ("at its end", "not TOML")),
+    ('[postgres]\ndns = "x"', ("line 2: [postgres], dns: unknown key", "Did you mean dsn?")),
+    ("[postgres]\n", ("line 1: [postgres], dsn: it is missing", "or dsn_file with the path")),
+    ('[postgres]\ndsn = ""', ("line 2: [postgres], dsn: is empty", "set it")),
+    ('[postgres]\ndsn = ["hunter2-secret"]', ("line 2: [postgres], dsn: must be a text in quotes",)),
+    ('[[postgres]]\ndsn = "x"', ("line 1: [postgres]: must be written [postgres], with one bracket",)),
+    (DSN + 'dsn_file = "/x"', ("line 3: [postgres], dsn_file: dsn is given as well", "remove one")),
+    ('[postgres]\ndsn_file = "/nowhere/dsn"', ("line 2", "dsn_file: /nowhere/dsn cannot be read", "correct the path")),
+    ("[postgres]\ndsn_file = 5", ("line 2: [postgres], dsn_file: must be a path in quotes",)),
+    (DSN + '[sever]\nlisten = "x"', ("line 3: [sever]: unknown section", "Did you mean server?")),
+    (DSN + "colour = 3", ("line 3: [postgres], colour: unknown key", "Known here: dsn, schemas,")),
+    (DSN + '[server]\nlisten = "nowhere"', ("line 4: [server], listen: must be host:port, such as",)),
+    (DSN + '[server]\ntls_key = "k"', ("line 4: [server], tls_key: needs tls_certificate", "set it as well")),
+    (DSN + "[server]\ntls_certificate = 1", ("line 4: [server], tls_certificate: must be a path in quotes",)),
+    (DSN + '[server]\ncors_origins = ["null"]', ("line 4: [server], cors_origins: null must be scheme://host",)),
+    (DSN + '[server]\ncors_origins = ["https://A.b"]', ("line 4", "https://A.b must be scheme://host", "lower case")),
+    (DSN + '[server]\ncors_origins = ["https://*.b"]', ("line 4", "https://*.b must be scheme://host")),
+    (DSN + '[server]\ncors_origins = ["https://a.b/c"]', ("line 4", "https://a.b/c must be scheme://host")),
+    (DSN + 'schemas = ["fencing"]', ("line 3: [postgres], schemas: fencing must not be exposed", "remove it")),
+    (DSN + 'schemas = ["pg_catalog"]', ("line 3: [postgres], schemas: pg_catalog must not be exposed",)),
+    (DSN + 'schemas = "public"', ("line 3: [postgres], schemas: must be a list",)),
+    (DSN + "schemas = []", ("line 3: [postgres], schemas: must not be empty", "set it")),
+    (DSN + "pool_size = 0", ("line 3: [postgres], pool_size: must be more than 0",)),
+    (DSN + 'pool_size = "many"', ("line 3: [postgres], pool_size: must be a whole number",)),
+    (DSN + "pool_size = 1.5", ("line 3: [postgres], pool_size: must be a whole number",)),
+    (DSN + "max_rows = 0", ("line 3: [postgres], max_rows: must be more than 0",)),
+    (DSN + 'statement_timeout = "soon"', ("line 3: [postgres], statement_timeout: must be a number",)),
+    (DSN + "idempotency_retention = 0", ("line 3: [postgres], idempotency_retention: must be 1 or more",)),
+    (DSN + 'functions = ["pay"]', ("line 3: [postgres], functions: must be schema.name",)),
+    (DSN + 'functions = ["sales.pay"]', ("line 3: [postgres], functions: the schema of sales.pay", "add sales to")),
+    (DSN + '[auth]\nanonymous = "perhaps"', ("line 4: [auth], anonymous: must be true or false",)),
+    (DSN + STORE, ("line 3: [s3], secret_access_key: it is missing", "secret_access_key_file")),
+    (DSN + STORE + 'secret_access_key = ""', ("line 6: [s3], secret_access_key: is empty",)),
+    (
+        DSN + '[s3]\nendpoint = "s3"\naccess_key_id = "a"\nsecret_access_key = "hunter2-secret"',
+        ("line 4: [s3], endpoint: must be an http:// or https:// address",),
+    ),
+    (DSN + '[callers]\nname = "a"', ("line 3: [callers]: must be written [[callers]], with two brackets",)),
+    (DSN + '[[callers]]\nname = "ann"', ('line 3: [[callers]] "ann": needs an api_key',)),
+    (DSN + CALLER + '[[callers]]\nname = "Ann"\napi_key = "another-key"', ('line 7: [[callers]] "Ann", name', "twice")),
+    (
+        DSN + CALLER + CALLER.replace("ann", "bob"),
+        ('line 6: [[callers]] "bob": has the same api_key as ann', "its own"),
+    ),
+    (DSN + CALLER + 'access_key_id = "b"', ('[[callers]] "ann": access_key_id and secret_access_key belong together',)),
+    (DSN + CALLER + "admin = 7", ('line 6: [[callers]] "ann", admin: must be true or false',)),
+    (DSN + CALLER + "apikeys = []", ('line 6: [[callers]] "ann", apikeys: unknown key', "Did you mean api_keys?")),
+    (DSN + '[[callers]]\nname = "ann"\napi_key = ""', ('line 5: [[callers]] "ann", api_key: is empty', "openssl rand")),
+    (DSN + '[[callers]]\nname = "a"\napi_key = "k3y"', ("line 5", "has fewer than 8 characters", "openssl rand")),
+    (DSN + CALLER + 'api_keys = [""]', ('[[callers]] "ann", api_key', "is empty")),
+    (
+        DSN + CALLER + '[[callers.keys]]\naccess_key_id = "a"\n',
+        ('line 6: [[callers]] "ann", keys, secret_access_key: it is missing',),
+    ),
+    (DSN + CALLER.replace("ann", "anonymous"), ('[[callers]] "anonymous", name', "reserved", "choose another name")),
+    (DSN + '[[callers]]\napi_key = "hunter2-secret"', ("[[callers]] without a name (entry 1), name: it is missing",)),
+    (DSN + '[[tables]]\nname = "orders"', ('line 4: [[tables]] "orders", name: must be schema.name',)),
+    (DSN + '[[tables]]\nname = "a.b"\nmode = "maybe"', ("[[tables]] \"a.b\", mode: must be one of 'enforce'",)),
+    (DSN + '[[tables]]\nname = "a.b"\nressource = "x"', ('[[tables]] "a.b", ressource', "Did you mean resource?")),
+    (DSN + '[[tables]]\nname = "a.b"\nversion = ""', ('line 5: [[tables]] "a.b", version: must not be empty',)),
+    (
+        DSN + '[[tables]]\nname = "a.b"\nunfiltered = true',
+        (
+            "line 5",
+            '"a.b", unfiltered: needs a resource without',
+        ),
+    ),
+    (DSN + '[[tables]]\nname = "a.b"\n[[tables]]\nname = "a.b"', ('line 6: [[tables]] "a.b", name', "twice", "rename")),
+    (DSN + '[[objects]]\nmatch = "a/b"\nresource = "{x}{y}"', ('line 5: [[objects]] "a/b", resource', "at most one")),
+    (DSN + '[[objects]]\nmatch = "a"', ('line 4: [[objects]] "a", match: must have at least 3 characters',)),
+    (DSN + '[[resources]]\nmatch = "a*/b"', ('line 4: [[resources]] "a*/b", match', "must be a name, *")),
+    (DSN + '[[resources]]\nmatch = "a"\nunreachable = "pass"', ("\"a\", unreachable: must be one of 'refuse'",)),
+    (
+        DSN + '[[resources]]\nmatch = "a"\nlock_delay = -1',
+        ('line 5: [[resources]] "a", lock_delay: must be 0 or more',),
+    ),
+    (DSN + '[[resources]]\nmatch = "a"\ntokens = "signed"', ('line 5: [[resources]] "a", tokens', "set signing_keys")),
+    (DSN + '[fencing]\ntokens = "singed"', ("line 4: [fencing], tokens: must be one of 'any'",)),
+    (DSN + '[fencing]\ntokens = "signed"', ("line 4: [fencing], tokens: 'signed' needs signing keys", "in [leases]")),
+    (DSN + "[fencing]\nmax_jump = 0", ("line 4: [fencing], max_jump: must be 1 or more",)),
+    (DSN + "[leases]\nmax_ttl = inf", ("line 4: [leases], max_ttl: must be 31622400 or less",)),
+    (DSN + '[leases]\nsigning_keys = ["hunter2-secret"]', ("line 4: [leases], signing_keys: must have at least 32",)),
+    (DSN + '[leases]\nissuer = "https://a.b"', ("[leases]: issuer and issuer_api_key belong together", "set both")),
+    (DSN + '[leases]\nissuer = "https://a.b"\nissuer_api_key = "é"', ("line 5: [leases], issuer_api_key: must be",)),
+    (DSN + "[audit]\nretention = 6", ("line 4: [audit], retention: must be 7 or more",)),
+    (DSN + '[audit]\nredact = ["users.email"]', ("line 4: [audit], redact: 'users.email' must be schema.table",)),
+    (DSN + WEBHOOK.replace("https", "ftp"), ('line 5: [[webhooks]] "hook", url: must be an http:// or https://',)),
+    (DSN + WEBHOOK.replace("whsec_", ""), ('line 6: [[webhooks]] "hook", secret: must be whsec_ and',)),
+    (DSN + WEBHOOK + 'kinds = ["rejections"]', ('line 7: [[webhooks]] "hook", kinds: must be one of',)),
+    (
+        DSN + WEBHOOK + '[[alarms]]\nname = "z"\nmore_than = 1\nminutes = 1\nwebhooks = ["hok"]',
+        ('line 11: [[alarms]] "z", webhooks: there is no webhook hok', "Did you mean hook?"),
+    ),
+    (DSN + '[[alarms]]\nname = "z"\nmore_than = 1', ('line 3: [[alarms]] "z", minutes: it is missing; set it',)),
+    (DSN + "[telemetry]\nsample = 2", ("line 4: [telemetry], sample: must be 1 or less",)),
+    (DSN + '[telemetry]\ntraces = "a"', ("line 4: [telemetry], traces: must be an http:// or https:// address",)),
+]
+SECRETS = ("hunter2", "aHVudGVyMi", "k3y")
+JARGON = (
+    "Input should",
+    "Value error",
+    "Field required",
+    "Extra inputs",
+    "valid integer",
+    "pydantic",
+    "callers.",
+    "tables.",
+    "type=",
+)
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG)
+def test_a_wrong_configuration_is_explained(tmp_path: Path, text: str, said: tuple[str, ...]) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(file)
+    message = f"{caught.value.message} {caught.value.advice}"
+    assert str(file) in message
+    for words in said:
+        assert words in message
+    for words in (*SECRETS, *JARGON):
+        assert words not in message
+
+
+def test_a_problem_names_the_variable_that_it_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(DSN)
+    monkeypatch.setenv("GATEWAY_POSTGRES__POOL_SIZE", "many")
+    with pytest.raises(
+        ConfigurationError, match=r"GATEWAY_POSTGRES__POOL_SIZE: \[postgres\], pool_size: must be a whole"
+    ):
+        load(file)
+    monkeypatch.delenv("GATEWAY_POSTGRES__POOL_SIZE")
+    monkeypatch.setenv("GATEWAY_CALLERS", '[{"name": "ann"}]')
+    with pytest.raises(ConfigurationError, match=r'GATEWAY_CALLERS: \[\[callers\]\] "ann": needs an api_key'):
+        load(file)
+    monkeypatch.setenv("GATEWAY_CALLERS", "ann")
+    with pytest.raises(ConfigurationError, match="GATEWAY_CALLERS: must be JSON"):
+        load(file)
+    monkeypatch.delenv("GATEWAY_CALLERS")
+    monkeypatch.setenv("GATEWAY_SEVER__LISTEN", "x")
+    with pytest.raises(ConfigurationError, match=r"GATEWAY_SEVER__LISTEN: unknown section SEVER\. Did you mean SERVER"):
+        load(file)
+
+
+def test_secrets_come_from_files(tmp_path: Path) -> None:
+    """One newline at the end of a file is no part of its secret, and a list has one secret on each line."""
+    for name, content in (
+        ("dsn", "postgresql://db/app\n"),
+        ("store", "store-secret\n"),
+        ("api", "first-api-key"),
+        ("more", "second-api-key\nthird-api-key\n"),
+        ("pair", "pair-secret\r\n"),
+        ("signing", f"{'s' * 32}\n{'t' * 32}\n"),
+    ):
+        (tmp_path / name).write_bytes(content.encode())
+    file = tmp_path / "gateway.toml"
+    file.write_text(
+        f'[postgres]\ndsn_file = "{tmp_path}/dsn"\n{STORE}secret_access_key_file = "{tmp_path}/store"\n'
+        f'[leases]\nsigning_keys_file = "{tmp_path}/signing"\n'
+        f'[[callers]]\nname = "ann"\napi_key_file = "{tmp_path}/api"\napi_keys_file = "{tmp_path}/more"\n'
+        f'[[callers.keys]]\naccess_key_id = "AKIAANN"\nsecret_access_key_file = "{tmp_path}/pair"\n'
+    )
+    config = load(file)
+    assert config.postgres.dsn.get_secret_value() == "postgresql://db/app"
+    assert config.s3 is not None
+    assert config.s3.secret_access_key.get_secret_value() == "store-secret"
+    caller = config.callers[0]
+    assert [key.get_secret_value() for key in caller.every_api_key] == [
+        "first-api-key", "second-api-key", "third-api-key",
+    ]  # fmt: skip
+    assert caller.every_pair[0].secret_access_key.get_secret_value() == "pair-secret"
+    assert [key.get_secret_value()[0] for key in config.leases.signing_keys] == ["s", "t"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff"])
+def test_a_file_without_a_secret_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "dsn").write_bytes(content)
+    file = tmp_path / "gateway.toml"
+    file.write_text(f'[postgres]\ndsn_file = "{tmp_path}/dsn"\n')
+    with pytest.raises(ConfigurationError, match=f"dsn_file: {tmp_path}/dsn is (empty|not text)"):
+        load(file)
