@@ -65,10 +65,10 @@ def apply_changes(
                 plan.check_applicable(one, new_locks=new_locks, forget=forget)
             for one in found:
                 say(f"{one.change.name}: closed for writes")
-                await changes.apply(one, new_locks=new_locks)
+                applied = await changes.apply(one, new_locks=new_locks, forget=forget)
                 typer.echo(f"{one.change.name}: its naming is {visible(str(one.change.following))}")
                 if new_locks:
-                    typer.echo(f"{one.change.name}: issue tokens as {one.new_epoch}.VALUE from now on")
+                    typer.echo(f"{one.change.name}: issue tokens as {applied.new_epoch}.VALUE from now on")
             if not found:
                 typer.echo("The configured names are the ones in force.")
 

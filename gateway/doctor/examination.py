@@ -35,6 +35,7 @@ from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Duplicates
 from gateway.guard import installation as guard_findings
+from gateway.naming.plan import naming_changes
 from gateway.objects.probe.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.probe.probe import PREFIX, SignedAt, probe
 from gateway.objects.s3 import xml
@@ -201,10 +202,22 @@ async def _of_database(
         *await attempt("schema", _of_schema(config, database, server)),
         *await attempt("exposed schemas", _of_exposed(config, database, server)),
         *await attempt("rules", _of_names(config, database, known)),
+        *await attempt("naming", _of_naming(config)),
         *await attempt("reach", check_side_effects(config, database)),
         *await attempt("guard", guard_findings.examine(config, database)),
         *await attempt("clock", _of_local_clock(database, clock)),
     ]
+
+
+async def _of_naming(config: Config) -> Sequence[Check]:
+    """Return a problem for each table and bucket whose configured names are not the ones in force."""
+    async with naming_changes(config) as changes:
+        differing = await changes.found()
+    advice = "Correct the rule, or see what a change would do: gateway naming plan."
+    return [
+        problem(f"names of {one.name}", f"in force is {one.was}; configured is {one.following}", advice)
+        for one in differing
+    ] or [ok("names", "the configured names of rows and keys are the ones in force")]
 
 
 def _of_server(server: Server) -> Iterable[Check]:

@@ -91,6 +91,9 @@ async def close(database: Database, change: BucketChange) -> None:
 async def carry_over(database: Database, upstream: Upstream, change: BucketChange, epoch: int | None) -> None:
     """Carry the fences over, and put the configured naming in force."""
     moved, names = await renamed_keys(database, upstream, change)
+    if epoch is not None:
+        # The locks of all other keys go on as they are.
+        names = sorted({(old, new) for _, old, new in moved})
     columns = ([old for old, _ in names], [new for _, new in names])
     mapping = MAPPING if epoch is None else MAPPING_TO_A_NEW_EPOCH
     carry = Carry(mapping, columns, change.was, epoch)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from gateway import wiring
 from gateway.config import Config
-from gateway.db import catalog
+from gateway.db import catalog, guards
 from gateway.db import naming as registry
 from gateway.db.database import Database
 from gateway.db.naming import CarryCount
@@ -31,6 +31,8 @@ Change: TypeAlias = TableChange | BucketChange
 _STATEMENT_TIMEOUT = 3600.0
 _LOCK_TIMEOUT = 60.0
 _POLL = 0.5
+# The position of the template among the arguments of a guard's triggers.
+_TEMPLATE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class PlannedChange:
     """A change and what it would do.
 
     ``left``: fences and locks of old names that no row or key of today has. ``holders`` of locks of old names, by the
-    lock. ``pending``: object writes under way.
+    lock. ``pending``: object writes under way. ``guard``: the names by which a guard of the table goes, if they are not
+    the configured ones.
     """
 
     change: Change
@@ -46,6 +49,7 @@ class PlannedChange:
     left: int
     holders: dict[str, str]
     pending: int
+    guard: str | None = None
 
     @property
     def new_epoch(self) -> int:
@@ -59,14 +63,19 @@ class NamingChanges:
     def __init__(self, config: Config, database: Database, upstream: Upstream | None, runner: Runner | None) -> None:
         self._config, self._database, self._upstream, self._runner = config, database, upstream, runner
 
-    async def planned(self, targets: Sequence[str] = ()) -> list[PlannedChange]:
-        """Return the changes of these targets, or all. Raise ``ConfigurationError`` for a target without a change."""
+    async def found(self) -> list[Change]:
+        """Return the targets whose configured names are not the ones in force."""
         snapshot = Snapshot.from_rows(await catalog.relations(self._database, self._config.postgres.schemas))
         rules, default = table_rules(self._config)
         found: list[Change] = [*tables.changes(snapshot, rules, default, await registry.tables(self._database))]
         if self._upstream is not None:
             resources = wiring.resources(self._config)
             found += buckets.changes(resources, await registry.buckets(self._database))
+        return found
+
+    async def planned(self, targets: Sequence[str] = ()) -> list[PlannedChange]:
+        """Return the changes of these targets, or all. Raise ``ConfigurationError`` for a target without a change."""
+        found = await self.found()
         for target in targets:
             if target not in {one.name for one in found}:
                 raise ConfigurationError(
@@ -75,14 +84,22 @@ class NamingChanges:
                 )
         return [await self._plan(one) for one in found if not targets or one.name in targets]
 
-    async def apply(self, planned: PlannedChange, *, new_locks: bool) -> None:
-        """Carry one change out. To begin again after a crash is harmless."""
+    async def apply(self, planned: PlannedChange, *, new_locks: bool = False, forget: bool = False) -> PlannedChange:
+        """Carry one change out, and return it as it was when the target was closed.
+
+        To begin again after a crash is harmless. Raises ``ConfigurationError`` as ``check_applicable`` does, before the
+        target is closed, or afterwards for fences that have come meanwhile. Then the target stays closed.
+        """
+        check_applicable(planned, new_locks=new_locks, forget=forget)
         steps, answer = change(), None
         while True:
             try:
                 effect = steps.send(answer)
             except StopIteration:
-                return
+                return planned
+            if isinstance(effect, CarryOver):
+                planned = await self._plan(planned.change)
+                check_applicable(planned, new_locks=new_locks, forget=forget)
             answer = await self._perform(effect, planned, planned.new_epoch if new_locks else None)
 
     async def _perform(self, effect: Effect, planned: PlannedChange, epoch: int | None) -> Sequence[Intent] | None:
@@ -119,7 +136,15 @@ class NamingChanges:
         old = await registry.old_names(self._database, target.patterns)
         holders = await registry.lease_holders(self._database, target.patterns)
         highest = CarryCount(count.carried, count.collisions, count.too_long, max(count.epoch, old.epoch))
-        return PlannedChange(target, highest, old.total - count.carried + count.too_long, holders, pending)
+        left = old.total - count.carried + count.too_long
+        return PlannedChange(target, highest, left, holders, pending, await self._guard(target))
+
+    async def _guard(self, target: Change) -> str | None:
+        if not isinstance(target, TableChange):
+            return None
+        installed = await guards.list_guards(self._database, [target.table.schema])
+        templates = [one.arguments[_TEMPLATE] for one in installed if one.table == target.table.name]
+        return next((one for one in templates if one != target.named.template.text), None)
 
 
 @asynccontextmanager
@@ -148,6 +173,12 @@ async def naming_changes(config: Config) -> AsyncIterator[NamingChanges]:
 
 def check_applicable(planned: PlannedChange, *, new_locks: bool, forget: bool) -> None:
     """Raise ``ConfigurationError`` if a change would forget fences, and its operator has not said so."""
+    if planned.guard is not None:
+        raise ConfigurationError(
+            f"{planned.change.name}: its guard names rows {planned.guard}. It would let overtaken sessions pass",
+            advice="Revoke the rights of direct writers, and run 'gateway guard remove'. Apply the change. Then run "
+            "'gateway guard install', and grant the rights again.",
+        )
     if planned.left and not (new_locks or forget):
         raise ConfigurationError(
             f"{planned.change.name}: {planned.left} fences have names that no row or key of today explains, so they "

@@ -62,7 +62,7 @@ TABLE: dict[str, str] = {
     "app": "fencing admission api auth config db guard http leases objects observe record tables web webhooks wiring",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "serving": "config db http.connection",
-    "doctor": "fencing config db guard objects table_rules tables.catalog targets",
+    "doctor": "fencing config db guard naming objects table_rules tables.catalog targets",
     "demo": "fencing app config db serving webhooks",
     "commands": "fencing client config doctor guard naming serving targets text",
     "client": "fencing",

@@ -8,10 +8,16 @@ from typing import Any
 
 import asyncpg
 import pytest
+from pydantic import SecretStr
 
+from gateway.doctor.examination import examine
+from gateway.doctor.findings import CheckStatus
 from gateway.errors import ConfigurationError
+from gateway.guard import installation
+from gateway.guard.installation import GuardRequest
 from gateway.naming import buckets, plan, tables
 from gateway.naming.plan import PlannedChange
+from tests.databases import GATEWAY
 from tests.integration.naming.conftest import BY_ACCOUNT, BY_ORDER, KEYS_BY_ACCOUNT, Gateway, Place
 from tests.integration.objects.clients import connect, in_thread, outcome
 from tests.integration.tables.asking import answered, send
@@ -27,7 +33,6 @@ async def planned(place: Place, sections: Mapping[str, Any]) -> list[PlannedChan
 async def apply(place: Place, sections: Mapping[str, Any], *, new_locks: bool = False) -> None:
     async with plan.naming_changes(place.config(**sections)) as changes:
         for one in await changes.planned():
-            plan.check_applicable(one, new_locks=new_locks, forget=False)
             await changes.apply(one, new_locks=new_locks)
 
 
@@ -248,6 +253,41 @@ async def test_a_write_that_has_proved_its_naming_is_waited_for(place: Place) ->
         await apply(place, BY_ACCOUNT)
         answered(await writing, 204)
     assert (await place.fences())["account/10"] == "9"
+
+
+async def test_a_guard_with_the_old_names_comes_first(place: Place) -> None:
+    """It would judge direct sessions by fences that no longer rise."""
+    async with place.gateway() as before:
+        answered(await before.patch(1, 7), 204)
+    settings = place.config()
+    owner = settings.model_copy(update={"postgres": settings.postgres.model_copy(update={"dsn": SecretStr(place.dsn)})})
+    await installation.install(owner, GuardRequest("public.orders", role=GATEWAY))
+    with pytest.raises(ConfigurationError, match=r"its guard names rows public\.orders/\{id\}"):
+        await apply(place, BY_ACCOUNT)
+    await installation.remove(owner, "public.orders", None)
+    await apply(place, BY_ACCOUNT)
+
+
+async def test_the_doctor_names_the_difference(place: Place) -> None:
+    async with place.gateway() as before:
+        answered(await before.patch(1, 7), 204)
+        assert (await before.put("10/a", 7))[0] == 200
+    for sections, names in (({}, ["names"]), ({**BY_ACCOUNT, **KEYS_BY_ACCOUNT}, ["public.orders", "bucket"])):
+        report = await examine(place.config(**sections))
+        found = [one for section in report.sections for one in section.checks if one.name.startswith("names")]
+        assert [one.name.removeprefix("names of ") for one in found] == names
+        assert {one.status for one in found} == {CheckStatus.PROBLEM if sections else CheckStatus.OK}
+
+
+async def test_other_keys_keep_their_epoch(place: Place) -> None:
+    async with place.gateway() as before:
+        assert (await before.put("10/a", 7))[0] == 200
+        assert (await before.put("plain", 3))[0] == 200
+    await apply(place, KEYS_BY_ACCOUNT, new_locks=True)
+    async with place.gateway(**KEYS_BY_ACCOUNT) as after:
+        assert (await after.put("plain", 3))[0] == 200
+        assert (await after.put("10/a", 99))[0] == 412
+        assert (await after.put("10/a", "1.1"))[0] == 200
 
 
 async def test_the_commands(place: Place, tmp_path: Path) -> None:
