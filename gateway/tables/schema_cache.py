@@ -52,7 +52,7 @@ class CachedTable:
     """One table with its rule and its statements. ``named`` is None if no rule and no key names its rows.
 
     ``registry`` has the namings in force. ``generation`` is the one that writes prove; None in observe mode.
-    ``reach``: what its writes can change beyond their rows. None for the result of a function.
+    ``reach``: what its writes can change beyond their rows; None for nothing.
     ``current`` is False once the catalog has changed since. A table that is not current is never current again.
     """
 
@@ -179,7 +179,8 @@ class SchemaCache:
             generation=generation,
             references=reach.own_references,
         )
-        cached = CachedTable(table, rule, named, statements, self._registry, generation, reach)
+        beyond = None if reach.is_empty else reach
+        cached = CachedTable(table, rule, named, statements, self._registry, generation, beyond)
         return self._tables.setdefault((schema, name), cached)
 
     def _generation(self, table: Table, rule: Rule, named: Naming | None) -> UUID | None:

@@ -73,6 +73,12 @@ class Reach:
         self._steps: KnownSteps = {} if known is None else known
         self._useful: dict[Place, tuple[Step, ...]] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no write of the table can change other rows: no key refers to it, and no code takes its writes."""
+        table = self.table
+        return not (self.references or table.triggers or table.rules or table.writes_others)
+
     @cached_property
     def references(self) -> list[Reference]:
         """The keys by which the table's own rows are referred to."""

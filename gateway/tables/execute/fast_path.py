@@ -336,5 +336,5 @@ def _is_eligible(write: PlannedWrite, columns: tuple[str, ...]) -> bool:
         # trigger for each statement fires even if the statement finds its fence overtaken.
         and not write.cached.table.runs_code_when_written
         # The rows that it reaches are looked for in a transaction. A guard of their table asks there what is held.
-        and not concerns(write)
+        and (write.cached.reach is None or not concerns(write))
     )

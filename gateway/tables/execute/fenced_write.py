@@ -229,9 +229,11 @@ async def execute(transaction: Transaction, write: PlannedWrite) -> tuple[Writte
     creates = write.request.method == "PUT" and bool(write.request.preconditions) and current is None
     if write.request.preferences.timezone is not None:
         await settings.set_zone(transaction, write.request.preferences.timezone)
-    located = await reach.locate(transaction, write)
+    reaches = write.cached.reach is not None
+    located = await reach.locate(transaction, write) if reaches else None
     row = await _row(transaction, write, located, creates=creates)
-    await reach.verify(transaction, write, located)
+    if reaches:
+        await reach.verify(transaction, write, located)
     written = Written.from_row(row)
     if creates and not written.touched:
         await _check_absent(transaction, write)

@@ -333,7 +333,7 @@ class FencedTransactions:
 
 def _runs_code(write: PlannedWrite) -> bool:
     """Return whether a write may run code of the database. Tables that foreign keys lead to may have triggers, too."""
-    return write.cached.table.runs_code_when_written or concerns(write)
+    return write.cached.table.runs_code_when_written or (write.cached.reach is not None and concerns(write))
 
 
 def _answer(write: PlannedWrite, written: Written, under: Accepted) -> Response:
