@@ -1,6 +1,7 @@
 """The command line: serve, migrate, doctor, sweep, guard, audit, credentials, epoch, run, demo.
 
-A problem that the user can solve is one line on standard error, with exit code 2.
+A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
+listens. From then on, all that it writes is the log.
 """
 
 import asyncio
@@ -74,15 +75,17 @@ def serve(
     settings = _listening(load(config), listen)
     from gateway import serving  # noqa: PLC0415 - few commands serve
     from gateway.app import build  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.observe import events, logs  # noqa: PLC0415 - few commands log
 
-    with serving.Signals(), serving.bind(settings.server.host, settings.server.port) as listener:
+    host, port = settings.server.host, settings.server.port
+    with logs.of_libraries(), serving.Signals(), serving.bind(host, port) as listener:
         server = serving.server(build(settings), settings.server)
         serving.collect_rarely()
         try:
             asyncio.run(serving.check_schema(settings.postgres.dsn.get_secret_value()))
         except Unavailable as error:
-            say(f"gateway: {error.message} Answering with 503 until it is back.")
-        say(f"gateway: listening on {_url(settings.server, listener.getsockname()[1])}")
+            logs.log(events.ServiceUnreachable("postgres", error.message))
+        logs.log(events.Listening(_url(settings.server, listener.getsockname()[1])))
         server.run(sockets=[listener])
 
 

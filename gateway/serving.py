@@ -125,6 +125,7 @@ def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) 
             http=Connection,
             ws="none",
             lifespan="on",
+            log_config=None,  # its lines go where those of all libraries go
             log_level="warning",
             access_log=False,
             server_header=False,

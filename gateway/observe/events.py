@@ -169,6 +169,13 @@ class SweepFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Listening:
+    """The gateway listens, and is about to answer requests."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceUnreachable:
     """Postgres, the object store, or the collector of traces could not be reached."""
 
@@ -332,6 +339,7 @@ Event: TypeAlias = (
     | UploadSwept
     | SweepFailed
     | ServiceUnreachable
+    | Listening
     | RequestFailed
     | BucketAdministered
     | CatalogWarning

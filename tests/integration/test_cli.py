@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import re
 import signal
 import socket
@@ -64,7 +65,7 @@ def ready(client: httpx.Client) -> int | None:
 
 def until_ready(gateway: Running, url: str, status: int, trusting: ssl.SSLContext | None = None) -> None:
     # Asked before, it would take a connection and not answer: it listens before it has all it needs.
-    gateway.wait_for(lambda: "gateway: listening on " in gateway.errors.read_text())
+    gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
     with httpx.Client(base_url=url, verify=trusting or True, timeout=10) as client:
         gateway.wait_for(lambda: ready(client) == status)
 
@@ -233,6 +234,22 @@ def test_migrating_what_cannot_be_reached_is_one_line(dsn: str, said: str) -> No
     assert answer.stderr.startswith(f"gateway: {said}")
 
 
+def test_all_that_a_serving_gateway_writes_is_json(tmp_path: Path) -> None:
+    """Without a database, so that the gateway logs a lot. uvicorn writes the line about an unreadable request."""
+    port = free_port()
+    config = write(tmp_path / "gateway.toml", DSN, listen=f"127.0.0.1:{port}")
+    with started("serve", "--config", config) as gateway:
+        gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"no HTTP\r\n\r\n")
+        gateway.wait_for(lambda: '"logger": "uvicorn.error"' in gateway.errors.read_text())
+        assert gateway.stop() == 0
+        assert gateway.output.read_text() == ""
+        lines = [json.loads(line) for line in gateway.errors.read_text().splitlines()]
+    assert [line["event"] for line in lines if "event" in line][:2] == ["service unreachable", "listening"]
+    assert all({"event", "level", "timestamp"} <= line.keys() for line in lines)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serving_over_tls_until_a_signal(tmp_path: Path, dsn: str, number: signal.Signals) -> None:
@@ -250,7 +267,8 @@ def test_serving_over_tls_until_a_signal(tmp_path: Path, dsn: str, number: signa
         answer = httpx.get(f"https://{address}/v1/health", verify=trusting, timeout=PATIENCE)
         assert "server" not in answer.headers
         assert gateway.stop(number) == 0
-        assert gateway.said() == f"gateway: listening on https://{address}\n"
+        (line,) = map(json.loads, gateway.said().splitlines())
+        assert (line["event"], line["url"]) == ("listening", f"https://{address}")
 
 
 @pytest.mark.thorough
@@ -272,7 +290,9 @@ def test_without_postgres_it_starts_answers_503_and_recovers_by_itself(tmp_path:
                 assert write_row(url).status_code == 204
                 assert httpx.get(f"{url}/v1/tables/t", timeout=PATIENCE).json() == [{"id": 1, "n": 2}]
                 assert gateway.stop() == 0
-            assert "Answering with 503 until it is back." in gateway.said()
+            first, second, *_ = map(json.loads, gateway.said().splitlines())
+            assert (first["event"], first["service"]) == ("service unreachable", "postgres")
+            assert second["event"] == "listening"
 
 
 def test_the_doctor_says_what_it_found_and_fails_where_something_is_wrong(tmp_path: Path, dsn: str) -> None:

@@ -64,7 +64,7 @@ TABLE: dict[str, str] = {
     "demo": "fencing app config db serving webhooks",
     "commands": "fencing client config doctor guard text",
     "client": "fencing",
-    "cli": "app commands config db demo doctor serving",
+    "cli": "app commands config db demo doctor observe serving",
     "__main__": "cli",
 }
 
