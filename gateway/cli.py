@@ -9,16 +9,18 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from gateway.commands.audit import audit
-from gateway.commands.console import ConfigPath, print_report, say
+from gateway.commands.console import ConfigPath, api_key, load, print_report, say
 from gateway.commands.guard import guard
-from gateway.config import Config, api_key, environment, load
-from gateway.config.server import Server
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+    from gateway.config.server import Server
 
 ReadScope: TypeAlias = Annotated[
     list[str] | None,
@@ -147,7 +149,7 @@ def credentials(
     """Print temporary S3 keys that write with a fencing token, for credential_process in ~/.aws/config."""
     from gateway.commands.api_client import CredentialsRequest, fetch_credentials  # noqa: PLC0415 - serving needs no HTTP client
 
-    key = api_key(api_key_file).get_secret_value()
+    key = api_key(api_key_file)
     typer.echo(fetch_credentials(url, key, CredentialsRequest(resource, token, holder, ttl, read or ())))
 
 
@@ -170,7 +172,7 @@ def start_epoch(
     """
     from gateway.commands import api_client  # noqa: PLC0415 - serving needs no HTTP client
 
-    gateway = api_client.Gateway(url, api_key(api_key_file).get_secret_value())
+    gateway = api_client.Gateway(url, api_key(api_key_file))
     if resource is not None and expected is not None and prefix is None:
         fence = api_client.CarriedToken(resource, expected)
         typer.echo(f"{resource}: {expected} -> {api_client.start_epoch(gateway, fence, reason)}")
@@ -228,6 +230,7 @@ def run(  # noqa: PLR0913 - an option is an argument
     """Run a command while holding a lock, with its token in the environment. Stop it when the lock is lost."""
     from gateway.commands.run import RunOptions  # noqa: PLC0415 - it imports the client library
     from gateway.commands.run import run as run_command  # noqa: PLC0415
+    from gateway.config import environment  # noqa: PLC0415 - help needs no settings
 
     wanted = RunOptions(
         command=tuple(command),
@@ -243,7 +246,7 @@ def run(  # noqa: PLR0913 - an option is an argument
         grace=grace,
         pass_api_key=pass_api_key,
     )
-    key = api_key(api_key_file).get_secret_value()
+    key = api_key(api_key_file)
     raise typer.Exit(run_command(wanted, key, environment(), lambda line: say(f"gateway run: {line}")))
 
 
@@ -268,7 +271,9 @@ def demo(
         raise typer.Exit(1)
 
 
-def _listening(config: Config, listen: str | None) -> Config:
+def _listening(config: "Config", listen: str | None) -> "Config":
+    from gateway.config.server import Server  # noqa: PLC0415 - help needs no settings
+
     if listen is None:
         return config
     try:
@@ -278,6 +283,6 @@ def _listening(config: Config, listen: str | None) -> Config:
     return config.model_copy(update={"server": server})
 
 
-def _url(server: Server, port: int) -> str:
+def _url(server: "Server", port: int) -> str:
     host = f"[{server.host}]" if ":" in server.host else server.host
     return f"{'https' if server.tls_certificate else 'http'}://{host}:{port}"

@@ -7,6 +7,8 @@ import re
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +78,30 @@ def write_row(url: str) -> httpx.Response:
 
 def test_the_command_says_its_version() -> None:
     assert re.fullmatch(r"gateway \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+
+
+def test_help_imports_no_library_of_what_it_is_about() -> None:
+    """A person, and a shell that completes a word, wait for each import: the time is held by its cause."""
+    code = (
+        "import contextlib, io, sys\n"
+        "from gateway import cli\n"
+        "groups = [((), cli.application), (('guard',), cli.guard), (('audit',), cli.audit)]\n"
+        "for path, group in groups:\n"
+        "    named = [one.name or one.callback.__name__ for one in group.registered_commands]\n"
+        "    for arguments in ((*path, '--help'), *((*path, name, '--help') for name in named)):\n"
+        "        with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):\n"
+        "            cli.main(arguments)\n"
+        "        assert 'Usage: ' in said.getvalue(), arguments\n"
+        "        print(*arguments)\n"
+        "print(*sys.modules)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    *helped, imported = told.stdout.splitlines() or [told.stderr]
+    assert {"--help", "serve --help", "guard install --help", "audit --help", "audit search --help"} <= {*helped}
+    slow = {"aiohttp", "alembic", "asyncpg", "awscrt", "boto3", "botocore", "fastapi", "httpx", "jinja2", "moto"}
+    slow |= {"opentelemetry", "orjson", "pydantic_settings", "sqlalchemy", "starlette", "structlog", "uvicorn", "yarl"}
+    slow |= {"gateway.app", "gateway.client", "gateway.config", "gateway.db"}
+    assert {*imported.split()} & slow == set()
 
 
 @pytest.mark.parametrize(
