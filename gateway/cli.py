@@ -1,4 +1,4 @@
-"""The command line: serve, migrate, doctor, sweep, guard, audit, credentials, epoch, run, demo.
+"""The command line: serve, migrate, doctor, sweep, guard, audit, credentials, epoch, run, demo, completion.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
 listens. From then on, all that it writes is the log.
@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
+from typer.completion import completion_init, get_completion_script
 
 from gateway.commands.audit import audit
 from gateway.commands.console import ConfigPath, api_key, load, print_report, say
@@ -29,6 +30,8 @@ ReadScope: TypeAlias = Annotated[
     ),
 ]
 
+Shell: TypeAlias = Literal["bash", "zsh", "fish"]
+
 PROBLEM = 2
 
 application = typer.Typer(
@@ -44,6 +47,7 @@ application.add_typer(audit, name="audit")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command ``gateway``. ``arguments`` default to those of the process."""
+    completion_init()
     try:
         application(arguments)
     except GatewayError as error:
@@ -269,6 +273,14 @@ def demo(
         succeeded = demonstration.run(port, data, signals, with_story=story, keep=keep)
     if not succeeded:
         raise typer.Exit(1)
+
+
+@application.command()
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="The shell that is to complete the words of this command.")],
+) -> None:
+    """Print a script that completes commands and options in a shell: source <(gateway completion bash)."""
+    typer.echo(get_completion_script(prog_name="gateway", complete_var="_GATEWAY_COMPLETE", shell=shell))
 
 
 def _listening(config: "Config", listen: str | None) -> "Config":

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import os
 import re
 import signal
 import socket
@@ -30,6 +31,7 @@ from gateway.db import migrations
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.errors import ConfigurationError
 from tests.processes import Running, called, free_port, run, started
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 DSN = "postgresql://nobody@127.0.0.1:9/none"
@@ -102,6 +104,59 @@ def test_help_imports_no_library_of_what_it_is_about() -> None:
     slow |= {"opentelemetry", "orjson", "pydantic_settings", "sqlalchemy", "starlette", "structlog", "uvicorn", "yarl"}
     slow |= {"gateway.app", "gateway.client", "gateway.config", "gateway.db"}
     assert {*imported.split()} & slow == set()
+
+
+@pytest.mark.parametrize(
+    "case",
+    first(
+        [
+            (["guard", "in"], ["install"]),
+            (["au"], ["audit"]),
+            (["serve", "--li"], ["--listen"]),
+            (["completion", ""], ["bash", "zsh", "fish"]),
+            (["serve", "--config", "gate"], []),  # bash then completes the names of files
+        ]
+    ),
+)
+def test_bash_completes_a_word(case: tuple[list[str], list[str]]) -> None:
+    words, completed = case
+    script = (
+        'source <("$GATEWAY" completion bash); COMP_WORDS=("$GATEWAY" "$@"); COMP_CWORD=$#; '
+        '_gateway_completion "$GATEWAY"; printf "%s\\n" "${COMPREPLY[@]}"; complete -p gateway'
+    )
+    command = ["bash", "--norc", "-c", script, "bash", *words]
+    environment = {**os.environ, "GATEWAY": str(Path(sys.executable).with_name("gateway"))}
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    *found, registered = told.stdout.splitlines()
+    assert [word for word in found if word] == completed
+    assert registered == "complete -o default -F _gateway_completion gateway"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("shell", "asked"),
+    [
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "gateway guard in"}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "gateway guard in", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+    ],
+)
+def test_other_shells_get_their_script_and_an_answer(shell: str, asked: dict[str, str]) -> None:
+    """Without these shells: the script is printed, and the question that it puts to the command is answered."""
+    script = called("completion", shell)
+    assert (script.returncode, script.stderr) == (0, "")
+    assert all(name in script.stdout for name in (f"_GATEWAY_COMPLETE=complete_{shell}", *asked))
+    environment = {**os.environ, **asked, "_GATEWAY_COMPLETE": f"complete_{shell}"}
+    command = [str(Path(sys.executable).with_name("gateway"))]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "install" in told.stdout
+
+
+def test_another_shell_is_refused() -> None:
+    answer = called("completion", "tcsh")
+    assert answer.returncode == 2
+    assert "'bash', 'zsh'" in answer.stderr
 
 
 @pytest.mark.parametrize(
