@@ -152,7 +152,9 @@ class ResponseWriter:
     async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         if status != 204 and self._method != "HEAD" and not any(name == b"content-length" for name, _ in headers):
             headers = [*headers, (b"content-length", str(len(body)).encode())]
-        await self._start(status, [*headers, *would_refuse(self._observed)])
+        if self._observed:
+            headers = [*headers, *would_refuse(self._observed)]
+        await self._start(status, headers)
         await self._send({"type": "http.response.body", "body": body})
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:

@@ -148,7 +148,9 @@ def _fences(accepted: Accepted) -> Headers:
         headers.append((b"fencing-token", str(accepted.token).encode()))
     if accepted.resources:
         headers.append((b"fencing-resource", _bounded(accepted.resources)))
-    return [*headers, *would_refuse(accepted.would_refuse)]
+    if accepted.would_refuse:
+        headers += would_refuse(accepted.would_refuse)
+    return headers
 
 
 def write(request: Request, table: Table, written: Written, accepted: Accepted, path: str) -> Response:
