@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
-from typer.completion import completion_init, get_completion_script
+from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]  # both are re-exported
 
 from gateway.commands.audit import audit
 from gateway.commands.console import ConfigPath, api_key, load, print_report, say
