@@ -231,7 +231,7 @@ async def execute(transaction: Transaction, write: PlannedWrite) -> tuple[Writte
         written = replace(written, etag=current)
     if write.claimed is None or not row["strays"]:
         return written, []
-    failure = mismatch(row["stray"])
+    failure = mismatch(row["stray"], write.mismatch_advice())
     if write.cached.rule.mode is Enforcement.ENFORCE:
         raise failure
     return written, [ObservedRefusal(row["stray"] or table_resource(write.cached.table), failure.code)]
