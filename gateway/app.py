@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import api, web, wiring
 from gateway.admission import Admission
-from gateway.api.health import BucketView, MetricsSource
+from gateway.api.health import CUSTOMARY_PATHS, BucketView, MetricsSource
 from gateway.api.leases import without_id
 from gateway.api.requests import path_as_sent
 from gateway.auth.callers import Callers
@@ -60,7 +60,8 @@ _OF_LEASES = ("/v1/leases", "/v1/withdrawals")
 class Gateway:
     """The ASGI app. A first path segment of one or two characters is the gateway's own; every other one is a bucket.
 
-    All paths of a host that names a bucket belong to S3, too.
+    All paths of a host that names a bucket belong to S3, too. A few paths that people know from other programs are the
+    gateway's own for requests that no bucket could serve, because they are not signed.
     """
 
     def __init__(self, config: Config, telemetry: Observability, *, allow_missing: bool = True) -> None:
@@ -154,6 +155,11 @@ class Gateway:
             return "objects", self._objects
         if path.startswith(self._table_prefixes):
             return "tables", self._tables
+        if _is_unsigned_read(head):
+            if head.raw_path in CUSTOMARY_PATHS:
+                return "api", self._api
+            if head.raw_path == b"/" and b"text/html" in (head.value(b"accept") or b""):
+                return "page", self._web
         first = path[1:].partition("/")[0]
         streams = path.endswith("/stream")
         if first == web.SEGMENT:
@@ -304,6 +310,18 @@ class Gateway:
             capture=self._capture,
             bodies=self._bodies,
         )
+
+
+def _is_unsigned_read(head: Head) -> bool:
+    """Return whether a request only reads, and no bucket could serve it because it has no signature of S3.
+
+    A signature is in the query or in the header ``Authorization``.
+    """
+    return (
+        head.method in ("GET", "HEAD")
+        and not head.query_string
+        and not any(name == b"authorization" and value.strip()[:3].upper() == b"AWS" for name, value in head.headers)
+    )
 
 
 def build(config: Config, observe: Observe = log, *, allow_missing: bool = True) -> ASGIApp:

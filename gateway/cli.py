@@ -1,6 +1,9 @@
-"""The command line: serve, config, migrate, doctor, sweep, guard, naming, audit, credentials, epoch, run, demo.
+"""The command line.
 
-A problem that the user can solve is one line on standard error, with exit code 2.
+Its commands: serve, config, migrate, doctor, sweep, guard, naming, audit, credentials, epoch, run, demo, completion.
+
+A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
+listens. From then on, all that it writes is the log.
 """
 
 import asyncio
@@ -8,18 +11,21 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
+from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]  # both are re-exported
 
 from gateway.commands.audit import audit
 from gateway.commands.config import AllowMissing, configuration
-from gateway.commands.console import ConfigPath, print_report, say
+from gateway.commands.console import ConfigPath, api_key, load, places, print_report, say
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
-from gateway.config import Config, api_key, environment, load, places
-from gateway.config.server import Server
 from gateway.errors import ConfigurationError, GatewayError, Unavailable
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+    from gateway.config.server import Server
 
 ReadScope: TypeAlias = Annotated[
     list[str] | None,
@@ -27,6 +33,8 @@ ReadScope: TypeAlias = Annotated[
         metavar="PATTERN", help="A further readable resource of the S3 credentials; repeatable, or once 'all'."
     ),
 ]
+
+Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
 PROBLEM = 2
 
@@ -45,6 +53,7 @@ application.add_typer(configuration, name="config")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command ``gateway``. ``arguments`` default to those of the process."""
+    completion_init()
     try:
         application(arguments)
     except GatewayError as error:
@@ -81,17 +90,19 @@ def serve(
     settings = _listening(load(config), listen)
     from gateway import serving, targets  # noqa: PLC0415 - few commands serve
     from gateway.app import build  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.observe import events, logs  # noqa: PLC0415 - few commands log
 
-    with serving.Signals(), serving.bind(settings.server.host, settings.server.port) as listener:
+    host, port = settings.server.host, settings.server.port
+    with logs.of_libraries(), serving.Signals(), serving.bind(host, port) as listener:
         server = serving.server(build(settings, allow_missing=allow_missing), settings.server)
         serving.collect_rarely()
         try:
             asyncio.run(serving.check_schema(settings.postgres.dsn.get_secret_value()))
             for line in asyncio.run(targets.check(settings, places(config), allow_missing=allow_missing)):
-                say(f"gateway: {line}")
+                logs.log(events.ConfigurationNoted(line))
         except Unavailable as error:
-            say(f"gateway: {error.message} Answering with 503 until it is back.")
-        say(f"gateway: listening on {_url(settings.server, listener.getsockname()[1])}")
+            logs.log(events.ServiceUnreachable("postgres", error.message))
+        logs.log(events.Listening(_url(settings.server, listener.getsockname()[1])))
         server.run(sockets=[listener])
 
 
@@ -153,7 +164,7 @@ def credentials(
     """Print temporary S3 keys that write with a fencing token, for credential_process in ~/.aws/config."""
     from gateway.commands.api_client import CredentialsRequest, fetch_credentials  # noqa: PLC0415 - serving needs no HTTP client
 
-    key = api_key(api_key_file).get_secret_value()
+    key = api_key(api_key_file)
     typer.echo(fetch_credentials(url, key, CredentialsRequest(resource, token, holder, ttl, read or ())))
 
 
@@ -176,7 +187,7 @@ def start_epoch(
     """
     from gateway.commands import api_client  # noqa: PLC0415 - serving needs no HTTP client
 
-    gateway = api_client.Gateway(url, api_key(api_key_file).get_secret_value())
+    gateway = api_client.Gateway(url, api_key(api_key_file))
     if resource is not None and expected is not None and prefix is None:
         fence = api_client.CarriedToken(resource, expected)
         typer.echo(f"{resource}: {expected} -> {api_client.start_epoch(gateway, fence, reason)}")
@@ -234,6 +245,7 @@ def run(  # noqa: PLR0913 - an option is an argument
     """Run a command while holding a lock, with its token in the environment. Stop it when the lock is lost."""
     from gateway.commands.run import RunOptions  # noqa: PLC0415 - it imports the client library
     from gateway.commands.run import run as run_command  # noqa: PLC0415
+    from gateway.config import environment  # noqa: PLC0415 - help needs no settings
 
     wanted = RunOptions(
         command=tuple(command),
@@ -249,7 +261,7 @@ def run(  # noqa: PLR0913 - an option is an argument
         grace=grace,
         pass_api_key=pass_api_key,
     )
-    key = api_key(api_key_file).get_secret_value()
+    key = api_key(api_key_file)
     raise typer.Exit(run_command(wanted, key, environment(), lambda line: say(f"gateway run: {line}")))
 
 
@@ -274,7 +286,17 @@ def demo(
         raise typer.Exit(1)
 
 
-def _listening(config: Config, listen: str | None) -> Config:
+@application.command()
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="The shell that is to complete the words of this command.")],
+) -> None:
+    """Print a script that completes commands and options in a shell: source <(gateway completion bash)."""
+    typer.echo(get_completion_script(prog_name="gateway", complete_var="_GATEWAY_COMPLETE", shell=shell))
+
+
+def _listening(config: "Config", listen: str | None) -> "Config":
+    from gateway.config.server import Server  # noqa: PLC0415 - help needs no settings
+
     if listen is None:
         return config
     try:
@@ -284,6 +306,6 @@ def _listening(config: Config, listen: str | None) -> Config:
     return config.model_copy(update={"server": server})
 
 
-def _url(server: Server, port: int) -> str:
+def _url(server: "Server", port: int) -> str:
     host = f"[{server.host}]" if ":" in server.host else server.host
     return f"{'https' if server.tls_certificate else 'http'}://{host}:{port}"

@@ -125,6 +125,7 @@ def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) 
             http=Connection,
             ws="none",
             lifespan="on",
+            log_config=None,  # its lines go where those of all libraries go
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -225,7 +226,7 @@ def _no_password() -> str:
 
 
 def _check_readable(setting: str, path: Path) -> None:
-    if not path.is_file():
+    if not path.exists():
         raise _unusable(setting, path, "there is no such file")
     try:
         path.read_bytes()

@@ -169,6 +169,13 @@ class SweepFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Listening:
+    """The gateway listens, and is about to answer requests."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceUnreachable:
     """Postgres, the object store, or the collector of traces could not be reached."""
 
@@ -194,6 +201,13 @@ class BucketAdministered:
     operation: str
     bucket: str
     status: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationNoted:
+    """The configuration names something that does not exist yet, or that could not be checked."""
+
+    warning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +346,11 @@ Event: TypeAlias = (
     | UploadSwept
     | SweepFailed
     | ServiceUnreachable
+    | Listening
     | RequestFailed
     | BucketAdministered
     | CatalogWarning
+    | ConfigurationNoted
 )
 
 Observe: TypeAlias = Callable[[Event], None]

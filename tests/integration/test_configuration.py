@@ -160,7 +160,7 @@ async def test_what_the_page_suggests_starts_a_gateway_with_the_same_resources(f
         pasted = written(tmp_path, filled, text, port=port)
         assert load(pasted).tables[0].resource == "account/{id}"
         with started("serve", "--config", str(pasted)) as gateway:
-            gateway.wait_for(lambda: "gateway: listening on " in gateway.errors.read_text())
+            gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client:
                 headers = {"Fencing-Token": "1", "Authorization": f"Bearer {KEY}"}
                 answer = await client.patch("/v1/tables/accounts?id=eq.1", headers=headers, json={"owner": "ann"})

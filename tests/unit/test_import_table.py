@@ -66,7 +66,7 @@ TABLE: dict[str, str] = {
     "demo": "fencing app config db serving webhooks",
     "commands": "fencing client config doctor guard naming serving targets text",
     "client": "fencing",
-    "cli": "app commands config db demo doctor serving targets",
+    "cli": "app commands config db demo doctor observe serving targets",
     "__main__": "cli",
 }
 
