@@ -1,6 +1,7 @@
 """The command line.
 
-Its commands: serve, config, migrate, doctor, sweep, guard, naming, audit, credentials, epoch, run, demo, completion.
+Its commands: serve, reload, config, migrate, doctor, sweep, guard, naming, audit, credentials, epoch, run, demo, and
+completion.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
 listens. From then on, all that it writes is the log.
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]  # both are re-exported
@@ -21,11 +22,8 @@ from gateway.commands.config import AllowMissing, configuration
 from gateway.commands.console import ConfigPath, api_key, load, places, print_report, say
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
-from gateway.errors import ConfigurationError, GatewayError, Unavailable
-
-if TYPE_CHECKING:
-    from gateway.config import Config
-    from gateway.config.server import Server
+from gateway.errors import ConfigurationError, GatewayError
+from gateway.text import visible
 
 ReadScope: TypeAlias = Annotated[
     list[str] | None,
@@ -87,23 +85,10 @@ def serve(
     allow_missing: AllowMissing = False,
 ) -> None:
     """Run the gateway."""
-    settings = _listening(load(config), listen)
-    from gateway import serving, targets  # noqa: PLC0415 - few commands serve
-    from gateway.app import build  # noqa: PLC0415 - it imports all libraries of both planes
-    from gateway.observe import events, logs  # noqa: PLC0415 - few commands log
+    from gateway.commands.serve import Origin  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.commands.serve import serve as serve_command  # noqa: PLC0415
 
-    host, port = settings.server.host, settings.server.port
-    with logs.of_libraries(), serving.Signals(), serving.bind(host, port) as listener:
-        server = serving.server(build(settings, allow_missing=allow_missing), settings.server)
-        serving.collect_rarely()
-        try:
-            asyncio.run(serving.check_schema(settings.postgres.dsn.get_secret_value()))
-            for line in asyncio.run(targets.check(settings, places(config), allow_missing=allow_missing)):
-                logs.log(events.ConfigurationNoted(line))
-        except Unavailable as error:
-            logs.log(events.ServiceUnreachable("postgres", error.message))
-        logs.log(events.Listening(_url(settings.server, listener.getsockname()[1])))
-        server.run(sockets=[listener])
+    serve_command(Origin(config, listen, allow_missing))
 
 
 @application.command()
@@ -137,6 +122,33 @@ def doctor(config: ConfigPath = None) -> None:
     from gateway.doctor.examination import examine  # noqa: PLC0415 - it imports all libraries of the object plane
 
     print_report(asyncio.run(examine(load(config), known=places(config))))
+
+
+@application.command()
+def reload(
+    url: Annotated[list[str], typer.Option(help="The address of a running gateway; repeatable.")],
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
+    ] = None,
+) -> None:
+    """Let running gateways read their configuration again. Exit code 1: one of them has refused it.
+
+    Each takes it as a whole, or not at all. SIGHUP to 'gateway serve' does the same.
+    """
+    from gateway.commands.api_client import Gateway  # noqa: PLC0415 - serving needs no HTTP client
+
+    key, refused = api_key(api_key_file), False
+    for address in url:
+        try:
+            changes = Gateway(address, key).call("POST", "/v1/config/reload")["changes"]
+        except GatewayError as error:
+            refused = True
+            say(f"gateway: {address}: {error.message} {error.advice}".rstrip())
+            continue
+        for line in changes or ["nothing has changed"]:
+            typer.echo(visible(f"{address}: {line}"))
+    if refused:
+        raise typer.Exit(1)
 
 
 @application.command()
@@ -292,20 +304,3 @@ def completion(
 ) -> None:
     """Print a script that completes commands and options in a shell: source <(gateway completion bash)."""
     typer.echo(get_completion_script(prog_name="gateway", complete_var="_GATEWAY_COMPLETE", shell=shell))
-
-
-def _listening(config: "Config", listen: str | None) -> "Config":
-    from gateway.config.server import Server  # noqa: PLC0415 - help needs no settings
-
-    if listen is None:
-        return config
-    try:
-        server = Server.model_validate({**config.server.model_dump(), "listen": listen})
-    except ValueError as error:
-        raise ConfigurationError("--listen: must be host:port, such as 127.0.0.1:8080", advice="") from error
-    return config.model_copy(update={"server": server})
-
-
-def _url(server: "Server", port: int) -> str:
-    host = f"[{server.host}]" if ":" in server.host else server.host
-    return f"{'https' if server.tls_certificate else 'http'}://{host}:{port}"

@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from gateway.admission import Admission
 from gateway.api import (
-    configuration,
     credentials,
     exports,
     fences,
@@ -22,6 +21,7 @@ from gateway.api import (
     transactions,
     webhooks,
 )
+from gateway.api.configuration import ConfigurationAccess, configuration_routes
 from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
 from gateway.api.health import HealthCheck, MetricsSource, ProbedBuckets, health_routes, metrics_routes
@@ -57,13 +57,10 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     make_report: MakeReport,
     outbox: Outbox,
     metrics: MetricsSource,
-    config: str,
+    configuration: ConfigurationAccess,
     documentation: Callable[[Request], Awaitable[Response]],
 ) -> FastAPI:
-    """Build the API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``.
-
-    ``config`` is the redacted configuration as TOML.
-    """
+    """Build the API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
     app = FastAPI(
         title="Fencing gateway",
         description="Fencing tokens in front of Postgres tables and S3 buckets: fences, barriers, refused writes.",
@@ -99,7 +96,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         fences.sequencer_routes(database, signer, caller),
         transactions.routes(transact, caller),
         webhooks.routes(outbox, caller),
-        configuration.routes(config, caller),
+        configuration_routes(configuration, caller),
         health_routes(health, buckets, caller),
         metrics_routes(metrics, caller),
     ):

@@ -31,6 +31,8 @@ ANONYMOUS = "anonymous"
 """The caller on record where a request shows no credentials."""
 SWEEPER = "sweeper"
 """The caller on record where a gateway cleans up by itself."""
+PROCESS = "gateway-process"
+"""The caller on record of a reload that a signal or a changed file caused."""
 ROLE = "role:"
 """How the caller on record begins where a session of the database came without the gateway. A role's name follows."""
 
@@ -38,7 +40,7 @@ ROLE = "role:"
 def is_own_name(caller: str) -> bool:
     """Return whether the gateway itself writes this name down, or one that people take for the same."""
     seen = unicodedata.normalize("NFKC", caller).strip().casefold()
-    return seen in (ANONYMOUS, SWEEPER) or seen.startswith(ROLE)
+    return seen in (ANONYMOUS, PROCESS, SWEEPER) or seen.startswith(ROLE)
 
 
 class Kind(StrEnum):

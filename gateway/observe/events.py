@@ -1,6 +1,6 @@
 """The events of the gateway, as frozen data. Call sites state an event; sinks decide what to make of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal, NamedTuple, TypeAlias
@@ -211,6 +211,22 @@ class ConfigurationNoted:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigurationReloaded:
+    """Another configuration is in force. ``by``: SIGHUP, watch, or the method of a request. ``caller``: its sender."""
+
+    by: str
+    caller: str
+    changes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadFailed:
+    """A configuration was not put in force. The former one stays in force, as a whole."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogWarning:
     """Something about a fenced table that weakens what the fence can see."""
 
@@ -351,6 +367,8 @@ Event: TypeAlias = (
     | BucketAdministered
     | CatalogWarning
     | ConfigurationNoted
+    | ConfigurationReloaded
+    | ReloadFailed
 )
 
 Observe: TypeAlias = Callable[[Event], None]

@@ -17,6 +17,7 @@ from gateway.observe.events import (
     BypassFound,
     CatalogWarning,
     ConfigurationNoted,
+    ConfigurationReloaded,
     Event,
     GuardRefused,
     HeadNoted,
@@ -24,6 +25,7 @@ from gateway.observe.events import (
     Listening,
     OutcomeLost,
     PartitionDropped,
+    ReloadFailed,
     RequestAnswered,
     RequestFailed,
     ServiceUnreachable,
@@ -192,6 +194,10 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
             _logger.info("alarm cleared", alarm=alarm, count=count)
         case ConfigurationNoted(warning):
             _logger.warning("configuration noted", warning=warning)
+        case ConfigurationReloaded(by, caller, changes):
+            _logger.info("configuration reloaded", by=by, caller=caller, changes=list(changes))
+        case ReloadFailed(error):
+            _logger.error("reload failed", error=error)
         case CatalogWarning(table, warning):
             _logger.warning("catalog warning", table=table, warning=warning)
         case RequestFailed(request_id, method, path, error):

@@ -234,7 +234,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("certificate", "certificate", "server.tls_key: {key}: holds no private key"),
         ("certificate", "text", "server.tls_key: {key}: holds no private key"),
         ("certificate", "missing", "server.tls_key: {key}: there is no such file."),
-        ("certificate", "directory", "server.tls_key: {key}: there is no such file."),
+        ("certificate", "directory", "server.tls_key: {key}: Is a directory."),
         ("missing", "key", "server.tls_certificate: {certificate}: there is no such file."),
         ("text", "key", "server.tls_certificate: {certificate}: holds no certificate"),
         ("binary", "key", "server.tls_certificate: {certificate}: holds no certificate"),

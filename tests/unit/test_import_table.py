@@ -55,18 +55,20 @@ TABLE: dict[str, str] = {
     "table_rules": "fencing config tables.naming",
     "targets": "fencing config db objects tables.catalog",
     "guard": "fencing background config db doctor.findings observe table_rules tables.catalog tables.naming tables.sql",
-    "api": "fencing admission auth db http leases observe record webhooks",
+    "api": "fencing admission auth db http leases observe record reloading webhooks",
     "web": "fencing api auth config db http record text timeline",
     # Assembling and running a gateway.
     "wiring": "fencing admission api config db leases objects observe table_rules tables webhooks",
-    "app": "fencing admission api auth config db guard http leases objects observe record tables web webhooks wiring",
+    "reloading": "fencing config observe",
+    "app": "fencing admission api auth config db guard http leases objects observe record reloading tables web "
+    "webhooks wiring",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "serving": "config db http.connection",
     "doctor": "fencing config db guard naming objects table_rules tables.catalog targets",
     "demo": "fencing app config db serving webhooks",
-    "commands": "fencing client config doctor guard naming serving targets text",
+    "commands": "fencing app client config doctor guard naming observe reloading serving targets text",
     "client": "fencing",
-    "cli": "app commands config db demo doctor observe serving targets",
+    "cli": "app commands config db demo doctor serving text",
     "__main__": "cli",
 }
 
@@ -99,7 +101,7 @@ LIBRARIES: dict[str, str] = {
     "redis": "client.redis",
     "rich": "commands demo",
     "sqlalchemy": "tables.sql",
-    "starlette": "api app http objects.exchange objects.pipeline objects.writes.form observe tables web",
+    "starlette": "api app http objects.exchange objects.pipeline objects.writes.form observe reloading tables web",
     "structlog": "observe.logs",
     "typer": "cli commands",
     "uvicorn": "http.connection serving",
