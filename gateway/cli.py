@@ -107,6 +107,7 @@ def migrate(
     from gateway.db import migrations, rights  # noqa: PLC0415 - the same
 
     target = dsn or load(config).postgres.dsn.get_secret_value()
+    asyncio.run(serving.check_may_migrate(target))
     before = asyncio.run(serving.revision(target))
     migrations.upgrade(target)
     after = asyncio.run(serving.revision(target))
@@ -117,11 +118,40 @@ def migrate(
 
 
 @application.command()
-def doctor(config: ConfigPath = None) -> None:
-    """Examine configuration, database and object store. Exit code 1: there are problems."""
+def doctor(
+    config: ConfigPath = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A role, or a principal of the store, that may write without the gateway; repeatable. "
+            "'store' are all users that the store does not show.",
+        ),
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = False,
+    fix_sql: Annotated[
+        bool, typer.Option("--fix-sql", help="Print a script for psql that does what the findings advise.")
+    ] = False,
+) -> None:
+    """Examine configuration, database and object store, and say who could write without the gateway.
+
+    Exit code 0: no problems. 1: problems, or warnings with --strict. 2: the configuration cannot be read.
+    """
+    from gateway.doctor import findings  # noqa: PLC0415 - few commands examine
     from gateway.doctor.examination import examine  # noqa: PLC0415 - it imports all libraries of the object plane
 
-    print_report(asyncio.run(examine(load(config), known=places(config))))
+    report = asyncio.run(examine(load(config), known=places(config), trusted=trust or ()))
+    if fix_sql:
+        typer.echo("\n".join(findings.fix_sql(report)))
+        return
+    if as_json:
+        typer.echo(findings.as_json(report))
+    else:
+        print_report(report)
+    if report.problems or (strict and report.warnings):
+        raise typer.Exit(1)
 
 
 @application.command()

@@ -177,8 +177,20 @@ async def revision(dsn: str) -> str | None:
 
     Raises ``Unavailable`` if the database cannot be reached, and ``ConfigurationError`` if it refuses.
     """
-    try:
+    with _explained():
         return await migrations.installed(dsn)
+
+
+async def check_may_migrate(dsn: str) -> None:
+    """Raise ``ConfigurationError`` if the session may not migrate, and what ``revision`` raises."""
+    with _explained():
+        await migrations.check_rights(dsn)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
     except SqlError as error:
         raise ConfigurationError(f"postgres.dsn: the database refuses: {error.message}", advice="") from error
     except Unavailable as error:

@@ -18,6 +18,7 @@ import asyncpg
 import httpx
 import pytest
 import trustme
+from alembic import command
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -386,3 +387,28 @@ def test_the_doctor_says_what_it_found_and_fails_where_something_is_wrong(tmp_pa
     unwell = called("doctor", "--config", write(tmp_path / "gateway.toml", DSN))
     assert (unwell.returncode, unwell.stderr) == (1, "")
     assert "problem  connection: " in unwell.stdout
+
+
+async def test_a_role_that_may_not_migrate_is_told_the_right_and_the_owner(empty_dsn: str) -> None:
+    database = empty_dsn.partition("?")[0].rpartition("/")[2]
+    owner, other = f"owner_of_{database}", f"other_than_{database}"
+
+    async def migrate(role: str) -> tuple[int, str]:
+        dsn = empty_dsn.replace("://postgres:@", f"://{role}:@")
+        answer = await asyncio.to_thread(called, "migrate", "--dsn", dsn)
+        return answer.returncode, answer.stderr
+
+    await execute(empty_dsn, f"CREATE ROLE {owner} LOGIN; CREATE ROLE {other} LOGIN")
+    try:
+        status, said = await migrate(owner)
+        assert (status, "lacks a right to migrate: CREATE on the database" in said) == (2, True)
+        await execute(empty_dsn, said.partition("let the owner run: ")[2])
+        settings = migrations._alembic(empty_dsn.replace("://postgres:@", f"://{owner}:@"))
+        await asyncio.to_thread(command.upgrade, settings, "r0001")
+        status, said = await migrate(other)
+        assert (status, f"Run it as the owner, {owner}:" in said) == (2, True)
+        await execute(empty_dsn, f"REVOKE CREATE ON DATABASE {database} FROM {owner}")
+        assert (await migrate(owner))[0] == 0
+        assert await migrations.installed(empty_dsn) == migrations.newest()
+    finally:
+        await execute(empty_dsn, f"DROP OWNED BY {owner} CASCADE; DROP ROLE {owner}, {other}")

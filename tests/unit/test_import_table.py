@@ -64,7 +64,7 @@ TABLE: dict[str, str] = {
     "webhooks wiring",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "serving": "config db http.connection",
-    "doctor": "fencing config db guard naming objects table_rules tables.catalog targets",
+    "doctor": "fencing config db guard naming objects table_rules tables.catalog tables.sql targets",
     "demo": "fencing app config db serving webhooks",
     "commands": "fencing app client config doctor guard naming observe reloading serving targets text",
     "client": "fencing",
