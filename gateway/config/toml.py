@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
+from gateway.config.places import NAMING_KEYS
+
 REDACTED = "(redacted)"
 
 
@@ -45,7 +47,8 @@ def _keys(section: BaseModel) -> dict[str, Any]:
 
 
 def _table(header: str, values: Mapping[str, Any]) -> str:
-    return "\n".join([header, *(f"{name} = {value_text(value)}" for name, value in values.items())])
+    names = sorted(values, key=lambda name: name not in NAMING_KEYS)
+    return "\n".join([header, *(f"{name} = {value_text(values[name])}" for name in names)])
 
 
 def value_text(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from gateway import targets
-from gateway.config import Config
+from gateway.config import Config, toml
 from gateway.config.places import Places
 from gateway.config.stores import ObjectStore
 from gateway.db import migrations, rights
@@ -189,7 +189,17 @@ def _observed(config: Config) -> Iterable[Check]:
         observed.insert(0, "everything without a mode of its own")
     if observed:
         advice = 'Set mode = "enforce" once the record shows no false alarms.'
-        yield warning("observe", f"stale writes pass, and are put on record: {', '.join(observed)}", advice)
+        detail = f"stale writes pass, and are put on record: {', '.join(observed)}"
+        yield Check("observe", CheckStatus.WARNING, detail, advice, rules=tuple(_enforcing(config)))
+
+
+def _enforcing(config: Config) -> Iterable[str]:
+    if config.fencing.mode is Enforcement.OBSERVE:
+        yield toml.table("fencing", config.fencing, mode=Enforcement.ENFORCE)
+    for section, rules in (("tables", config.tables), ("objects", config.objects)):
+        for rule in rules:
+            if rule.mode is Enforcement.OBSERVE:
+                yield toml.entry(section, rule, mode=Enforcement.ENFORCE)
 
 
 def _is_loopback(host: str) -> bool:

@@ -18,7 +18,8 @@ class CheckStatus(StrEnum):
 class Check:
     """One thing that was looked at. ``advice`` says what to do about it; empty where nothing is to be done.
 
-    ``fix``: SQL statements that do it, without the last semicolon, or a comment.
+    ``fix``: SQL statements that do it, without the last semicolon, or a comment. ``rules`` are entries for the
+    configuration that do it, in TOML with all their keys; each stands for itself.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Check:
     detail: str
     advice: str = ""
     fix: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,7 @@ def as_json(report: DoctorReport) -> str:
     statuses = [check.status for section in report.sections for check in section.checks]
     worst = next((one for one in (CheckStatus.PROBLEM, CheckStatus.WARNING) if one in statuses), CheckStatus.OK)
     sections = [
-        {"title": section.title, "checks": [{**asdict(check), "fix": list(check.fix)} for check in section.checks]}
-        for section in report.sections
+        {"title": section.title, "checks": [asdict(check) for check in section.checks]} for section in report.sections
     ]
     return json.dumps({"version": 1, "status": worst, "sections": sections}, indent=2, ensure_ascii=False)
 
@@ -80,6 +81,8 @@ def render(report: DoctorReport) -> list[str]:
             lines.append(f"  {check.status:<8} {check.name}: {check.detail}")
             if check.advice:
                 lines.append(f"  {'':<8} → {check.advice}")
+            for rule in check.rules:
+                lines += ["", *(f"  {'':<8}   {line}".rstrip() for line in rule.split("\n"))]
     return lines
 
 

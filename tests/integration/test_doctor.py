@@ -234,7 +234,9 @@ class TestDatabase:
         check = found(await examine(config(dsn, tables=[allow])), "table public.orders")
         assert check.status is CheckStatus.WARNING
         assert "public.items by items_o_fkey (ON DELETE CASCADE)" in check.detail
-        assert 'name = "public.items"' in check.advice
+        together, refusing = check.rules
+        assert together == '[[tables]]\nname = "public.items"\nresource = "public.orders/{o}"'
+        assert refusing == '[[tables]]\nname = "public.orders"\ncascades = "refuse"'
         rule = {"name": "public.items", "resource": "public.orders/{o}"}
         assert found(await examine(config(dsn, tables=[rule])), "reach").status is CheckStatus.OK
 

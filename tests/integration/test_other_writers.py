@@ -275,6 +275,7 @@ async def test_the_command_says_it_as_json_and_with_its_exit_code(
         "detail": f"{names['app']} has UPDATE",
         "advice": check["advice"],
         "fix": [f"REVOKE UPDATE ON public.orders FROM {names['app']} CASCADE"],
+        "rules": [],
     }
     assert (await doctor("--strict", "--trust", names["app"]))[0] == 0
     status, script = await doctor("--fix-sql")
