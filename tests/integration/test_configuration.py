@@ -204,6 +204,7 @@ INSERT INTO orders VALUES (1, 71); INSERT INTO items VALUES (1, 71); INSERT INTO
 """
 
 
+@pytest.mark.thorough
 async def test_what_the_doctor_suggests_starts_a_gateway_that_it_has_no_complaint_about(
     dsn: str, database: Database, tmp_path: Path
 ) -> None:

@@ -135,6 +135,8 @@ WAYS = {
     ),
 }
 
+QUICK = ("superuser", "group", "owner", "schema", "function", "view", "cascade")
+
 
 @pytest.fixture
 async def session(dsn: str) -> AsyncIterator[asyncpg.Connection]:
@@ -192,7 +194,7 @@ async def test_only_the_gateway_writes(dsn: str, session: asyncpg.Connection, na
     assert "and the tables of the fences" in check.detail
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in QUICK else pytest.mark.thorough) for way in WAYS])
 async def test_each_way_is_named_and_its_sql_closes_it(
     dsn: str, session: asyncpg.Connection, names: dict[str, str], way: str
 ) -> None:

@@ -237,6 +237,7 @@ async def test_writers_notice_no_reload(tmp_path: Path, dsn: str, session: async
         assert gateway.process.stop() == 0
 
 
+@pytest.mark.thorough
 async def test_changed_files_of_secrets_and_certificates_are_watched(
     tmp_path: Path, dsn: str, session: asyncpg.Connection
 ) -> None:
@@ -277,6 +278,7 @@ async def _serial(gateway: Served) -> str:
     return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", gateway.port))
 
 
+@pytest.mark.thorough
 async def test_a_bucket_has_another_rule_after_a_reload(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
     """Both planes take the new configuration."""
     async with serve(S3Double(buckets=["bucket"])) as endpoint:

@@ -23,6 +23,7 @@ from tests.integration.objects.clients import connect, in_thread, outcome
 from tests.integration.tables.asking import answered, send
 from tests.processes import called
 from tests.running import API_KEY
+from tests.tiers import first
 
 SESSIONS = "SELECT FROM pg_stat_activity WHERE datname = current_database()"
 
@@ -163,7 +164,7 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("kind", [tables, buckets], ids=["rows", "keys"])
-@pytest.mark.parametrize("step", ["close", "carry_over"])
+@pytest.mark.parametrize("step", first(["carry_over", "close"]))
 async def test_killed_at_any_step_it_goes_on_or_back(
     place: Place, monkeypatch: pytest.MonkeyPatch, kind: ModuleType, step: str
 ) -> None:
