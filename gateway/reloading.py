@@ -7,7 +7,7 @@ one ends with its last request, so each request ends under the configuration tha
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -21,6 +21,7 @@ from gateway.observe.events import ConfigurationReloaded, Observe, ReloadFailed
 
 _LOOK = 2.0
 """Seconds between two looks at a watched configuration."""
+_LONGEST_PAUSE = 60.0
 
 
 Reload: TypeAlias = Callable[[Attempt], Awaitable[list[str]]]
@@ -119,6 +120,7 @@ class Reloading(Generic[Gateway]):
                 refused = error
             except GatewayError as error:
                 refused = ReloadRefused(error.message)
+                refused.retry_after = error.retry_after
             except Exception as error:  # noqa: BLE001 - a bug must not end the gateway that serves
                 refused = ReloadRefused(f"The reload failed inside the gateway: {type(error).__name__}.")
             self._observe(ReloadFailed(refused.message))
@@ -177,20 +179,31 @@ class Reloading(Generic[Gateway]):
             self._running.remove(serving)
 
     async def _watch(self) -> None:
-        """Reload when the source changes, where the configuration asks for it. Each state is tried once."""
-        tried: object = None
+        """Reload when the source changes, if the configuration asks for it.
+
+        A state that is wrong is tried once. One that could not be checked is tried again, in longer and longer pauses.
+        """
+        wrong: object = None
+        pause = _LOOK
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(pause)
             if self._source is None or not self._config.server.watch:
                 continue
             state = await asyncio.to_thread(_state, self._source)
-            if state not in (tried, (self._config, self._certificate)):
-                tried = state
-                await self._by_operator("watch")
+            if state in (wrong, (self._config, self._certificate)):
+                continue
+            refused = await self._by_operator("watch")
+            if refused is not None and refused.retry_after is not None:
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            wrong, pause = state if refused else None, _LOOK
 
-    async def _by_operator(self, how: str) -> None:
-        with suppress(ReloadRefused):
+    async def _by_operator(self, how: str) -> ReloadRefused | None:
+        try:
             await self.reload(Attempt(None, None, PROCESS, how, "configuration", None, ""))
+        except ReloadRefused as refused:
+            return refused
+        return None
 
     @contextmanager
     def _heeding_hangups(self) -> Iterator[None]:
