@@ -227,6 +227,7 @@ class Gateway:
             await self._database.close()
             if self._issuer is not None:
                 await self._issuer.close()
+            api.forget()
 
     @asynccontextmanager
     async def _in_background(self) -> AsyncIterator[None]:

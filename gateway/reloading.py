@@ -5,9 +5,11 @@ one ends with its last request, so each request ends under the configuration tha
 """
 
 import asyncio
+import gc
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -22,6 +24,8 @@ from gateway.observe.events import ConfigurationReloaded, Observe, ReloadFailed
 _LOOK = 2.0
 """Seconds between two looks at a watched configuration."""
 _LONGEST_PAUSE = 60.0
+_UNTIL_UNUSED = 1.0
+"""Seconds until nothing refers to a gateway that has ended."""
 
 
 Reload: TypeAlias = Callable[[Attempt], Awaitable[list[str]]]
@@ -159,7 +163,8 @@ class Reloading(Generic[Gateway]):
 
     async def _start(self, serving: Gateway) -> None:
         started = asyncio.get_running_loop().create_future()
-        self._tasks.create_task(self._run(serving, started))
+        # Not in the context of the request that asks for a reload: it belongs to the former gateway.
+        self._tasks.create_task(self._run(serving, started), context=Context())
         try:
             await started
         except BaseException:
@@ -177,6 +182,8 @@ class Reloading(Generic[Gateway]):
             started.set_exception(error)
         finally:
             self._running.remove(serving)
+            # A gateway is one large cycle of objects, and the process collects rarely (``gateway.serving``).
+            asyncio.get_running_loop().call_later(_UNTIL_UNUSED, gc.collect)
 
     async def _watch(self) -> None:
         """Reload when the source changes, if the configuration asks for it.

@@ -6,6 +6,7 @@ It speaks JSON, and OpenAPI describes it at ``/v1/docs``. Each subject has a mod
 from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.dependencies import models as dependencies
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
@@ -103,6 +104,13 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         _add(app, router, caller, bodies)
     app.router.add_route("/v1/docs", documentation, include_in_schema=False)
     return app
+
+
+def forget() -> None:
+    """Let go of the functions of all routes. FastAPI remembers thousands, and with them gateways that have ended."""
+    for remembered in vars(dependencies).values():
+        if clear := getattr(remembered, "cache_clear", None):
+            clear()
 
 
 _LIMITS: dict[str, int | None] = {

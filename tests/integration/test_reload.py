@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,9 +18,14 @@ import httpx
 import pytest
 import trustme
 
+from gateway import app, reloading
+from gateway.app import Gateway
+from gateway.config import Config
+from gateway.reloading import Source
 from tests.databases import as_gateway
 from tests.doubles.s3 import S3Double, serve
 from tests.processes import Running, called, free_port, started
+from tests.running import Events, config, running
 from tests.waiting import PATIENCE
 
 WRITER, ROOT = "a-key-of-the-writer", "a-key-of-the-administrator"
@@ -305,3 +311,35 @@ async def test_before_it_serves_a_hangup_does_nothing(tmp_path: Path) -> None:
             process.process.send_signal(signal.SIGHUP)
             process.wait_for(lambda: '"listening"' in process.errors.read_text())
             assert process.stop() == 0
+
+
+async def test_a_former_gateway_leaves_no_memory_behind(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reloading, "_UNTIL_UNUSED", 0.05)
+    ttl = iter(range(60, 99))
+    callers = [{"name": "root", "api_key": ROOT, "admin": True}]
+    built: list[weakref.ref[Gateway]] = []
+    original = Gateway.__init__
+
+    def counted(self: Gateway, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        built.append(weakref.ref(self))
+
+    def read() -> Config:
+        return config(dsn, callers=callers, leases={"max_ttl": next(ttl)})
+
+    async def usable(_: Config) -> None:
+        return
+
+    monkeypatch.setattr(Gateway, "__init__", counted)
+    served = app.build(read(), Events(), source=Source(read, usable, lambda _: None, lambda _: None))
+    monkeypatch.setattr(app, "build", lambda *_: served)
+    async with running(read()) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
+        for _ in range(3):
+            answer = await client.post("/v1/config/reload", headers={"Authorization": f"Bearer {ROOT}"})
+            assert answer.status_code == 200, answer.text
+        assert len(built) == 4
+        # A connection keeps its last request until the next one.
+        assert (await client.get("/v1/ready")).status_code == 204
+        async with asyncio.timeout(PATIENCE):
+            while sum(one() is not None for one in built) > 1:
+                await asyncio.sleep(0.05)
