@@ -88,6 +88,26 @@ WAYS = {
         "{app} may write apart.seen",
         "UPDATE apart.seen SET note = 'x'",
     ),
+    "view of a view": (
+        (
+            "CREATE SCHEMA apart; CREATE VIEW apart.whole AS SELECT * FROM public.orders; "
+            "CREATE VIEW apart.seen AS SELECT * FROM apart.whole; GRANT USAGE ON SCHEMA apart TO {app}; "
+            "GRANT SELECT, UPDATE ON apart.seen TO {app}"
+        ),
+        "{app} may write apart.seen",
+        "UPDATE apart.seen SET note = 'x'",
+    ),
+    "far cascade": (
+        (
+            "CREATE SCHEMA apart; CREATE TABLE apart.firms (id int PRIMARY KEY); INSERT INTO apart.firms VALUES (1); "
+            "CREATE TABLE apart.accounts (id int PRIMARY KEY REFERENCES apart.firms ON DELETE CASCADE); "
+            "INSERT INTO apart.accounts VALUES (1); "
+            "ALTER TABLE public.orders ADD account int DEFAULT 1 REFERENCES apart.accounts ON DELETE SET NULL; "
+            "GRANT USAGE ON SCHEMA apart TO {app}; GRANT SELECT, DELETE ON apart.firms TO {app}"
+        ),
+        "{app} may write apart.firms, which reaches it by a foreign key",
+        "DELETE FROM apart.firms",
+    ),
     "rule": (
         (
             "CREATE SCHEMA apart; CREATE TABLE apart.inbox (n int); GRANT USAGE ON SCHEMA apart TO {app}; "

@@ -45,7 +45,7 @@ ORDER BY 1, 2, 3
 -- name: on_tables
 -- The ways in which a login role could write one of the given tables without the gateway. Given: the tables, trusted
 -- roles, and how one role may act as another. Roles that could write any table are left out.
-WITH
+WITH RECURSIVE
 fenced AS (
     SELECT c.oid, c.relname, c.relowner, c.relacl, n.nspname, n.nspowner, format('%I.%I', n.nspname, c.relname) AS relation
     FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -79,6 +79,30 @@ writer AS (
     UNION ALL
     SELECT c.oid, a.person, a.through, 'OWNERSHIP'
     FROM pg_class AS c JOIN acting AS a ON a.role = c.relowner WHERE c.relkind IN ('r', 'p', 'v', 'f')
+),
+behind AS (
+    -- The relations whose rules write a table, also through other views. Each is tried with its owner's rights.
+    SELECT f.oid AS root, f.relation, f.oid AS written FROM fenced AS f
+    UNION
+    SELECT b.root, b.relation, v.oid
+    FROM behind AS b
+    JOIN pg_depend AS d
+        ON d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = b.written
+    JOIN pg_rewrite AS r ON r.oid = d.objid AND r.ev_class <> b.written
+    JOIN pg_class AS v ON v.oid = r.ev_class
+    WHERE (r.ev_type <> '1' OR pg_relation_is_updatable(v.oid, false) & 28 <> 0)
+      AND NOT coalesce((SELECT option_value::boolean FROM pg_options_to_table(v.reloptions)
+          WHERE option_name = 'security_invoker'), false)
+      AND has_table_privilege(v.relowner, b.written, 'INSERT, UPDATE, DELETE')
+),
+upstream AS (
+    -- The tables whose rows a table follows by foreign keys, also through other tables.
+    SELECT f.oid AS root, f.relation, f.oid AS changed FROM fenced AS f
+    UNION
+    SELECT u.root, u.relation, k.confrelid
+    FROM upstream AS u
+    JOIN pg_constraint AS k ON k.conrelid = u.changed AND k.contype = 'f'
+        AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))
 ),
 definer AS (
     -- Functions that write a table with the rights of their owner, as far as their text or their dependencies say.
@@ -136,34 +160,23 @@ JOIN pg_trigger AS t ON t.tgfoid = d.function AND NOT t.tgisinternal AND t.tgena
 JOIN writer AS w ON w.relation = t.tgrelid
 WHERE t.tgrelid NOT IN (SELECT oid FROM fenced)
 UNION ALL
-SELECT DISTINCT f.relation, 'view', w.person, w.through, v.oid::regclass::text,
+SELECT b.relation, 'view', w.person, w.through, b.written::regclass::text,
     CASE w.privileges
-        WHEN 'OWNERSHIP' THEN format('ALTER TABLE %s OWNER TO fencing_tables', v.oid::regclass)
-        ELSE format('REVOKE %s ON %s FROM %s CASCADE', w.privileges, v.oid::regclass,
+        WHEN 'OWNERSHIP' THEN format('ALTER TABLE %s OWNER TO fencing_tables', b.written::regclass)
+        ELSE format('REVOKE %s ON %s FROM %s CASCADE', w.privileges, b.written::regclass,
             CASE w.through WHEN 'PUBLIC' THEN 'PUBLIC' ELSE quote_ident(w.through) END)
     END
-FROM fenced AS f
-JOIN pg_depend AS d ON d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = f.oid
-JOIN pg_rewrite AS r ON r.oid = d.objid AND r.ev_class <> f.oid
-JOIN pg_class AS v ON v.oid = r.ev_class
-JOIN writer AS w ON w.relation = v.oid
-WHERE (r.ev_type <> '1' OR pg_relation_is_updatable(v.oid, false) & 28 <> 0)
-  AND NOT coalesce((SELECT option_value::boolean FROM pg_options_to_table(v.reloptions)
-      WHERE option_name = 'security_invoker'), false)
-  AND has_table_privilege(v.relowner, f.oid, 'INSERT, UPDATE, DELETE')
-  AND v.oid NOT IN (SELECT oid FROM fenced)
+FROM behind AS b JOIN writer AS w ON w.relation = b.written
+WHERE b.written NOT IN (SELECT oid FROM fenced)
 UNION ALL
-SELECT DISTINCT f.relation, 'cascade', w.person, w.through, k.confrelid::regclass::text,
+SELECT u.relation, 'cascade', w.person, w.through, u.changed::regclass::text,
     CASE w.privileges
-        WHEN 'OWNERSHIP' THEN format('ALTER TABLE %s OWNER TO fencing_tables', k.confrelid::regclass)
-        ELSE format('REVOKE %s ON %s FROM %s CASCADE', w.privileges, k.confrelid::regclass,
+        WHEN 'OWNERSHIP' THEN format('ALTER TABLE %s OWNER TO fencing_tables', u.changed::regclass)
+        ELSE format('REVOKE %s ON %s FROM %s CASCADE', w.privileges, u.changed::regclass,
             CASE w.through WHEN 'PUBLIC' THEN 'PUBLIC' ELSE quote_ident(w.through) END)
     END
-FROM fenced AS f
-JOIN pg_constraint AS k ON k.conrelid = f.oid AND k.contype = 'f'
-    AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))
-JOIN writer AS w ON w.relation = k.confrelid
-WHERE k.confrelid NOT IN (SELECT oid FROM fenced)
+FROM upstream AS u JOIN writer AS w ON w.relation = u.changed
+WHERE u.changed NOT IN (SELECT oid FROM fenced)
 UNION ALL
 SELECT f.relation, 'subscription', s.subname, s.subname, s.subname, format('ALTER SUBSCRIPTION %I DISABLE', s.subname)
 FROM fenced AS f
