@@ -7,6 +7,7 @@ one ends with its last request, so each request ends under the configuration tha
 import asyncio
 import gc
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
@@ -214,12 +215,20 @@ class Reloading(Generic[Gateway]):
 
     @contextmanager
     def _heeding_hangups(self) -> Iterator[None]:
-        """Reload at SIGHUP while the block runs."""
+        """Reload at SIGHUP while the block runs. If it says that the terminal is gone, stop."""
         if self._source is None:
             yield
             return
+        in_terminal = sys.stderr.isatty()
+
+        def heed() -> None:
+            if in_terminal and not sys.stderr.isatty():
+                signal.raise_signal(signal.SIGTERM)
+            else:
+                self._tasks.create_task(self._by_operator("SIGHUP"))
+
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, lambda: self._tasks.create_task(self._by_operator("SIGHUP")))
+        loop.add_signal_handler(signal.SIGHUP, heed)
         try:
             yield
         finally:

@@ -3,9 +3,12 @@
 import asyncio
 import json
 import os
+import pty
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
@@ -311,6 +314,28 @@ async def test_before_it_serves_a_hangup_does_nothing(tmp_path: Path) -> None:
             process.process.send_signal(signal.SIGHUP)
             process.wait_for(lambda: '"listening"' in process.errors.read_text())
             assert process.stop() == 0
+
+
+async def test_a_hangup_of_its_terminal_stops_it(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
+    file, port = tmp_path / "gateway.toml", free_port()
+    gateway = Served(None, file, dsn, port)  # type: ignore[arg-type]  # it writes to a terminal, and not to a file
+    gateway.write()
+    terminal, its_end = pty.openpty()
+    command = (sys.executable, "-m", "gateway", "serve", "--config", str(file))
+    with subprocess.Popen(command, stderr=its_end, start_new_session=True) as process:
+        os.close(its_end)
+        async with gateway.client() as client, asyncio.timeout(PATIENCE):
+            while True:
+                with suppress(httpx.TransportError):
+                    if (await patch(client, 1)).status_code == 204:
+                        break
+                await asyncio.sleep(0.05)
+            process.send_signal(signal.SIGHUP)
+            await asyncio.sleep(0.3)
+            assert (await patch(client, 1)).status_code == 204
+        os.close(terminal)
+        process.send_signal(signal.SIGHUP)
+        assert await asyncio.to_thread(process.wait, PATIENCE) == 0
 
 
 async def test_a_former_gateway_leaves_no_memory_behind(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
