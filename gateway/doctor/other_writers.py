@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 
 from gateway.config import Config
-from gateway.db import access, catalog, guards
+from gateway.db import access, catalog
 from gateway.db.access import FencedTable, Way
 from gateway.db.database import Database
 from gateway.doctor.findings import Check, CheckStatus, first_few, ok
 from gateway.fencing.decision import Enforcement
+from gateway.guard.installation import judging
 from gateway.table_rules import table_rules
 from gateway.tables.catalog.snapshot import Snapshot
 from gateway.tables.sql.expressions import quote
@@ -33,7 +34,7 @@ _OWN_FENCING = f"""DO $$ DECLARE statement text; BEGIN
     LOOP EXECUTE statement; END LOOP;
 END $$"""  # noqa: S608 - a constant
 
-_WORDS = {
+WORDS = {
     "superuser": "is a superuser{as_}",
     "all-data": "is a member of {through}",
     "server-files": "is a member of {through}, and so can become a superuser",
@@ -51,6 +52,7 @@ _WORDS = {
 }
 # A guard checks direct writes, whatever right they need. The owner can drop it, and replication passes it.
 _PAST_A_GUARD = {"owner", "schema", "subscription"}
+_PAST_TRIGGERS = "past-triggers"
 _ADVICE = "gateway doctor --fix-sql prints SQL that closes it, and --trust NAME accepts it (docs/operations.md)."
 
 
@@ -93,11 +95,7 @@ async def _fenced(config: Config, database: Database) -> list[FencedTable]:
         for (schema, name), table in snapshot.tables.items()
         if table.kind in ("r", "p") and rules.get(f"{schema}.{name}", default).mode is Enforcement.ENFORCE
     ]
-    guarded = [
-        f"{quote(one.schema)}.{quote(one.table)}"
-        for one in await guards.list_guards(database, config.postgres.schemas)
-        if not one.missing and one.arguments[0] == Enforcement.ENFORCE
-    ]
+    guarded = [f"{quote(schema)}.{quote(name)}" for schema, name in await judging(config, database)]
     return await access.fenced_tables(database, tables, guarded)
 
 
@@ -106,7 +104,8 @@ def _of_roles(ways: Iterable[Way]) -> Iterable[Check]:
     for way in ways:
         by_role.setdefault(way.who, []).append(way)
     for who, its in by_role.items():
-        detail = f"could write every table: {'; '.join(_said(way) for way in its)}"
+        what = "could pass each guard" if all(way.way == _PAST_TRIGGERS for way in its) else "could write every table"
+        detail = f"{what}: {'; '.join(_said(way) for way in its)}"
         yield Check(f"role {who}", CheckStatus.WARNING, detail, _ADVICE, _fixes(its))
 
 
@@ -131,7 +130,7 @@ def _of_later(ways: Iterable[Way]) -> Iterable[Check]:
 
 def _said(way: Way) -> str:
     as_ = "" if way.through in (way.who, "PUBLIC") else f" as {way.through}"
-    return _WORDS[way.way].format(through=way.through, detail=way.detail, as_=as_)
+    return WORDS[way.way].format(through=way.through, detail=way.detail, as_=as_)
 
 
 def _fixes(ways: Iterable[Way]) -> tuple[str, ...]:

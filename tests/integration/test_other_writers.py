@@ -11,7 +11,10 @@ import pytest
 from gateway.doctor import bucket_writers, findings
 from gateway.doctor.examination import examine
 from gateway.doctor.findings import Check, CheckStatus, DoctorReport
-from tests.databases import as_gateway
+from gateway.doctor.other_writers import WORDS
+from gateway.guard import installation
+from gateway.guard.installation import GuardRequest
+from tests.databases import GATEWAY, as_gateway
 from tests.processes import called
 from tests.running import config
 
@@ -245,6 +248,27 @@ async def test_a_role_without_login_is_no_way(dsn: str, session: asyncpg.Connect
     [check] = (await other_writers(dsn))[1]
     assert "owns it as" in check.detail
     assert (await other_writers(dsn, names["app"]))[1] == []
+
+
+async def test_a_guard_closes_what_it_checks(dsn: str, session: asyncpg.Connection, names: dict[str, str]) -> None:
+    await session.execute("GRANT SELECT, UPDATE ON orders TO {app}".format(**names))
+    settings = config(dsn)
+
+    async def ways() -> list[str]:
+        return [check.detail for check in (await other_writers(dsn))[1]]
+
+    assert await ways() == [f"{names['app']} has UPDATE"]
+    await installation.install(settings, GuardRequest("public.orders", dsn=dsn, role=GATEWAY))
+    assert await ways() == []
+    await session.execute("GRANT SET ON PARAMETER session_replication_role TO {app}".format(**names))
+    assert await ways() == [f"could pass each guard: {WORDS['past-triggers']}"]
+    assert await writes(dsn, names["app"], "SET session_replication_role = replica; UPDATE orders SET note = 'x'")
+    report, _ = await other_writers(dsn)
+    await session.execute("\n".join(findings.fix_sql(report)))
+    assert await ways() == []
+    await installation.install(settings, GuardRequest("public.orders", dsn=dsn, role=names["app"]))
+    assert await ways() == [f"{names['app']} has UPDATE"], "the guard lets that role through"
+    await installation.remove(settings, "public.orders", dsn)
 
 
 async def test_the_owner_of_the_fences_is_named_and_replaced(
