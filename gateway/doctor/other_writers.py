@@ -43,6 +43,7 @@ WORDS = {
     "past-triggers": "may set session_replication_role, which switches guards off",
     "owner": "owns it{as_}",
     "schema": "owns the schema {detail}, and can drop the table{as_}",
+    "code": "owns {detail}, which runs with the rights of each writer{as_}",
     "grant": "has {detail}{as_}",
     "function": "may call {detail}, which writes it with its owner's rights{as_}",
     "trigger": "may write {detail}, whose trigger writes it with its owner's rights{as_}",
@@ -51,7 +52,7 @@ WORDS = {
     "subscription": "is a subscription that writes it",
 }
 # A guard checks direct writes, whatever right they need. The owner can drop it, and replication passes it.
-_PAST_A_GUARD = {"owner", "schema", "subscription"}
+_PAST_A_GUARD = {"owner", "schema", "code", "subscription"}
 _PAST_TRIGGERS = "past-triggers"
 _ADVICE = "gateway doctor --fix-sql prints SQL that closes it, and --trust NAME accepts it (docs/operations.md)."
 

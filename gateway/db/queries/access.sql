@@ -75,6 +75,8 @@ writer AS (
     SELECT g.relation, a.person, a.through, string_agg(DISTINCT g.privilege, ', ' ORDER BY g.privilege) AS privileges
     FROM granted AS g JOIN acting AS a ON a.role = g.grantee
     WHERE g.privilege IN ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER')
+       -- Up to PostgreSQL 17, a cascade runs the triggers of the other table with the rights of the writer.
+       OR (g.privilege = 'REFERENCES' AND current_setting('server_version_num')::int < 180000)
     GROUP BY 1, 2, 3
     UNION ALL
     SELECT c.oid, a.person, a.through, 'OWNERSHIP'
@@ -104,6 +106,25 @@ upstream AS (
     JOIN pg_constraint AS k ON k.conrelid = u.changed AND k.contype = 'f'
         AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))
 ),
+code AS (
+    -- The functions that a write of the table runs, with the rights of its writer.
+    SELECT f.relation, t.tgfoid AS function FROM fenced AS f JOIN pg_trigger AS t ON t.tgrelid = f.oid AND NOT t.tgisinternal
+    UNION
+    SELECT f.relation, d.refobjid
+    FROM fenced AS f
+    JOIN (
+        SELECT 'pg_attrdef'::regclass AS kind, oid, adrelid AS relid FROM pg_attrdef
+        UNION ALL SELECT 'pg_constraint'::regclass, oid, conrelid FROM pg_constraint
+        UNION ALL SELECT 'pg_policy'::regclass, oid, polrelid FROM pg_policy
+        UNION ALL SELECT 'pg_class'::regclass, indexrelid, indrelid FROM pg_index
+        UNION ALL SELECT 'pg_rewrite'::regclass, oid, ev_class FROM pg_rewrite
+    ) AS part ON part.relid = f.oid
+    JOIN pg_depend AS d ON d.classid = part.kind AND d.objid = part.oid AND d.refclassid = 'pg_proc'::regclass
+    UNION
+    SELECT f.relation, p.oid
+    FROM fenced AS f JOIN pg_proc AS p ON p.pronamespace = 'fencing'::regnamespace
+    WHERE f.relation = 'fencing.fence'
+),
 definer AS (
     -- Functions that write a table with the rights of their owner, as far as their text or their dependencies say.
     SELECT f.oid AS relation, f.relation AS name, p.oid AS function, p.oid::regprocedure::text AS signature,
@@ -128,12 +149,19 @@ SELECT f.relation, 'schema', a.person, a.through, f.nspname,
     format('ALTER SCHEMA %I OWNER TO fencing_tables', f.nspname)
 FROM fenced AS f JOIN acting AS a ON a.role = f.nspowner
 UNION ALL
+SELECT c.relation, CASE WHEN p.pronamespace = 'fencing'::regnamespace THEN 'owner' ELSE 'code' END, a.person, a.through,
+    CASE WHEN p.pronamespace <> 'fencing'::regnamespace THEN p.oid::regprocedure::text ELSE '' END,
+    format('ALTER ROUTINE %s OWNER TO fencing_tables', p.oid::regprocedure)
+FROM code AS c
+JOIN pg_proc AS p ON p.oid = c.function AND p.pronamespace <> 'pg_catalog'::regnamespace
+JOIN acting AS a ON a.role = p.proowner
+UNION ALL
 SELECT f.relation, 'grant', w.person, w.through, w.privileges,
     -- The gateway may have the same privileges from the same role.
     coalesce((
         SELECT format(E'GRANT %s ON %s TO %I;\n', string_agg(p, ', '), f.relation, current_user)
         FROM regexp_split_to_table(w.privileges, ', ') AS p
-        WHERE (w.through = 'PUBLIC' OR pg_has_role(w.through, 'MEMBER')) AND p <> 'TRIGGER' AND p <> 'TRUNCATE'
+        WHERE (w.through = 'PUBLIC' OR pg_has_role(w.through, 'MEMBER')) AND p IN ('INSERT', 'UPDATE', 'DELETE')
           AND has_table_privilege(f.oid, p)
         HAVING count(*) > 0
     ), '') || format('REVOKE %s ON %s FROM %s CASCADE', w.privileges, f.relation,
