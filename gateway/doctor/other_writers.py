@@ -48,6 +48,7 @@ WORDS = {
     "function": "may call {detail}, which writes it with its owner's rights{as_}",
     "trigger": "may write {detail}, whose trigger writes it with its owner's rights{as_}",
     "view": "may write {detail}, which writes it{as_}",
+    "part": "may write {detail}, of which it is a part{as_}",
     "cascade": "may write {detail}, which reaches it by a foreign key{as_}",
     "subscription": "is a subscription that writes it",
 }

@@ -178,6 +178,16 @@ WAYS = {
         "{app} has INSERT",
         "INSERT INTO apart.day VALUES (1)",
     ),
+    "the whole of a part": (
+        (
+            "CREATE SCHEMA apart; CREATE TABLE apart.days (id int) PARTITION BY RANGE (id); "
+            "CREATE TABLE public.day PARTITION OF apart.days FOR VALUES FROM (0) TO (9); "
+            "ALTER TABLE public.day ADD PRIMARY KEY (id); "
+            "GRANT USAGE ON SCHEMA apart TO {app}; GRANT INSERT ON apart.days TO {app}"
+        ),
+        "{app} may write apart.days, of which it is a part",
+        "INSERT INTO apart.days VALUES (1)",
+    ),
     "later": (
         "ALTER DEFAULT PRIVILEGES FOR ROLE postgres IN SCHEMA public GRANT INSERT ON TABLES TO {app}",
         "creates later let {app} INSERT",

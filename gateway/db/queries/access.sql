@@ -97,6 +97,12 @@ behind AS (
           WHERE option_name = 'security_invoker'), false)
       AND has_table_privilege(v.relowner, b.written, 'INSERT, UPDATE, DELETE')
 ),
+above AS (
+    -- The tables whose writes change rows of a table because it is a part of them. No right on the part is needed.
+    SELECT f.relation, i.inhparent AS oid FROM fenced AS f JOIN pg_inherits AS i ON i.inhrelid = f.oid
+    UNION
+    SELECT a.relation, i.inhparent FROM above AS a JOIN pg_inherits AS i ON i.inhrelid = a.oid
+),
 upstream AS (
     -- The tables whose rows a table follows by foreign keys, also through other tables.
     SELECT f.oid AS root, f.relation, f.oid AS changed FROM fenced AS f
@@ -196,6 +202,15 @@ SELECT b.relation, 'view', w.person, w.through, b.written::regclass::text,
     END
 FROM behind AS b JOIN writer AS w ON w.relation = b.written
 WHERE b.written NOT IN (SELECT oid FROM fenced)
+UNION ALL
+SELECT b.relation, 'part', w.person, w.through, b.oid::regclass::text,
+    CASE w.privileges
+        WHEN 'OWNERSHIP' THEN format('ALTER TABLE %s OWNER TO fencing_tables', b.oid::regclass)
+        ELSE format('REVOKE %s ON %s FROM %s CASCADE', w.privileges, b.oid::regclass,
+            CASE w.through WHEN 'PUBLIC' THEN 'PUBLIC' ELSE quote_ident(w.through) END)
+    END
+FROM above AS b JOIN writer AS w ON w.relation = b.oid
+WHERE b.oid NOT IN (SELECT oid FROM fenced)
 UNION ALL
 SELECT u.relation, 'cascade', w.person, w.through, u.changed::regclass::text,
     CASE w.privileges
