@@ -265,8 +265,9 @@ class ReadJournal:
 
 @dataclass(frozen=True, slots=True)
 class FindLower:
-    """Return a ``Loss`` for each of these fences that is lower in the database, or absent."""
+    """Return a ``Loss`` for each of these fences that is lower in the database of this run, or absent."""
 
+    run: Run
     entries: Mapping[str, Entry]
 
 
@@ -334,6 +335,8 @@ def open_database(mode: Mode, *, again: bool = False, accept_loss: bool = False)
         if not again and may_serve(server, mode) and (mode is Mode.OFF or _is_newest(server.opened, marker)):
             return Opening(server.opened.term, fresh=False)
         outcome = yield from _open(mode, server, marker, accept_loss=accept_loss)
+        if isinstance(outcome, Flaw) and mode is not Mode.OFF and (yield ReadMarker()) != marker:
+            continue  # the marker was read before the server was asked, and another gateway has opened it since
         if outcome is not None:
             return outcome
     return Flaw(Problem.BUSY, "other gateways are opening the database")
@@ -348,9 +351,13 @@ def _open(
 ) -> OpenSteps[Opening | Flaw | None]:
     """Open the database once. None: another gateway was quicker."""
     opened, marker = server.opened, found if isinstance(found, Marker) else None
-    accepted = judge(server, found, mode)
-    if accepted is not None and not (accept_loss and accepted.problem in ACCEPTABLE):
-        return accepted
+    flaw = judge(server, found, mode)
+    if flaw is None and mode is not Mode.OFF:
+        # A database that must stay closed moves no marker: that would replace a server that is open.
+        flaw = yield from _judge_journal(server)
+    if flaw is not None and not (accept_loss and flaw.problem in ACCEPTABLE):
+        return flaw
+    accepted = flaw
     term = max(opened.term, marker.term if marker else 0) + (1 if accepted is None else FORGOTTEN)
     row = replace(opened, run=server.run, term=term, mode=mode)
     if mode is Mode.OFF:
@@ -361,15 +368,11 @@ def _open(
     base = _base(server, marker)
     if not (yield CreateMarker(Marker(row.installation, term, base, server.run, server.now))):
         return None
-    read = cast("Contents | Flaw", (yield ReadJournal(opened.snapshot)))
-    flaw = read if isinstance(read, Flaw) else judge_contents(server, read)
-    if flaw is not None and not (accept_loss and flaw.problem in ACCEPTABLE):
-        return flaw
-    accepted = accepted or flaw
-    if accepted is not None:
-        read = cast(Contents, (yield ReadJournal(opened.snapshot, whole=True, salvage=True)))
-    assert isinstance(read, Contents)
-    losses = cast("tuple[Loss, ...]", (yield FindLower(read.entries)))
+    salvage = accepted is not None
+    read = cast("Contents | Flaw", (yield ReadJournal(opened.snapshot, whole=salvage, salvage=salvage)))
+    if isinstance(read, Flaw):
+        return read
+    losses = cast("tuple[Loss, ...]", (yield FindLower(server.run, read.entries)))
     continued = accepted is None and not losses and continues(server, base, read.position)
     waits = None if accepted else (yield from _find_waiting(opened, read, continued=continued))
     if isinstance(waits, Flaw):
@@ -380,6 +383,12 @@ def _open(
     if read.pristine:
         yield Begin(term)
     return Opening(term, fresh=True, losses=losses, continues=continued, waits=waits, accepted=accepted, contents=read)
+
+
+def _judge_journal(server: Server) -> OpenSteps[Flaw | None]:
+    """Return the reason why the contents of the journal keep the database closed, before anything is changed."""
+    read = cast("Contents | Flaw", (yield ReadJournal(server.opened.snapshot)))
+    return read if isinstance(read, Flaw) else judge_contents(server, read)
 
 
 def _find_waiting(opened: Opened, read: Contents, *, continued: bool) -> OpenSteps[frozenset[str] | Flaw]:
