@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
+from gateway.errors import JournalUnusable
 from gateway.fencing.token import Token
 
 MARKER = "marker"
@@ -67,6 +68,27 @@ ACCEPTABLE = frozenset(
 """Problems that an operator may accept together with the loss. The others end by another action."""
 
 
+_ACCEPT = "If the loss is acceptable, open the database with `gateway open --accept-loss` (docs/journal.md)."
+
+ADVICE: dict[Problem, str] = {
+    Problem.FOREIGN: "Give this installation a bucket or a prefix of its own.",
+    Problem.NEWER: "Upgrade this gateway.",
+    Problem.TRUNCATED: f"Restore the object. {_ACCEPT}",
+    Problem.CORRUPT: f"Restore the object. {_ACCEPT}",
+    Problem.MISSING: f"Restore the object, and look for rules that delete objects of the journal. {_ACCEPT}",
+    Problem.BEHIND: f"Configure the journal that this database was opened with. {_ACCEPT}",
+    Problem.TOO_OLD: f"Restore a later backup. {_ACCEPT}",
+    Problem.MOVED: _ACCEPT,
+    Problem.SUPERSEDED: "Stop this server, and make it a replica of the one that replaced it.",
+    Problem.WEAKER: f"Configure the stronger mode. {_ACCEPT}",
+    Problem.BUSY: "Send the request again.",
+    Problem.UNREACHABLE: "Check the address and the credentials of the journal, and its store.",
+    Problem.UNWRITABLE: "Give the gateway the right to write to the journal.",
+    Problem.UNFIT: "Use another store for the journal.",
+}
+"""The next step for the operator."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flaw:
     """A reason why a journal cannot be used. ``name`` is the object that has it; empty for the journal as a whole."""
@@ -78,6 +100,10 @@ class Flaw:
     def __str__(self) -> str:
         """Return the flaw as a sentence without its end, for an error or a finding."""
         return f"{self.name} {self.detail}" if self.name else self.detail
+
+    def error(self) -> JournalUnusable:
+        """Return the flaw as the error of a request that needs the journal."""
+        return JournalUnusable.because(self.problem, str(self), ADVICE[self.problem])
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +248,13 @@ class Keeping:
 
 
 def compact(
-    before: Snapshot, kept: Mapping[str, Entry], segments: Iterable[Segment], keeping: Keeping
+    before: Snapshot, kept: Mapping[str, Entry], segments: Iterable[Segment], keeping: Keeping, number: int
 ) -> tuple[Snapshot, dict[str, Entry]]:
-    """Return the snapshot that follows ``before``, and its fences: the ``kept`` ones and those of the ``segments``.
+    """Return the snapshot with this number, and its fences: the ``kept`` ones of ``before`` and the ``segments``.
 
     Nothing is dropped while a time is ahead of the database's clock, because then one of the clocks is wrong.
     """
-    segments, number = tuple(segments), before.number + 1
+    segments = tuple(segments)
     fresh = (replace(entry, since=number) for segment in segments for entry in segment.entries)
     merged = merge([*kept.values(), *fresh])
     oldest = keeping.now - keeping.retention

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from gateway.journal.contents import ACCEPTABLE, Contents, Entry, Flaw, Problem
@@ -169,9 +169,10 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Have raises appended soon, and do not wait for it."""
+    """Have raises appended soon, and do not wait for it. They were committed in the ``term``."""
 
     entries: tuple[Entry, ...]
+    term: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,7 @@ def claim(mode: Mode) -> RaiseSteps[Acknowledged | Reopen]:
         answer = cast("Committed | Unsecured | Behind", (yield Commit(secured, looked)))
         if isinstance(answer, Committed):
             if mode is Mode.ASYNC and answer.raised:
-                yield Remember(answer.raised)
+                yield Remember(answer.raised, answer.term)
             return Acknowledged(answer.term, answer.outcome)
         if isinstance(answer, Behind):
             return Reopen(looked)
@@ -222,7 +223,7 @@ def send(mode: Mode, entry: Entry, term: int, *, announced: datetime | None) -> 
         marker = cast(Marker, (yield Append(entries)))
         return marker.term <= term
     if mode is Mode.ASYNC and entries:
-        yield Remember(entries)
+        yield Remember(entries, term)
     return True
 
 
@@ -268,7 +269,7 @@ class FindLower:
     """Return a ``Loss`` for each of these fences that is lower in the database of this run, or absent."""
 
     run: Run
-    entries: Mapping[str, Entry]
+    entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +373,7 @@ def _open(
     read = cast("Contents | Flaw", (yield ReadJournal(opened.snapshot, whole=salvage, salvage=salvage)))
     if isinstance(read, Flaw):
         return read
-    losses = cast("tuple[Loss, ...]", (yield FindLower(server.run, read.entries)))
+    losses = cast("tuple[Loss, ...]", (yield FindLower(server.run, tuple(read.entries.values()))))
     continued = accepted is None and not losses and continues(server, base, read.position)
     waits = None if accepted else (yield from _find_waiting(opened, read, continued=continued))
     if isinstance(waits, Flaw):
@@ -416,6 +417,28 @@ def _base(server: Server, marker: Marker | None) -> int:
     if marker is None:
         return server.opened.term
     return marker.base if marker.run == server.run else marker.term
+
+
+class DatabaseSide(Protocol):
+    """The gateway's database, as openings and snapshots need it. Each method uses a session of its own."""
+
+    async def ask(self) -> Server:
+        """Return the run of the session's server, and the row of the last opening."""
+
+    async def identify(self) -> None:
+        """Give the row an installation id if it has none."""
+
+    async def find_lower(self, run: Run, entries: Sequence[Entry]) -> tuple[Loss, ...]:
+        """Return a ``Loss`` for each fence that is lower, or absent. Raises ``Unavailable`` on another run."""
+
+    async def open(self, effect: OpenDatabase) -> bool:
+        """Carry out ``OpenDatabase``."""
+
+    async def note(self, run: Run, snapshot: int, entries: Sequence[Entry]) -> None:
+        """Raise the fences that are lower and note the snapshot, in one transaction.
+
+        Do nothing if the session belongs to another run, the database is not open for it, or has noted a later one.
+        """
 
 
 def judge(server: Server, marker: Marker | Flaw | None, mode: Mode) -> Flaw | None:
@@ -478,6 +501,25 @@ def continues(server: Server, base: int, position: int) -> bool:
         and server.opened.term >= base
         and server.opened.position >= position
     )
+
+
+FlushEffect: TypeAlias = Append | AskServer | FindLower
+FlushSteps: TypeAlias = Generator[FlushEffect, Any, Result]
+
+
+def flush(mode: Mode, entries: tuple[Entry, ...], term: int) -> FlushSteps[bool]:
+    """Append raises that were acknowledged before, in the ``term`` or later ones.
+
+    Return whether the database must be opened once more: an opening may have read the journal without them.
+    """
+    marker = cast(Marker, (yield Append(entries)))
+    if marker.term <= term:
+        return False
+    server = cast(Server, (yield AskServer()))
+    if not may_serve(server, mode):
+        return True
+    lower = cast("tuple[Loss, ...]", (yield FindLower(server.run, entries)))
+    return bool(lower)
 
 
 # A gateway's own memory -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ A condition that was broken may hold again once a database has forgotten that it
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
@@ -116,6 +116,7 @@ class Weakness:
     write: Callable[[Mode], protocol.RaiseSteps[Any]] = protocol.claim
     send: Callable[..., protocol.RaiseSteps[bool]] = protocol.send
     open: Callable[..., protocol.OpenSteps[Any]] = protocol.open_database
+    flush: Callable[..., protocol.FlushSteps[bool]] = protocol.flush
     checks_opened: bool = True
     waits: bool = True
     witness: Witness | None = WITNESS
@@ -386,9 +387,9 @@ class Explorer:
         return bool((yield Finish(server)))
 
     def _flush(self, server: int, write: Write, term: int) -> Script:
-        """The gateway flushes the raise. If the database was opened since, it has the journal read again."""
-        marker = yield On(server, Append((Entry(RESOURCE, Token(0, write.token), NOW),)))
-        if marker.term > term:
+        """The gateway flushes the raise. If an opening has not read it, the database is opened once more."""
+        entries = (Entry(RESOURCE, Token(0, write.token), NOW),)
+        if (yield from _on(server, self._weakness.flush(self._scope.mode, entries, term), None)):
             again = _flaw((yield from _on(None, self._weakness.open(self._scope.mode, again=True), None)))
             if again is not None:
                 return
@@ -592,11 +593,9 @@ class Explorer:
             return [(STAYS, shared._replace(journal=journal, appended=shared.appended | {actor}))]
         return [(journal.marker, shared._replace(appended=shared.appended - {actor}))]
 
-    def _lower(self, shared: Shared, run: Run, entries: Mapping[str, Entry]) -> tuple[Loss, ...]:
-        machine = shared.machines[_server_of(shared, run)]
-        entry = entries.get(RESOURCE)
-        lower = entry is not None and entry.token.value > machine.state.fence
-        return (Loss(entry, str(machine.state.fence)),) if entry is not None and lower else ()
+    def _lower(self, shared: Shared, run: Run, entries: tuple[Entry, ...]) -> tuple[Loss, ...]:
+        fence = shared.machines[_server_of(shared, run)].state.fence
+        return tuple(Loss(entry, str(fence)) for entry in entries if entry.token.value > fence)
 
     def _open(self, shared: Shared, effect: OpenDatabase) -> Outcomes:
         server = _server_of(shared, effect.run)

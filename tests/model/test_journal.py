@@ -161,12 +161,18 @@ def opening(*, run_first: bool = False, journal_first: bool = False) -> Callable
             return None
         if not journal_first:
             read = yield ReadJournal(0)
-        losses = yield FindLower(server.run, read.entries)
+        losses = yield FindLower(server.run, tuple(read.entries.values()))
         opened = replace(server.opened, run=server.run, term=term, mode=mode)
         yield OpenDatabase(server.run, opened, losses, frozenset(read.entries) if losses else frozenset())
         return Opening(term, fresh=True)
 
     return steps
+
+
+def flush_without_a_look(mode: Mode, entries: tuple[Entry, ...], term: int) -> protocol.FlushSteps[bool]:
+    """Weakened: an opening that has not read what is flushed is left as it is."""
+    yield Append(entries)
+    return False
 
 
 def shortest_way_to_a_broken_promise(scope: Scope, weakness: Weakness) -> int:
@@ -197,6 +203,7 @@ LATE = ("a late put, and a barrier", "two puts")
         ("a look before a request is sent", Weakness(send=send_without_a_look), LATE),
         ("evidence in metadata", Weakness(witness=None), ("evidence in metadata",)),
         ("signatures of metadata", Weakness(witness=Witness([SECRET, "another secret"])), ("forged metadata",)),
+        ("the look after a flush", Weakness(flush=flush_without_a_look), ("what was flushed",)),
         ("a gateway's own memory", Weakness(memory=None), ("own memory",)),
     ],
 )
