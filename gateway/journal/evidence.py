@@ -2,7 +2,7 @@
 
 Pure. An object outlives the fences that a database loses. A write that finds a higher token at its key raises the fence
 to that token first, and is then refused. The signature covers bucket and key, so that a copy elsewhere proves nothing.
-Callers cannot make it, so nobody can lock a resource by metadata of their own.
+Callers cannot make it, so they cannot close a resource by metadata of their own.
 """
 
 import base64
@@ -50,7 +50,7 @@ class Witness:
         if found.resource != resource or not found.token or not found.write_id or not found.signature:
             return None
         signed = _signed(found.bucket, found.key, resource, found.token, found.write_id)
-        given = found.signature.encode("utf-8", "surrogateescape")
+        given = found.signature.encode(errors="replace")
         # All of them, so that the time does not tell which one fits.
         fits = [hmac.compare_digest(_mac(key, signed).encode(), given) for key in self._keys]
         if not any(fits):

@@ -29,7 +29,12 @@ _LONGEST_FIRST_LINE = 256
 
 def write_marker(marker: Marker) -> bytes:
     """Return the bytes of the marker."""
-    run = {"system": marker.run.system, "timeline": marker.run.timeline, "started": marker.run.started.isoformat()}
+    run = {
+        "system": marker.run.system,
+        "timeline": marker.run.timeline,
+        "started": marker.run.started.isoformat(),
+        "database": marker.run.database,
+    }
     fields = {"installation": marker.installation.hex, "term": marker.term, "base": marker.base, "run": run}
     return _sealed("marker", {**fields, "at": marker.at.isoformat()})
 
@@ -39,9 +44,9 @@ def read_marker(content: bytes, name: str, installation: UUID | None) -> Marker 
 
     def build(fields: Mapping[str, Any], _: list[str]) -> Marker:
         run = fields["run"]
-        started = Run(_number(run["system"]), _number(run["timeline"]), _time(run["started"]))
+        made_for = Run(str(run["system"]), _number(run["timeline"]), _time(run["started"]), str(run["database"]))
         term, base = _number(fields["term"]), _number(fields["base"])
-        return Marker(UUID(fields["installation"]), term, base, started, _time(fields["at"]))
+        return Marker(UUID(fields["installation"]), term, base, made_for, _time(fields["at"]))
 
     return _read(content, name, "marker", installation, build)
 

@@ -205,7 +205,7 @@ class Journal:
     # Openings -----------------------------------------------------------------------------------------------------
 
     async def marker(self) -> StoredMarker:
-        """Return the marker as it is now, whoever it belongs to."""
+        """Return the marker as it is now, of this or another installation."""
         return await self._archive.marker()
 
     async def create_marker(self, marker: Marker, version: str) -> bool:

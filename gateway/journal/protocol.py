@@ -40,11 +40,11 @@ class Mode(StrEnum):
     """The losses of its database that an acknowledged raise survives."""
 
     OFF = "off"
-    """None."""
+    """No loss."""
     ASYNC = "async"
-    """Those that come after the next flush of the journal."""
+    """Losses after the next flush of the journal."""
     SYNC = "sync"
-    """All."""
+    """All losses."""
 
     def is_weaker_than(self, other: "Mode") -> bool:
         """Return whether this mode promises less than the other."""
@@ -56,11 +56,15 @@ _STRENGTH = {Mode.OFF: 0, Mode.ASYNC: 1, Mode.SYNC: 2}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One start of one database server: its system identifier, its timeline, and when it started."""
+    """One start of one database server: its system identifier, its timeline, and when it started.
 
-    system: int
+    ``database``: the identities of the database and of the table of the last opening, which a loaded dump changes.
+    """
+
+    system: str
     timeline: int
     started: datetime
+    database: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,7 +501,7 @@ def continues(server: Server, base: int, position: int) -> bool:
     before = server.opened.run
     return (
         before is not None
-        and (before.system, before.timeline) == (server.run.system, server.run.timeline)
+        and replace(before, started=server.run.started) == server.run
         and server.opened.term >= base
         and server.opened.position >= position
     )

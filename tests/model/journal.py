@@ -1,12 +1,12 @@
 """Runs the journal's protocol through rewinds, dead and surviving servers, crashes and late requests of a small scope.
 
 The explored generators are those of production (``gateway.journal.protocol``). Their effects act on a database that can
-be rewound to any state that it had committed, on a journal, and on an object store with requests that are late. A
+be rewound to any state that it had committed. They also act on a journal, and on an object store with late requests. A
 rewind starts another run. The server before it may go on, with the sessions that it has: a paused primary that wakes.
 
 All is about one resource and one key. An object write stands for the whole object protocol, which ``explorer.py``
-explores: its request takes effect at any time, unless its condition was broken by a settler, or its signature is dead.
-A condition that was broken may hold again once a database has forgotten that its ETag is forbidden.
+explores. Its request takes effect at any time, unless a settler has broken its condition, or its signature is dead. A
+condition that was broken may hold again once a database has forgotten that its ETag is forbidden.
 """
 
 from collections import deque
@@ -230,7 +230,7 @@ class Request(NamedTuple):
     term: int = 0
     expected: int = 0
     looked: int = 0
-    """What had been acknowledged when the write looked at the key."""
+    """The acknowledged token when the write looked at the key."""
     may_restore: frozenset[int] = frozenset()
 
 
@@ -320,7 +320,7 @@ class Explorer:
 
     def _explore(self) -> int:
         scope = self._scope
-        run = Run(1, 1, NOW)
+        run = Run("1", 1, NOW)
         state = State(opened=Opened(INSTALLATION, run, 1, scope.mode))
         marker = None if scope.mode is Mode.OFF else Marker(INSTALLATION, 1, 0, run, NOW)
         requests = tuple(Request() for _ in scope.clients)
@@ -641,7 +641,7 @@ class Explorer:
 
     def _rewound(self, shared: Shared) -> Iterator[tuple[str, Shared]]:
         timeline, started = shared.primary.run.timeline, NOW + timedelta(seconds=len(shared.machines))
-        same, next_one = Run(1, timeline, started), Run(1, timeline + 1, started)
+        same, next_one = Run("1", timeline, started), Run("1", timeline + 1, started)
         for index, state in enumerate(shared.line):
             if shared.rewinds:
                 after = self._continued(shared, next_one, index)
