@@ -44,10 +44,10 @@ _FATAL = (Problem.FOREIGN, Problem.NEWER)
 class Store(Protocol):
     """The objects of one journal. Every method raises ``JournalUnusable`` where the store does not do it."""
 
-    async def add(self, name: str, content: bytes, at: datetime) -> bool:
-        """Write an object that must not exist. Return False if it does. ``at``: the database's clock."""
+    async def add(self, name: str, content: bytes) -> bool:
+        """Write an object that must not exist. Return False if it does."""
 
-    async def replace(self, name: str, content: bytes, version: str, at: datetime) -> bool:
+    async def replace(self, name: str, content: bytes, version: str) -> bool:
         """Replace an object that must have this version. Return False if it has another one."""
 
     async def read(self, name: str) -> tuple[bytes, str] | None:
@@ -56,10 +56,10 @@ class Store(Protocol):
     async def names(self, prefix: str) -> list[str]:
         """Return the names that begin so, in their order."""
 
-    async def remove(self, name: str, at: datetime) -> None:
+    async def remove(self, name: str) -> None:
         """Remove an object, if there is one."""
 
-    async def find_unfit(self, at: datetime) -> Flaw | None:
+    async def find_unfit(self) -> Flaw | None:
         """Return the reason why the store must not be used, as far as it has means of its own to tell."""
 
 
@@ -115,13 +115,13 @@ class Archive:
         """Replace the marker if it still has this version. Return whether it had."""
         content = encoding.write_marker(marker)
         if not version:
-            return await self._store.add(MARKER, content, marker.at)
-        return await self._store.replace(MARKER, content, version, marker.at)
+            return await self._store.add(MARKER, content)
+        return await self._store.replace(MARKER, content, version)
 
     async def append(self, segment: Segment) -> None:
         """Write a segment."""
         content = encoding.write_segment(segment)
-        if not await self._store.add(segment.name, content, segment.at):
+        if not await self._store.add(segment.name, content):
             # A proxy may have sent the request twice. Then this is the answer to the second one.
             found = await self._store.read(segment.name)
             if found is None or found[0] != content:
@@ -166,33 +166,33 @@ class Archive:
         covered = base.index.covers if isinstance(base, _Base) and base.index else frozenset()
         return sum(name not in covered for name in listing.segments)
 
-    async def find_unfit(self, at: datetime) -> Flaw | None:
+    async def find_unfit(self) -> Flaw | None:
         """Return the reason why the store must not be used: it does not show its last write to every reader.
 
         The check writes a few objects and removes them. A success proves little; one failure is enough.
         """
-        if (flaw := await self._store.find_unfit(at)) is not None:
+        if (flaw := await self._store.find_unfit()) is not None:
             return flaw
         folder = f"probe/{uuid4().hex}/"
         try:
             for trial in range(_TRIALS):
-                if (detail := await self._try(folder, f"{folder}{trial}", at)) is not None:
+                if (detail := await self._try(folder, f"{folder}{trial}")) is not None:
                     return Flaw(Problem.UNFIT, detail)
         finally:
             for trial in range(_TRIALS):
-                await self._store.remove(f"{folder}{trial}", at)
+                await self._store.remove(f"{folder}{trial}")
         return None
 
-    async def _try(self, folder: str, name: str, at: datetime) -> str | None:
+    async def _try(self, folder: str, name: str) -> str | None:
         contents = [f"{number} {uuid4()}".encode() for number in range(2 * _RACERS)]
         adding, replacing = contents[:_RACERS], contents[_RACERS:]
-        added = await asyncio.gather(*(self._store.add(name, one, at) for one in adding))
+        added = await asyncio.gather(*(self._store.add(name, one) for one in adding))
         found = await self._store.read(name)
         if added.count(True) != 1 or found is None or found[0] != adding[added.index(True)]:
             return "of writers that create one object at the same time, not exactly one succeeds"
         if name not in await self._store.names(folder):
             return "an object that was written is not listed"
-        replaced = await asyncio.gather(*(self._store.replace(name, one, found[1], at) for one in replacing))
+        replaced = await asyncio.gather(*(self._store.replace(name, one, found[1]) for one in replacing))
         found = await self._store.read(name)
         if replaced.count(True) != 1 or found is None or found[0] != replacing[replaced.index(True)]:
             return "of writers that replace one object at the same time, not exactly one succeeds"
@@ -229,6 +229,7 @@ class Archive:
         return Contents(
             number=listing.newest,
             complete_from=index.complete_from if index else 0,
+            began=index.began if index else 0,
             position=max([index.position if index else 0, *(segment.position for segment in segments)]),
             entries=entries,
             segments=len(listing.segments),
@@ -301,21 +302,21 @@ class Archive:
             if isinstance(flaw, Flaw):
                 raise flaw.error()
         segments = [one for one in fresh if isinstance(one, Segment)]
-        if not segments and keeping.floor <= before.complete_from:
+        if not segments and keeping.began <= before.began:
             return None
         number = listing.newest + 1
         name = f"{FENCES}{number:012}-{uuid4().hex}"
         index, fences = await asyncio.to_thread(compact, before, base.fences or {}, segments, keeping, number)
         index = replace(index, fences=name, covers=frozenset(listing.segments))
         content = await asyncio.to_thread(encoding.write_fences, self.installation, fences.values())
-        await self._store.add(name, content, keeping.now)
-        if not await self._store.add(index.name, encoding.write_snapshot(index), keeping.now):
-            await self._store.remove(name, keeping.now)
+        await self._store.add(name, content)
+        if not await self._store.add(index.name, encoding.write_snapshot(index)):
+            await self._store.remove(name)
             return None
-        await self._remove_covered(before, listing, keeping.now)
+        await self._remove_covered(before, listing)
         return index, fences
 
-    async def _remove_covered(self, before: Snapshot, listing: _Listing, now: datetime) -> None:
+    async def _remove_covered(self, before: Snapshot, listing: _Listing) -> None:
         """Remove what neither the new snapshot nor the one before needs."""
         gate = asyncio.Semaphore(_AT_A_TIME)
         old = [name for name in listing.segments if name in before.covers]
@@ -324,7 +325,7 @@ class Archive:
 
         async def one(name: str) -> None:
             async with gate:
-                await self._store.remove(name, now)
+                await self._store.remove(name)
             self._known.pop(name, None)
 
         await asyncio.gather(*(one(name) for name in old))

@@ -1,20 +1,21 @@
 """A journal in a bucket: the objects below a prefix of one bucket of an S3 store.
 
 The store must be linearizable for single objects, and list an object once it has answered for it. ``find_unfit`` tries
-what can be tried. Times of signatures are the database's. A request that arrives late does no harm here: it adds what a
-holder has shown, or finds its condition broken.
+what can be tried. A request that arrives late does no harm here: it adds what a holder has shown, or finds its
+condition broken. So requests are signed with the store's own time: that of its last answer, and the time since then.
 """
 
-from datetime import datetime
+import asyncio
+from datetime import datetime, timedelta
 from urllib.parse import quote
 
 from gateway.errors import JournalUnusable, StoreError, Unavailable
-from gateway.journal.contents import Flaw, Problem
+from gateway.journal.contents import MARKER, Flaw, Problem
 from gateway.objects.probe.probe import probe
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
 from gateway.objects.s3.operations import Operation
-from gateway.objects.store.client import StoreResponse, path, query_of
+from gateway.objects.store.client import StoreResponse, clock_of, path, query_of
 from gateway.objects.store.operations import Upstream
 
 PREFIX = ".fencing-gateway/journal/"
@@ -30,19 +31,22 @@ class BucketStore:
 
     def __init__(self, upstream: Upstream, bucket: str, prefix: str = PREFIX) -> None:
         self._upstream, self._bucket, self._prefix = upstream, bucket, prefix
+        # The store's time in its last answer, and the event loop's time then.
+        self._answered: tuple[datetime, float] | None = None
 
-    async def add(self, name: str, content: bytes, at: datetime) -> bool:
-        """Write an object that must not exist. Return False if it does. ``at``: the database's clock."""
-        return self._written(name, await self._put(name, content, None, at))
+    async def add(self, name: str, content: bytes) -> bool:
+        """Write an object that must not exist. Return False if it does."""
+        return self._written(name, await self._put(name, content, None))
 
-    async def replace(self, name: str, content: bytes, version: str, at: datetime) -> bool:
+    async def replace(self, name: str, content: bytes, version: str) -> bool:
         """Replace an object that must have this version. Return False if it has another one."""
-        return self._written(name, await self._put(name, content, version, at))
+        return self._written(name, await self._put(name, content, version))
 
     async def read(self, name: str) -> tuple[bytes, str] | None:
         """Return an object and its version; None if it does not exist."""
         try:
             async with await self._upstream.send("GET", self._path(name)) as response:
+                self._note_time(response)
                 etag = (response.header("etag") or "").strip('"')
                 if response.status == 200 and etag:
                     return await response.read(_MAX_OBJECT), etag
@@ -65,20 +69,17 @@ class BucketStore:
             following = None if next_page is None else dict(next_page)
         return found
 
-    async def remove(self, name: str, at: datetime) -> None:
+    async def remove(self, name: str) -> None:
         """Remove an object, if there is one."""
-        answer, _ = await self._upstream.exchange("DELETE", self._path(name), "", (), b"", signed_at=at)
+        signed_at = await self._time()
+        answer, _ = await self._upstream.exchange("DELETE", self._path(name), "", (), b"", signed_at=signed_at)
         if not isinstance(answer, Applied | NotApplied):
             raise _fault(name, answer)
 
-    async def find_unfit(self, at: datetime) -> Flaw | None:
+    async def find_unfit(self) -> Flaw | None:
         """Return the reason why the bucket is not linearizable, as far as a probe can tell."""
-
-        async def signed_at() -> datetime:
-            return at
-
         try:
-            profile = await probe(self._upstream, self._bucket, signed_at)
+            profile = await probe(self._upstream, self._bucket, self._time)
         except StoreError as error:
             raise Flaw(Problem.UNWRITABLE, f"the store refuses it: {error.code}").error() from error
         except Unavailable as error:
@@ -87,10 +88,23 @@ class BucketStore:
             return None
         return Flaw(Problem.UNFIT, f"the bucket does not hold to conditions: {profile.reason}")
 
-    async def _put(self, name: str, content: bytes, expected: str | None, at: datetime) -> WriteAnswer:
-        return await self._upstream.put(
-            self._bucket, quote(self._prefix + name), content, [_TYPE], expected=expected, signed_at=at
-        )
+    async def _put(self, name: str, content: bytes, expected: str | None) -> WriteAnswer:
+        key, signed_at = quote(self._prefix + name), await self._time()
+        return await self._upstream.put(self._bucket, key, content, [_TYPE], expected=expected, signed_at=signed_at)
+
+    async def _time(self) -> datetime:
+        """Return the store's time."""
+        if self._answered is None:
+            await self.read(MARKER)
+        if self._answered is None:
+            raise Flaw(Problem.UNFIT, "the store does not tell its time").error()
+        then, at = self._answered
+        return then + timedelta(seconds=asyncio.get_running_loop().time() - at)
+
+    def _note_time(self, response: StoreResponse) -> None:
+        date = clock_of(response.header("date"))
+        if date is not None:
+            self._answered = (date, asyncio.get_running_loop().time())
 
     def _written(self, name: str, answer: WriteAnswer) -> bool:
         if isinstance(answer, Applied):

@@ -146,7 +146,9 @@ class Segment:
 class Snapshot:
     """The index of a snapshot. ``fences`` is the name of the object that holds its fences.
 
-    ``complete_from``: a database that has noted an older snapshot may lack fences that are in no object any more.
+    A database may lack fences that are in no object any more if it has noted an older snapshot than ``complete_from``,
+    or if the journal ``began`` anew in a later term than the database knows.
+
     ``covers``: segments whose raises it holds and that may still exist. ``reached``: the last covered segment of each
     writer, with the time of it.
     """
@@ -157,6 +159,7 @@ class Snapshot:
     position: int
     at: datetime
     fences: str
+    began: int = 0
     covers: frozenset[str] = frozenset()
     reached: Mapping[UUID, tuple[int, datetime]] = field(default_factory=dict)
 
@@ -168,14 +171,15 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The raises that a database with a noted snapshot may lack. ``number`` and ``complete_from`` are those of the
-    newest snapshot, 0 without one. ``ahead``: how far the latest time is ahead of the database's clock.
+    """The raises that a database with a noted snapshot may lack. ``number``, ``complete_from`` and ``began`` are those
+    of the newest snapshot, 0 without one. ``ahead``: how far the latest time is ahead of the database's clock.
 
     ``whole``: the entries are all that the journal has. ``damaged``: flaws that nothing was lost by.
     """
 
     number: int = 0
     complete_from: int = 0
+    began: int = 0
     position: int = 0
     entries: Mapping[str, Entry] = field(default_factory=dict)
     segments: int = 0
@@ -238,13 +242,13 @@ class Keeping:
     """The rules for what a snapshot keeps. ``now``: the database's clock.
 
     ``noted`` is the last snapshot that the database has noted. Only what it noted may be dropped, once it is older than
-    ``retention``. ``floor``: databases that have noted an older snapshot count as incomplete.
+    ``retention``. ``began``: the term in which the journal began anew for the database.
     """
 
     now: datetime
     retention: timedelta
     noted: int
-    floor: int = 0
+    began: int = 0
 
 
 def compact(
@@ -269,7 +273,8 @@ def compact(
     snapshot = replace(
         before,
         number=number,
-        complete_from=max(before.complete_from, keeping.floor, incomplete),
+        complete_from=max(before.complete_from, incomplete),
+        began=max(before.began, keeping.began),
         position=max(before.position, max((segment.position for segment in segments), default=0)),
         at=keeping.now,
         reached={writer: last for writer, last in reached.items() if last[1] > oldest},

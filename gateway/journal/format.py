@@ -92,6 +92,7 @@ def write_snapshot(snapshot: Snapshot) -> bytes:
         "installation": snapshot.installation.hex,
         "number": snapshot.number,
         "complete_from": snapshot.complete_from,
+        "began": snapshot.began,
         "position": snapshot.position,
         "at": snapshot.at.isoformat(),
         "fences": snapshot.fences,
@@ -112,6 +113,7 @@ def read_snapshot(content: bytes, name: str, installation: UUID | None) -> Snaps
             _number(fields["position"]),
             _time(fields["at"]),
             str(fields["fences"]),
+            _number(fields["began"]),
             frozenset(map(str, fields["covers"])),
             {UUID(writer): (_number(last), _time(at)) for writer, (last, at) in fields["reached"].items()},
         )

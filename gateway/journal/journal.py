@@ -98,6 +98,11 @@ class Journal:
         """The term of the last opening that this process knows of."""
         return self._term
 
+    @property
+    def adopted(self) -> bool:
+        """Whether the journal knows the installation that it belongs to."""
+        return self._installation is not None
+
     def adopt(self, installation: UUID, term: int) -> None:
         """Belong to this installation from now on, whose database was opened in this term."""
         self._installation = self._archive.installation = installation
@@ -222,9 +227,9 @@ class Journal:
         self._archive.installation = installation
         return await self._archive.read(noted, now, whole=whole, salvage=salvage)
 
-    async def find_unfit(self, at: datetime) -> Flaw | None:
+    async def find_unfit(self) -> Flaw | None:
         """Return the reason why the store must not be used with mode sync."""
-        return await self._archive.find_unfit(at)
+        return await self._archive.find_unfit()
 
     # Snapshots ----------------------------------------------------------------------------------------------------
 
@@ -238,7 +243,7 @@ class Journal:
         if self._installation is None or server.opened.run != server.run:
             return False
         opened = server.opened
-        keeping = Keeping(server.now, self._retention, opened.snapshot, opened.complete_from)
+        keeping = Keeping(server.now, self._retention, opened.snapshot, opened.began)
         self._observe(StepReached("journal.snapshot.before"))
         written = await self._archive.compact(keeping)
         self._observe(StepReached("journal.snapshot.after"))
@@ -249,6 +254,10 @@ class Journal:
         unnoted = [entry for entry in fences.values() if entry.since > opened.snapshot]
         await database.note(server.run, self._snapshot.number, unnoted)
         return True
+
+    def ask_for_snapshot(self) -> None:
+        """Have a snapshot written soon: the journal begins anew, and databases from before are too old for it."""
+        self._due.set()
 
     async def wait_until_due(self) -> None:
         """Wait until a snapshot may be due: after many segments of this process, or of all of them."""

@@ -72,7 +72,7 @@ class Opened:
     """The row in which the database says for which run it was opened. A rewind takes it back with everything else.
 
     ``position`` grows with each heartbeat. ``snapshot``: the database has all raises of the journal's snapshots up to
-    this one. ``complete_from``: see ``gateway.journal.contents.Snapshot``.
+    this one. ``began``: the term in which the journal began anew. It does not help databases from before.
     """
 
     installation: UUID | None = None
@@ -81,7 +81,7 @@ class Opened:
     mode: Mode = Mode.OFF
     position: int = 0
     snapshot: int = 0
-    complete_from: int = 0
+    began: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +382,7 @@ def _open(
     waits = None if accepted else (yield from _find_waiting(opened, read, continued=continued))
     if isinstance(waits, Flaw):
         return waits
-    row = _noted(row, read, opened, anew=accepted is not None or opened.mode.is_weaker_than(mode))
+    row = _noted(row, read, anew=accepted is not None or opened.mode.is_weaker_than(mode))
     if not (yield OpenDatabase(server.run, row, losses, waits, new_epoch=accepted is not None)):
         return None
     if read.pristine:
@@ -406,14 +406,11 @@ def _find_waiting(opened: Opened, read: Contents, *, continued: bool) -> OpenSte
     return frozenset(name for name, entry in whole.entries.items() if entry.objects is not None)
 
 
-def _noted(row: Opened, read: Contents, opened: Opened, *, anew: bool) -> Opened:
-    """Return the row with the snapshot whose raises the database has now.
-
-    ``anew``: the journal is not complete for databases from before this opening.
-    """
+def _noted(row: Opened, read: Contents, *, anew: bool) -> Opened:
+    """Return the row with the snapshot whose raises the database has now. ``anew``: the journal begins here."""
     if read.whole:
         row = replace(row, snapshot=read.number)
-    return replace(row, complete_from=max(read.number, opened.snapshot) + 1) if anew else row
+    return replace(row, began=row.term) if anew else row
 
 
 def _base(server: Server, marker: Marker | None) -> int:
@@ -483,11 +480,11 @@ def judge_contents(server: Server, contents: Contents) -> Flaw | None:
         return Flaw(Problem.MISSING, f"the database has noted snapshot {opened.snapshot}, which is gone")
     if opened.mode is Mode.OFF and not contents.pristine:
         return Flaw(Problem.TOO_OLD, "the database was not opened with this journal when it was last opened")
-    if max(opened.snapshot, opened.complete_from) < contents.complete_from:
-        return Flaw(
-            Problem.TOO_OLD,
-            f"the database has noted snapshot {opened.snapshot}, and the journal begins with {contents.complete_from}",
-        )
+    if opened.snapshot < contents.complete_from:
+        first = f"the journal begins with {contents.complete_from}"
+        return Flaw(Problem.TOO_OLD, f"the database has noted snapshot {opened.snapshot}, and {first}")
+    if opened.began < contents.began:
+        return Flaw(Problem.TOO_OLD, f"the database is from before term {contents.began}, with which the journal began")
     return None
 
 

@@ -4,7 +4,6 @@ The second server should fail for other reasons than the first one: another mach
 session never continues after a restart, and commits are pinned to be durable, as of all sessions of the gateway.
 """
 
-from datetime import datetime
 from uuid import UUID
 
 from gateway.db.database import Database, Record
@@ -31,11 +30,11 @@ class RowStore:
         """Make the table, if there is none. The session needs the right to create a schema."""
         await self._written("install")
 
-    async def add(self, name: str, content: bytes, at: datetime) -> bool:  # noqa: ARG002 - as of a bucket
+    async def add(self, name: str, content: bytes) -> bool:
         """Write an object that must not exist. Return False if it does."""
         return await self._written("add", name, content)
 
-    async def replace(self, name: str, content: bytes, version: str, at: datetime) -> bool:  # noqa: ARG002
+    async def replace(self, name: str, content: bytes, version: str) -> bool:
         """Replace an object that must have this version. Return False if it has another one."""
         return await self._written("replace", name, content, UUID(version))
 
@@ -46,14 +45,14 @@ class RowStore:
 
     async def names(self, prefix: str) -> list[str]:
         """Return the names that begin so, in their order."""
-        after_all = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        after_all = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
         return [row["name"] for row in await self._read("names", prefix, after_all)]
 
-    async def remove(self, name: str, at: datetime) -> None:  # noqa: ARG002 - as of a bucket
+    async def remove(self, name: str) -> None:
         """Remove an object, if there is one."""
         await self._written("remove", name)
 
-    async def find_unfit(self, at: datetime) -> Flaw | None:  # noqa: ARG002 - as of a bucket
+    async def find_unfit(self) -> Flaw | None:
         """Return the reason why commits of this server may be lost."""
         (row,) = await self._read("durability")
         if row["recovering"]:

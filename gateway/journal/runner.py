@@ -137,6 +137,9 @@ class Runner:
         return [opening] * len(waiting)
 
     async def _drive(self, steps: protocol.RaiseSteps[Any], commit: CommitClaims | None = None) -> Any:
+        if self._journal is not None and not self._journal.adopted:
+            await self.ensure_open()
+
         async def perform(effect: protocol.RaiseEffect) -> Any:
             match effect:
                 case Commit():
@@ -211,15 +214,20 @@ class _Opening:
                 return await self._read(effect)
             case FindLower(run, entries):
                 return await self._database.find_lower(run, entries)
-            case OpenDatabase(_, opened):
-                done = await self._database.open(effect)
-                if done and self._store is not None and opened.installation is not None:
-                    self._store.adopt(opened.installation, opened.term)
-                return done
+            case OpenDatabase():
+                return await self._open(effect)
             case Begin():
                 return await self._journal.begin(self._asked.now)
             case _:
                 assert_never(effect)
+
+    async def _open(self, effect: OpenDatabase) -> bool:
+        done, opened = await self._database.open(effect), effect.opened
+        if done and self._store is not None and opened.installation is not None:
+            self._store.adopt(opened.installation, opened.term)
+            if opened.began == opened.term:
+                self._store.ask_for_snapshot()
+        return done
 
     def adopt(self, opening: Opening) -> None:
         """Let the journal belong to the installation, also where another gateway has opened the database."""

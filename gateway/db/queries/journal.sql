@@ -25,8 +25,8 @@ WHERE name = $1 AND version = $3 RETURNING name
 SELECT content, version::text AS version FROM {journal}.object WHERE name = $1
 
 -- name: names
--- The names between two bounds, in their order.
-SELECT name FROM {journal}.object WHERE name >= $1 AND name < $2 ORDER BY name
+-- The names between two bounds, in their order. An empty second bound is none.
+SELECT name FROM {journal}.object WHERE name >= $1 AND ($2 = '' OR name < $2) ORDER BY name
 
 -- name: remove
 -- Remove an object.

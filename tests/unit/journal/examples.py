@@ -40,17 +40,15 @@ class MemoryStore:
     left: int = 1_000_000
     versions: int = 0
 
-    async def add(self, name: str, content: bytes, at: datetime) -> bool:
+    async def add(self, name: str, content: bytes) -> bool:
         self._answer()
-        assert at.tzinfo is not None
         if name in self.objects:
             return False
         self._write(name, content)
         return True
 
-    async def replace(self, name: str, content: bytes, version: str, at: datetime) -> bool:
+    async def replace(self, name: str, content: bytes, version: str) -> bool:
         self._answer()
-        assert at.tzinfo is not None
         if self.objects.get(name, (b"", ""))[1] != version:
             return False
         self._write(name, content)
@@ -64,13 +62,11 @@ class MemoryStore:
         self._answer()
         return sorted(name for name in self.objects if name.startswith(prefix))
 
-    async def remove(self, name: str, at: datetime) -> None:
+    async def remove(self, name: str) -> None:
         self._answer()
-        assert at.tzinfo is not None
         self.objects.pop(name, None)
 
-    async def find_unfit(self, at: datetime) -> Flaw | None:
-        assert at.tzinfo is not None
+    async def find_unfit(self) -> Flaw | None:
         return None
 
     def damage(self, name: str, *, cut: bool = False) -> None:

@@ -31,8 +31,8 @@ def archive(store: MemoryStore, installation: UUID = OURS) -> Archive:
     return made
 
 
-def keeping(at: timedelta = timedelta(), *, noted: int = 0, floor: int = 0) -> Keeping:
-    return Keeping(NOW + at, days(35), noted, floor)
+def keeping(at: timedelta = timedelta(), *, noted: int = 0, began: int = 0) -> Keeping:
+    return Keeping(NOW + at, days(35), noted, began)
 
 
 async def contents(store: MemoryStore, noted: int = 0, **how: bool) -> Contents:
@@ -202,12 +202,12 @@ class RacyStore(MemoryStore):
 
     replaces: bool = False
 
-    async def add(self, name: str, content: bytes, at: datetime) -> bool:
+    async def add(self, name: str, content: bytes) -> bool:
         there = name in self.objects
         await asyncio.sleep(0 if self.replaces is False else -1)
-        return await super().add(name, content, at) if self.replaces else not there and self._overwrite(name, content)
+        return await super().add(name, content) if self.replaces else not there and self._overwrite(name, content)
 
-    async def replace(self, name: str, content: bytes, version: str, at: datetime) -> bool:
+    async def replace(self, name: str, content: bytes, version: str) -> bool:
         same = self.objects[name][1] == version
         await asyncio.sleep(0)
         return same and self._overwrite(name, content)
@@ -226,7 +226,7 @@ class RacyStore(MemoryStore):
     ],
 )
 async def test_a_store_that_is_not_linearizable_is_unfit(unfit: MemoryStore, detail: str) -> None:
-    found = await archive(unfit).find_unfit(NOW)
+    found = await archive(unfit).find_unfit()
     assert found is not None
     assert found.problem is Problem.UNFIT
     assert detail in found.detail
@@ -234,7 +234,7 @@ async def test_a_store_that_is_not_linearizable_is_unfit(unfit: MemoryStore, det
 
 
 async def test_a_sound_store_passes_and_keeps_nothing(store: MemoryStore) -> None:
-    assert await archive(store).find_unfit(NOW) is None
+    assert await archive(store).find_unfit() is None
     assert not store.objects
 
 

@@ -11,8 +11,8 @@ from tests.unit.journal.examples import NOW, WRITER, days, entry, segment, snaps
 OTHER = UUID(int=8)
 
 
-def keeping(noted: int = 0, floor: int = 0, at: timedelta = timedelta()) -> Keeping:
-    return Keeping(NOW + at, days(35), noted, floor)
+def keeping(noted: int = 0, began: int = 0, at: timedelta = timedelta()) -> Keeping:
+    return Keeping(NOW + at, days(35), noted, began)
 
 
 def test_the_highest_token_counts_and_the_last_announcement_of_object_writes() -> None:
@@ -77,9 +77,9 @@ def test_nothing_is_dropped_while_a_time_lies_in_the_future() -> None:
     assert index.complete_from == 0
 
 
-def test_the_floor_of_the_database_becomes_that_of_the_snapshot() -> None:
-    index, _ = compact(snapshot(3, complete_from=2), {}, [], keeping(floor=4), 4)
-    assert index.complete_from == 4
+def test_the_term_in_which_the_journal_began_anew_is_kept() -> None:
+    assert compact(snapshot(3, began=2), {}, [], keeping(began=4), 4)[0].began == 4
+    assert compact(snapshot(3, began=5), {}, [], keeping(began=4), 4)[0].began == 5
 
 
 def test_writers_are_forgotten_after_the_retention() -> None:

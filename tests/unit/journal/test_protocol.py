@@ -44,6 +44,9 @@ NEXT_RUN = replace(RUN, started=NOW + days(1))
 FIVE = entry("order/5", 5)
 
 
+TERM = 7 + protocol.FORGOTTEN
+
+
 def driven(steps: Any, answers: Sequence[tuple[Any, Any]]) -> Any:
     """Run a generator with these pairs of an effect (or its type) and its answer; its outcome."""
     answer: Any = None
@@ -186,7 +189,7 @@ def test_after_a_loss_fences_are_raised_and_object_writes_wait() -> None:
 def test_the_first_opening_begins_the_journal() -> None:
     fresh = Server(RUN, Opened(), NOW)
     identified = Server(RUN, Opened(OURS), NOW)
-    row = Opened(OURS, RUN, 1, Mode.SYNC, complete_from=1)
+    row = Opened(OURS, RUN, 1, Mode.SYNC, began=1)
     steps = [
         (ReadMarker, None),
         (AskServer, fresh),
@@ -270,6 +273,7 @@ def test_a_database_that_must_stay_closed(
     [
         (Problem.MISSING, ROW, Contents(number=1)),
         (Problem.TOO_OLD, ROW, Contents(number=5, complete_from=3)),
+        (Problem.TOO_OLD, ROW, Contents(number=2, began=7)),
         (Problem.TOO_OLD, replace(ROW, mode=Mode.OFF), Contents(number=2, segments=1)),
         (Problem.CORRUPT, ROW, Flaw(Problem.CORRUPT, "", "segments/x")),
     ],
@@ -282,8 +286,9 @@ def test_a_journal_that_keeps_the_database_closed(problem: Problem, row: Opened,
     assert flaw.problem is problem
 
 
-def test_a_database_from_after_the_last_strengthening_is_complete() -> None:
-    assert protocol.judge_contents(Server(RUN, replace(ROW, complete_from=3), NOW), Contents(3, 3)) is None
+def test_a_database_from_after_the_journal_began_anew_is_complete() -> None:
+    contents = Contents(number=2, complete_from=2, began=7)
+    assert protocol.judge_contents(Server(RUN, replace(ROW, began=7), NOW), contents) is None
 
 
 def test_an_operator_may_accept_the_loss() -> None:
@@ -294,13 +299,13 @@ def test_an_operator_may_accept_the_loss() -> None:
         (ReadMarker, MARKER),
         (AskServer, server),
         (ReadJournal, flaw),
-        (CreateMarker(Marker(OURS, 7 + protocol.FORGOTTEN, 7, NEXT_RUN, NOW)), True),
+        (CreateMarker(Marker(OURS, TERM, 7, NEXT_RUN, NOW)), True),
         (ReadJournal(2, whole=True, salvage=True), Contents(number=4)),
         (FindLower, ()),
         (
             OpenDatabase(
                 NEXT_RUN,
-                replace(ROW, run=NEXT_RUN, term=7 + protocol.FORGOTTEN, snapshot=4, complete_from=5),
+                replace(ROW, run=NEXT_RUN, term=TERM, snapshot=4, began=TERM),
                 (),
                 None,
                 new_epoch=True,
