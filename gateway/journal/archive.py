@@ -5,7 +5,7 @@ there are two snapshots that cover them. So what a reader misses in the first li
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
@@ -186,17 +186,25 @@ class Archive:
     async def _try(self, folder: str, name: str) -> str | None:
         contents = [f"{number} {uuid4()}".encode() for number in range(2 * _RACERS)]
         adding, replacing = contents[:_RACERS], contents[_RACERS:]
-        added = await asyncio.gather(*(self._store.add(name, one) for one in adding))
-        found = await self._store.read(name)
-        if added.count(True) != 1 or found is None or found[0] != adding[added.index(True)]:
+        if (version := await self._race(name, adding, [self._store.add(name, one) for one in adding])) is None:
             return "of writers that create one object at the same time, not exactly one succeeds"
         if name not in await self._store.names(folder):
             return "an object that was written is not listed"
-        replaced = await asyncio.gather(*(self._store.replace(name, one, found[1]) for one in replacing))
-        found = await self._store.read(name)
-        if replaced.count(True) != 1 or found is None or found[0] != replacing[replaced.index(True)]:
+        racers = [self._store.replace(name, one, version) for one in replacing]
+        if await self._race(name, replacing, racers) is None:
             return "of writers that replace one object at the same time, not exactly one succeeds"
         return None
+
+    async def _race(self, name: str, contents: Sequence[bytes], racers: Sequence[Awaitable[bool]]) -> str | None:
+        """Return the version of the object, if exactly one writer says that it has written it, and it has."""
+        answers = await asyncio.gather(*racers, return_exceptions=True)
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if True not in answers and failures:
+            raise failures[0]
+        found = await self._store.read(name)
+        if answers.count(True) != 1 or found is None or found[0] != contents[answers.index(True)]:
+            return None
+        return found[1]
 
     # Reading ------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 from gateway.errors import JournalUnusable, StoreError, Unavailable
 from gateway.journal.contents import MARKER, Flaw, Problem
-from gateway.objects.probe.probe import probe
+from gateway.objects.probe.bucket_profile import Profile
+from gateway.objects.probe.probe import Profiles
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
 from gateway.objects.s3.operations import Operation
@@ -31,6 +32,8 @@ class BucketStore:
 
     def __init__(self, upstream: Upstream, bucket: str, prefix: str = PREFIX) -> None:
         self._upstream, self._bucket, self._prefix = upstream, bucket, prefix
+        # As every bucket, it is probed before the first write: some stores want conditions in another form.
+        self._profiles = Profiles(upstream, self._time)
         # The store's time in its last answer, and the event loop's time then.
         self._answered: tuple[datetime, float] | None = None
 
@@ -78,28 +81,32 @@ class BucketStore:
 
     async def find_unfit(self) -> Flaw | None:
         """Return the reason why the bucket is not linearizable, as far as a probe can tell."""
-        try:
-            profile = await probe(self._upstream, self._bucket, self._time)
-        except StoreError as error:
-            raise Flaw(Problem.UNWRITABLE, f"the store refuses it: {error.code}").error() from error
-        except Unavailable as error:
-            raise _unreachable(error) from error
+        profile = await self._profile()
         if profile.put_conditions and profile.reads_back:
             return None
         return Flaw(Problem.UNFIT, f"the bucket does not hold to conditions: {profile.reason}")
 
     async def _put(self, name: str, content: bytes, expected: str | None) -> WriteAnswer:
+        await self._profile()
         key, signed_at = quote(self._prefix + name), await self._time()
         return await self._upstream.put(self._bucket, key, content, [_TYPE], expected=expected, signed_at=signed_at)
 
     async def _time(self) -> datetime:
-        """Return the store's time."""
+        """Return the store's time. Raises ``JournalUnusable``, which is an ``Unavailable``."""
         if self._answered is None:
             await self.read(MARKER)
         if self._answered is None:
             raise Flaw(Problem.UNFIT, "the store does not tell its time").error()
         then, at = self._answered
         return then + timedelta(seconds=asyncio.get_running_loop().time() - at)
+
+    async def _profile(self) -> Profile:
+        try:
+            return await self._profiles.of(self._bucket)
+        except StoreError as error:
+            raise Flaw(Problem.UNWRITABLE, f"the store refuses it: {error.code}").error() from error
+        except Unavailable as error:
+            raise _unreachable(error) from error
 
     def _note_time(self, response: StoreResponse) -> None:
         date = clock_of(response.header("date"))

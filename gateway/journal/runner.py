@@ -60,6 +60,7 @@ class Runner:
             raise ValueError("every mode but off needs a journal")
         self._mode, self._database, self._journal = mode, database, journal
         self._observe, self._flush_interval = observe, flush_interval
+        self._fit = False
         # Requests that find the database closed at the same time share one opening.
         self._openings: Lane[None, Opening] = Lane(self._open_together, most=MOST_WAITING, lone_alone=False)
 
@@ -94,7 +95,14 @@ class Runner:
         return await self._openings.ask(None)
 
     async def open(self, *, again: bool = False, accept_loss: bool = False) -> Opening:
-        """Open the database as ``ensure_open`` does. ``again``, ``accept_loss``: as in the protocol."""
+        """Open the database as ``ensure_open`` does. ``again``, ``accept_loss``: as in the protocol.
+
+        With mode sync, the first call checks whether the store of the journal is fit for it.
+        """
+        if self._mode is Mode.SYNC and not self._fit:
+            if (flaw := await self._the_journal.find_unfit()) is not None:
+                raise flaw.error()
+            self._fit = True
         steps = protocol.open_database(self._mode, again=again, accept_loss=accept_loss)
         opening = _Opening(self._database, self._journal)
         outcome = await _driven(steps, opening.perform)

@@ -20,7 +20,7 @@ from gateway.journal.rows import RowStore
 from gateway.journal.runner import Runner
 from tests.databases import GATEWAY, as_gateway
 from tests.doubles.s3 import S3Double, serve
-from tests.integration.journal.conftest import BUCKET, Gateway, Installation, connected
+from tests.integration.journal.installation import BUCKET, Gateway, Installation, connected
 from tests.processes import free_port
 from tests.tiers import first
 
@@ -80,7 +80,7 @@ async def filled(installation: Installation) -> None:
     await installation.restart()
 
 
-@pytest.mark.parametrize("installation", first("bucket", "rows"), indirect=True)
+@pytest.mark.parametrize("installation", first(("bucket", "rows")), indirect=True)
 @pytest.mark.parametrize("bad", BAD)
 async def test_a_bad_journal_keeps_the_database_closed(installation: Installation, bad: str) -> None:
     problem, spoil = BAD[bad]
@@ -300,9 +300,23 @@ async def test_a_bucket_that_is_not_linearizable_is_unfit(weak: dict[str, object
     assert found.problem is Problem.UNFIT
 
 
+@pytest.mark.parametrize("installation", ["bucket"], indirect=True)
+async def test_mode_sync_refuses_an_unfit_bucket(installation: Installation) -> None:
+    assert isinstance(installation.store, BucketStore)
+    installation.store._profiles.forget(BUCKET)
+    assert installation.double is not None
+    installation.double.behave(ignored_conditions=frozenset({"PutObject"}))
+    with pytest.raises(JournalUnusable, match="does not hold to conditions") as refused:
+        await installation.gateway(checks=True).raised("order/5", 1)
+    assert refused.value.facts == {"problem": Problem.UNFIT}
+    assert await installation.gateway(Mode.ASYNC, checks=True).raised("order/5", 1) == "raised"
+
+
 async def test_a_sound_store_is_fit(installation: Installation) -> None:
-    assert await Journal(installation.store).find_unfit() is None
-    assert not await installation.store.names("")
+    if isinstance(installation.store, BucketStore):
+        installation.store._profiles.forget(BUCKET)
+    assert await installation.gateway(checks=True).raised("order/5", 1) == "raised"
+    assert not await installation.store.names("probe/")
 
 
 @pytest.mark.parametrize("installation", ["rows"], indirect=True)

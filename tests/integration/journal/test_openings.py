@@ -9,7 +9,7 @@ from gateway.errors import JournalUnusable
 from gateway.fencing.token import Token
 from gateway.journal.contents import SEGMENTS, SNAPSHOTS, Contents, Entry, Problem
 from gateway.journal.protocol import Mode
-from tests.integration.journal.conftest import Installation
+from tests.integration.journal.installation import Installation
 
 STALE, HELD, RAISED = "token-stale", "held", "raised"
 
@@ -105,7 +105,7 @@ async def test_a_server_that_was_replaced_acknowledges_no_raise(installation: In
     clone = await installation.save()
     old = installation.gateway()
     await old.runner.open()
-    successor = Installation(installation.server, clone, installation.make_store, installation.store)
+    successor = Installation(installation.server, clone, installation.store)
     new = successor.gateway()
     assert await new.raised("order/5", 6) == RAISED
     with pytest.raises(JournalUnusable, match="another server was opened") as refused:
