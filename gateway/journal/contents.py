@@ -146,8 +146,8 @@ class Segment:
 class Snapshot:
     """The index of a snapshot. ``fences`` is the name of the object that holds its fences.
 
-    A database may lack fences that are in no object any more if it has noted an older snapshot than ``complete_from``,
-    or if the journal ``began`` anew in a later term than the database knows.
+    Some fences are in no object any more. A database that has noted an older snapshot than ``complete_from`` may lack
+    them. So may one that is from before the term in which the journal ``began`` anew.
 
     ``covers``: segments whose raises it holds and that may still exist. ``reached``: the last covered segment of each
     writer, with the time of it.

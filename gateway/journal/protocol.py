@@ -181,9 +181,10 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The claims are committed, and as safe as the mode promises. ``outcome``: as of ``Committed``."""
+    """The claims are committed, and as safe as the mode promises. The fields are those of ``Committed``."""
 
     term: int
+    raised: tuple[Entry, ...] = ()
     outcome: Any = None
 
 
@@ -207,7 +208,7 @@ def claim(mode: Mode) -> RaiseSteps[Acknowledged | Reopen]:
         if isinstance(answer, Committed):
             if mode is Mode.ASYNC and answer.raised:
                 yield Remember(answer.raised, answer.term)
-            return Acknowledged(answer.term, answer.outcome)
+            return Acknowledged(answer.term, answer.raised, answer.outcome)
         if isinstance(answer, Behind):
             return Reopen(looked)
         marker = cast(Marker, (yield Append(answer.entries)))

@@ -1,8 +1,9 @@
 """Run the journal's protocol: carry out each effect that it yields, and send it the answer."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from itertools import count
 from typing import Any, TypeAlias, assert_never
 
 from gateway.background import background_tasks, repeat
@@ -27,6 +28,7 @@ from gateway.journal.protocol import (
     Mode,
     OpenDatabase,
     Opening,
+    OwnRaise,
     ReadJournal,
     ReadMarker,
     Remember,
@@ -61,6 +63,9 @@ class Runner:
         self._mode, self._database, self._journal = mode, database, journal
         self._observe, self._flush_interval = observe, flush_interval
         self._fit = False
+        # This process's own last acknowledged raises, and a counter around its transactions.
+        self._own: tuple[OwnRaise, ...] = ()
+        self._moments = count()
         # Requests that find the database closed at the same time share one opening.
         self._openings: Lane[None, Opening] = Lane(self._open_together, most=MOST_WAITING, lone_alone=False)
 
@@ -71,11 +76,31 @@ class Runner:
         ``commit`` raises. Nothing is committed then, unless ``commit`` itself does not know.
         """
         for _ in range(protocol.ATTEMPTS):
-            done = await self._drive(protocol.claim(self._mode), commit)
+            began = ended = next(self._moments)
+
+            async def timed(effect: Commit) -> Committed | Unsecured | Behind:
+                nonlocal began, ended
+                began = next(self._moments)
+                answer = await commit(effect)
+                ended = next(self._moments)
+                return answer
+
+            done = await self._drive(protocol.claim(self._mode), timed)
             if isinstance(done, Acknowledged):
+                for entry in done.raised:
+                    self._own = protocol.remember_own(self._own, OwnRaise(entry, began, ended))
                 return done
             await self.ensure_open()
         raise Flaw(Problem.BUSY, "it was opened again and again").error()
+
+    @property
+    def own_raises(self) -> tuple[OwnRaise, ...]:
+        """The last raises that this process has acknowledged. A new session must find their fences, or higher ones."""
+        return self._own
+
+    def is_rewound(self, fences: Mapping[str, Token]) -> bool:
+        """Return whether a database with these fences, of ``own_raises``, has lost a raise of this process."""
+        return protocol.contradicts(self._own, fences)
 
     async def may_send(self, resource: str, token: Token, intended_at: datetime, term: int) -> bool:
         """Return whether the request of an object write may be sent. Its intent is committed, in the ``term``.
@@ -128,7 +153,7 @@ class Runner:
             yield
             return
         flushing = repeat("journal", self.flush, self._observe, self._flush_interval, longest=30.0)
-        compacting = repeat("snapshot", self._compact_when_due, self._observe, 0.0, longest=60.0)
+        compacting = repeat("snapshot", self._compact_when_due, self._observe, 1.0, longest=60.0)
         async with background_tasks(flushing, compacting):
             yield
         with suppress(GatewayError):

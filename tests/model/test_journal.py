@@ -104,7 +104,7 @@ def test_an_acknowledged_fence_survives_more(scope: Scope, report_states: Report
 def acknowledge_first(mode: Mode) -> protocol.RaiseSteps[Any]:
     """Weakened: the journal gets the raise after the client has its answer."""
     answer = yield Commit(ANY, 0)
-    return Acknowledged(answer.term, answer.outcome) if isinstance(answer, Committed) else Reopen(0)
+    return Acknowledged(answer.term, answer.raised, answer.outcome) if isinstance(answer, Committed) else Reopen(0)
 
 
 def commit_first(mode: Mode) -> protocol.RaiseSteps[Any]:
@@ -116,7 +116,7 @@ def commit_first(mode: Mode) -> protocol.RaiseSteps[Any]:
         marker = yield Append(answer.raised)
         if marker.term > answer.term:
             return Reopen(marker.term)
-    return Acknowledged(answer.term, answer.outcome)
+    return Acknowledged(answer.term, answer.raised, answer.outcome)
 
 
 def commit_without_a_look(mode: Mode) -> protocol.RaiseSteps[Any]:
@@ -126,7 +126,7 @@ def commit_without_a_look(mode: Mode) -> protocol.RaiseSteps[Any]:
         entries = answer.entries
         yield Append(entries)
         answer = yield Commit(entries, 0)
-    return Acknowledged(answer.term, answer.outcome) if isinstance(answer, Committed) else Reopen(0)
+    return Acknowledged(answer.term, answer.raised, answer.outcome) if isinstance(answer, Committed) else Reopen(0)
 
 
 def send_without_a_look(mode: Mode, entry: Entry, term: int, *, announced: Any) -> protocol.RaiseSteps[bool]:

@@ -244,6 +244,17 @@ async def test_a_running_gateway_writes_snapshots(installation: Installation) ->
                 await asyncio.sleep(0.01)
 
 
+async def test_a_gateway_remembers_its_own_last_raises(installation: Installation) -> None:
+    gateway = installation.gateway(Mode.OFF)
+    for number in (1, 2):
+        await gateway.raised("order/5", number)
+        await gateway.raised("order/6", number)
+    assert [(one.entry.resource, one.entry.token.value) for one in gateway.runner.own_raises] == [("order/6", 2)]
+    assert not gateway.runner.is_rewound({"order/6": Token(0, 3)})
+    assert gateway.runner.is_rewound({"order/6": Token(0, 1)})
+    assert gateway.runner.is_rewound({})
+
+
 async def test_mode_off_opens_by_itself(installation: Installation) -> None:
     gateway = installation.gateway(Mode.OFF)
     assert await gateway.raised("order/5", 1) == RAISED

@@ -64,7 +64,7 @@ def driven(steps: Any, answers: Sequence[tuple[Any, Any]]) -> Any:
 
 @pytest.mark.parametrize("mode", Mode)
 def test_a_write_under_the_token_of_its_fence_needs_no_journal(mode: Mode) -> None:
-    assert driven(protocol.claim(mode), [(Commit((), 0), Committed(7, (), "held"))]) == Acknowledged(7, "held")
+    assert driven(protocol.claim(mode), [(Commit((), 0), Committed(7, (), "held"))]) == Acknowledged(7, (), "held")
 
 
 def test_a_raise_is_in_the_journal_before_it_is_committed() -> None:
@@ -73,7 +73,7 @@ def test_a_raise_is_in_the_journal_before_it_is_committed() -> None:
         (Append((FIVE,)), MARKER),
         (Commit((FIVE,), 7), Committed(7, (FIVE,))),
     ]
-    assert driven(protocol.claim(Mode.SYNC), steps) == Acknowledged(7)
+    assert driven(protocol.claim(Mode.SYNC), steps) == Acknowledged(7, (FIVE,))
 
 
 def test_a_raise_that_finds_a_later_term_commits_nothing() -> None:
@@ -87,7 +87,7 @@ def test_a_raise_that_finds_a_later_term_commits_nothing() -> None:
 
 def test_a_raise_of_mode_async_is_appended_after_it_was_committed() -> None:
     steps = [(Commit((), 0), Committed(7, (FIVE,))), (Remember((FIVE,), 7), None)]
-    assert driven(protocol.claim(Mode.ASYNC), steps) == Acknowledged(7)
+    assert driven(protocol.claim(Mode.ASYNC), steps) == Acknowledged(7, (FIVE,))
 
 
 def test_an_object_write_announces_its_resource_once_a_day() -> None:
