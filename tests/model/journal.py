@@ -85,9 +85,9 @@ class Scope:
 
     ``rewinds``: the database goes on from an earlier committed state, in another run on another timeline.
     ``survivors``: the server before goes on, too. ``restarts``: it goes on from its last state, in another run.
-    ``restores``: it goes on from a state before a position that the journal knows, on its timeline. ``reverts``: a
-    rewind within a run, in which all sessions end. ``openings`` of each opener. ``beats``: heartbeats of a gateway.
-    ``forgeries``: metadata that no gateway wrote. ``from_flush``: the promise counts from the flush of the journal, and
+    ``restores``: it goes on, on its timeline, from a state before an opening or a position that the journal knows.
+    ``reverts``: a rewind within a run, in which all sessions end. ``openings`` of each opener. ``beats``: heartbeats of
+    a gateway. ``forgeries``: metadata that no gateway wrote. ``from_flush``: the promise counts from the flush of the journal, and
     not from the answer.
 
     A process may stop at any step for ever, so crashes need no event of their own.
@@ -649,11 +649,16 @@ class Explorer:
             if shared.restarts and state is shared.line[-1]:
                 after = self._continued(shared, same, index, dies=True)
                 yield "restart", after._replace(restarts=shared.restarts - 1)
-            if shared.restores and state.opened.position < shared.journal.position:
+            if shared.restores and self._tells(state, shared):
                 after = self._continued(shared, same, index, dies=True)
                 yield f"restore of state {index}", after._replace(restores=shared.restores - 1)
             if shared.reverts:
                 yield f"revert to state {index}", self._reverted(shared, index, state)
+
+    def _tells(self, state: State, shared: Shared) -> bool:
+        """Whether the journal knows of something that this state does not have: a position, or an opening."""
+        before = state.opened.term < shared.primary.state.opened.term
+        return before or state.opened.position < shared.journal.position
 
     def _late(self, shared: Shared) -> Iterator[tuple[str, Shared]]:
         for actor, request in enumerate(shared.requests):

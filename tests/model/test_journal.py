@@ -57,6 +57,15 @@ SCOPES = (
         restores=1,
         beats=1,
     ),
+    Scope(
+        "a disk put back to before a restart",
+        ((barrier(1), put(1)), (barrier(2, 1),)),
+        openers=1,
+        openings=2,
+        rewinds=0,
+        restarts=1,
+        restores=1,
+    ),
     Scope("own memory", ((row(1),), (row(2),)), openers=0, rewinds=0, reverts=1, **OFF),
     Scope("evidence in metadata", ((put(1),), (put(2, 1),)), openers=1, evidence=True, **OFF),
     Scope("forged metadata", ((put(1),), (put(2, 1),)), openers=1, evidence=True, forgeries=1, **OFF),
@@ -231,6 +240,12 @@ def test_a_position_tells_that_a_disk_was_put_back(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(protocol, "continues", lambda server, base, _: continues(server, base, 0))
     explored = scope("a disk that was put back")
     report_states("journal, without positions", shortest_way_to_a_broken_promise(explored, SOUND))
+
+
+def test_the_term_of_the_last_opening_tells_it_too(monkeypatch: pytest.MonkeyPatch, report_states: Report) -> None:
+    monkeypatch.setattr(protocol, "_base", lambda *_: 0)
+    explored = scope("a disk put back to before a restart")
+    report_states("journal, without the last term", shortest_way_to_a_broken_promise(explored, SOUND))
 
 
 def test_a_replaced_server_is_not_opened_again(monkeypatch: pytest.MonkeyPatch, report_states: Report) -> None:

@@ -33,6 +33,6 @@ SELECT name FROM {journal}.object WHERE name >= $1 AND ($2 = '' OR name < $2) OR
 DELETE FROM {journal}.object WHERE name = $1 RETURNING name
 
 -- name: durability
--- Whether commits of this server last: {journal} needs all of them.
+-- Whether the commits of this server last.
 SELECT pg_is_in_recovery() AS recovering, current_setting('fsync')::boolean AS fsync,
     current_setting('full_page_writes')::boolean AS full_page_writes
