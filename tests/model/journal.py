@@ -87,8 +87,8 @@ class Scope:
     ``survivors``: the server before goes on, too. ``restarts``: it goes on from its last state, in another run.
     ``restores``: it goes on, on its timeline, from a state before an opening or a position that the journal knows.
     ``reverts``: a rewind within a run, in which all sessions end. ``openings`` of each opener. ``beats``: heartbeats of
-    a gateway. ``forgeries``: metadata that no gateway wrote. ``from_flush``: the promise counts from the flush of the journal, and
-    not from the answer.
+    a gateway. ``forgeries``: metadata that no gateway wrote. ``from_flush``: the promise counts from the flush of the
+    journal, and not from the answer.
 
     A process may stop at any step for ever, so crashes need no event of their own.
     """
