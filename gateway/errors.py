@@ -35,7 +35,8 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── BodyTooSlow              408  body-too-slow
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
-    │   └── NamingChanged             naming-changed
+    │   ├── NamingChanged             naming-changed
+    │   └── JournalUnusable           journal-unusable
     ├── RightMissing             503  right-missing
     ├── TooManyReaders           503  too-many-readers
     ├── StoreUnfit               501  store-unfit
@@ -383,6 +384,23 @@ class NamingChanged(Unavailable):
             facts={"target": target, "in-force": was, "next": next_naming},
         )
         error.retry_after = 2
+        return error
+
+
+class JournalUnusable(Unavailable):
+    """The journal of raised fences does not let the gateway promise what it is configured to. Nothing was written."""
+
+    code = "journal-unusable"
+    title = "The journal of raised fences cannot be used"
+    default_advice = "Nothing was written. Ask the operator to run `gateway doctor`."
+    retry_after: int | None = None
+
+    @classmethod
+    def because(cls, problem: str, detail: str, advice: str) -> Self:
+        """Return the error for a problem of the journal. A retry helps where the journal cannot be reached."""
+        message = f"The journal of raised fences cannot be used: {detail}."
+        error = cls(message, advice=f"Nothing was written. {advice}", facts={"problem": problem})
+        error.retry_after = 1 if problem in ("unreachable", "busy") else None
         return error
 
 

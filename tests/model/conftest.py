@@ -23,6 +23,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if name.startswith(_EXPLORED)
     ]
     if explored:
-        terminalreporter.section("object protocol: states explored, or steps to the broken promise")
+        terminalreporter.section("states explored, or steps to the broken promise")
     for name, number in explored:
         terminalreporter.write_line(f"{number:>9,}  {name}")

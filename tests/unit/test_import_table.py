@@ -50,6 +50,7 @@ TABLE: dict[str, str] = {
     "objects.resource_rules",
     "objects": "fencing admission auth http db observe record objects",
     # The other parts of a gateway.
+    "journal": "fencing background batching db observe objects.probe objects.s3 objects.store",
     "leases": "fencing background batching db observe",
     "webhooks": "fencing background db observe",
     "table_rules": "fencing config tables.naming",
@@ -114,6 +115,7 @@ PURE = (
     "errors text fencing timeline http.head http.origins "
     "auth.fenced_credentials auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
+    "journal.contents journal.evidence journal.format journal.protocol "
     "objects.body.checksums objects.body.chunked naming.change objects.probe.judgement objects.probe.bucket_profile "
     "observe.events "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "

@@ -1,0 +1,552 @@
+"""The decisions about raises and openings, without any I/O: an acknowledged fence survives the loss of its database.
+
+Each operation is a generator. It yields the effects that it wants, is sent their answers, and returns the outcome. A
+process may stop at each ``yield``, for an hour or for ever. The database may be rewound at any moment, and a server
+that another one has replaced may go on. ``tests/model/test_journal.py`` tries all of it.
+
+The rules that carry the promise:
+
+- A raise is in the journal before it is in the database. Between the two, the gateway looks at the marker of the newest
+  term. An opening moves the marker before it reads the journal. So either the opening reads the raise, or the raise
+  sees the marker. Each fence that any session can see is in every database that is opened later.
+- An object write looks at the marker once its intent is committed. So its signature is older than the next marker.
+- The marker is read before the server is asked for its run. So no opening of an ended run can displace a later one.
+- Each opening raises all fences to the journal, in one transaction on the run that its marker names.
+- Intents go back with a database, too. Object writes wait for their requests, unless the run continues the last one.
+"""
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from uuid import UUID
+
+from gateway.journal.contents import ACCEPTABLE, Contents, Entry, Flaw, Problem
+
+Result = TypeVar("Result")
+
+ATTEMPTS = 5
+"""How often an operation starts again because another gateway was quicker."""
+
+FORGOTTEN = 1_000_000
+"""Terms that an opening skips after a loss: the journal may have forgotten so many."""
+
+ANNOUNCED_FOR = timedelta(days=1)
+"""How long an announcement of object writes holds, by the database's clock. Much less than any retention."""
+
+
+class Mode(StrEnum):
+    """The losses of its database that an acknowledged raise survives."""
+
+    OFF = "off"
+    """No loss."""
+    ASYNC = "async"
+    """Losses after the next flush of the journal."""
+    SYNC = "sync"
+    """All losses."""
+
+    def is_weaker_than(self, other: "Mode") -> bool:
+        """Return whether this mode promises less than the other."""
+        return _STRENGTH[self] < _STRENGTH[other]
+
+
+_STRENGTH = {Mode.OFF: 0, Mode.ASYNC: 1, Mode.SYNC: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One start of one database server: its system identifier, its timeline, and when it started.
+
+    ``database``: the identities of the database and of the table of the last opening, which a loaded dump changes.
+    """
+
+    system: str
+    timeline: int
+    started: datetime
+    database: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The row in which the database says for which run it was opened. A rewind takes it back with everything else.
+
+    ``position`` grows with each heartbeat. ``snapshot``: the database has all raises of the journal's snapshots up to
+    this one. ``began``: the term in which the journal began anew. It does not help databases from before.
+    """
+
+    installation: UUID | None = None
+    run: Run | None = None
+    term: int = 0
+    mode: Mode = Mode.OFF
+    position: int = 0
+    snapshot: int = 0
+    began: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The answer of one session: the run it belongs to, the row of the last opening, and the database's clock."""
+
+    run: Run
+    opened: Opened
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The newest term of the journal, and the run that it was made for.
+
+    ``base``: the newest term of a run before this one. Several gateways may have made markers for one run.
+    """
+
+    installation: UUID
+    term: int
+    base: int
+    run: Run
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A fence that is lower than the journal says, or absent: ``was`` is what the database has."""
+
+    entry: Entry
+    was: str | None
+
+
+def may_serve(server: Server, mode: Mode) -> bool:
+    """Return whether a session may carry fenced statements: its database was opened for its run, in this mode."""
+    return server.opened.run == server.run and server.opened.mode is mode
+
+
+# Raises ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Commit the claims of a write, on a database that was opened for the session's run, in this gateway's mode.
+
+    The transaction raises no fence that is not among ``secured``, and commits only if the opened term is ``looked`` or
+    a later one. The answer is ``Committed``, ``Unsecured`` or ``Behind``.
+    """
+
+    secured: tuple[Entry, ...]
+    looked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The transaction is over. ``raised``: what it raised; ``term``: the term in which the database was opened.
+
+    ``outcome`` is the answer of the statement. It may be a refusal, which the transaction did not have to write.
+    """
+
+    term: int
+    raised: tuple[Entry, ...] = ()
+    outcome: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsecured:
+    """The transaction was rolled back: it would raise these fences, and the journal does not have them yet."""
+
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The transaction was rolled back: the database was opened in this term, and the journal knows a later one."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append raises to the journal, together with those of other writers, and then read the newest marker.
+
+    Without entries, only the marker is read: by a request to the store that was sent after this was asked.
+    """
+
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Have raises appended soon, and do not wait for it. They were committed in the ``term``."""
+
+    entries: tuple[Entry, ...]
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The claims are committed, and as safe as the mode promises. The fields are those of ``Committed``."""
+
+    term: int
+    raised: tuple[Entry, ...] = ()
+    outcome: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """Nothing was written. The journal knows a later term than this database: it has to be opened again."""
+
+    term: int
+
+
+RaiseEffect: TypeAlias = Commit | Append | Remember
+RaiseSteps: TypeAlias = Generator[RaiseEffect, Any, Result]
+
+
+def claim(mode: Mode) -> RaiseSteps[Acknowledged | Reopen]:
+    """Carry out the claims of a write or a barrier. Only ``Acknowledged`` may be answered as a success."""
+    secured: tuple[Entry, ...] = ()
+    looked = 0
+    for _ in range(ATTEMPTS):
+        answer = cast("Committed | Unsecured | Behind", (yield Commit(secured, looked)))
+        if isinstance(answer, Committed):
+            if mode is Mode.ASYNC and answer.raised:
+                yield Remember(answer.raised, answer.term)
+            return Acknowledged(answer.term, answer.raised, answer.outcome)
+        if isinstance(answer, Behind):
+            return Reopen(looked)
+        marker = cast(Marker, (yield Append(answer.entries)))
+        secured, looked = (*secured, *answer.entries), max(looked, marker.term)
+    return Reopen(looked)
+
+
+def send(mode: Mode, entry: Entry, term: int, *, announced: datetime | None) -> RaiseSteps[bool]:
+    """Decide whether the request of an object write may be sent, once its intent is committed in the ``term``.
+
+    ``entry``: the resource, its token, and the time of the intent. ``announced``: when this process last announced
+    object writes to the resource. Return False if the database has been replaced: the intent must be given up.
+    """
+    known = announced is not None and entry.at - announced < ANNOUNCED_FOR
+    entries = () if known else (replace(entry, objects=entry.at),)
+    if mode is Mode.SYNC:
+        marker = cast(Marker, (yield Append(entries)))
+        return marker.term <= term
+    if mode is Mode.ASYNC and entries:
+        yield Remember(entries, term)
+    return True
+
+
+# Openings -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMarker:
+    """Read the marker: a ``Marker``, None where there is none, or a ``Flaw``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskServer:
+    """Ask a session for its run and for the row of the last opening: a ``Server``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identify:
+    """Give the database an installation id if it has none, durably. The next ``AskServer`` shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMarker:
+    """Replace the marker by the next one, if it is still the one that was read last. Return whether it was."""
+
+    marker: Marker
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJournal:
+    """Read the raises that a database with this ``noted`` snapshot may lack: ``Contents``, or a ``Flaw``.
+
+    ``whole``: read all that the journal has. ``salvage``: leave out what cannot be read.
+    """
+
+    noted: int
+    whole: bool = False
+    salvage: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FindLower:
+    """Return a ``Loss`` for each of these fences that is lower in the database of this run, or absent."""
+
+    run: Run
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDatabase:
+    """In one transaction on this run: write the row, raise the fences and put the ``losses`` on record.
+
+    Return False, and change nothing, if the term of the row is not lower, or the session belongs to another run.
+
+    ``waits``: resources whose object writes and raises wait until the requests of earlier runs are dead; None stands
+    for all resources. ``new_epoch``: the lease service starts a new epoch.
+    """
+
+    run: Run
+    opened: Opened
+    losses: tuple[Loss, ...] = ()
+    waits: frozenset[str] | None = frozenset()
+    new_epoch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Append a segment without raises to an empty journal, which says that a database was opened with it."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The database is open in this term. ``fresh``: this operation has opened it. ``losses``: fences it raised.
+
+    ``continues``: the run has all that the last one had committed. ``accepted``: the flaw that an operator accepted.
+    """
+
+    term: int
+    fresh: bool
+    losses: tuple[Loss, ...] = ()
+    continues: bool = True
+    waits: frozenset[str] | None = frozenset()
+    accepted: Flaw | None = None
+    contents: Contents = field(default_factory=Contents)
+
+
+OpenEffect: TypeAlias = (
+    ReadMarker | AskServer | Identify | CreateMarker | ReadJournal | FindLower | OpenDatabase | Begin
+)
+OpenSteps: TypeAlias = Generator[OpenEffect, Any, Result]
+
+
+def open_database(mode: Mode, *, again: bool = False, accept_loss: bool = False) -> OpenSteps[Opening | Flaw]:
+    """Open the database for the run of the server that answers, if it is not open.
+
+    ``again``: read the journal even if it is open, because the journal has got raises that no opening may have read.
+    ``accept_loss``: open it in spite of a flaw, after which acknowledged raises may be missing.
+    """
+    for _ in range(ATTEMPTS):
+        if mode is Mode.OFF:
+            marker: Marker | Flaw | None = None
+        else:
+            marker = cast("Marker | Flaw | None", (yield ReadMarker()))
+        server = cast(Server, (yield AskServer()))
+        if mode is not Mode.OFF and server.opened.installation is None and marker is None:
+            yield Identify()
+            continue
+        if not again and may_serve(server, mode) and (mode is Mode.OFF or _is_newest(server.opened, marker)):
+            return Opening(server.opened.term, fresh=False)
+        outcome = yield from _open(mode, server, marker, accept_loss=accept_loss)
+        if isinstance(outcome, Flaw) and mode is not Mode.OFF and (yield ReadMarker()) != marker:
+            continue  # the marker was read before the server was asked, and another gateway has opened it since
+        if outcome is not None:
+            return outcome
+    return Flaw(Problem.BUSY, "other gateways are opening the database")
+
+
+def _is_newest(opened: Opened, marker: Marker | Flaw | None) -> bool:
+    return isinstance(marker, Marker) and (marker.installation, marker.term) == (opened.installation, opened.term)
+
+
+def _open(
+    mode: Mode, server: Server, found: Marker | Flaw | None, *, accept_loss: bool
+) -> OpenSteps[Opening | Flaw | None]:
+    """Open the database once. None: another gateway was quicker."""
+    opened, marker = server.opened, found if isinstance(found, Marker) else None
+    flaw = judge(server, found, mode)
+    if flaw is None and mode is not Mode.OFF:
+        # A database that must stay closed moves no marker: that would replace a server that is open.
+        flaw = yield from _judge_journal(server)
+    if flaw is not None and not (accept_loss and flaw.problem in ACCEPTABLE):
+        return flaw
+    accepted = flaw
+    term = max(opened.term, marker.term if marker else 0) + (1 if accepted is None else FORGOTTEN)
+    row = replace(opened, run=server.run, term=term, mode=mode)
+    if mode is Mode.OFF:
+        plain = Opening(term, fresh=True, continues=continues(server, opened.term, 0), accepted=accepted)
+        return plain if (yield OpenDatabase(server.run, row)) else None
+    row = replace(row, installation=marker.installation if marker else opened.installation)
+    assert row.installation is not None
+    base = _base(server, marker)
+    if not (yield CreateMarker(Marker(row.installation, term, base, server.run, server.now))):
+        return None
+    salvage = accepted is not None
+    read = cast("Contents | Flaw", (yield ReadJournal(opened.snapshot, whole=salvage, salvage=salvage)))
+    if isinstance(read, Flaw):
+        return read
+    losses = cast("tuple[Loss, ...]", (yield FindLower(server.run, tuple(read.entries.values()))))
+    continued = accepted is None and not losses and continues(server, base, read.position)
+    waits = None if accepted else (yield from _find_waiting(opened, read, continued=continued))
+    if isinstance(waits, Flaw):
+        return waits
+    row = _noted(row, read, anew=accepted is not None or opened.mode.is_weaker_than(mode))
+    if not (yield OpenDatabase(server.run, row, losses, waits, new_epoch=accepted is not None)):
+        return None
+    if read.pristine:
+        yield Begin(term)
+    return Opening(term, fresh=True, losses=losses, continues=continued, waits=waits, accepted=accepted, contents=read)
+
+
+def _judge_journal(server: Server) -> OpenSteps[Flaw | None]:
+    """Return the reason why the contents of the journal keep the database closed, before anything is changed."""
+    read = cast("Contents | Flaw", (yield ReadJournal(server.opened.snapshot)))
+    return read if isinstance(read, Flaw) else judge_contents(server, read)
+
+
+def _find_waiting(opened: Opened, read: Contents, *, continued: bool) -> OpenSteps[frozenset[str] | Flaw]:
+    """Return the resources whose lost intents may have requests under way."""
+    if continued:
+        return frozenset()
+    whole = read if read.whole else cast("Contents | Flaw", (yield ReadJournal(opened.snapshot, whole=True)))
+    if isinstance(whole, Flaw):
+        return whole
+    return frozenset(name for name, entry in whole.entries.items() if entry.objects is not None)
+
+
+def _noted(row: Opened, read: Contents, *, anew: bool) -> Opened:
+    """Return the row with the snapshot whose raises the database has now. ``anew``: the journal begins here."""
+    if read.whole:
+        row = replace(row, snapshot=read.number)
+    return replace(row, began=row.term) if anew else row
+
+
+def _base(server: Server, marker: Marker | None) -> int:
+    """Return the newest term of a run before this one."""
+    if marker is None:
+        return server.opened.term
+    return marker.base if marker.run == server.run else marker.term
+
+
+class DatabaseSide(Protocol):
+    """The gateway's database, as openings and snapshots need it. Each method uses a session of its own."""
+
+    async def ask(self) -> Server:
+        """Return the run of the session's server, and the row of the last opening."""
+
+    async def identify(self) -> None:
+        """Give the row an installation id if it has none."""
+
+    async def find_lower(self, run: Run, entries: Sequence[Entry]) -> tuple[Loss, ...]:
+        """Return a ``Loss`` for each fence that is lower, or absent. Raises ``Unavailable`` on another run."""
+
+    async def open(self, effect: OpenDatabase) -> bool:
+        """Carry out ``OpenDatabase``."""
+
+    async def note(self, run: Run, snapshot: int, entries: Sequence[Entry]) -> None:
+        """Raise the fences that are lower and note the snapshot, in one transaction.
+
+        Do nothing if the session belongs to another run, the database is not open for it, or has noted a later one.
+        """
+
+
+def judge(server: Server, marker: Marker | Flaw | None, mode: Mode) -> Flaw | None:
+    """Return the reason why the database must not be opened by itself, as far as the marker tells."""
+    opened = server.opened
+    if isinstance(marker, Flaw):
+        return marker
+    if mode.is_weaker_than(opened.mode):
+        return Flaw(Problem.WEAKER, f"the database was opened with mode {opened.mode}, and {mode} promises less")
+    if marker is not None:
+        return _judge_marker(server, marker)
+    if mode is not Mode.OFF and opened.mode is not Mode.OFF:
+        return Flaw(Problem.MISSING, "the journal is empty, and the database was opened with it")
+    return None
+
+
+def _judge_marker(server: Server, marker: Marker) -> Flaw | None:
+    opened = server.opened
+    if opened.installation is None:
+        return Flaw(Problem.TOO_OLD, "the database was never opened with this journal: it is older, or another one")
+    if opened.installation != marker.installation:
+        return Flaw(Problem.FOREIGN, f"the journal belongs to the installation {marker.installation}")
+    if opened.term > marker.term:
+        return Flaw(Problem.BEHIND, f"the database knows term {opened.term}, and the journal only {marker.term}")
+    if opened.run == server.run and marker.run != server.run and opened.term < marker.term:
+        return Flaw(Problem.SUPERSEDED, f"another server was opened after this one, at {marker.at}")
+    if marker.run.system != server.run.system:
+        return Flaw(Problem.MOVED, "the database is another system than the one that was opened last")
+    if marker.run.timeline > server.run.timeline:
+        return Flaw(Problem.TOO_OLD, f"a server on the later timeline {marker.run.timeline} was opened before")
+    return None
+
+
+def judge_contents(server: Server, contents: Contents) -> Flaw | None:
+    """Return the reason why the database must not be opened by itself, as far as the contents of the journal tell."""
+    opened = server.opened
+    if contents.number < opened.snapshot:
+        return Flaw(Problem.MISSING, f"the database has noted snapshot {opened.snapshot}, which is gone")
+    if opened.mode is Mode.OFF and not contents.pristine:
+        return Flaw(Problem.TOO_OLD, "the database was not opened with this journal when it was last opened")
+    if opened.snapshot < contents.complete_from:
+        first = f"the journal begins with {contents.complete_from}"
+        return Flaw(Problem.TOO_OLD, f"the database has noted snapshot {opened.snapshot}, and {first}")
+    if opened.began < contents.began:
+        return Flaw(Problem.TOO_OLD, f"the database is from before term {contents.began}, with which the journal began")
+    return None
+
+
+def continues(server: Server, base: int, position: int) -> bool:
+    """Return whether this run has everything that earlier runs had committed.
+
+    So it is a restart of the server that was opened last, on its timeline, and with each position that was noted. A
+    promoted standby may lack the last commits. ``base``: the newest term of an earlier run; ``position``: the highest
+    in the journal.
+    """
+    before = server.opened.run
+    return (
+        before is not None
+        and replace(before, started=server.run.started) == server.run
+        and server.opened.term >= base
+        and server.opened.position >= position
+    )
+
+
+FlushEffect: TypeAlias = Append | AskServer | FindLower
+FlushSteps: TypeAlias = Generator[FlushEffect, Any, Result]
+
+
+def flush(mode: Mode, entries: tuple[Entry, ...], term: int) -> FlushSteps[bool]:
+    """Append raises that were acknowledged before, in the ``term`` or later ones.
+
+    Return whether the database must be opened once more: an opening may have read the journal without them.
+    """
+    marker = cast(Marker, (yield Append(entries)))
+    if marker.term <= term:
+        return False
+    server = cast(Server, (yield AskServer()))
+    if not may_serve(server, mode):
+        return True
+    lower = cast("tuple[Loss, ...]", (yield FindLower(server.run, entries)))
+    return bool(lower)
+
+
+# A gateway's own memory -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRaise:
+    """A raise of this process. ``began`` and ``ended``: numbers from one counter, around its transaction."""
+
+    entry: Entry
+    began: int
+    ended: int
+
+
+def remember_own(memory: Sequence[OwnRaise], acknowledged: OwnRaise) -> tuple[OwnRaise, ...]:
+    """Return the acknowledged raises of which the last commit is one.
+
+    A rewind that spares these spares all earlier ones. Commits under way together may have any order. So a raise is
+    forgotten only if it had ended before a remembered one began.
+    """
+    together = (*memory, acknowledged)
+    latest = max(one.began for one in together)
+    return tuple(one for one in together if one.ended >= latest)
+
+
+def contradicts(memory: Iterable[OwnRaise], fences: Mapping[str, Any]) -> bool:
+    """Return whether a database with these tokens, by resource, lacks a raise that this process has acknowledged."""
+    return any(fences.get(one.entry.resource) is None or fences[one.entry.resource] < one.entry.token for one in memory)

@@ -1,0 +1,82 @@
+"""A journal in a second PostgreSQL: the same objects as in a bucket, one row each.
+
+The second server should fail for other reasons than the first one: another machine, another disk, other backups. A
+session never continues after a restart, and commits are pinned to be durable, as of all sessions of the gateway.
+"""
+
+from uuid import UUID
+
+from gateway.db.database import Database, Record
+from gateway.db.pool import load
+from gateway.errors import JournalUnusable, OutcomeUnknown, SqlError, Unavailable
+from gateway.journal.contents import Flaw, Problem
+
+SCHEMA = "fencing_journal"
+_SQL = {name: text.replace("{journal}", SCHEMA) for name, text in load("journal").items()}
+
+# Refused for want of a right; and what a server says that takes no writes, such as a standby.
+_REFUSED = ("42501", "25006")
+_NO_TABLE = ("42P01", "3F000")
+
+
+class RowStore:
+    """The objects of one journal. Every method raises ``JournalUnusable`` where the database does not do it."""
+
+    def __init__(self, database: Database) -> None:
+        """``database``: the second one, that of the journal."""
+        self._database = database
+
+    async def install(self) -> None:
+        """Make the table, if there is none. The session needs the right to create a schema."""
+        await self._written("install")
+
+    async def add(self, name: str, content: bytes) -> bool:
+        """Write an object that must not exist. Return False if it does."""
+        return await self._written("add", name, content)
+
+    async def replace(self, name: str, content: bytes, version: str) -> bool:
+        """Replace an object that must have this version. Return False if it has another one."""
+        return await self._written("replace", name, content, UUID(version))
+
+    async def read(self, name: str) -> tuple[bytes, str] | None:
+        """Return an object and its version; None if it does not exist."""
+        rows = await self._read("read", name)
+        return (rows[0]["content"], rows[0]["version"]) if rows else None
+
+    async def names(self, prefix: str) -> list[str]:
+        """Return the names that begin so, in their order."""
+        after_all = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
+        return [row["name"] for row in await self._read("names", prefix, after_all)]
+
+    async def remove(self, name: str) -> None:
+        """Remove an object, if there is one."""
+        await self._written("remove", name)
+
+    async def find_unfit(self) -> Flaw | None:
+        """Return the reason why commits of this server may be lost."""
+        (row,) = await self._read("durability")
+        if row["recovering"]:
+            return Flaw(Problem.UNFIT, "its server is a standby")
+        if not row["fsync"] or not row["full_page_writes"]:
+            return Flaw(Problem.UNFIT, "its server may lose commits: fsync or full_page_writes is off")
+        return None
+
+    async def _written(self, query: str, *arguments: object) -> bool:
+        try:
+            return await self._database.fetchrow_write(_SQL[query], *arguments) is not None
+        except (Unavailable, OutcomeUnknown, SqlError) as error:
+            raise _fault(error) from error
+
+    async def _read(self, query: str, *arguments: object) -> list[Record]:
+        try:
+            return await self._database.fetch(_SQL[query], *arguments)
+        except (Unavailable, SqlError) as error:
+            raise _fault(error) from error
+
+
+def _fault(error: Unavailable | OutcomeUnknown | SqlError) -> JournalUnusable:
+    if isinstance(error, SqlError) and error.sqlstate in _NO_TABLE:
+        return Flaw(Problem.MISSING, f"its database has no table {SCHEMA}.object").error()
+    if isinstance(error, SqlError) and error.sqlstate in _REFUSED:
+        return Flaw(Problem.UNWRITABLE, f"its database refuses: {error.message.rstrip('.')}").error()
+    return Flaw(Problem.UNREACHABLE, f"its database does not answer: {error.message.rstrip('.')}").error()
