@@ -185,10 +185,10 @@ class TestDatabase:
         await execute(
             dsn,
             f"REVOKE INSERT ON fencing.intake FROM {role}",
-            f"REVOKE EXECUTE ON FUNCTION fencing.begin_v1, fencing.seal_v1 FROM public, {role}",
+            f"REVOKE EXECUTE ON FUNCTION fencing.begin_v2, fencing.seal_v1 FROM public, {role}",
         )
         check = found(await examine(config(_as(dsn, role))), "schema")
-        missing = {"INSERT on fencing.intake", "EXECUTE on fencing.begin_v1", "EXECUTE on fencing.seal_v1"}
+        missing = {"INSERT on fencing.intake", "EXECUTE on fencing.begin_v2", "EXECUTE on fencing.seal_v1"}
         assert set(check.detail.removeprefix("the role lacks ").split(", ")) == missing
         assert f"--grant-to {role}" in check.advice
 

@@ -51,7 +51,7 @@ from gateway.objects.protocol.effects import (
     UploadForm,
     WriteOutcome,
 )
-from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Unknown, WriteAnswer
+from gateway.objects.s3.answers import EXPIRED, Applied, NotApplied, NotSent, Unknown, WriteAnswer
 from tests.model.memory import HIGHEST, NOW, TICK, Content, Fences, Objects, etag
 
 BUCKET = "bucket"
@@ -550,7 +550,7 @@ class Explorer:
         answer: WriteAnswer
         match effect:
             case _ if shared.now > request.signed_at + self._lifetime:
-                answer = NotApplied(403, mutation.EXPIRED)
+                answer = NotApplied(403, EXPIRED)
             case Complete(write, upload_id, expected):
                 assert request.content is not None
                 answer = self._completed(objects, write, request.content, expected, is_there=upload_id in uploads)

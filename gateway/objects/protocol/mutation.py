@@ -67,7 +67,17 @@ from gateway.objects.protocol.effects import (
     WriteOutcome,
 )
 from gateway.objects.protocol.settling import settle
-from gateway.objects.s3.answers import Applied, Found, HeadAnswer, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
+from gateway.objects.s3.answers import (
+    EXPIRED,
+    Applied,
+    Found,
+    HeadAnswer,
+    NotApplied,
+    NotSent,
+    Rejected,
+    Unknown,
+    WriteAnswer,
+)
 from gateway.objects.s3.conditions import WriteCondition
 
 __all__ = ["ATTEMPTS", "Steps", "amend", "barrier", "complete", "delete", "put", "settle", "sweep"]
@@ -75,8 +85,6 @@ __all__ = ["ATTEMPTS", "Steps", "amend", "barrier", "complete", "delete", "put",
 Mutate: TypeAlias = Callable[[Announcement, Begun, datetime], Steps[WriteOutcome | None]]
 
 NO_SUCH_UPLOAD = "NoSuchUpload"
-EXPIRED = "RequestExpired"
-"""The code of a request that the store has refused unread, because its signature had expired."""
 TWICE = "a request that is over may reach the store a second time, and wait for every ETag that the object could get"
 UNSETTLED = "an earlier write to this resource may still be under way, and could not be settled yet"
 
