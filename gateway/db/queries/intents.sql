@@ -129,10 +129,12 @@ SELECT ARRAY(
 
 -- name: forbid_longer
 -- This ETag (or absence) must not come back on the key before $5 either: a request that nothing announces waits for it.
--- $6: the request leaves a tombstone.
+-- $6: the request leaves a tombstone. What it leaves is the gateway's own work, and no write remembers it.
 WITH entombed AS (
     INSERT INTO fencing.tombstone (resource, bucket, key) SELECT $1, $2, $3 WHERE $6
     ON CONFLICT (resource, bucket, key) DO NOTHING
+), doubted AS (
+    UPDATE fencing.object SET witnessed = false WHERE resource = $1 AND bucket = $2 AND key = $3
 )
 INSERT INTO fencing.forbidden (resource, bucket, key, etag, dead_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (resource, bucket, key, etag) DO UPDATE SET dead_at = greatest(forbidden.dead_at, excluded.dead_at)

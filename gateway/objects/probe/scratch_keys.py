@@ -165,7 +165,7 @@ class ScratchKeys:
         write_id = uuid4().hex
         self._written.add(key)
         answer = await self._upstream.put(
-            self._bucket, key, body, _metadata(write_id), expected=expected, signed_at=self._upstream.now()
+            self._bucket, key, body, _metadata(write_id), expected=expected, signed_at=await self._upstream.time()
         )
         return ScratchWrite(write_id, answer)
 
@@ -177,7 +177,7 @@ class ScratchKeys:
             upload.upload_id,
             [Part(1, upload.part)],
             expected=expected,
-            signed_at=self._upstream.now(),
+            signed_at=await self._upstream.time(),
         )
         if answer == WITHOUT_ETAG:
             state = await self._upstream.head(self._bucket, upload.key)
@@ -188,7 +188,7 @@ class ScratchKeys:
         return answer
 
     async def _delete(self, name: str, expected: str) -> WriteAnswer:
-        signed_at = self._upstream.now()
+        signed_at = await self._upstream.time()
         return await self._upstream.delete(self._bucket, self._key(name), expected=expected, signed_at=signed_at)
 
     async def _remove(self, key: str, query: str = "") -> bool:

@@ -233,7 +233,7 @@ class Runner:
                     *(self._database, write, effect.looked, self._upstream.store_time, outcomes),
                     over=effect.over,
                     calm=effect.calm,
-                    signed_at=self._upstream.now(),
+                    signed_at=await self._upstream.time(),
                     dead_after=self._dead_after,
                     naming=naming,
                 )
@@ -246,7 +246,7 @@ class Runner:
         self, resource: str, bucket: str, key: str, expected: str | None, *, entombs: bool = False
     ) -> datetime:
         """Forbid the condition of a request that nothing announces. Return the time to sign it with."""
-        signed_at = self._upstream.now()
+        signed_at = await self._upstream.time()
         until = signed_at + self._dead_after
         await intents.forbid_longer(self._database, resource, bucket, key, expected, until, entombs=entombs)
         return signed_at

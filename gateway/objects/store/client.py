@@ -9,7 +9,7 @@ import hashlib
 import io
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -46,6 +46,7 @@ RequestBody: TypeAlias = bytes | BodyStream
 # gateway closes first.
 _KEEP_ALIVE = 4.0
 _MAX_CONNECT = 5.0
+_AGREEMENT = timedelta(seconds=2)
 _MAX_DOCUMENT = 64 * 1024
 _LARGE = 512 * 1024
 _EMPTY = hashlib.sha256(b"").hexdigest()
@@ -136,23 +137,26 @@ class StoreClient:
             config.access_key_id, config.secret_access_key.get_secret_value(), config.region
         )
         self._session: aiohttp.ClientSession | None = None
-        self._date: str | None = None
-        self._received_at = 0.0
-
-    @property
-    def store_time(self) -> datetime | None:
+        self.store_time: datetime | None = None
         """The store's clock, as it stood in its last answer; aware. None before the first answer."""
-        return clock_of(self._date)
+        self._ahead: timedelta | None = None
 
     def now(self) -> datetime:
-        """Return the store's clock: its last answer, and the time since. For signatures; nothing else relies on it.
-
-        If it is wrong, the store refuses a request too early. An intent has the time that its request was signed with.
-        """
-        before = self.store_time
-        if before is None:
+        """Return the store's clock: its last answer, and the time since. Before that, this machine's clock."""
+        if self._ahead is None:
             return datetime.now(UTC)  # noqa: TID251  # until the store has answered once
-        return before + timedelta(seconds=asyncio.get_running_loop().time() - self._received_at)
+        return _local_time() + self._ahead
+
+    async def time(self) -> datetime:
+        """Return the store's clock, to sign a write with. The store is asked for it once.
+
+        Nothing relies on it: if it is wrong, the store refuses the write too early. An intent has the time that its
+        request was signed with, and the store judges both.
+        """
+        if self._ahead is None:
+            with suppress(Unavailable):
+                (await self.send("HEAD", "/")).close()
+        return self.now()
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -187,7 +191,7 @@ class StoreClient:
         ``signed_at``: the time of its intent. None for a request that takes no effect by itself. A request that the
         store has refused because it came too late is ``NotApplied``, with the code ``EXPIRED``.
         """
-        signed_at = signed_at or self.now()
+        signed_at = signed_at or await self.time()
         try:
             response = await self.send(method, raw_path, query, headers, body, signed_at=signed_at)
         except Unavailable as error:
@@ -227,14 +231,31 @@ class StoreClient:
         """
         if self._session is None:
             raise Unavailable("The gateway is not connected to the store.")
+        moment = signed_at or (self.now() if method in _READS else await self.time())
         bare = method == "PUT" and not any(name.lower() == _MD5 for name, _ in headers)
         if bare and body and not isinstance(body, BodyStream):
             headers = [*headers, (_MD5, await _md5(body))]
-        query, signed = self._signed(method, raw_path, query, headers, signed_at or self.now())
+        response = await self._send_signed(self._session, method, raw_path, query, headers, body, moment)
+        if method in _READS and _is_skewed(response, moment):  # the store's clock has jumped since its last answer
+            response.close()
+            response = await self._send_signed(self._session, method, raw_path, query, headers, body, self.now())
+        return response
+
+    async def _send_signed(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        raw_path: str,
+        query: str,
+        headers: TextHeaders,
+        body: RequestBody,
+        moment: datetime,
+    ) -> StoreResponse:
+        query, signed = self._signed(method, raw_path, query, headers, moment)
         url = URL(f"{self._endpoint}{raw_path}{'?' if query else ''}{query}", encoded=True)
         with asking(self._observe, "s3", method, raw_path) as asked:
             # These headers are not signed: a proxy may change them.
-            response = await self._sent(self._session, method, url, [*signed, *SENT_ALONG.get()], body)
+            response = await self._sent(session, method, url, [*signed, *SENT_ALONG.get()], body)
             asked.status = response.status
         return response
 
@@ -304,8 +325,12 @@ class StoreClient:
         return StoreResponse(response, document)
 
     def _received(self, response: aiohttp.ClientResponse) -> StoreResponse:
-        if "date" in response.headers:
-            self._date, self._received_at = response.headers["date"], asyncio.get_running_loop().time()
+        said = clock_of(response.headers.get("date"))
+        if said is not None:
+            self.store_time = said
+            # A Date has whole seconds. What agrees with it stays, so that time does not jump back and forth.
+            if self._ahead is None or not timedelta() <= self.now() - said <= _AGREEMENT:
+                self._ahead = said - _local_time()
         return StoreResponse(response)
 
 
@@ -350,11 +375,22 @@ async def _send_writes_once(
 
 
 def _is_expired(refusal: Rejected, signed_at: datetime, store_time: datetime | None) -> bool:
-    """Return whether the store has refused a request for its age. S3 has no code of its own for that."""
+    """Return whether the store has refused a request for its time. S3 has no code of its own for that."""
     if refusal.status != 403:
         return False
     said = "expired" in refusal.message.lower() or refusal.code == "RequestTimeTooSkewed"
-    return said or (store_time is not None and store_time >= signed_at + SIGNATURE_LIFETIME)
+    in_time = store_time is None or signed_at - sigv4.MAX_SKEW <= store_time < signed_at + SIGNATURE_LIFETIME
+    return said or not in_time
+
+
+def _local_time() -> datetime:
+    """Return the time since an arbitrary moment, by a clock that nobody sets."""
+    return datetime.fromtimestamp(asyncio.get_running_loop().time(), UTC)
+
+
+def _is_skewed(response: StoreResponse, signed_at: datetime) -> bool:
+    store_time = clock_of(response.header("date"))
+    return response.status == 403 and store_time is not None and abs(store_time - signed_at) > sigv4.MAX_SKEW
 
 
 def _failure(method: str, error: Exception) -> GatewayError:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.intent import DEAD_AFTER
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.integration.objects.clients import body_of, call, connect, outcome
 from tests.integration.objects.object_gateway import Stage, staged
@@ -120,9 +121,9 @@ class TestEach:
         held.release()
         assert await running == (200, "")
         (asked,) = recorded(shared).changing(since)
-        assert (asked.lifetime, part in asked.parameters) == (120, True)
+        assert (asked.lifetime, part in asked.parameters) == (15, True)
         assert asked.signed_at == intent["signed_at"].replace(microsecond=0)
-        assert (intent["kind"], intent["dead_after"]) == ("amendment", timedelta(minutes=7))
+        assert (intent["kind"], intent["dead_after"]) == ("amendment", DEAD_AFTER)
 
     @pytest.mark.parametrize("part", PARTS)
     async def test_of_nothing(self, shared: Stage, key: str, part: str) -> None:
@@ -181,7 +182,7 @@ async def test_tags_are_deleted(shared: Stage, key: str) -> None:
     assert await outcome(s3.delete_object_tagging, Key=key) == (204, "")
     assert shared.double.objects("bucket")[key].content.tags == {}
     (asked,) = recorded(shared).changing(since)
-    assert (asked.method, asked.lifetime) == ("DELETE", 120)
+    assert (asked.method, asked.lifetime) == ("DELETE", 15)
     assert await outcome(connect(shared.origin, "33").delete_object_tagging, Key=key) == STALE
     await entomb(shared, key)
     assert await outcome(s3.delete_object_tagging, Key=key) == (404, "NoSuchKey")

@@ -226,7 +226,7 @@ class TestVersions:
         s3, where = connect(shared.origin, "34"), {"Bucket": "other", "Key": key}
         versions = [(await call(s3.put_object, **where, Body=body))["VersionId"] for body in (b"one", b"two")]
         await shared.rows(
-            "INSERT INTO fencing.forbidden (resource, bucket, key, etag) VALUES ($1, 'other', $2, $3)",
+            "INSERT INTO fencing.forbidden VALUES ($1, 'other', $2, $3, now() + interval '1 minute')",
             *(f"s3/other/{key}", key, etag),
         )
         since = len(recorded(shared).asked)

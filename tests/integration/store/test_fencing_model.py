@@ -77,7 +77,9 @@ def timeless(answer: Any) -> Any:
             gone = tuple(sorted(map(timeless, spent), key=lambda one: one.etag))
             before = tuple(map(timeless, over))
             return Begun(
-                decision, timeless(fence), listed(pending), whole(signed_at), forbidden, seen, spent=gone, over=before
+                *(decision, timeless(fence), listed(pending), signed_at and whole(signed_at), forbidden, seen),
+                spent=gone,
+                over=before,
             )
         case Raised(decision, fence, pending):
             return Raised(decision, timeless(fence), listed(pending))
@@ -91,8 +93,8 @@ def timeless(answer: Any) -> Any:
             return answer
 
 
-def whole(moment: datetime | None) -> datetime | None:
-    return None if moment is None else moment.replace(microsecond=0)
+def whole(moment: datetime) -> datetime:
+    return moment.replace(microsecond=0)
 
 
 def listed(intents: tuple[Intent, ...]) -> tuple[Intent, ...]:
