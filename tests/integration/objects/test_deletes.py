@@ -179,7 +179,7 @@ class TestVersions:
         assert [each.version_id for each in history(shared, key)] == [versions[2], versions[1]]
         assert await body_of(s3, key, bucket="other") == b"three"
         (asked,) = recorded(shared).changing(since)
-        assert (asked.method, asked.parameters["versionId"], asked.lifetime) == ("DELETE", versions[0], 120)
+        assert (asked.method, asked.parameters["versionId"], asked.lifetime) == ("DELETE", versions[0], 15)
         answer = await call(s3.delete_object, **where, VersionId=versions[2])
         assert await body_of(s3, key, bucket="other") == b"two", "the one before is there again"
         assert await outcome(s3.put_object, **where, Body=b"four") == (200, "")
