@@ -11,7 +11,7 @@ from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, U
 from gateway.objects.s3.documents import Part
 from gateway.objects.store.client import StoreReply
 from gateway.objects.store.client import query_of as encoded
-from tests.unit.objects.wire import AT, ERROR, OK, Received, Store, answer, listening, upstream
+from tests.unit.objects.wire import AT, CLOCK, ERROR, OK, Received, Store, answer, listening, upstream
 
 PLACE = ("bucket", "a%20b")
 COPIED = b"<CopyPartResult><ETag>&quot;p1&quot;</ETag><ChecksumCRC32>AAAAAA==</ChecksumCRC32></CopyPartResult>"
@@ -30,13 +30,13 @@ def query_of(request: Received) -> dict[str, str]:
 
 
 async def test_a_part_that_is_copied_names_its_source_in_our_own_spelling(store: Store) -> None:
-    store.answers = [answer(200, COPIED)]
+    store.answers = [CLOCK, answer(200, COPIED)]
     source = PartSource("other", "ä b/c?d+e%", "e0", "v&1", (5, 9))
     async with upstream(store) as up:
         part = await up.upload_part_copy(*PLACE, "u1", 2, source)
     assert isinstance(part, Uploaded)
     assert (part.etag, part.document) == ("p1", COPIED)
-    (request,) = store.received
+    _, request = store.received
     assert (request.line.split(b"?")[0], request.body) == (b"PUT /bucket/a%20b", b"")
     assert query_of(request) | {"partNumber": "2", "uploadId": "u1"} == query_of(request)
     copying = {name: value for name, value in request.headers if name.startswith(b"x-amz-copy")}

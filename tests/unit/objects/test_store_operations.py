@@ -32,7 +32,7 @@ from gateway.objects.s3.answers import (
 )
 from gateway.objects.s3.documents import Part
 from gateway.objects.store.operations import Upstream
-from tests.unit.objects.wire import AT, ERROR, HANG, OK, RESET, Store, answer, listening, upstream
+from tests.unit.objects.wire import AT, CLOCK, ERROR, HANG, OK, RESET, Store, answer, listening, upstream
 
 
 @pytest.fixture
@@ -410,13 +410,14 @@ async def in_parts(up: Upstream) -> WriteAnswer:
 
 
 async def test_the_same_bytes_as_an_upload_of_one_part(store: Store) -> None:
-    store.answers = [answer(200, INITIATED), answer(200, ETag='"p1"'), answer(200, b"  " + COMPLETED)]
+    store.answers = [CLOCK, answer(200, INITIATED), answer(200, ETag='"p1"'), answer(200, b"  " + COMPLETED)]
     async with upstream(store) as up:
         applied = await in_parts(up)
     assert isinstance(applied, Applied)
     assert applied.etag == "e-1"
-    create, part, complete = store.received
-    assert [request.line.split(b"&X-Amz-Algorithm")[0] for request in store.received] == [
+    _, *requests = store.received
+    create, part, complete = requests
+    assert [request.line.split(b"&X-Amz-Algorithm")[0] for request in requests] == [
         b"POST /bucket/key?uploads=",
         b"PUT /bucket/key?partNumber=1&uploadId=u%2F1%20%2B",
         b"POST /bucket/key?uploadId=u%2F1%20%2B",
@@ -425,7 +426,7 @@ async def test_the_same_bytes_as_an_upload_of_one_part(store: Store) -> None:
     assert b"x-amz-checksum-crc32" not in dict(create.headers)
     assert part.body == b"hello"
     assert b"<PartNumber>1</PartNumber><ETag>&quot;p1&quot;</ETag>" in complete.body
-    assert [b"if-match" in dict(request.headers) for request in store.received] == [False, False, True]
+    assert [b"if-match" in dict(request.headers) for request in requests] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -456,10 +457,10 @@ async def test_the_same_bytes_as_an_upload_of_one_part(store: Store) -> None:
 async def test_an_upload_has_no_effect_before_its_completion(
     store: Store, answers: list[bytes], expected: WriteAnswer, methods: list[bytes]
 ) -> None:
-    store.answers = answers
+    store.answers = [CLOCK, *answers]
     async with upstream(store) as up:
         assert await in_parts(up) == expected
-    assert [request.line.split(b" ")[0] for request in store.received] == methods
+    assert [request.line.split(b" ")[0] for request in store.received] == [b"HEAD", *methods]
 
 
 async def test_the_answer_to_a_delete_is_interpreted(store: Store) -> None:
