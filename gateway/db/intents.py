@@ -45,8 +45,8 @@ async def begin(
 
     The condition is the ETag ``looked`` up at the key; without it the remembered one, else absence. ``outcomes``,
     ``over`` and ``calm``: as of ``Begin``. ``signed_at`` is the store's clock as of this call; None takes the
-    database's. ``dead_after``: as of ``Intent``. ``store_time`` is the store's clock as of its last answer, which
-    decides about forbidden and spent ETags: they end with the requests that wait for them.
+    database's. ``dead_after``: as of ``Intent``. ``store_time`` is the store's clock as of its last answer.
+    It decides about forbidden and spent ETags, which end with the requests that wait for them.
 
     ``naming``: the generation of the bucket's naming to prove; without it, none is. Raise ``SqlError`` FN503 if it is
     not the one in force.

@@ -148,8 +148,8 @@ class Begun:
     """The answer of the fence store to the announcement of a mutation.
 
     ``decision`` and ``fence`` are None without a presented token (observe mode). ``signed_at`` is the store's clock
-    at the announcement. It is None if the mutation must not be sent: it was refused, ``pending`` names intents that
-    must be settled first, or it was to be announced only where it is ``calm``. ``waited``: ETags (``ABSENCE`` for
+    at the announcement. It is None if the mutation must not be sent. Then it was refused, or ``pending`` names intents
+    that must be settled first, or it was to be announced only where it is ``calm``. ``waited``: ETags (``ABSENCE`` for
     absence) that must not come back on the key. ``key``: the condition of the mutation. ``differs``: the state seen at
     the key is not the one that the last write through the gateway left; it decides nothing. ``spent``: ETags that
     should not come back either, the longest spent first. ``waits``: those are forbidden, too, and a mutation without a

@@ -32,11 +32,11 @@ ALTER TABLE fencing.forbidden ALTER dead_at SET NOT NULL;
 --   p_entombs       the write leaves a tombstone, which is listed before it is there.
 --   p_removes       the write makes its key absent, and leaves a tombstone where absence is spent or forbidden.
 --   p_outcomes      the ETags that the write can leave; null asks for all spent conditions of the key.
---   p_housekeeping  the write belongs to no holder: only intents of its key are in its way, and it is in the way of
---                   writes of its key only.
---   p_calm          write nothing down if an ETag of the key is forbidden, other than the one that it has now.
---   p_over, p_over_attempts  intents of the key that the write itself settles: they wait for the ETag that was seen, or
---                   complete the same upload. Those that do not are pending like all others.
+--   p_housekeeping  the write belongs to no holder. Only intents of its key are in its way, and it is in the way of
+--                   no other key.
+--   p_calm          write nothing down if the key has a forbidden ETag other than its present one.
+--   p_over          the ids of intents of the key that the write itself settles, and p_over_attempts their attempts.
+--                   They wait for the ETag that was seen, or complete the same upload. All others are pending.
 --   p_signed_at     the store's clock as of the call, with which the request is signed; null: the database's.
 --   p_store_time    the store's clock as of its last answer, null if it is not known.
 -- Returns the decision and the fence as claim_v1 does, and:

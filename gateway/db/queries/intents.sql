@@ -128,8 +128,8 @@ SELECT ARRAY(
 ) AS spent
 
 -- name: forbid_longer
--- This ETag (or absence) must not come back on the key before $5 either: a request that nothing announces waits for it.
--- $6: the request leaves a tombstone. What it leaves is the gateway's own work, and no write remembers it.
+-- This ETag (or absence) must not come back on the key before $5. A request waits for it that nothing announces.
+-- $6: the request leaves a tombstone. The object that it leaves is the gateway's own work, which no write remembers.
 WITH entombed AS (
     INSERT INTO fencing.tombstone (resource, bucket, key) SELECT $1, $2, $3 WHERE $6
     ON CONFLICT (resource, bucket, key) DO NOTHING

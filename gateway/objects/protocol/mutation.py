@@ -11,8 +11,8 @@ The rules that carry the promise:
 - A holder with a higher token settles what older holders have under way before it writes or is acknowledged.
 - Settling forbids the ETag first and then makes it go away: a late request finds its condition broken. The ETag stays
   forbidden until no such request can take effect any more, by the store's clock.
-- A write settles older ones of its own key by itself, if they wait for the same ETag: that is forbidden when the write
-  is announced, and gone once the write has taken effect. If the write has no effect, they are as pending as before.
+- A write settles older ones of its own key by itself, if they wait for the same ETag. That ETag is forbidden when the
+  write is announced, and gone once it has taken effect. If the write has no effect, they are as pending as before.
 - A mutation without a condition is settled by what else stops it: its upload is aborted, or its signature has expired.
 - A key at which a request got lost is written as an upload for a while. If that gets lost too, settling it needs no
   further ETag: small bytes have only two.
@@ -177,7 +177,7 @@ def delete(
     """Make a key absent. A tombstone stands for it where absence is forbidden, or the store deletes unconditionally.
 
     So it does where a finished request of an older holder may still be waiting for absence. A finished request of the
-    holder's own leaves no tombstone by default: most objects that are deleted soon are deleted by their writer. Where
+    holder's own leaves no tombstone by default: most objects that are deleted soon are deleted by their writer. If
     the delete settles a lost request, a tombstone changes the key even if there was nothing to delete.
 
     ``in_parts`` False: do not ask for an upload of a tombstone (``InParts``).
