@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from starlette.requests import Request
@@ -327,6 +327,8 @@ class Gateway:
                 threshold=config.s3.memory_threshold,
                 pending_wait=config.s3.pending_wait,
                 duplicates=config.s3.duplicates,
+                late_after=timedelta(seconds=config.s3.late_after),
+                sweep_unconditionally=config.s3.sweep_unconditionally,
                 capture=self._capture,
             ),
             bodies=self._bodies,
@@ -335,7 +337,7 @@ class Gateway:
     def _build_profiles(self, config: Config) -> Profiles | None:
         if config.s3 is None or self._upstream is None:
             return None
-        return Profiles(self._upstream, self._database.now, config.s3.distrust)
+        return Profiles(self._upstream, config.s3.distrust)
 
     def _build_tables(self, config: Config, keys: Callers, *, allow_missing: bool) -> TablePlane:
         return TablePlane(
@@ -399,12 +401,17 @@ async def sweep(config: Config, observe: Observe = log) -> Swept:
             return Swept(bypasses=rows)
         resources = wiring.resources(config)
         async with Upstream(config.s3, observe) as upstream:
-            profiles = Profiles(upstream, database.now, config.s3.distrust)
+            profiles = Profiles(upstream, config.s3.distrust)
             runner = Runner(
-                database, upstream, profiles, observe, config.s3.pending_wait, resources, config.s3.duplicates
+                *(database, upstream, profiles, observe, config.s3.pending_wait, resources, config.s3.duplicates),
+                late_after=timedelta(seconds=config.s3.late_after),
             )
             scan = BypassScan(database, upstream, resources, observe)
-            swept = await Sweeper(database, upstream, profiles, runner, observe, scan).sweep()
+            sweeper = Sweeper(
+                *(database, upstream, profiles, runner, observe, scan),
+                unconditionally=config.s3.sweep_unconditionally,
+            )
+            swept = await sweeper.sweep()
             return replace(swept, bypasses=swept.bypasses + rows)
     finally:
         await database.close()

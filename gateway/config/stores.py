@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.config.section import MEBIBYTE, Misplaced, Section, origin
-from gateway.fencing.intent import Duplicates
+from gateway.fencing.intent import LATE_AFTER, Duplicates
 
 
 class Postgres(Section):
@@ -71,8 +71,14 @@ class ObjectStore(Section):
     """Bodies up to so many bytes are put from memory. Larger ones are staged in the store as parts, as they arrive."""
     pending_wait: Annotated[float, Field(ge=0)] = 5.0
     """Seconds that a writer waits for another write of its own holder to the same key before it settles that one."""
+    late_after: Annotated[float, Field(ge=1)] = LATE_AFTER.total_seconds()
+    """Seconds after which a request has had its effect once the store has begun with it. Longer than the store waits
+    for the rest of an interrupted body. A lost write without a condition blocks newer holders for so long."""
     sweep_interval: Annotated[float, Field(ge=0)] = 60.0
     """Seconds between two rounds of the sweeper, which removes leftover tombstones, uploads and intents; 0: never."""
+    sweep_unconditionally: bool = False
+    """Remove tombstones also if the store ignores the condition of a delete. If such a removal gets lost, writes of
+    its key wait for ``late_after``."""
 
     duplicates: Duplicates = Duplicates.TOLERATE
     """Whether a write passes or waits if duplicates of finished requests could match every ETag it could leave."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from gateway.db.database import Database, Record, Transaction
@@ -11,8 +11,10 @@ from gateway.db.pool import load
 from gateway.fencing.decision import Decision, Enforcement, Equal, Fence, Presented
 from gateway.fencing.intent import (
     ABSENCE,
+    DEAD_AFTER,
     Announcement,
     Begun,
+    ForbiddenETag,
     ForbiddenETags,
     Intent,
     KnownObject,
@@ -33,14 +35,21 @@ async def begin(
     store_time: datetime | None = None,
     outcomes: Sequence[str] | None = None,
     *,
+    over: Sequence[Intent] = (),
+    calm: bool = False,
+    signed_at: datetime | None = None,
+    dead_after: timedelta = DEAD_AFTER,
     naming: UUID | None = None,
 ) -> Begun:
     """Claim the resource and announce the mutation in one transaction.
 
-    The condition is the ETag ``looked`` up at the key; without it the remembered one, else absence. ``store_time`` is
-    the store's own clock. ETags forbidden a day before it are forgotten, and spent conditions end when their signature
-    is dead. The answer names those of ``outcomes`` that are spent; for None, all. ``naming``: the generation of the
-    bucket's naming to prove; without it, none is. Raise ``SqlError`` FN503 if it is not the one in force.
+    The condition is the ETag ``looked`` up at the key; without it the remembered one, else absence. ``outcomes``,
+    ``over`` and ``calm``: as of ``Begin``. ``signed_at`` is the store's clock as of this call; None takes the
+    database's. ``dead_after``: as of ``Intent``. ``store_time`` is the store's clock as of its last answer.
+    It decides about forbidden and spent ETags, which end with the requests that wait for them.
+
+    ``naming``: the generation of the bucket's naming to prove; without it, none is. Raise ``SqlError`` FN503 if it is
+    not the one in force.
     """
     presented = write.presented
     row = await database.fetchrow_write(
@@ -61,11 +70,16 @@ async def begin(
         looked.tombstone if looked else None,
         write.kind,
         write.upload_id,
-        write.dead_after,
+        dead_after,
         write.entombs,
-        store_time,
         write.removes,
         None if outcomes is None else list(outcomes),
+        write.housekeeping,
+        calm,
+        [intent.write_id for intent in over],
+        [intent.attempt for intent in over],
+        signed_at,
+        store_time,
         naming,
     )
     assert row is not None
@@ -74,10 +88,13 @@ async def begin(
         fence=_fence(row["fence"]),
         pending=_intents(row["pending"]),
         signed_at=row["signed_at"],
-        forbidden=frozenset(row["forbidden"] or ()),
+        waited=tuple(ForbiddenETag(one["etag"], one["dead_at"]) for one in row["forbidden"] or ()),
         key=KnownObject(row["etag"], bool(row["tombstone"])),
         differs=looked is not None and bool(row["differs"]),
-        spent=tuple(Spent(one["etag"], Token(one["epoch"], one["value"])) for one in row["spent"] or ()),
+        spent=tuple(
+            Spent(one["etag"], Token(one["epoch"], one["value"]), one["dead_at"]) for one in row["spent"] or ()
+        ),
+        over=() if row["signed_at"] is None else tuple(over),
     )
 
 
@@ -128,31 +145,47 @@ async def forget_spent(database: Database, store_time: datetime, limit: int) -> 
     return await database.run(forget)
 
 
-async def settle(database: Database, intent: Intent, *, seen: bool) -> None:
+async def settle(database: Database, intent: Intent, *, seen: bool, spent: Sequence[str] = ()) -> None:
     """Forget a mutation that can have no further effect. An older holder's goes on record.
 
-    ``seen``: it was seen to have taken effect.
+    ``seen``: it was seen to have taken effect. ``spent``: as of ``finish``.
     """
     await database.fetchrow_write(
-        _SQL["settle"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt, seen
+        *(_SQL["settle"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt, seen),
+        list(spent),
     )
 
 
 async def forbid(database: Database, intent: Intent, store_time: datetime | None = None) -> ForbiddenETags:
-    """Forbid the ETag the intent is conditioned on, and mark it as being settled; durable when this returns."""
-    etag = ABSENCE if intent.expected is None else intent.expected
+    """Forbid the ETag the intent is conditioned on until the intent is dead, and mark it as being settled.
+
+    Durable when this returns. ``store_time``: as of ``begin``.
+    """
     row = await database.fetchrow_write(
         _SQL["forbid"],
         intent.resource,
         intent.bucket,
         intent.key,
-        etag,
+        ABSENCE if intent.expected is None else intent.expected,
         intent.write_id,
         intent.attempt,
+        intent.dead_at,
         store_time,
     )
     assert row is not None
-    return ForbiddenETags(row["signed_at"], frozenset(row["etags"]), frozenset(row["spent"]))
+    return ForbiddenETags(frozenset(row["etags"]), frozenset(row["spent"]))
+
+
+async def forbid_longer(
+    database: Database, resource: str, bucket: str, key: str, expected: str | None, until: datetime, *, entombs: bool
+) -> None:
+    """Forbid an ETag that a request is conditioned on which nothing announces. Durable when this returns.
+
+    ``until``: the last moment, by the store's clock, at which the request can take effect. ``entombs``: it leaves a
+    tombstone.
+    """
+    etag = ABSENCE if expected is None else expected
+    await database.fetchrow_write(_SQL["forbid_longer"], resource, bucket, key, etag, until, entombs)
 
 
 async def raise_fence(database: Database, resource: str, presented: Presented, caller: str) -> Raised:

@@ -4,7 +4,7 @@ It looks at all that it can reach. An unreachable part is a finding, not an erro
 """
 
 import ipaddress
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TypeAlias
@@ -39,7 +39,7 @@ from gateway.fencing.intent import Duplicates
 from gateway.guard import installation as guard_findings
 from gateway.naming.plan import naming_changes
 from gateway.objects.probe.bucket_profile import REQUIRED, ProbeFinding, Profile
-from gateway.objects.probe.probe import PREFIX, SignedAt, probe
+from gateway.objects.probe.probe import PREFIX, probe
 from gateway.objects.s3 import xml
 from gateway.objects.store.operations import Upstream
 from gateway.tables.sql.expressions import quote
@@ -54,6 +54,8 @@ LONG_ENOUGH = 32
 _MOST_BUCKETS = 10
 
 Clock: TypeAlias = Callable[[], datetime]
+Now: TypeAlias = Callable[[], Awaitable[datetime]]
+"""The database's time, aware. Raises ``Unavailable``."""
 
 
 def local_time() -> datetime:
@@ -79,25 +81,13 @@ async def examine(
         sections = [
             ReportSection("configuration", tuple(_of_configuration(config, known))),
             ReportSection("database", tuple(await _of_database(config, database, clock, server, known))),
-            ReportSection(
-                "object store",
-                tuple(await _of_store(config, database.now if connected else _as_provider(clock), known)),
-            ),
+            ReportSection("object store", tuple(await _of_store(config, database.now if connected else None, known))),
             ReportSection("other writers", tuple(await _of_other_writers(config, database, server, trusted))),
             ReportSection("pending writes", tuple(await check_leftovers(database) if connected else [UNKNOWN])),
         ]
     finally:
         await database.close()
     return DoctorReport(tuple(sections))
-
-
-def _as_provider(clock: Clock) -> SignedAt:
-    """Return the database's clock or, without a database, this machine's. A probe writes no keys but its own."""
-
-    async def now() -> datetime:
-        return clock()
-
-    return now
 
 
 async def _connect(database: Database) -> Server | Check:
@@ -360,7 +350,7 @@ def _skew(name: str, ahead: timedelta, other: str, advice: str) -> Check:
     return warning(name, detail, advice) if abs(ahead) >= NOTABLE_SKEW else ok(name, detail)
 
 
-async def _of_store(config: Config, now: SignedAt, known: Places) -> Sequence[Check]:
+async def _of_store(config: Config, now: Now | None, known: Places) -> Sequence[Check]:
     if config.s3 is None:
         return [ok("connection", "not configured")]
     async with Upstream(config.s3) as upstream:
@@ -370,16 +360,18 @@ async def _of_store(config: Config, now: SignedAt, known: Places) -> Sequence[Ch
             return checks
         checks += _unknown(await targets.unknown_buckets(config, upstream), known)
         for bucket in await _buckets(config, upstream):
-            checks += await attempt(f"bucket {bucket}", _of_bucket(upstream, bucket, now))
+            checks += await attempt(f"bucket {bucket}", _of_bucket(upstream, bucket))
         return checks
 
 
-async def _of_endpoint(upstream: Upstream, now: SignedAt) -> Sequence[Check]:
-    signed_at = await now()
-    async with await upstream.send("GET", "/", signed_at=signed_at) as response:
+async def _of_endpoint(upstream: Upstream, now: Now | None) -> Sequence[Check]:
+    moment = None if now is None else await now()
+    async with await upstream.send("GET", "/") as response:
         error = xml.read_error(await response.read())
         date, status = response.header("date"), response.status
-    checks = [_skew("clock", signed_at - parsedate_to_datetime(date), "the store's", _SKEW_ADVICE)] if date else []
+    checks = []
+    if date and moment is not None:
+        checks.append(_skew("clock", moment - parsedate_to_datetime(date), "the store's", _SKEW_ADVICE))
     if status >= 500:
         raise Unavailable(f"The store answers with {status}.")
     if error is None or error.code == "AccessDenied":
@@ -387,7 +379,7 @@ async def _of_endpoint(upstream: Upstream, now: SignedAt) -> Sequence[Check]:
     return [problem("connection", f"the store refuses: {status} {error.code}", _KEY_ADVICE), *checks]
 
 
-_SKEW_ADVICE = "Set both clocks by NTP: writes are signed with the database's, and refused from 15 minutes on."
+_SKEW_ADVICE = "Set both clocks by NTP. Writes do not depend on it: they are signed with the store's own time."
 _KEY_ADVICE = "Correct s3.access_key_id, s3.secret_access_key and s3.region."
 
 
@@ -404,8 +396,8 @@ async def _buckets(config: Config, upstream: Upstream) -> Sequence[str]:
         return ()
 
 
-async def _of_bucket(upstream: Upstream, bucket: str, now: SignedAt) -> Sequence[Check]:
-    profile = await probe(upstream, bucket, now)
+async def _of_bucket(upstream: Upstream, bucket: str) -> Sequence[Check]:
+    profile = await probe(upstream, bucket)
     failed = [_of_finding(bucket, finding) for finding in profile.findings if not finding.passed]
     return [_of_profile(bucket, profile), *failed]
 

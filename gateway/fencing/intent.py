@@ -4,6 +4,7 @@ A bucket cannot join a Postgres transaction. So a row announces a mutation that 
 at these rows.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,12 +16,12 @@ from gateway.fencing.token import Token
 # How absence is written where ETags are forbidden: a key may be forbidden to become absent again.
 ABSENCE = ""
 
-# A store refuses a header signature that is older than 15 minutes when it arrives. It refuses a query signature whose
-# own lifetime is over. The rest is for a request that arrived just in time and was processed slowly.
-HEADER_SIGNED = timedelta(minutes=15)
-QUERY_SIGNED = timedelta(minutes=2)
-DEAD_AFTER_HEADER_SIGNED = HEADER_SIGNED + timedelta(minutes=15)
-DEAD_AFTER_QUERY_SIGNED = QUERY_SIGNED + timedelta(minutes=5)
+SIGNATURE_LIFETIME = timedelta(seconds=15)
+"""The lifetime of a signature: long enough for a request to begin. The store refuses what arrives later."""
+LATE_AFTER = timedelta(seconds=90)
+"""The default of ``[s3] late_after``: what has begun in time can take effect for so long."""
+DEAD_AFTER = SIGNATURE_LIFETIME + LATE_AFTER
+"""A mutation has had its effect so long after it was signed, by the store's clock, or never has it."""
 
 
 class Duplicates(StrEnum):
@@ -66,8 +67,6 @@ class Announcement:
     kind: MutationKind = MutationKind.CONDITIONAL
     upload_id: str | None = None
     """The upload that it completes; for ``Kind.UPLOAD`` only."""
-    dead_after: timedelta = DEAD_AFTER_HEADER_SIGNED
-    """So long after it was signed, by the store's clock, it can have no effect any more if it has not had it."""
     mark: UUID | None = None
     """The identity of the write in the object's metadata, if it is not ``write_id``. All requests to complete an upload
     share the upload's. Their intents must not be confused."""
@@ -75,6 +74,8 @@ class Announcement:
     """It may leave a tombstone, which listings and the sweeper have to know of beforehand."""
     removes: bool = False
     """It makes its key absent, and leaves a tombstone where a request that is over may be waiting for absence."""
+    housekeeping: bool = False
+    """It belongs to no holder, and changes nothing that a caller can see. Only a write of its key has to settle it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ class Intent:
     """An S3 mutation that may be under way. ``expected`` is the ETag its key had (None: absent); ``Kind.CONDITIONAL``
     takes effect only if it still has it.
 
-    ``signed_at``: the database's clock when it was announced; its signature carries that time.
+    ``signed_at``: the store's clock when it was announced; its signature carries that time. ``dead_after``: so long
+    after it, by the store's clock, the mutation can have no effect any more if it has not had it.
     """
 
     resource: str
@@ -95,7 +97,12 @@ class Intent:
     attempt: int = 1
     kind: MutationKind = MutationKind.CONDITIONAL
     upload_id: str | None = None
-    dead_after: timedelta = DEAD_AFTER_HEADER_SIGNED
+    dead_after: timedelta = DEAD_AFTER
+
+    @property
+    def dead_at(self) -> datetime:
+        """The last moment, by the store's clock, at which it can take effect."""
+        return self.signed_at + self.dead_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,36 +122,50 @@ class KnownObject:
 
 
 @dataclass(frozen=True, slots=True)
+class ForbiddenETag:
+    """An ETag (``ABSENCE`` for absence) that must not come back on its key, because a late request may wait for it.
+
+    ``until``: the last moment, by the store's clock, at which such a request can take effect.
+    """
+
+    etag: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Spent:
     """An ETag (``ABSENCE`` for absence) that a request was conditioned on which is over, but whose signature may be
-    alive. ``token``: the lowest one that such a request had.
+    alive. ``token``: the lowest one that such a request had. ``until``: as of ``ForbiddenETag``.
     """
 
     etag: str
     token: Token
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
     """The answer of the fence store to the announcement of a mutation.
 
-    ``decision`` and ``fence`` are None without a presented token (observe mode). ``signed_at`` is the database's clock
-    at the announcement. It is None if the mutation must not be sent: it was refused, or ``pending`` names intents that
-    must be settled first. ``forbidden``: ETags (``ABSENCE`` for absence) that must not come back on the key. ``key``:
-    the condition of the mutation. ``differs``: the state seen at the key is not the one that the last write through the
-    gateway left; it decides nothing. ``spent``: ETags that should not come back either, the longest spent first.
-    ``waits``: those are forbidden, too, and a mutation without a condition stays announced.
+    ``decision`` and ``fence`` are None without a presented token (observe mode). ``signed_at`` is the store's clock
+    at the announcement. It is None if the mutation must not be sent. Then it was refused, or ``pending`` names intents
+    that must be settled first, or it was to be announced only where it is ``calm``. ``waited``: ETags (``ABSENCE`` for
+    absence) that must not come back on the key. ``key``: the condition of the mutation. ``differs``: the state seen at
+    the key is not the one that the last write through the gateway left; it decides nothing. ``spent``: ETags that
+    should not come back either, the longest spent first. ``waits``: those are forbidden, too, and a mutation without a
+    condition stays announced. ``over``: intents of the key that this mutation settles by itself.
     """
 
     decision: Decision | None
     fence: Fence | None
     pending: tuple[Intent, ...] = ()
     signed_at: datetime | None = None
-    forbidden: frozenset[str] = frozenset()
+    waited: tuple[ForbiddenETag, ...] = ()
     key: KnownObject = KnownObject(None)
     differs: bool = False
     spent: tuple[Spent, ...] = ()
     waits: bool = False
+    over: tuple[Intent, ...] = ()
 
     @property
     def own(self) -> Token:
@@ -152,15 +173,41 @@ class Begun:
         return self.fence.token if self.fence else Token(0, 0)
 
     @property
+    def lost(self) -> frozenset[str]:
+        """ETags that requests may be waiting for which were announced and got lost."""
+        return frozenset(one.etag for one in self.waited)
+
+    @property
+    def forbidden(self) -> frozenset[str]:
+        """ETags that must not come back on the key."""
+        return self.lost | {one.etag for one in self.spent} if self.waits else self.lost
+
+    @property
+    def calm(self) -> bool:
+        """Whether a bump would find a free form of the object, if this mutation got lost too.
+
+        Small bytes have two ETags. A tombstone has as many as are needed, and so has absence.
+        """
+        return self.key.visible is None or self.lost <= {self.key.visible, ABSENCE}
+
+    @property
     def overtakes_absence(self) -> bool:
         """Whether a request of an older holder, one that is over, may still be waiting for absence."""
-        return any(spent.etag == ABSENCE and spent.token < self.own for spent in self.spent)
+        return not self.waits and any(spent.etag == ABSENCE and spent.token < self.own for spent in self.spent)
+
+    def free_at(self, etags: Iterable[str]) -> datetime | None:
+        """Return when the first of the ETags may come back, by the store's clock; None if one may already."""
+        until = self.until()
+        return min((until[etag] for etag in etags), default=None) if until.keys() >= set(etags) else None
+
+    def until(self) -> dict[str, datetime]:
+        """Return the forbidden ETags, with the moment until which each of them is, by the store's clock."""
+        spent = {one.etag: one.until for one in self.spent} if self.waits else {}
+        return spent | {one.etag: one.until for one in self.waited}
 
     def under(self, duplicates: Duplicates) -> "Begun":
         """Return the same answer as the protocol is to take it under this setting."""
-        if duplicates is Duplicates.TOLERATE:
-            return self
-        return replace(self, forbidden=self.forbidden | {spent.etag for spent in self.spent}, spent=(), waits=True)
+        return self if duplicates is Duplicates.TOLERATE else replace(self, waits=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +221,11 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class ForbiddenETags:
-    """The forbidden ETags of a key after one was added, those that had better not come back, the database's clock."""
+    """The forbidden ETags of a key after one was added, and those that had better not come back."""
 
-    signed_at: datetime
     etags: frozenset[str]
     spent: frozenset[str] = frozenset()
 
     def under(self, duplicates: Duplicates) -> "ForbiddenETags":
         """Return the same answer as the protocol is to take it under this setting."""
-        if duplicates is Duplicates.TOLERATE:
-            return self
-        return ForbiddenETags(self.signed_at, self.etags | self.spent)
+        return self if duplicates is Duplicates.TOLERATE else ForbiddenETags(self.etags | self.spent)

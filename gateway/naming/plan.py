@@ -112,7 +112,7 @@ class NamingChanges:
                 return [] if isinstance(target, TableChange) else await registry.pending(self._database, target.name)
             case Settle(intent):
                 assert self._runner is not None
-                if not await self._runner.run(settling.settle(intent)):
+                if await self._runner.run(settling.settle(intent)) is not None:
                     await asyncio.sleep(_POLL)
             case CarryOver():
                 if isinstance(target, TableChange):
@@ -163,7 +163,7 @@ async def naming_changes(config: Config) -> AsyncIterator[NamingChanges]:
             yield NamingChanges(config, database, None, None)
             return
         async with Upstream(config.s3, ignore) as upstream:
-            profiles = Profiles(upstream, database.now, config.s3.distrust)
+            profiles = Profiles(upstream, config.s3.distrust)
             resources = wiring.resources(config)
             runner = Runner(database, upstream, profiles, ignore, config.s3.pending_wait, resources)
             yield NamingChanges(config, database, upstream, runner)

@@ -79,9 +79,7 @@ class Administration:
         self, method: str, raw_path: str, query: str, headers: list[tuple[str, str]], content: bytes
     ) -> StoreReply:
         """Send the request, and return the store's answer, unless it is about the gateway."""
-        answer, reply = await self._upstream.exchange(
-            method, raw_path, query, headers, content, signed_at=await self._database.now()
-        )
+        answer, reply = await self._upstream.exchange(method, raw_path, query, headers, content, signed_at=None)
         if isinstance(answer, NotSent):
             raise Unavailable(f"Nothing was changed: {answer.reason}.")
         if reply is None:

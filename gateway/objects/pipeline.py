@@ -7,7 +7,7 @@ The last two stages belong to the handler of the operation. A handler of writes 
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
@@ -19,7 +19,7 @@ from gateway.auth.sigv4 import RequestHead, VerifiedSignature
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.decision import Decision, Fence, Presented
-from gateway.fencing.intent import Duplicates
+from gateway.fencing.intent import LATE_AFTER, Duplicates
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 from gateway.objects.background.bypass_scan import BypassScan
@@ -58,6 +58,7 @@ class Settings:
     ``domains``: hosts under which a bucket may be a label of its own. In bytes: ``max_body`` of one request,
     ``threshold`` up to which a body is put from memory. ``pending_wait`` in seconds. ``capture``: what the record keeps
     of the payloads of refused writes. ``duplicates``: what a write does where a finished request may arrive again.
+    ``late_after``: how long a request can take to have its effect. ``sweep_unconditionally``: as of ``Sweeper``.
     """
 
     domains: tuple[str, ...]
@@ -66,6 +67,8 @@ class Settings:
     pending_wait: float
     capture: Capture = NOTHING
     duplicates: Duplicates = Duplicates.TOLERATE
+    late_after: timedelta = LATE_AFTER
+    sweep_unconditionally: bool = False
 
 
 class ObjectPlane:
@@ -88,10 +91,14 @@ class ObjectPlane:
         """``clock`` judges the age of signatures."""
         self._bodies, self._secret_of, self._clock, self._settings = bodies, secret_of, clock, settings
         self._runner = Runner(
-            database, upstream, profiles, observe, settings.pending_wait, resources, settings.duplicates
+            *(database, upstream, profiles, observe, settings.pending_wait, resources, settings.duplicates),
+            late_after=settings.late_after,
         )
         scan = BypassScan(database, upstream, resources, observe)
-        self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe, scan)
+        self.sweeper = Sweeper(
+            *(database, upstream, profiles, self._runner, observe, scan),
+            unconditionally=settings.sweep_unconditionally,
+        )
         self._scope = ReadScope(resources, profiles)
         self._reads = Reads(upstream)
         self._listings = Listings(database, upstream)
@@ -172,7 +179,7 @@ class ObjectPlane:
         uploads = Uploads(database, upstream, writes, sources, memory, threshold)
         copies = Copies(database, upstream, writes, puts, sources, memory, threshold)
         amendments = Amendments(upstream, writes)
-        deletes = Deletes(writes, amendments)
+        deletes = Deletes(writes, puts, amendments)
         return {
             Operation.PUT_OBJECT: puts.put,
             Operation.POST_OBJECT: self._forms.refuse,
@@ -196,4 +203,4 @@ class ObjectPlane:
         if isinstance(outcome, Barred | FenceRefused):
             return outcome.decision, outcome.fence
         assert isinstance(outcome, NotDone)
-        raise unavailable(outcome, f"The barrier does not stand yet: {outcome.reason}.")
+        raise unavailable(outcome, f"The barrier does not stand yet: {outcome.reason}.", self._runner.now())

@@ -45,13 +45,13 @@ def _probing_once() -> AbstractContextManager[Any]:
     """Buckets without versions are all the same to one store, and there are hundreds: probe the first one only."""
     known: list[Profile] = []
 
-    async def profile_of(upstream: Upstream, bucket: str, signed_at: probe.SignedAt) -> Profile:
+    async def profile_of(upstream: Upstream, bucket: str) -> Profile:
         async with await upstream.send("GET", f"/{bucket}", "versioning=") as response:
             versions = xml.read_field(await response.read(), "VersioningConfiguration", "Status")
         if response.status != 200 or versions:
-            return await examine(upstream, bucket, signed_at)
+            return await examine(upstream, bucket)
         if not known:
-            known.append(await examine(upstream, bucket, signed_at))
+            known.append(await examine(upstream, bucket))
         if not known[0].quoted_conditions:
             upstream.drop_quotes(bucket)
         return known[0]

@@ -188,6 +188,8 @@ PUT = _around("objects.begin", "objects.put", "objects.finish")
 DELETE = _around("objects.begin", "objects.delete", "objects.finish")
 ENTOMB = _around("objects.begin", "objects.entomb", "objects.finish")
 COMPLETE = _around("objects.begin", "objects.complete", "objects.finish")
+# A key at which a request got lost is written by an upload, which is announced anew.
+AS_UPLOAD = _around("objects.begin") + COMPLETE
 # The first completion is conditional, and refused; the second one is not.
 COMPLETE_OLDER = COMPLETE[:4] + _around("objects.abandon") + COMPLETE
 AMEND = _around("objects.begin", "objects.amend")
@@ -197,7 +199,7 @@ OBJECTS = (
     Kind("create", put(ZOMBIE), PUT, nothing),
     Kind("overwrite", put(ZOMBIE), PUT, an_object, BEFORE),
     Kind("same bytes", put(BEFORE), PUT, an_object, BEFORE),
-    Kind("other form", put(ZOMBIE), PUT, a_forbidden_etag, BEFORE, token=34),
+    Kind("other form", put(ZOMBIE), AS_UPLOAD, a_forbidden_etag, BEFORE, token=34),
     Kind("delete", delete(), DELETE, an_object, BEFORE),
     Kind("delete by tombstone", delete(), ENTOMB, forbidden_absence, BEFORE, token=34),
     Kind("delete of nothing", delete(shows=False), ABANDON, nothing),
@@ -219,6 +221,8 @@ AMENDMENTS = (
     Kind("delete of a version", delete_version(), AMEND + _around("objects.abandon"), an_object, BEFORE),
 )
 
+# A put settles an older write of its own key by itself, and forgets it afterwards.
+PUT_OVER = _around("objects.begin") + PUT + _around("objects.abandon")
 SETTLED_BY_BUMP = _around("objects.forbid", "objects.bump", "objects.abandon")
 SETTLED_BY_TOMBSTONE = _around("objects.forbid", "objects.entomb", "objects.abandon")
 SETTLED_BY_GIVING_UP = _around("objects.give-up", "objects.abandon")
@@ -228,7 +232,7 @@ _LATE_DELETE = _late(delete(), an_object, method="DELETE")
 SECOND_COMPLETION = {"operation": "CompleteMultipartUpload", "nth": 2}
 _LATE_COMPLETION = _late(complete(ZOMBIE), an_older_upload, **SECOND_COMPLETION)
 
-OVER_OVERWRITE = Kind("put over overwrite", put(ZOMBIE), PUT[:2] + SETTLED_BY_BUMP + PUT, _LATE_OVERWRITE, BEFORE, 34)
+OVER_OVERWRITE = Kind("put over overwrite", put(ZOMBIE), PUT_OVER, _LATE_OVERWRITE, BEFORE, 34)
 OVER_COMPLETION = Kind(
     "barrier over completion", barrier(), _around("objects.raise") + SETTLED_BY_GIVING_UP, _LATE_COMPLETION, BEFORE, 34
 )
@@ -237,7 +241,7 @@ SETTLERS = (
     Kind("barrier over create", barrier(), _around("objects.raise") + SETTLED_BY_TOMBSTONE, _LATE_CREATE, None, 34),
     Kind("barrier over delete", barrier(), _around("objects.raise") + SETTLED_BY_BUMP, _LATE_DELETE, BEFORE, 34),
     OVER_OVERWRITE,
-    Kind("put over create", put(ZOMBIE), PUT[:2] + SETTLED_BY_TOMBSTONE + PUT, _LATE_CREATE, None, 34),
+    Kind("put over create", put(ZOMBIE), PUT_OVER, _LATE_CREATE, None, 34),
     OVER_COMPLETION,
     Kind("put over completion", put(b"34's"), PUT[:2] + SETTLED_BY_GIVING_UP + PUT, _LATE_COMPLETION, BEFORE, 34),
 )

@@ -5,14 +5,13 @@ So a newer holder is not acknowledged while one of them may arrive, and is once 
 
 import pytest
 
-from gateway.fencing.intent import DEAD_AFTER_QUERY_SIGNED, QUERY_SIGNED
+from gateway.fencing.intent import DEAD_AFTER, LATE_AFTER, SIGNATURE_LIFETIME
 from tests.crash.deeds import barrier, by_restoring, put, tag, upsert
 from tests.crash.kinds import AMENDMENTS, BEFORE, Stop, an_object, cases
 from tests.crash.promises import Promises
 from tests.crash.stage import Stage
 
-MARGIN = DEAD_AFTER_QUERY_SIGNED - QUERY_SIGNED
-LATER = DEAD_AFTER_QUERY_SIGNED + MARGIN
+LATER = DEAD_AFTER + LATE_AFTER
 TAGGING = {"operation": "PutObjectTagging"}
 
 # The steps from the announcement on until it is taken back. If the process died, no gateway can tell them apart.
@@ -44,7 +43,7 @@ def test_nobody_is_acknowledged_before(stage: Stage) -> None:
     with stage.story() as story:
         an_object(story)
         story.stopped_at(33, tag("zombie"), "objects.amend.before", 1, "stop")
-        with stage.later(QUERY_SIGNED + MARGIN / 2):
+        with stage.later(SIGNATURE_LIFETIME + LATE_AFTER / 2):
             assert [story.done(34, deed).status for deed in (barrier(), put(b"x"), upsert("x"))] == [503, 503, 503]
         story.resumed()
         story.not_overtaken_yet()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.fencing.intent import DEAD_AFTER_QUERY_SIGNED
+from gateway.fencing.intent import DEAD_AFTER
 from tests.crash.deeds import Takeover, barrier, by_barrier, by_restoring, complete, put, tag, update
 from tests.crash.kinds import BEFORE, ZOMBIE, a_row_of_this_holder, an_object, an_upload
 from tests.crash.promises import Promises
@@ -32,7 +32,7 @@ def test_a_store_that_accepts_a_dead_signature_is_caught(stage: Stage) -> None:
     with stage.story() as story:
         an_object(story)
         story.in_flight(33, tag("zombie"), at="arrival", how="kill", operation="PutObjectTagging")
-        with stage.later(2 * DEAD_AFTER_QUERY_SIGNED):
+        with stage.later(2 * DEAD_AFTER):
             story.taken_over(34, barrier())
         assert story.resumed() == [200]
         with pytest.raises(AssertionError, match=r"^P1"):

@@ -7,17 +7,13 @@ import pytest
 
 from tests.crash.deeds import (
     Takeover,
-    barrier,
     by_barrier,
     by_removing,
     by_restoring,
     by_row,
     by_writing,
-    put,
-    upsert,
 )
 from tests.crash.kinds import (
-    BEFORE,
     OBJECTS,
     OTHERS,
     OVER_COMPLETION,
@@ -73,17 +69,16 @@ def test_killed_during_an_upload(stage: Stage, stop: Stop) -> None:
     play(stage, stop, "kill", by_restoring)
 
 
-# A small object has two forms. A request of 33 waits for the one, and a request of 34 for the other. So 35 can neither
-# bump the object (while 34's request is pending) nor put those bytes back.
-CORNERED = [Stop(OVER_OVERWRITE, "objects.begin.after", 2), Stop(OVER_OVERWRITE, "objects.put.before", 1)]
-USED_UP = [Stop(OVER_OVERWRITE, "objects.put.after", 1), Stop(OVER_OVERWRITE, "objects.finish.before", 1)]
+# A small object has two forms. 33's request is on its way, and 34's, which was to settle it, gets lost too.
+BOTH_LOST = [Stop(OVER_OVERWRITE, "objects.begin.after", 2)] + [
+    Stop(OVER_OVERWRITE, step, 1) for step in ("objects.put.before", "objects.put.after", "objects.finish.before")
+]
 
 
 def settling() -> Iterator[Any]:
     for stop in stops([*SETTLERS, TABLE_SETTLER]):
         for takeover in (by_restoring, by_row):
-            if stop not in CORNERED and (stop not in USED_UP or takeover is by_row):
-                yield pytest.param(stop, takeover, id=f"{stop}-{takeover.__name__}")
+            yield pytest.param(stop, takeover, id=f"{stop}-{takeover.__name__}")
 
 
 @pytest.mark.thorough
@@ -99,26 +94,7 @@ def test_killed_while_settling(stage: Stage, stop: Stop) -> None:
     play(stage, stop, "kill", by_restoring)
 
 
-@pytest.mark.parametrize("stop", CORNERED, ids=str)
-def test_a_takeover_that_cannot_settle_is_not_acknowledged(stage: Stage, stop: Stop) -> None:
-    """Rather no answer than a wrong one. Once 34's request is over, 35 gets through."""
-    with stage.story() as story:
-        stop.kind.prepare(story)
-        story.stopped_at(34, stop.kind.deed, stop.step, stop.nth, "stop")
-        assert [story.done(35, deed).status for deed in (barrier(), put(b"x"), upsert("x"))] == [503, 503, 503]
-        story.resumed()
-        story.not_overtaken_yet()
-        story.taken_over(35, barrier(), put(b"the new holder's"))
-        Promises(story).check()
-
-
-@pytest.mark.parametrize("stop", USED_UP, ids=str)
-def test_bytes_without_a_form_left_are_not_written(stage: Stage, stop: Stop) -> None:
-    """35 cannot put back what was there at first: a late request waits for it in either form."""
-    with stage.story() as story:
-        stop.kind.prepare(story)
-        story.stopped_at(34, stop.kind.deed, stop.step, stop.nth, "stop")
-        story.taken_over(35, barrier(), put(b"the new holder's"))
-        assert story.done(35, put(BEFORE)).status == 503
-        assert story.resumed() == [412]
-        Promises(story).check()
+@pytest.mark.parametrize("stop", BOTH_LOST, ids=str)
+def test_a_write_that_settles_and_gets_lost_blocks_no_holder(stage: Stage, stop: Stop) -> None:
+    """Both wait for the same ETag. So 35 settles both at once, and puts the same bytes back as 33 and 34 found."""
+    play(stage, stop, "stop", by_restoring)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.fencing.intent import DEAD_AFTER_QUERY_SIGNED
+from gateway.fencing.intent import DEAD_AFTER
 from tests.crash.deeds import barrier, by_restoring, complete, delete, put
 from tests.crash.kinds import BEFORE, UPLOADS, ZOMBIE, Kind, Stop, an_object, an_upload, cases
 from tests.crash.promises import Promises
@@ -87,7 +87,7 @@ def test_what_cannot_be_broken_is_settled_by_the_clock(
         kind.prepare(story)
         story.in_flight(33, kind.deed, at="arrival", how=how, **match)
         assert story.done(34, barrier()).unknown
-        with weak_stage.later(2 * DEAD_AFTER_QUERY_SIGNED):
+        with weak_stage.later(2 * DEAD_AFTER):
             story.taken_over(34, barrier())
             assert story.resumed() == [None], "it was evaluated"
         Promises(story).check()

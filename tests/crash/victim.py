@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import app, serving, wiring
+from gateway import app, serving
 from gateway.objects.probe import probe
 from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
@@ -117,18 +117,14 @@ async def _examined(given: dict[str, Any], bucket: str) -> Profile:
     """Return the profile that a gateway finds out before its first write by 150 requests. It is always the same."""
     settings = config(**given)
     assert settings.s3 is not None
-    database = wiring.database(settings)
-    try:
-        async with Upstream(settings.s3, lambda _: None) as upstream:
-            return await probe.probe(upstream, bucket, database.now)
-    finally:
-        await database.close()
+    async with Upstream(settings.s3, lambda _: None) as upstream:
+        return await probe.probe(upstream, bucket)
 
 
 def _answer_with(profile: Profile) -> None:
     """From here on an examination ends at once, with this."""
 
-    async def examined(upstream: Upstream, bucket: str, signed_at: probe.SignedAt) -> Profile:
+    async def examined(upstream: Upstream, bucket: str) -> Profile:
         return profile
 
     probe.probe = examined

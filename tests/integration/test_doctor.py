@@ -188,10 +188,10 @@ class TestDatabase:
         await execute(
             dsn,
             f"REVOKE INSERT ON fencing.intake FROM {role}",
-            f"REVOKE EXECUTE ON FUNCTION fencing.begin_v1, fencing.seal_v1 FROM public, {role}",
+            f"REVOKE EXECUTE ON FUNCTION fencing.begin_v2, fencing.seal_v1 FROM public, {role}",
         )
         check = found(await examine(config(_as(dsn, role))), "schema")
-        missing = {"INSERT on fencing.intake", "EXECUTE on fencing.begin_v1", "EXECUTE on fencing.seal_v1"}
+        missing = {"INSERT on fencing.intake", "EXECUTE on fencing.begin_v2", "EXECUTE on fencing.seal_v1"}
         assert set(check.detail.removeprefix("the role lacks ").split(", ")) == missing
         assert f"--grant-to {role}" in check.advice
 
@@ -378,10 +378,11 @@ class TestPending:
         await execute(
             dsn,
             f"INSERT INTO fencing.tombstone SELECT 's3/b/' || n, 'b', n FROM generate_series(1, {count}) AS n",
-            "INSERT INTO fencing.forbidden (resource, bucket, key, etag, forbidden_at)"
-            f" SELECT 's3/b/' || n, 'b', n, '', now() - interval '23 hours' FROM generate_series(1, {waiting}) AS n",
-            "INSERT INTO fencing.forbidden (resource, bucket, key, etag, forbidden_at)"
-            " VALUES ('s3/b/2', 'b', '2', '', now() - interval '25 hours'), ('s3/b/3', 'b', '3', 'e', now())",
+            "INSERT INTO fencing.forbidden (resource, bucket, key, etag, dead_at)"
+            f" SELECT 's3/b/' || n, 'b', n, '', now() + interval '1 minute' FROM generate_series(1, {waiting}) AS n",
+            "INSERT INTO fencing.forbidden (resource, bucket, key, etag, dead_at)"
+            " VALUES ('s3/b/2', 'b', '2', '', now() - interval '1 minute'),"
+            " ('s3/b/3', 'b', '3', 'e', now() + interval '1 minute')",
         )
         check = found(await examine(config(dsn)), "tombstones")
         assert check.status is status

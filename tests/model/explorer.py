@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
@@ -39,8 +40,10 @@ from gateway.objects.protocol.effects import (
     Finish,
     Forbid,
     GiveUp,
+    InParts,
     Look,
     NotDone,
+    Obstacle,
     Put,
     RaiseFence,
     Stored,
@@ -48,8 +51,8 @@ from gateway.objects.protocol.effects import (
     UploadForm,
     WriteOutcome,
 )
-from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Unknown, WriteAnswer
-from tests.model.memory import Content, Fences, Objects, etag
+from gateway.objects.s3.answers import EXPIRED, Applied, NotApplied, NotSent, Unknown, WriteAnswer
+from tests.model.memory import HIGHEST, NOW, TICK, Content, Fences, Objects, etag
 
 BUCKET = "bucket"
 NOBODY = Token(0, 0)
@@ -99,10 +102,12 @@ class Scope:
     """The explored scope: clients, each with its calls one after the other, and the number of faults.
 
     ``again``: how many requests the network delivers a second time. ``duplicates``: the setting of that name.
+    ``ticks``: how often the store's clock moves on, and lets signatures expire.
 
     ``conditional_complete`` False: the store ignores the condition of a completion. ``old_uploads`` False: it refuses
     an upload at a key with an object, as if that were newer. ``conditional_delete`` False: it ignores the
-    condition of a delete. ``remembered``: the gateway knows the objects. ``tombstones``: keys that begin with one.
+    condition of a delete. ``bumps`` False: it gives the same bytes no other ETag. ``remembered``: the gateway knows the
+    objects. ``tombstones``: keys that begin with one.
     """
 
     name: str
@@ -113,9 +118,11 @@ class Scope:
     conditional_complete: bool = True
     old_uploads: bool = True
     conditional_delete: bool = True
+    bumps: bool = True
     remembered: bool = False
     tombstones: tuple[str, ...] = ()
     again: int = 0
+    ticks: int = 0
     duplicates: Duplicates = Duplicates.TOLERATE
 
 
@@ -132,6 +139,12 @@ class Weakness:
     whole_resource: bool = True
     remembering: bool = True
     remembering_failures: bool = True
+    forbidding_over: bool = True
+    matching_over: bool = True
+    minding_sweeps: bool = True
+    waiting_for_what_has_begun: bool = True
+    signed_when_announced: bool = True
+    forbidding_for_bumps: bool = True
 
 
 SOUND = Weakness()
@@ -162,6 +175,7 @@ class Request:
     client: int
     effect: Put | Complete | Amend | Delete | Entomb | Bump
     content: Content | None
+    signed_at: datetime
     awaited: bool = True
 
 
@@ -172,6 +186,7 @@ class Shared:
     fences: Hashable
     objects: tuple[tuple[str, Content], ...]
     uploads: frozenset[str]
+    now: datetime = NOW
     acknowledged: Token = NOBODY
     applied: tuple[tuple[str, Token], ...] = ()
     written: frozenset[str] = frozenset()
@@ -183,7 +198,7 @@ class Shared:
 class World(NamedTuple):
     """The whole state, as numbers: of the clients' local states, of the requests (sorted), and of the shared state.
 
-    The last fields say how many crashes, losses and second deliveries may still come.
+    The last fields say how many crashes, losses, second deliveries and ticks of the clock may still come.
     """
 
     clients: tuple[int, ...]
@@ -192,6 +207,7 @@ class World(NamedTuple):
     crashes: int
     losses: int
     again: int
+    ticks: int
 
 
 # The step that led to a world: from which one, what happened, and to which client or to which request of the network.
@@ -245,6 +261,8 @@ class Explorer:
         self._shared: Numbered[Shared] = Numbered()
         self._requests: Numbered[Request] = Numbered()
         # The answers of these depend on the numbers in their arguments and on nothing else.
+        # A store that applies a request later than ``late_after`` says is a store whose requests outlive their intents.
+        self._lifetime = TICK if weakness.waiting_for_what_has_begun else 2 * TICK
         self._performed = cache(self._perform)
         self._delivered = cache(self._take_effect)
         self._waiting = cache(self._who_waits)
@@ -282,12 +300,13 @@ class Explorer:
             str(_mark(client, index, operation))
             for client, operations in enumerate(self._scope.clients)
             for index, operation in enumerate(operations)
-            if operation.kind == "complete"
+            if operation.kind in ("complete", "put", "delete")
         )
         known = {(RESOURCE, BUCKET, key): KnownObject(content.etag) for key, content in contents}
         fences = Fences(known=known if self._scope.remembered else {})
         shared = self._shared.number(Shared(_freeze(fences), contents, uploads))
-        return World(clients, (), shared, self._scope.crashes, self._scope.losses, self._scope.again)
+        scope = self._scope
+        return World(clients, (), shared, scope.crashes, scope.losses, scope.again, scope.ticks)
 
     # Local states -----------------------------------------------------------------------------------------------
 
@@ -331,6 +350,8 @@ class Explorer:
             yield self._deliver, index
             if world.again:
                 yield self._deliver_a_copy, index
+        if world.ticks:
+            yield self._tick, 0
 
     def _do(self, world: World, client: int) -> World:
         clients, network, shared, *budget = world
@@ -361,6 +382,12 @@ class Explorer:
             losses=world.losses - 1,
         )
 
+    def _tick(self, world: World, _: int) -> World:
+        """Let the store's clock move on."""
+        shared = self._shared[world.shared]
+        later = self._shared.number(replace(shared, now=shared.now + TICK))
+        return world._replace(shared=later, ticks=world.ticks - 1)
+
     def _crash(self, world: World, client: int) -> World:
         return world._replace(
             clients=_with(world.clients, client, CRASHED),
@@ -388,9 +415,9 @@ class Explorer:
         """
         point, before = self._points[number], self._shared[shared]
         if isinstance(point.effect, Put | Complete | Amend | Delete | Entomb | Bump):
-            request = self._request(point.client, point.effect, dict(before.objects))
+            request, after = self._request(point.client, point.effect, before)
             if isinstance(request, Request):
-                return self._requests.number(request), number, shared
+                return self._requests.number(request), number, self._shared.number(after)
             return None, self._advance(number, request), shared
         answer, after = self._answer(point.effect, before)
         return None, self._advance(number, answer), self._shared.number(after)
@@ -403,15 +430,15 @@ class Explorer:
         if isinstance(effect, GiveUp):
             assert effect.intent.upload_id is not None
             return True, replace(shared, uploads=shared.uploads - {effect.intent.upload_id})
-        fences = _thaw(shared.fences)
+        fences = _thaw(shared)
         answer = self._ask(fences, effect)
         return answer, replace(shared, fences=_freeze(fences))
 
     def _ask(self, fences: Fences, effect: Any) -> Any:
         match effect:
-            case Begin(write, looked, outcomes):
+            case Begin(write, _, outcomes):
                 waits = self._scope.duplicates is Duplicates.WAIT
-                begun = self._begin(fences, write, looked, None if waits else outcomes)
+                begun = self._begin(fences, replace(effect, outcomes=None if waits else outcomes))
                 return begun.under(self._scope.duplicates)
             case Finish(write, tag, tombstone, spent):
                 spent = spent if self._weakness.remembering else ()
@@ -428,9 +455,9 @@ class Explorer:
         raise AssertionError(effect)
 
     def _abandon(self, fences: Fences, intent: Announcement | Intent, spent: tuple[str, ...]) -> None:
-        held = fences.intents.get((intent.resource, intent.bucket, intent.key))
-        if not self._weakness.attempts and held and held.write_id == intent.write_id:
-            intent = held
+        if not self._weakness.attempts:
+            held = fences.intents.get((intent.resource, intent.bucket, intent.key), ())
+            intent = next((one for one in held if one.write_id == intent.write_id), intent)
         fences.abandon(intent, spent)
 
     def _forbid(self, fences: Fences, intent: Intent) -> ForbiddenETags:
@@ -442,42 +469,75 @@ class Explorer:
             return replace(forbidden, etags=frozenset())
         return forbidden
 
-    def _begin(
-        self, fences: Fences, write: Announcement, looked: KnownObject | None, outcomes: tuple[str, ...] | None
-    ) -> Begun:
-        begun = fences.begin(write, looked, outcomes)
-        if not self._weakness.intents:
+    def _begin(self, fences: Fences, effect: Begin) -> Begun:
+        weakness, write, before = self._weakness, effect.write, dict(fences.forbidden)
+        if not weakness.minding_sweeps:
+            _forget_intents(fences, lambda intent: intent.token == HIGHEST)
+        if weakness.matching_over:
+            begun = fences.begin(write, effect.looked, effect.outcomes, effect.over, calm=effect.calm)
+        else:
+            begun = _begin_over_anything(fences, effect)
+        if begun.over and not weakness.marking:
+            fences.settling.clear()
+        if begun.over and not (weakness.forbidding and weakness.forbidding_over):
+            fences.forbidden = before
+            begun = replace(begun, waited=before.get((write.resource, write.bucket, write.key), ()))
+        if not weakness.intents:
             fences.intents.clear()
-        if not self._weakness.whole_resource and any(intent.key != write.key for intent in begun.pending):
-            others = {place: i for place, i in fences.intents.items() if i.key != write.key}
+        if not weakness.whole_resource and any(intent.key != write.key for intent in begun.pending):
+            others = {place: held for place, held in fences.intents.items() if place[2] != write.key}
             for place in others:
                 del fences.intents[place]
-            begun = fences.begin(write, looked, outcomes)
+            begun = fences.begin(write, effect.looked, effect.outcomes, effect.over, calm=effect.calm)
             fences.intents.update(others)
         return begun
 
     def _request(
-        self, client: int, effect: Put | Complete | Amend | Delete | Entomb | Bump, objects: dict[str, Content]
-    ) -> Request | NotSent:
+        self, client: int, effect: Put | Complete | Amend | Delete | Entomb | Bump, shared: Shared
+    ) -> tuple[Request | NotSent, Shared]:
         content: Content | None = None
+        signed_at = getattr(effect, "signed_at", None) if self._weakness.signed_when_announced else shared.now
         match effect:
             case Complete(write):
-                content = Content(self._operation(write).data, UploadForm.MULTIPART, str(write.mark))
+                operation = self._operation(write)
+                if operation.kind == "delete":
+                    content = replace(_tombstone(write, own_id=True), form=UploadForm.MULTIPART)
+                else:
+                    content = Content(operation.data, UploadForm.MULTIPART, str(write.mark or write.write_id))
             case Put(write, form):
                 operation = self._operation(write)
                 content = Content(operation.data, form, str(write.write_id))
             case Entomb(owner):
                 content = _tombstone(owner, own_id=self._weakness.settlers_id)
-            case Bump(_, key, tag, forbidden, _, spent):
-                found = objects.get(key)
+                if isinstance(owner, Intent):
+                    place = (owner.resource, owner.bucket, owner.key)
+                    shared, signed_at = self._forbid_until_dead(shared, place, effect.expected)
+            case Bump() if not self._scope.bumps:
+                return NotSent("the store cannot bump"), shared
+            case Bump(resource, bucket, key, tag, forbidden, spent):
+                found = dict(shared.objects).get(key)
                 if found is None or found.etag != tag:
-                    return NotSent("the object has changed")
+                    return NotSent("the object has changed"), shared
                 forms = tuple(Candidate(form, etag(found.data, form)) for form in UploadForm)
                 other = mutation.choose(forms, forbidden | spent | {tag}) or mutation.choose(forms, forbidden | {tag})
                 if other is None:
-                    return NotSent("no form is left")
+                    return NotSent("no form is left"), shared
                 content = replace(found, form=other)
-        return Request(client, effect, content)
+                shared, signed_at = self._forbid_until_dead(shared, (resource, bucket, key), tag)
+        assert signed_at is not None
+        return Request(client, effect, content, signed_at), shared
+
+    def _forbid_until_dead(
+        self, shared: Shared, place: tuple[str, str, str], expected: str | None
+    ) -> tuple[Shared, datetime]:
+        """Forbid the condition of a request that nothing announces, and sign it."""
+        if not self._weakness.forbidding_for_bumps:
+            return shared, shared.now
+        fences = _thaw(shared)
+        signed_at = fences.forbid_until_dead(place, expected)
+        if not self._weakness.forbidding:
+            fences.forbidden.clear()
+        return replace(shared, fences=_freeze(fences)), signed_at
 
     # The requests at the store ----------------------------------------------------------------------------------
 
@@ -489,6 +549,8 @@ class Explorer:
         effect = request.effect
         answer: WriteAnswer
         match effect:
+            case _ if shared.now > request.signed_at + self._lifetime:
+                answer = NotApplied(403, EXPIRED)
             case Complete(write, upload_id, expected):
                 assert request.content is not None
                 answer = self._completed(objects, write, request.content, expected, is_there=upload_id in uploads)
@@ -504,7 +566,7 @@ class Explorer:
                 answer = objects.put(key, request.content, effect.expected)
             case Delete(write, expected):
                 answer = objects.delete(write.key, expected)
-            case Bump(_, key, tag):
+            case Bump(_, _, key, tag):
                 assert request.content is not None
                 there = objects.objects.get(key)
                 answer = objects.put(key, request.content, tag)
@@ -547,7 +609,7 @@ class Explorer:
             case _:
                 return shared
         if write.presented is None:
-            self._hold("P4", _thaw(shared.fences).is_pending(write), "a sweep took effect without an intent")
+            self._hold("P4", _thaw(shared).is_pending(write), "a sweep took effect without an intent")
             return shared
         token, name = write.presented.token, str(write.write_id)
         self._hold(
@@ -557,7 +619,7 @@ class Explorer:
             "P2", token >= dict(shared.applied).get(write.key, token), f"{token} replaced a newer holder's write"
         )
         self._hold("P3", name not in shared.refused, "a refused write took effect")
-        self._hold("P4", _thaw(shared.fences).is_pending(write), "a mutation took effect without an intent")
+        self._hold("P4", _thaw(shared).is_pending(write), "a mutation took effect without an intent")
         applied = {**dict(shared.applied), write.key: token}
         return replace(
             shared, applied=tuple(sorted(applied.items())), written=shared.written | {name, str(write.mark or name)}
@@ -586,6 +648,10 @@ class Explorer:
                     shared = replace(shared, stored=shared.stored | {mark})
                 return replace(shared, acknowledged=max(shared.acknowledged, Token(0, done.operation.token)))
             case FenceRefused() | ConditionFailed() | StoreRefused() | NotDone():
+                obstacle = done.outcome.obstacle if isinstance(done.outcome, NotDone) else Obstacle.PASSING
+                # The parts of a client's upload have one form.
+                single = done.operation.kind == "complete" and obstacle is Obstacle.FORBIDDEN
+                self._hold("L", obstacle is Obstacle.PASSING or single, "only time helps a holder")
                 self._hold("P3", name not in shared.written, "a write was refused that has taken effect")
                 return replace(shared, refused=shared.refused | {name})
         return shared
@@ -595,7 +661,7 @@ class Explorer:
             raise BrokenPromise(f"{promise}: {otherwise}")
 
     def _objects(self, shared: Shared) -> Objects:
-        return Objects(dict(shared.objects), self._weakness.conditions)
+        return Objects(dict(shared.objects), self._weakness.conditions, shared.now)
 
     def _operation(self, write: Announcement) -> Operation:
         client, index = divmod(write.write_id.int, 100)
@@ -615,6 +681,10 @@ class Explorer:
             return f"store: {request.client}'s {_label(request.effect)}"
         if happening == self._crash:
             return f"{subject}: crash"
+        if happening == self._tick:
+            return "the clock moves on"
+        if happening == self._deliver_a_copy:
+            return f"store: a copy of {self._label(world, self._deliver, subject)}"
         effect = _label(self._points[world.clients[subject]].effect)
         return f"{subject}: {effect}" if happening == self._do else f"{subject}: no answer to {effect}"
 
@@ -649,7 +719,11 @@ def _script(client: int, scope: Scope) -> Script:
         outcome: WriteOutcome
         if operation.kind == "put":
             forms = tuple(Candidate(form, etag(operation.data, form)) for form in UploadForm)
-            outcome = yield from mutation.put(write, forms)
+            outcome = yield from mutation.put(write, forms if scope.bumps else forms[:1])
+            if isinstance(outcome, InParts):
+                of_parts = etag(operation.data, UploadForm.MULTIPART)
+                again = replace(write, attempt=outcome.attempt)
+                outcome = yield from mutation.complete(again, str(write_id), of_parts, conditional=False)
         elif operation.kind == "complete":
             of_parts = etag(operation.data, UploadForm.MULTIPART)
             mark = _mark(client, index, operation)
@@ -657,9 +731,14 @@ def _script(client: int, scope: Scope) -> Script:
                 replace(write, mark=mark), str(mark), of_parts, conditional=scope.conditional_complete
             )
         elif operation.kind == "amend":
-            outcome = yield from mutation.amend(write)
+            outcome = yield from mutation.amend(write, bumps=scope.bumps)
         elif operation.kind == "delete":
-            outcome = yield from mutation.delete(write, conditional_delete=scope.conditional_delete)
+            outcome = yield from mutation.delete(
+                write, conditional_delete=scope.conditional_delete, in_parts=scope.bumps
+            )
+            if isinstance(outcome, InParts):
+                again = replace(write, attempt=outcome.attempt, entombs=True, removes=True)
+                outcome = yield from mutation.complete(again, str(write_id), None, conditional=False, tombstone=True)
         elif operation.kind == "sweep":
             anybody = replace(write, presented=None, mode=Enforcement.OBSERVE)
             outcome = yield from mutation.sweep(anybody, conditional_delete=scope.conditional_delete)
@@ -701,6 +780,27 @@ def _label(effect: Any) -> str:
     return " ".join([type(effect).__name__, key, f"#{attempt}", *particulars])
 
 
+def _forget_intents(fences: Fences, which: Callable[[Intent], bool]) -> None:
+    kept = {place: tuple(one for one in held if not which(one)) for place, held in fences.intents.items()}
+    fences.intents = {place: held for place, held in kept.items() if held}
+
+
+def _begin_over_anything(fences: Fences, effect: Begin) -> Begun:
+    """Begin as if each intent that is to be settled by the write waited for the object that was seen."""
+    seen = effect.looked
+    matching = tuple(replace(one, expected=seen.etag) if seen else one for one in effect.over)
+    place = (effect.write.resource, effect.write.bucket, effect.write.key)
+    held = fences.intents.get(place, ())
+    swapped = dict(zip(effect.over, matching, strict=True))
+    if held:
+        fences.intents[place] = tuple(swapped.get(one, one) for one in held)
+    begun = fences.begin(effect.write, effect.looked, effect.outcomes, matching, calm=effect.calm)
+    back = {new: one for one, new in swapped.items()}
+    if place in fences.intents:
+        fences.intents[place] = tuple(back.get(one, one) for one in fences.intents[place])
+    return replace(begun, over=tuple(back.get(one, one) for one in begun.over))
+
+
 def _freeze(fences: Fences) -> Hashable:
     return tuple(
         tuple(sorted(part.items(), key=lambda item: item[0]))
@@ -708,8 +808,10 @@ def _freeze(fences: Fences) -> Hashable:
     )
 
 
-def _thaw(frozen: Any) -> Fences:
-    return Fences(*(dict(part) for part in frozen))
+def _thaw(shared: Shared) -> Fences:
+    frozen: Any = shared.fences
+    fences, intents, forbidden, known, settling, spent = (dict(part) for part in frozen)
+    return Fences(fences, intents, forbidden, known, settling, spent, shared.now)
 
 
 def _with(clients: tuple[int, ...], client: int, number: int) -> tuple[int, ...]:

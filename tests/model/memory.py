@@ -5,30 +5,46 @@ conditional, atomic, and with ETags that are a hash of the bytes and the form th
 """
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from gateway.fencing.decision import Decision, Enforcement, Equal, Fence, Presented, decide
-from gateway.fencing.intent import ABSENCE, Announcement, Begun, ForbiddenETags, Intent, KnownObject, Raised, Spent
+from gateway.fencing.intent import (
+    ABSENCE,
+    Announcement,
+    Begun,
+    ForbiddenETag,
+    ForbiddenETags,
+    Intent,
+    KnownObject,
+    MutationKind,
+    Raised,
+    Spent,
+)
 from gateway.fencing.token import Token
 from gateway.objects.protocol.effects import UploadForm
 from gateway.objects.s3.answers import Applied, Found, Missing, NotApplied
 
-# Time decides nothing in the protocol, so it stands still here.
+# The store's clock at the start. It stands still, unless a scope has ticks.
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TICK = timedelta(minutes=1)
+"""A request that was signed at one tick can still take effect at the next one, and not at the one after that."""
+HIGHEST = Token(2**31 - 1, 2**63 - 1)
+"""The token of housekeeping: newer than every holder's, so that no barrier has to settle it."""
 Key: TypeAlias = tuple[str, str, str]
 
 
 @dataclass
 class Fences:
-    """The state and the rules of the SQL functions."""
+    """The state and the rules of the SQL functions. ``now`` is the store's clock."""
 
     fences: dict[str, Fence] = field(default_factory=dict)
-    intents: dict[Key, Intent] = field(default_factory=dict)
-    forbidden: dict[Key, frozenset[str]] = field(default_factory=dict)
+    intents: dict[Key, tuple[Intent, ...]] = field(default_factory=dict)
+    forbidden: dict[Key, tuple[ForbiddenETag, ...]] = field(default_factory=dict)
     known: dict[Key, KnownObject] = field(default_factory=dict)
-    settling: dict[Key, bool] = field(default_factory=dict)
+    settling: dict[Key, tuple[Intent, ...]] = field(default_factory=dict)
     spent: dict[Key, tuple[Spent, ...]] = field(default_factory=dict)
+    now: datetime = NOW
 
     def claim(self, resource: str, presented: Presented, equal: Equal, caller: str) -> Decision:
         fence = self.fences.get(resource)
@@ -40,7 +56,13 @@ class Fences:
         return decision
 
     def begin(
-        self, write: Announcement, looked: KnownObject | None = None, outcomes: tuple[str, ...] | None = None
+        self,
+        write: Announcement,
+        looked: KnownObject | None = None,
+        outcomes: tuple[str, ...] | None = None,
+        over: tuple[Intent, ...] = (),
+        *,
+        calm: bool = False,
     ) -> Begun:
         decision, own = None, Token(0, 0)
         if write.presented is not None:
@@ -53,21 +75,34 @@ class Fences:
                 return Begun(decision, fence)
             own = fence.token if fence else Token(0, 0)
         key = (write.resource, write.bucket, write.key)
-        pending = self.pending(write.resource, own, key)
-        forbidden = self.forbidden.get(key, frozenset())
-        spent = tuple(one for one in self.spent.get(key, ()) if outcomes is None or one.etag in outcomes)
-        if pending:
-            return Begun(decision, fence, pending, None, forbidden, spent=spent)
+        here = self.intents.get(key, ())
+        over = tuple(one for one in here if one in over and _gives_way(one, write, looked))
+        lower = Token(0, 0) if write.housekeeping else own
+        pending = tuple(one for one in self.pending(write.resource, lower, key) if one not in over)
         seen = looked or self.known.get(key, KnownObject(None))
-        self.intents[key] = Intent(
-            *key, write.write_id, own, seen.etag, NOW, write.attempt, write.kind, write.upload_id, write.dead_after
-        )
-        return Begun(decision, fence, (), NOW, forbidden, seen, spent=spent)
+        self._forget_forbidden(key)
+        waited = self.forbidden.get(key, ())
+        signed_at = None if pending or (calm and not Begun(None, None, waited=waited, key=seen).calm) else self.now
+        if signed_at:
+            token = HIGHEST if write.housekeeping else own
+            intent = Intent(
+                *key, write.write_id, token, seen.etag, signed_at, write.attempt, write.kind, write.upload_id, TICK
+            )
+            self.intents[key] = (*here, intent)
+            for one in over:
+                self._mark(key, one)
+                if one.kind is MutationKind.CONDITIONAL:
+                    self._forbid(key, one.expected, one.dead_at)
+        spent = tuple(one for one in self._alive(key) if outcomes is None or one.etag in outcomes)
+        waited = self.forbidden.get(key, ())
+        over = over if signed_at else ()
+        return Begun(decision, fence, pending, signed_at, waited, seen, spent=spent, over=over)
 
     def pending(self, resource: str, token: Token, key: Key | None = None) -> tuple[Intent, ...]:
         return tuple(
             intent
-            for place, intent in sorted(self.intents.items())
+            for place, intents in sorted(self.intents.items())
+            for intent in intents
             if place[0] == resource and (place == key or intent.token < token)
         )
 
@@ -78,9 +113,11 @@ class Fences:
 
     def finish(self, write: Announcement, etag: str | None, *, tombstone: bool, spent: tuple[str, ...] = ()) -> bool:
         key = (write.resource, write.bucket, write.key)
-        settling = key in self.settling
+        held = self._held(write)
+        settling = held in self.settling.get(key, ())
         self._spend(key, write, spent)
-        if not self._forget(key, write) or settling:
+        self._forget(key, write)
+        if held is None or settling:
             return False
         self.known[key] = KnownObject(etag, tombstone)
         return True
@@ -93,32 +130,69 @@ class Fences:
 
     def forbid(self, intent: Intent) -> ForbiddenETags:
         key = (intent.resource, intent.bucket, intent.key)
+        if (held := self._held(intent)) is not None:
+            self._mark(key, held)
+        self._forbid(key, intent.expected, intent.dead_at)
+        alive = (one for one in self.forbidden[key] if one.until >= self.now)
         etag = ABSENCE if intent.expected is None else intent.expected
-        self.forbidden[key] = self.forbidden.get(key, frozenset()) | {etag}
-        if self.is_pending(intent):
-            self.settling[key] = True
-        return ForbiddenETags(NOW, self.forbidden[key], frozenset(one.etag for one in self.spent.get(key, ())))
+        return ForbiddenETags(
+            frozenset(one.etag for one in alive) | {etag}, frozenset(one.etag for one in self._alive(key))
+        )
+
+    def forbid_until_dead(self, key: Key, expected: str | None) -> datetime:
+        """Forbid what an unannounced request is conditioned on, which is signed now; when that is."""
+        self._forbid(key, expected, self.now + TICK)
+        return self.now
 
     def is_pending(self, intent: Announcement | Intent) -> bool:
-        held = self.intents.get((intent.resource, intent.bucket, intent.key))
-        return held is not None and (held.write_id, held.attempt) == (intent.write_id, intent.attempt)
+        return self._held(intent) is not None
+
+    def _held(self, intent: Announcement | Intent) -> Intent | None:
+        here = self.intents.get((intent.resource, intent.bucket, intent.key), ())
+        found = [one for one in here if (one.write_id, one.attempt) == (intent.write_id, intent.attempt)]
+        return found[0] if found else None
+
+    def _mark(self, key: Key, intent: Intent) -> None:
+        self.settling[key] = (*(one for one in self.settling.get(key, ()) if one != intent), intent)
+
+    def _forbid(self, key: Key, expected: str | None, until: datetime) -> None:
+        etag = ABSENCE if expected is None else expected
+        held = {one.etag: one.until for one in self.forbidden.get(key, ())}
+        held[etag] = max(until, held.get(etag, until))
+        self.forbidden[key] = tuple(ForbiddenETag(*one) for one in sorted(held.items()))
+
+    def _forget_forbidden(self, key: Key) -> None:
+        if kept := tuple(one for one in self.forbidden.pop(key, ()) if one.until >= self.now):
+            self.forbidden[key] = kept
+
+    def _alive(self, key: Key) -> tuple[Spent, ...]:
+        """Return what is spent, the longest spent first."""
+        spent = (one for one in self.spent.get(key, ()) if one.until >= self.now)
+        return tuple(sorted(spent, key=lambda one: (one.until, one.etag)))
 
     def _spend(self, key: Key, intent: Announcement | Intent, etags: tuple[str, ...]) -> None:
         """Remember the conditions of a mutation's requests. If another gateway has settled it, that one has done so."""
-        if not self.is_pending(intent):
+        ended = self._held(intent)
+        if ended is None:
             return
         for etag in etags:
-            held = {one.etag: one.token for one in self.spent.get(key, ())}
-            held[etag] = min(self.intents[key].token, held.get(etag, self.intents[key].token))
-            # Time stands still, so none of them has been spent for longest.
-            self.spent[key] = tuple(Spent(*one) for one in sorted(held.items()))
+            held = {one.etag: one for one in self.spent.get(key, ())}
+            before = held.get(etag, Spent(etag, ended.token, ended.dead_at))
+            held[etag] = Spent(etag, min(ended.token, before.token), max(ended.dead_at, before.until))
+            self.spent[key] = tuple(one for _, one in sorted(held.items()))
 
-    def _forget(self, key: Key, intent: Announcement | Intent) -> bool:
-        if not self.is_pending(intent):
-            return False
-        del self.intents[key]
-        self.settling.pop(key, None)
-        return True
+    def _forget(self, key: Key, intent: Announcement | Intent) -> None:
+        ended = self._held(intent)
+        for table in (self.intents, self.settling):
+            if kept := tuple(one for one in table.pop(key, ()) if one != ended):
+                table[key] = kept
+
+
+def _gives_way(intent: Intent, write: Announcement, looked: KnownObject | None) -> bool:
+    """Whether a write settles an older one of its key by itself."""
+    if intent.kind is MutationKind.UPLOAD:
+        return intent.upload_id == write.upload_id
+    return intent.kind is MutationKind.CONDITIONAL and looked is not None and looked.etag == intent.expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +220,13 @@ class Objects:
 
     objects: dict[str, Content] = field(default_factory=dict)
     conditional: bool = True
+    now: datetime = NOW
 
     def head(self, key: str) -> Found | Missing:
         content = self.objects.get(key)
         if content is None:
-            return Missing()
-        return Found(content.etag, content.write_id, content.tombstone)
+            return Missing(self.now)
+        return Found(content.etag, content.write_id, content.tombstone, date=self.now)
 
     def put(self, key: str, content: Content, expected: str | None) -> Applied | NotApplied:
         if not self._holds(key, expected):

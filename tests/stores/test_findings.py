@@ -85,7 +85,7 @@ async def _probed(store: Store, bucket: str) -> Profile:
         timeout=60,
     )
     async with Upstream(settings) as upstream:
-        return await probe(upstream, bucket, _now)
+        return await probe(upstream, bucket)
 
 
 def _relied_on(store: Store, profile: Profile) -> Profile:

@@ -41,7 +41,7 @@ TABLE: dict[str, str] = {
     "objects.s3": "fencing",
     "objects.protocol": "fencing objects.s3",
     "objects.body": "fencing auth http record",
-    "objects.store": "auth config observe objects.s3",
+    "objects.store": "auth config fencing.intent observe objects.s3",
     "objects.probe": "objects.s3 objects.store",
     "objects.run": "fencing db observe objects.protocol objects.s3 objects.store objects.probe objects.resource_rules",
     "objects.writes": "fencing admission auth http db observe record objects.exchange objects.reads objects.body "

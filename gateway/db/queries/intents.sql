@@ -2,8 +2,10 @@
 -- Claim the resource and announce a mutation of one key, unless others must be settled first. All of it is undone where
 -- the naming of the bucket is not the one that the gateway proves.
 SELECT decision, fence, pending, signed_at, forbidden, etag, tombstone, spent,
-    fencing.check_bucket_naming_v1($8, $22) AS named
-FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+    fencing.check_bucket_naming_v1($8, $27) AS named
+FROM fencing.begin_v2(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
+    $26)
 
 -- name: finish
 -- Finish a mutation that took effect: forget its intent and remember the ETag, unless it is being settled or was settled.
@@ -17,10 +19,8 @@ WITH hurried AS (
     DELETE FROM fencing.intent
     WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING *
 ), spent AS (
-    -- An amendment that sent a conditional request sent a bump, whose signature lives longer than its own.
     INSERT INTO fencing.spent (resource, bucket, key, etag, epoch, value, dead_at)
-    SELECT DISTINCT $1, $2, $3, e.etag, f.epoch, f.value,
-        f.signed_at + greatest(f.dead_after, CASE f.kind WHEN 'amendment' THEN interval '30 minutes' END)
+    SELECT DISTINCT $1, $2, $3, e.etag, f.epoch, f.value, f.signed_at + f.dead_after
     FROM finished AS f, unnest($9::text[]) AS e (etag)
     ON CONFLICT (resource, bucket, key, etag) DO UPDATE SET dead_at = greatest(spent.dead_at, excluded.dead_at),
         (epoch, value) = (
@@ -50,8 +50,10 @@ SELECT EXISTS (SELECT FROM finished WHERE NOT settling) AS undisturbed FROM hurr
 -- The same for a sender that has looked at the key. It also returns whether the remembered state is a witness to another
 -- object.
 SELECT b.decision, b.fence, b.pending, b.signed_at, b.forbidden, b.etag, b.tombstone, b.spent,
-    o.witnessed AND o.etag IS DISTINCT FROM b.etag AS differs, fencing.check_bucket_naming_v1($8, $22) AS named
-FROM fencing.begin_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) AS b
+    o.witnessed AND o.etag IS DISTINCT FROM b.etag AS differs, fencing.check_bucket_naming_v1($8, $27) AS named
+FROM fencing.begin_v2(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
+    $26) AS b
 LEFT JOIN fencing.object AS o ON o.resource = $1 AND o.bucket = $8 AND o.key = $9
 
 -- name: abandon
@@ -63,8 +65,7 @@ WITH forgotten AS (
     WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5 RETURNING *
 )
 INSERT INTO fencing.spent (resource, bucket, key, etag, epoch, value, dead_at)
-SELECT DISTINCT $1, $2, $3, e.etag, g.epoch, g.value,
-    g.signed_at + greatest(g.dead_after, CASE g.kind WHEN 'amendment' THEN interval '30 minutes' END)
+SELECT DISTINCT $1, $2, $3, e.etag, g.epoch, g.value, g.signed_at + g.dead_after
 FROM gone AS g, unnest($6::text[]) AS e (etag)
 ON CONFLICT (resource, bucket, key, etag) DO UPDATE SET dead_at = greatest(spent.dead_at, excluded.dead_at),
     (epoch, value) = (
@@ -80,27 +81,35 @@ RETURNING 1
 
 -- name: settle
 -- Finish the mutation of another writer. An older holder's goes on record, with the fence that its successor has raised.
--- If several gateways settle it at once, the one that deletes the intent records it.
+-- If several gateways settle it at once, the one that deletes the intent records it. $7: as $9 of finish.
 WITH forgotten AS (
     DELETE FROM fencing.object WHERE resource = $1 AND bucket = $2 AND key = $3
 ), gone AS (
     DELETE FROM fencing.intent
     WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $4 AND attempt = $5
     RETURNING *
+), spent AS (
+    INSERT INTO fencing.spent (resource, bucket, key, etag, epoch, value, dead_at)
+    SELECT DISTINCT $1, $2, $3, e.etag, g.epoch, g.value, g.signed_at + g.dead_after
+    FROM gone AS g, unnest($7::text[]) AS e (etag)
+    ON CONFLICT (resource, bucket, key, etag) DO UPDATE SET dead_at = greatest(spent.dead_at, excluded.dead_at),
+        (epoch, value) = (
+            SELECT t.epoch, t.value FROM (VALUES (spent.epoch, spent.value), (excluded.epoch, excluded.value)) AS t (epoch, value)
+            ORDER BY t.epoch, t.value LIMIT 1)
 )
 INSERT INTO fencing.intake (
     kind, plane, resource, epoch, value, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, details)
 SELECT 'settled', 'objects', gone.resource, gone.epoch, gone.value, f.epoch, f.value, f.holder, f.caller, f.raised_at,
        jsonb_build_object('bucket', gone.bucket, 'key', gone.key, 'write_id', gone.write_id, 'mutation', gone.kind,
-                          'announced_at', gone.signed_at, 'seen', $6::boolean)
+                          'announced_at', gone.announced_at, 'seen', $6::boolean)
 FROM gone JOIN fencing.fence AS f ON f.resource = gone.resource AND (f.epoch, f.value) > (gone.epoch, gone.value)
 RETURNING 1
 
 -- name: forbid
--- From now on this ETag (or absence) must not come back on the key, and the intent is being settled.
+-- This ETag (or absence) must not come back on the key before $7, by the store's clock, and the intent is being settled.
 WITH added AS (
-    INSERT INTO fencing.forbidden (resource, bucket, key, etag) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (resource, bucket, key, etag) DO UPDATE SET forbidden_at = excluded.forbidden_at
+    INSERT INTO fencing.forbidden (resource, bucket, key, etag, dead_at) VALUES ($1, $2, $3, $4, $7)
+    ON CONFLICT (resource, bucket, key, etag) DO UPDATE SET dead_at = greatest(forbidden.dead_at, excluded.dead_at)
 ), entombed AS (
     -- Absence is forbidden, so something will have to stand there.
     INSERT INTO fencing.tombstone (resource, bucket, key) SELECT $1, $2, $3 WHERE $4 = ''
@@ -109,15 +118,27 @@ WITH added AS (
     UPDATE fencing.intent SET settling = true
     WHERE resource = $1 AND bucket = $2 AND key = $3 AND write_id = $5 AND attempt = $6
 )
-SELECT now() AS signed_at, ARRAY(
+SELECT ARRAY(
     SELECT etag FROM fencing.forbidden
-    WHERE resource = $1 AND bucket = $2 AND key = $3
-      AND ($7::timestamptz IS NULL OR forbidden_at >= $7 - interval '24 hours')
+    WHERE resource = $1 AND bucket = $2 AND key = $3 AND ($8::timestamptz IS NULL OR dead_at >= $8)
     UNION SELECT $4
 ) AS etags, ARRAY(
     SELECT etag FROM fencing.spent
-    WHERE resource = $1 AND bucket = $2 AND key = $3 AND ($7::timestamptz IS NULL OR dead_at >= $7)
+    WHERE resource = $1 AND bucket = $2 AND key = $3 AND ($8::timestamptz IS NULL OR dead_at >= $8)
 ) AS spent
+
+-- name: forbid_longer
+-- This ETag (or absence) must not come back on the key before $5. A request waits for it that nothing announces.
+-- $6: the request leaves a tombstone. The object that it leaves is the gateway's own work, which no write remembers.
+WITH entombed AS (
+    INSERT INTO fencing.tombstone (resource, bucket, key) SELECT $1, $2, $3 WHERE $6
+    ON CONFLICT (resource, bucket, key) DO NOTHING
+), doubted AS (
+    UPDATE fencing.object SET witnessed = false WHERE resource = $1 AND bucket = $2 AND key = $3
+)
+INSERT INTO fencing.forbidden (resource, bucket, key, etag, dead_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (resource, bucket, key, etag) DO UPDATE SET dead_at = greatest(forbidden.dead_at, excluded.dead_at)
+RETURNING 1
 
 -- name: pending
 -- Whether one particular mutation is still under way.
@@ -127,7 +148,7 @@ SELECT EXISTS (
 
 -- name: all_pending
 -- Every mutation that may be under way, the oldest first.
-SELECT i AS intent FROM fencing.intent AS i ORDER BY i.signed_at LIMIT $1
+SELECT i AS intent FROM fencing.intent AS i ORDER BY i.announced_at LIMIT $1
 
 -- name: among
 -- Which of these keys may be tombstones.
@@ -148,16 +169,15 @@ SELECT EXISTS (SELECT FROM fencing.tombstone AS t WHERE t.bucket = $1) AS any
 
 -- name: claimed
 -- Take up keys whose tombstones may be swept, the longest untouched first. No request may be waiting for their absence,
--- and nothing may be under way that a write of the key would have to settle. They are marked as touched, so that no
--- other gateway takes them up at the same time. Of finished requests that might arrive again, older holders' count; with
--- $5 all of them.
+-- and no write of the key may be under way. They are marked as touched, so that no other gateway takes them up at the
+-- same time. Of finished requests that might arrive again, older holders' count; with $5 all of them.
 WITH chosen AS (
     SELECT t.resource, t.bucket, t.key FROM fencing.tombstone AS t
     WHERE t.at < $4 AND ($1::text IS NULL OR t.bucket = $1)
       AND NOT EXISTS (
           SELECT FROM fencing.forbidden AS f
           WHERE f.resource = t.resource AND f.bucket = t.bucket AND f.key = t.key AND f.etag = ''
-            AND ($2::timestamptz IS NULL OR f.forbidden_at >= $2 - interval '24 hours')
+            AND ($2::timestamptz IS NULL OR f.dead_at >= $2)
       )
       AND NOT EXISTS (
           SELECT FROM fencing.spent AS s LEFT JOIN fencing.fence AS f ON f.resource = s.resource
@@ -165,9 +185,8 @@ WITH chosen AS (
             AND ($2::timestamptz IS NULL OR s.dead_at >= $2) AND ($5 OR (s.epoch, s.value) < (f.epoch, f.value))
       )
       AND NOT EXISTS (
-          SELECT FROM fencing.intent AS i LEFT JOIN fencing.fence AS f ON f.resource = i.resource
-          WHERE i.resource = t.resource
-            AND ((i.bucket = t.bucket AND i.key = t.key) OR (i.epoch, i.value) < (f.epoch, f.value))
+          SELECT FROM fencing.intent AS i
+          WHERE i.resource = t.resource AND i.bucket = t.bucket AND i.key = t.key
       )
     ORDER BY t.at LIMIT $3
     FOR UPDATE SKIP LOCKED
@@ -181,7 +200,7 @@ RETURNING t.resource, t.bucket, t.key
 SELECT count(*) AS count, count(*) FILTER (WHERE EXISTS (
     SELECT FROM fencing.forbidden AS f
     WHERE f.resource = t.resource AND f.bucket = t.bucket AND f.key = t.key AND f.etag = ''
-      AND f.forbidden_at >= $1::timestamptz - interval '24 hours'
+      AND f.dead_at >= $1::timestamptz
 ) OR EXISTS (
     SELECT FROM fencing.spent AS s JOIN fencing.fence AS f ON f.resource = s.resource
     WHERE s.resource = t.resource AND s.bucket = t.bucket AND s.key = t.key AND s.etag = '' AND s.dead_at >= $1

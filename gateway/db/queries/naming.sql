@@ -99,11 +99,11 @@ WHERE o.bucket = $1 AND o.key = m.key AND o.resource IN (m.old, m.new)
 WITH moved AS (
     DELETE FROM fencing.forbidden AS o USING unnest($2::text[], $3::text[], $4::text[]) AS m (key, old, new)
     WHERE o.bucket = $1 AND o.key = m.key AND o.resource = m.old
-    RETURNING m.new, o.bucket, o.key, o.etag, o.forbidden_at
+    RETURNING m.new, o.bucket, o.key, o.etag, o.dead_at
 )
-INSERT INTO fencing.forbidden (resource, bucket, key, etag, forbidden_at) SELECT * FROM moved
+INSERT INTO fencing.forbidden (resource, bucket, key, etag, dead_at) SELECT * FROM moved
 ON CONFLICT (resource, bucket, key, etag)
-DO UPDATE SET forbidden_at = greatest(forbidden.forbidden_at, excluded.forbidden_at)
+DO UPDATE SET dead_at = greatest(forbidden.dead_at, excluded.dead_at)
 
 -- name: move_spent
 -- The spent conditions of renamed keys stay spent.

@@ -33,8 +33,8 @@ from gateway.observe.events import Observe, SweepFailed, TombstoneSwept, UploadS
 
 LEFT_BEHIND = timedelta(minutes=15)
 """An upload of the gateway's own that has not been touched for so long is left behind."""
-DEAD_AFTER = timedelta(hours=1)
-"""A mutation announced so long ago is dead: this is twice the longest signature and its margin."""
+DEAD_AFTER = timedelta(minutes=5)
+"""The sweeper looks at mutations that were announced so long ago: the store's clock says whether they are dead."""
 
 _BATCH = 100
 _MOST_BATCHES = 10
@@ -68,13 +68,17 @@ class Sweeper:
         runner: Runner,
         observe: Observe,
         scan: BypassScan | None = None,
+        *,
+        unconditionally: bool = False,
     ) -> None:
+        """``unconditionally``: remove tombstones also if the store ignores the condition of a delete."""
         self._database = database
         self._upstream = upstream
         self._profiles = profiles
         self._runner = runner
         self._observe = observe
         self._scan = scan
+        self._unconditionally = unconditionally
         self._stopping = asyncio.Event()
 
     @asynccontextmanager
@@ -137,10 +141,9 @@ class Sweeper:
 
     async def _sweep_tombstone(self, grave: Tombstone, *, doomed: bool) -> bool:
         conditional = await self._deletes_conditionally(grave.bucket)
-        waits = self._runner.duplicates is Duplicates.WAIT
-        if conditional is None or (waits and not conditional and not doomed):
-            return False  # a delete without a condition may arrive twice, and only time stops it
-        # No token: it counts as the fence's own, so every newer holder settles it like any older write.
+        unconditionally = doomed or (self._unconditionally and self._runner.duplicates is Duplicates.TOLERATE)
+        if not conditional and (conditional is None or not unconditionally):
+            return False  # only time stops a delete without a condition, if it is late or arrives twice
         write = Announcement(
             grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=SWEEPER, mode=Enforcement.OBSERVE
         )
@@ -178,9 +181,7 @@ class Sweeper:
 
     async def _sweep_upload(self, upload: RecordedUpload) -> bool:
         place = upload.place
-        gone = await self._upstream.abandon_upload(
-            place.bucket, path_of(place.key), place.upload_id, signed_at=await self._database.now()
-        )
+        gone = await self._upstream.abandon_upload(place.bucket, path_of(place.key), place.upload_id)
         if not gone:
             await uploads.touch(self._database, place)  # the sweeper tries the other uploads before this one again
             raise Unavailable("The store still has the upload, or does not say.")
@@ -195,7 +196,7 @@ class Sweeper:
         return await self._sweep_each(old, self._sweep_intent, lambda intent: f"{intent.bucket}/{intent.key}")
 
     async def _sweep_intent(self, intent: Intent) -> bool:
-        return await self._runner.run(settling.settle_by_the_clock(intent))
+        return await self._runner.run(settling.settle_by_the_clock(intent)) is None
 
     async def _forget_conditions(self) -> int:
         """Forget the conditions of requests whose signatures are dead."""

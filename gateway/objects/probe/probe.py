@@ -7,8 +7,7 @@ is enough.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -20,10 +19,7 @@ from gateway.objects.probe.scratch_keys import PREFIX, ScratchKeys, ScratchUploa
 from gateway.objects.s3.answers import Applied, Found, NotApplied, Rejected, WriteAnswer
 from gateway.objects.store.operations import Upstream
 
-__all__ = ["PREFIX", "Profiles", "SignedAt", "probe"]
-
-SignedAt: TypeAlias = Callable[[], Awaitable[datetime]]
-"""The database's time, aware. Raises ``Unavailable``."""
+__all__ = ["PREFIX", "Profiles", "probe"]
 
 # Two rounds: the first opens the connections, the second finds them open and hits the store at one moment.
 _ROUNDS = 2
@@ -41,13 +37,13 @@ _WRONG = "00000000000000000000000000000000"
 Racer: TypeAlias = Callable[[], Coroutine[Any, Any, Contender]]
 
 
-async def probe(upstream: Upstream, bucket: str, signed_at: SignedAt) -> Profile:
+async def probe(upstream: Upstream, bucket: str) -> Profile:
     """Try the bucket out, which takes about 150 small requests, and remove everything again.
 
     Raises ``StoreError`` where the store does not let the gateway write there (NoSuchBucket, AccessDenied). Raises
     ``Unavailable`` where it does not answer clearly: nothing is known then, and the probe has to be tried again.
     """
-    scratch = ScratchKeys(upstream, bucket, await signed_at())
+    scratch = ScratchKeys(upstream, bucket)
     try:
         async with asyncio.timeout(_TIME_LIMIT):
             return await _Examination(scratch).run()
@@ -60,11 +56,10 @@ async def probe(upstream: Upstream, bucket: str, signed_at: SignedAt) -> Profile
 class Profiles:
     """The profiles of the buckets written to, each probed once in the life of the process."""
 
-    def __init__(self, upstream: Upstream, signed_at: SignedAt, distrust: Collection[str] = ()) -> None:
+    def __init__(self, upstream: Upstream, distrust: Collection[str] = ()) -> None:
         """``distrust``: conditions not to rely on, whatever the probe saw of them; ``complete``, ``delete``."""
         self._distrust = distrust
         self._upstream = upstream
-        self._signed_at = signed_at
         self._known: dict[str, Profile] = {}
         self._under_way: dict[str, asyncio.Future[GatewayError | None]] = {}
 
@@ -97,7 +92,7 @@ class Profiles:
         self._under_way[bucket] = under_way
         failure: GatewayError | None = None
         try:
-            found = await probe(self._upstream, bucket, self._signed_at)
+            found = await probe(self._upstream, bucket)
             self._known[bucket] = found.without(self._distrust)
             return self._known[bucket]
         except GatewayError as error:

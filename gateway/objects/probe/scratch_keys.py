@@ -5,7 +5,6 @@ the end.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -51,12 +50,11 @@ class ScratchUpload:
 
 
 class ScratchKeys:
-    """The keys of one probe in a bucket. ``signed_at`` is the database's time; it signs every write of the probe."""
+    """The keys of one probe in a bucket."""
 
-    def __init__(self, upstream: Upstream, bucket: str, signed_at: datetime) -> None:
+    def __init__(self, upstream: Upstream, bucket: str) -> None:
         self._upstream = upstream
         self._bucket = bucket
-        self._signed_at = signed_at
         self._prefix = f"{PREFIX}{uuid4().hex}/"
         self._written: set[str] = set()
         self._open: set[tuple[str, str]] = set()
@@ -94,17 +92,13 @@ class ScratchKeys:
     async def start(self, name: str, body: bytes) -> ScratchUpload | Rejected:
         """Open an upload and store its part. Raises ``Unavailable``."""
         key, write_id = self._key(name), uuid4().hex
-        started = await self._upstream.create_multipart(
-            self._bucket, key, _metadata(write_id), signed_at=self._signed_at
-        )
+        started = await self._upstream.create_multipart(self._bucket, key, _metadata(write_id))
         if isinstance(started, NotSent | Unknown):
             raise _inconclusive(started.reason)
         if isinstance(started, Rejected):
             return started
         self._open.add((key, started.upload_id))
-        part = await self._upstream.upload_part(
-            self._bucket, key, started.upload_id, 1, body, signed_at=self._signed_at
-        )
+        part = await self._upstream.upload_part(self._bucket, key, started.upload_id, 1, body)
         if isinstance(part, NotSent | Unknown):
             raise _inconclusive(part.reason)
         return ScratchUpload(key, started.upload_id, part.etag, write_id) if isinstance(part, Uploaded) else part
@@ -147,9 +141,7 @@ class ScratchKeys:
         try:
             async with asyncio.timeout(_CLEARING), asyncio.TaskGroup() as group:
                 for key, upload_id in self._open:
-                    group.create_task(
-                        self._upstream.abort_multipart(self._bucket, key, upload_id, signed_at=self._signed_at)
-                    )
+                    group.create_task(self._upstream.abort_multipart(self._bucket, key, upload_id))
                 for key in self._written:
                     group.create_task(self._remove(key))
             await self._clear_versions()
@@ -173,7 +165,7 @@ class ScratchKeys:
         write_id = uuid4().hex
         self._written.add(key)
         answer = await self._upstream.put(
-            self._bucket, key, body, _metadata(write_id), expected=expected, signed_at=self._signed_at
+            self._bucket, key, body, _metadata(write_id), expected=expected, signed_at=await self._upstream.time()
         )
         return ScratchWrite(write_id, answer)
 
@@ -185,7 +177,7 @@ class ScratchKeys:
             upload.upload_id,
             [Part(1, upload.part)],
             expected=expected,
-            signed_at=self._signed_at,
+            signed_at=await self._upstream.time(),
         )
         if answer == WITHOUT_ETAG:
             state = await self._upstream.head(self._bucket, upload.key)
@@ -196,11 +188,12 @@ class ScratchKeys:
         return answer
 
     async def _delete(self, name: str, expected: str) -> WriteAnswer:
-        return await self._upstream.delete(self._bucket, self._key(name), expected=expected, signed_at=self._signed_at)
+        signed_at = await self._upstream.time()
+        return await self._upstream.delete(self._bucket, self._key(name), expected=expected, signed_at=signed_at)
 
     async def _remove(self, key: str, query: str = "") -> bool:
         try:
-            response = await self._upstream.send("DELETE", f"/{self._bucket}/{key}", query, signed_at=self._signed_at)
+            response = await self._upstream.send("DELETE", f"/{self._bucket}/{key}", query)
             async with response:
                 await response.read()
         except GatewayError:

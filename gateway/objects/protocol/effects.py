@@ -47,11 +47,17 @@ class Begin:
     ``looked`` is the object that was seen at the key. None: go by what is remembered of it, else take it to be absent.
     ``outcomes``: the ETags that the mutation could leave (``ABSENCE`` for absence); the answer says which of them are
     spent. None: the answer names every spent ETag of the key.
+
+    ``over``: intents of the key that the mutation itself settles. Each waits for the object that was seen, which is
+    forbidden from here on, or completes the same upload. If one of them does not, it is among those that are pending.
+    ``calm``: write nothing down where a lost request may be waiting for another ETag of the key.
     """
 
     write: Announcement
     looked: KnownObject | None
     outcomes: tuple[str, ...] | None = None
+    over: tuple[Intent, ...] = ()
+    calm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +109,14 @@ class Entomb:
     """Put a tombstone, on condition that the key still has ``expected``. Answer: ``WriteAnswer``. Durable.
 
     A tombstone's bytes are unique, so that its ETag never comes back. A tombstone that settles an intent has a write-id
-    of its own too: it is not the write that was announced.
+    of its own too: it is not the write that was announced. Nothing announces it, so ``expected`` is forbidden first,
+    for as long as the request can take effect.
     """
 
     owner: Announcement | Intent
     expected: str | None
-    signed_at: datetime
+    signed_at: datetime | None = None
+    """None for one that settles an intent: it is signed when it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +124,15 @@ class Bump:
     """Write the same bytes again in a form whose ETag is none of ``forbidden``, on condition that the key still has
     ``etag``. Answer: ``WriteAnswer``. Durable.
 
-    If there is another form, its ETag is none of ``spent`` either.
+    If there is another form, its ETag is none of ``spent`` either. Nothing announces a bump, so ``etag`` is forbidden
+    first, for as long as the request can take effect.
     """
 
+    resource: str
     bucket: str
     key: str
     etag: str
     forbidden: frozenset[str]
-    signed_at: datetime
     spent: frozenset[str] = frozenset()
 
 
@@ -259,17 +268,44 @@ class Obstacle(StrEnum):
     PASSING = "passing"
     """Another writer, or a service that does not answer."""
     UNSETTLED = "unsettled"
-    """An older holder's mutation that may still arrive: at most until ``dead_after``, by the store's clock."""
+    """An older holder's mutation that may still arrive."""
     FORBIDDEN = "forbidden"
-    """An ETag that must not come back on the key: until prohibitions are forgotten."""
+    """An ETag that must not come back on the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A mutation that may still arrive. ``clears_at``: when it cannot any more, by the store's clock; None if the store
+    does not answer.
+    """
+
+    intent: Intent
+    clears_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """Nothing was written, and a retry can help."""
+    """Nothing was written, and a retry can help.
+
+    ``blocked_by``: what may still arrive. ``clears_at``: when a retry helps at the latest, by the store's clock; None
+    if that is not known.
+    """
 
     reason: str
     obstacle: Obstacle = Obstacle.PASSING
+    blocked_by: tuple[Unsettled, ...] = ()
+    clears_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InParts:
+    """Nothing was written: a lost request may wait for another ETag of the key. Send the same write as an upload.
+
+    If that gets lost too, a newer holder settles it by aborting the upload, and needs no free form of the object.
+    ``attempt`` is the number of the next attempt.
+    """
+
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +317,7 @@ class Barred:
 
 
 WriteOutcome: TypeAlias = (
-    Stored | Deleted | FenceRefused | ConditionFailed | StoreRefused | Uncertain | NotDone | Barred
+    Stored | Deleted | FenceRefused | ConditionFailed | StoreRefused | Uncertain | NotDone | InParts | Barred
 )
 
 Result = TypeVar("Result")

@@ -9,8 +9,13 @@ The rules that carry the promise:
 
 - A mutation is announced in Postgres before it is sent, and conditioned on the ETag the key has.
 - A holder with a higher token settles what older holders have under way before it writes or is acknowledged.
-- Settling forbids the ETag first and then makes it go away: a late request finds its condition broken for ever.
+- Settling forbids the ETag first and then makes it go away: a late request finds its condition broken. The ETag stays
+  forbidden until no such request can take effect any more, by the store's clock.
+- A write settles older ones of its own key by itself, if they wait for the same ETag. That ETag is forbidden when the
+  write is announced, and gone once it has taken effect. If the write has no effect, they are as pending as before.
 - A mutation without a condition is settled by what else stops it: its upload is aborted, or its signature has expired.
+- A key at which a request got lost is written as an upload for a while. If that gets lost too, settling it needs no
+  further ETag: small bytes have only two.
 - A finished request may arrive a second time. While its signature may be valid, the ETag it was conditioned on
   does not come back to the key where that can be helped. Nor does a write leave the ETag that it is conditioned on.
 """
@@ -21,12 +26,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias, assert_never, cast
 
-from gateway.fencing.decision import Presented
+from gateway.fencing.decision import Enforcement, Presented
 from gateway.fencing.intent import (
     ABSENCE,
-    DEAD_AFTER_QUERY_SIGNED,
     Announcement,
     Begun,
+    Intent,
     KnownObject,
     MutationKind,
     Raised,
@@ -47,6 +52,7 @@ from gateway.objects.protocol.effects import (
     Entomb,
     FenceRefused,
     Finish,
+    InParts,
     Look,
     NotDone,
     Obstacle,
@@ -56,11 +62,22 @@ from gateway.objects.protocol.effects import (
     Stored,
     StoreRefused,
     Uncertain,
+    Unsettled,
     UploadForm,
     WriteOutcome,
 )
 from gateway.objects.protocol.settling import settle
-from gateway.objects.s3.answers import Applied, Found, HeadAnswer, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
+from gateway.objects.s3.answers import (
+    EXPIRED,
+    Applied,
+    Found,
+    HeadAnswer,
+    NotApplied,
+    NotSent,
+    Rejected,
+    Unknown,
+    WriteAnswer,
+)
 from gateway.objects.s3.conditions import WriteCondition
 
 __all__ = ["ATTEMPTS", "Steps", "amend", "barrier", "complete", "delete", "put", "settle", "sweep"]
@@ -73,40 +90,62 @@ UNSETTLED = "an earlier write to this resource may still be under way, and could
 
 
 def put(
-    write: Announcement, candidates: tuple[Candidate, ...], condition: WriteCondition | None = None
+    write: Announcement,
+    candidates: tuple[Candidate, ...],
+    condition: WriteCondition | None = None,
+    *,
+    in_parts: bool = True,
 ) -> Steps[WriteOutcome]:
-    """Write a body that has been read and verified. ``candidates``: its forms, the preferred one first."""
+    """Write a body that has been read and verified. ``candidates``: its forms, the preferred one first.
+
+    ``in_parts`` False: do not ask for an upload (``InParts``).
+    """
 
     def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[WriteOutcome | None]:
         form = _best(candidates, begun)
         if form is None:
             yield Abandon(write)
-            return NotDone("a late request may be waiting for every ETag that these bytes can have", Obstacle.FORBIDDEN)
+            return _forbidden("a late request may be waiting for every ETag that these bytes can have", begun, etags)
         answer = cast(WriteAnswer, (yield Put(write, form, begun.key.etag, begun.fence, signed_at)))
         return (yield from _conclude(write, begun, answer))
 
     etags = tuple(candidate.etag for candidate in candidates)
-    return (yield from _fenced(write, condition, mutate, outcomes=etags))
+    return (
+        yield from _fenced(
+            *(write, condition, mutate),
+            outcomes=etags,
+            displaces=True,
+            as_upload=lambda begun: in_parts and _can_be_parts(candidates, begun),
+        )
+    )
 
 
 def complete(
-    write: Announcement, upload_id: str, etag: str | None, condition: WriteCondition | None = None, *, conditional: bool
+    write: Announcement,
+    upload_id: str,
+    etag: str | None,
+    condition: WriteCondition | None = None,
+    *,
+    conditional: bool,
+    tombstone: bool = False,
 ) -> Steps[WriteOutcome]:
     """Make the parts of an upload the object. ``etag``: the ETag it will have, None where that cannot be predicted.
 
     ``conditional`` False for stores that ignore the condition of a completion. Some stores that honour it also refuse
     every upload that is older than the object at the key (409). In both cases the upload itself is the condition: its
-    id is unique, it can be completed once, and a settler aborts it.
+    id is unique, it can be completed once, and a settler aborts it. So it is where a request of the key got lost.
+    ``tombstone``: the upload is a delete, and the object a tombstone.
     """
-    older_than_the_object = False
 
     def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[WriteOutcome | None]:
-        nonlocal older_than_the_object
         if etag in begun.forbidden:
             yield Abandon(write)
-            return NotDone("a late request may be waiting for the ETag that the object would have", Obstacle.FORBIDDEN)
+            reason = "a late request may be waiting for the ETag that the object would have"
+            return _forbidden(reason, begun, (etag or ABSENCE,))
+        if tombstone and _is_idle(begun):
+            return (yield from _confirm_absence(write, begun))
         if begun.waits and etag is not None and etag == begun.key.etag and write.kind is MutationKind.CONDITIONAL:
-            return (yield from _displace(write, begun, etag, signed_at))
+            return (yield from _displace(write, begun, etag))
         if (
             condition is not None
             and write.kind is MutationKind.UPLOAD
@@ -114,43 +153,52 @@ def complete(
         ):
             return failed
         answer = cast(WriteAnswer, (yield Complete(write, upload_id, begun.key.etag, signed_at)))
-        if not isinstance(answer, NotApplied) or answer.code == NO_SUCH_UPLOAD:
-            return (yield from _conclude(write, begun, answer))
-        outcome = yield from _conclude(write, begun, answer)
-        if outcome is None and answer.status == 409:
-            older_than_the_object = True
-            return NotDone("the object is newer than the upload")
+        outcome = yield from _conclude(write, begun, answer, tombstone=tombstone)
+        if outcome is None and isinstance(answer, NotApplied) and answer.status == 409:
+            return InParts(write.attempt + 1)  # the object is newer than the upload
         return outcome
 
     if conditional:
-        outcome = yield from _fenced(write, condition, mutate, outcomes=())
-        if not older_than_the_object:
+        outcome = yield from _fenced(write, condition, mutate, outcomes=(), displaces=True, as_upload=lambda _: True)
+        if not isinstance(outcome, InParts):
             return outcome
-        write = replace(write, attempt=write.attempt + ATTEMPTS)
+        write = replace(write, attempt=outcome.attempt)
     write = replace(write, kind=MutationKind.UPLOAD, upload_id=upload_id)
-    return (yield from _fenced(write, condition, mutate, outcomes=()))
+    return (yield from _fenced(write, condition, mutate, outcomes=(), displaces=True))
 
 
 def delete(
-    write: Announcement, condition: WriteCondition | None = None, *, conditional_delete: bool = True
+    write: Announcement,
+    condition: WriteCondition | None = None,
+    *,
+    conditional_delete: bool = True,
+    in_parts: bool = True,
 ) -> Steps[WriteOutcome]:
     """Make a key absent. A tombstone stands for it where absence is forbidden, or the store deletes unconditionally.
 
     So it does where a finished request of an older holder may still be waiting for absence. A finished request of the
-    holder's own leaves no tombstone by default: most objects that are deleted soon are deleted by their writer.
+    holder's own leaves no tombstone by default: most objects that are deleted soon are deleted by their writer. If
+    the delete settles a lost request, a tombstone changes the key even if there was nothing to delete.
+
+    ``in_parts`` False: do not ask for an upload of a tombstone (``InParts``).
     """
 
     def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[WriteOutcome | None]:
-        if begun.key.visible is None:
+        if _is_idle(begun):
             return (yield from _confirm_absence(write, begun))
-        if conditional_delete and ABSENCE not in begun.forbidden and not begun.overtakes_absence:
-            answer = cast(WriteAnswer, (yield Delete(write, begun.key.visible, signed_at)))
+        gone = begun.key.visible
+        if gone and conditional_delete and ABSENCE not in begun.forbidden and not begun.overtakes_absence:
+            answer = cast(WriteAnswer, (yield Delete(write, gone, signed_at)))
             return (yield from _conclude(write, begun, answer))
         answer = cast(WriteAnswer, (yield Entomb(write, begun.key.etag, signed_at)))
         return (yield from _conclude(write, begun, answer, tombstone=True))
 
     announced = replace(write, entombs=not conditional_delete, removes=True)
-    return (yield from _fenced(announced, condition, mutate, outcomes=(ABSENCE,)))
+    return (
+        yield from _fenced(
+            *(announced, condition, mutate), outcomes=(ABSENCE,), displaces=True, as_upload=lambda _: in_parts
+        )
+    )
 
 
 def amend(
@@ -168,22 +216,25 @@ def amend(
     def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[WriteOutcome | None]:
         if uncovers and begun.forbidden:
             yield Abandon(write)
-            return NotDone("a late request may be waiting for the ETag of an older version", Obstacle.FORBIDDEN)
+            reason = "a late request may be waiting for the ETag of an older version"
+            return NotDone(reason, Obstacle.FORBIDDEN, clears_at=max(begun.until().values()))
         if not on_version and begun.key.tombstone:
             yield Abandon(write)
             return StoreRefused(Rejected(404, "NoSuchKey", "The specified key does not exist."))
         etag = begun.key.etag
         spent: tuple[str, ...] = ()
         if bumps and etag is not None and etag in begun.forbidden:
-            bumped = cast(WriteAnswer, (yield _bump(write, begun, etag, signed_at)))
             spent = (etag,)
+            bumped = yield from _bump_first(write, begun, etag)
             if not isinstance(bumped, Applied):
-                yield Abandon(write, spent=spent)
-                return None if isinstance(bumped, NotApplied) else NotDone("a late request may wait for its ETag")
+                return bumped
             etag = bumped.etag
         answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
         if isinstance(answer, Unknown):
             return Uncertain(answer.reason)
+        if _is_expired(answer):
+            yield Abandon(write, spent=spent)
+            return None
         if begun.waits and not isinstance(answer, NotSent):
             return _amended(begun, answer)  # it stays announced: only time stops it if it arrives again
         if isinstance(answer, Applied) and not on_version:
@@ -200,7 +251,10 @@ def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[WriteOutcom
 
     A delete without a condition would remove any object written since the look at the key. The sweeper's intent keeps
     others from announcing. So the object that it sees once the intent is pending is still there when the delete
-    arrives.
+    arrives. Such a delete blocks writes of its key if it gets lost.
+
+    A sweep settles nothing and waits for nothing. No barrier waits for it: a removal that comes late changes nothing
+    that a caller can see.
     """
 
     def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[WriteOutcome | None]:
@@ -222,12 +276,27 @@ def sweep(write: Announcement, *, conditional_delete: bool) -> Steps[WriteOutcom
             return Deleted(begun.decision, begun.fence, answer)  # and stays announced, as an amendment does
         return (yield from _conclude(write, begun, answer))
 
-    announced = write if conditional_delete else _without_condition(write)
+    announced = replace(write if conditional_delete else _without_condition(write), housekeeping=True)
     return (yield from _fenced(announced, None, mutate, look=True, outcomes=(ABSENCE,)))
 
 
 def _without_condition(write: Announcement) -> Announcement:
-    return replace(write, kind=MutationKind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
+    return replace(write, kind=MutationKind.AMENDMENT)
+
+
+def _bump_first(write: Announcement, begun: Begun, etag: str) -> Steps[Applied | NotDone | None]:
+    """Make a forbidden ETag go away before an amendment. None: the key has changed; start again."""
+    bumped = cast(WriteAnswer, (yield _bump(write, begun, etag)))
+    if isinstance(bumped, Applied):
+        return bumped
+    yield Abandon(write, spent=(etag,))
+    if isinstance(bumped, NotApplied):
+        return None
+    return _forbidden("a late request may be waiting for the object's ETag", begun, (etag,))
+
+
+def _is_expired(answer: WriteAnswer) -> bool:
+    return isinstance(answer, NotApplied) and answer.code == EXPIRED
 
 
 def _amended(begun: Begun, answer: Applied | NotApplied | Rejected | NotSent) -> WriteOutcome:
@@ -249,10 +318,11 @@ def barrier(resource: str, presented: Presented, caller: str) -> Steps[WriteOutc
     raised = cast(Raised, (yield RaiseFence(resource, presented, caller)))
     if not raised.decision.passes:
         return FenceRefused(raised.decision, raised.fence)
+    unsettled: tuple[Unsettled, ...] = ()
     for intent in raised.pending:
-        if not (yield from settle(intent)):
-            return NotDone(UNSETTLED, Obstacle.UNSETTLED)
-    return Barred(raised.decision, raised.fence)
+        blocked = yield from settle(intent)
+        unsettled += (blocked,) if blocked else ()
+    return _unsettled(unsettled) if unsettled else Barred(raised.decision, raised.fence)
 
 
 def candidates(md5: str) -> tuple[Candidate, ...]:
@@ -283,17 +353,31 @@ def _best(candidates: tuple[Candidate, ...], begun: Begun) -> UploadForm | None:
     return None if best is None else best.form
 
 
-def _displace(write: Announcement, begun: Begun, etag: str, signed_at: datetime) -> Steps[WriteOutcome]:
+def _can_be_parts(candidates: tuple[Candidate, ...], begun: Begun) -> bool:
+    return any(one.form is UploadForm.MULTIPART and one.etag not in begun.forbidden for one in candidates)
+
+
+def _forbidden(reason: str, begun: Begun, etags: tuple[str, ...]) -> NotDone:
+    return NotDone(reason, Obstacle.FORBIDDEN, clears_at=begun.free_at(etags))
+
+
+def _unsettled(blocked: tuple[Unsettled, ...]) -> NotDone:
+    known = [one.clears_at for one in blocked if one.clears_at is not None]
+    clears_at = max(known) if len(known) == len(blocked) else None
+    return NotDone(UNSETTLED, Obstacle.UNSETTLED, blocked, clears_at)
+
+
+def _displace(write: Announcement, begun: Begun, etag: str) -> Steps[WriteOutcome]:
     """Make the ETag go away that the key has and that the object would have, so that waiting helps."""
-    bumped = cast(WriteAnswer, (yield _bump(write, begun, etag, signed_at)))
+    bumped = cast(WriteAnswer, (yield _bump(write, begun, etag)))
     if not isinstance(bumped, Unknown):
         yield Abandon(write, spent=(etag,))
-    return NotDone(TWICE, Obstacle.FORBIDDEN)
+    return _forbidden(TWICE, begun, (etag,))
 
 
-def _bump(write: Announcement, begun: Begun, etag: str, signed_at: datetime) -> Bump:
+def _bump(write: Announcement, begun: Begun, etag: str) -> Bump:
     spent = frozenset(one.etag for one in begun.spent)
-    return Bump(write.bucket, write.key, etag, begun.forbidden, signed_at, spent)
+    return Bump(write.resource, write.bucket, write.key, etag, begun.forbidden, spent)
 
 
 def _fenced(
@@ -303,13 +387,18 @@ def _fenced(
     *,
     look: bool = False,
     outcomes: tuple[str, ...] | None = None,
+    displaces: bool = False,
+    as_upload: Callable[[Begun], bool] | None = None,
 ) -> Steps[WriteOutcome]:
     """Announce, clear the way, mutate; start again where the key turns out to have changed.
 
     The first attempt goes by what is remembered of the key, unless the caller has a condition on it, or must ``look``.
-    ``outcomes``: as of ``Begin``.
+    ``outcomes``: as of ``Begin``. ``displaces``: the mutation changes the key's ETag, or completes an upload.
+    ``as_upload``: whether it can be sent as an upload (``InParts``), where a request of the key got lost.
     """
     looks = look or condition is not None
+    over: tuple[Intent, ...] = ()
+    calm = as_upload is not None
     for attempt in range(write.attempt, write.attempt + ATTEMPTS):
         write = replace(write, attempt=attempt)
         looked: KnownObject | None = None
@@ -319,18 +408,47 @@ def _fenced(
                 return seen
             looked = seen
         looks = True
-        begun = cast(Begun, (yield Begin(write, looked, outcomes)))
+        begun = cast(Begun, (yield Begin(write, looked, outcomes, over, calm)))
+        over = ()
         if begun.signed_at is not None:
-            if condition is not None and (broken := condition.broken(begun.key.visible)) is not None:
-                yield Abandon(write)
-                return ConditionFailed(broken)
-            if (outcome := (yield from mutate(write, begun, begun.signed_at))) is not None:
+            if (outcome := (yield from _mutated(write, condition, mutate, begun, begun.signed_at))) is not None:
                 return outcome
-        elif begun.decision is not None and begun.fence is not None and not begun.pending and not begun.decision.passes:
-            return FenceRefused(begun.decision, begun.fence)
-        elif not (yield from _clear(begun)):
-            return NotDone(UNSETTLED, Obstacle.UNSETTLED)
+        elif begun.pending:
+            cleared = yield from _clear(write, begun, looked, displaces=displaces)
+            if isinstance(cleared, NotDone):
+                return cleared
+            over = cleared
+        elif (ended := _ended(write, begun, as_upload)) is not None:
+            return ended
+        else:
+            calm = calm and begun.calm
     return NotDone("the object keeps changing")
+
+
+def _ended(
+    write: Announcement, begun: Begun, as_upload: Callable[[Begun], bool] | None
+) -> FenceRefused | InParts | None:
+    """Return the outcome of a write that was not announced, with nothing in its way. None: try again."""
+    refused = begun.decision is not None and not begun.decision.passes and write.mode is not Enforcement.OBSERVE
+    if refused and begun.decision is not None and begun.fence is not None:
+        return FenceRefused(begun.decision, begun.fence)
+    if not begun.calm and as_upload is not None and as_upload(begun):
+        return InParts(write.attempt + 1)
+    return None
+
+
+def _mutated(
+    write: Announcement, condition: WriteCondition | None, mutate: Mutate, begun: Begun, signed_at: datetime
+) -> Steps[WriteOutcome | None]:
+    """Mutate, if the caller's condition holds, and forget the mutations that this one has settled."""
+    if condition is not None and (broken := condition.broken(begun.key.visible)) is not None:
+        yield Abandon(write)
+        return ConditionFailed(broken)
+    outcome = yield from mutate(write, begun, signed_at)
+    if isinstance(outcome, Stored | Deleted):
+        for intent in begun.over:
+            yield Abandon(intent)
+    return outcome
 
 
 def _look(write: Announcement) -> Steps[KnownObject | NotDone | StoreRefused]:
@@ -342,17 +460,35 @@ def _look(write: Announcement) -> Steps[KnownObject | NotDone | StoreRefused]:
     return KnownObject(state.etag, state.tombstone) if isinstance(state, Found) else KnownObject(None)
 
 
-def _clear(begun: Begun) -> Steps[bool]:
-    """Remove all mutations that must not take effect after this write.
+def _clear(
+    write: Announcement, begun: Begun, looked: KnownObject | None, *, displaces: bool
+) -> Steps[tuple[Intent, ...] | NotDone]:
+    """Remove all mutations that must not take effect after this write. Return those that the write itself settles.
 
     A write of the same holder gets the time to end by itself. An older holder's is a zombie's: no time is lost on it.
+    Housekeeping clears nothing.
     """
+    if write.housekeeping:
+        return NotDone("a write of the key is under way")
+    over: tuple[Intent, ...] = ()
+    unsettled: tuple[Unsettled, ...] = ()
     for intent in begun.pending:
         if intent.token >= begun.own and intent.kind is not MutationKind.AMENDMENT and (yield AwaitTurn(intent)):
             continue
-        if not (yield from settle(intent)):
-            return False
-    return True
+        if displaces and _gives_way(intent, write, looked):
+            over += (intent,)
+        elif blocked := (yield from settle(intent)):
+            unsettled += (blocked,)
+    return _unsettled(unsettled) if unsettled else over
+
+
+def _gives_way(intent: Intent, write: Announcement, looked: KnownObject | None) -> bool:
+    """Return whether the write makes it impossible for the intent's mutation to take effect afterwards."""
+    if (intent.bucket, intent.key) != (write.bucket, write.key):
+        return False
+    if intent.kind is MutationKind.CONDITIONAL:
+        return looked is None or looked.etag == intent.expected
+    return intent.kind is MutationKind.UPLOAD and intent.upload_id == write.upload_id
 
 
 def _conclude(
@@ -386,8 +522,7 @@ def _conclude(
 
 def _correct(write: Announcement, begun: Begun, etag: str) -> Steps[WriteOutcome]:
     """Make a forbidden ETag go away that the store gave the bytes instead of the predicted one."""
-    assert begun.signed_at is not None
-    bumped = cast(WriteAnswer, (yield _bump(write, begun, etag, begun.signed_at)))
+    bumped = cast(WriteAnswer, (yield _bump(write, begun, etag)))
     if isinstance(bumped, Applied):
         return (yield from _finish(write, begun, bumped, tombstone=False, corrected=(etag,)))
     return Uncertain("the write got an ETag that a late request may be waiting for")
@@ -424,6 +559,11 @@ def _finish(
     if isinstance(state, Found) and _is_ours(write, state) and state.etag != begun.key.etag:
         return done
     return Uncertain("another writer settled this write while it was under way")
+
+
+def _is_idle(begun: Begun) -> bool:
+    """Return whether a delete has nothing to do: no object, and no lost request that a tombstone has to settle."""
+    return begun.key.visible is None and not begun.over
 
 
 def _confirm_absence(write: Announcement, begun: Begun) -> Steps[WriteOutcome | None]:

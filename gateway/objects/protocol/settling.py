@@ -1,12 +1,13 @@
 """The other half of the object protocol: making certain that a mutation has taken effect or never will. No I/O.
 
 A holder with a higher token settles what older holders have announced before it writes or is acknowledged. The method
-depends on what stops the mutation if it is late: see ``gateway.fencing.intent.MutationKind``.
+depends on what stops the mutation if it is late: see ``gateway.fencing.intent.MutationKind``. A write of the same key
+settles an older one by itself, without any of this: see ``mutation.py``.
 """
 
 from typing import cast
 
-from gateway.fencing.intent import ForbiddenETags, Intent, MutationKind
+from gateway.fencing.intent import ABSENCE, ForbiddenETags, Intent, MutationKind
 from gateway.objects.protocol.effects import (
     ATTEMPTS,
     Abandon,
@@ -17,12 +18,13 @@ from gateway.objects.protocol.effects import (
     GiveUp,
     Look,
     Steps,
+    Unsettled,
 )
 from gateway.objects.s3.answers import Found, HeadAnswer, Missing, NotSent, Rejected, Unknown, WriteAnswer
 
 
-def settle(intent: Intent) -> Steps[bool]:
-    """Make certain that the mutation has taken effect or never will. Return False where the store does not help."""
+def settle(intent: Intent) -> Steps[Unsettled | None]:
+    """Make certain that the mutation has taken effect or never will. Return what is in the way if that fails."""
     match intent.kind:
         case MutationKind.CONDITIONAL:
             return (yield from _settle_conditional(intent))
@@ -32,52 +34,63 @@ def settle(intent: Intent) -> Steps[bool]:
             return (yield from _settle_amendment(intent))
 
 
-def _settle_conditional(intent: Intent) -> Steps[bool]:
-    """Forbid the ETag first, durably: our own bump may be late as well, and must find its condition broken."""
+def _settle_conditional(intent: Intent) -> Steps[Unsettled | None]:
+    """Forbid the ETag first, durably: our own bump may be late as well, and must find its condition broken.
+
+    A mutation that has landed is over, and a request is delivered once. Then nothing has to be forbidden.
+    """
+    state = cast(HeadAnswer, (yield Look(intent.bucket, intent.key)))
+    if isinstance(state, Found) and state.write_id == str(intent.write_id) and state.etag != intent.expected:
+        yield Abandon(intent, seen=True, spent=(ABSENCE if intent.expected is None else intent.expected,))
+        return None
     forbidden = cast(ForbiddenETags, (yield Forbid(intent)))
+    answered = False
     for _ in range(ATTEMPTS):
         state = cast(HeadAnswer, (yield Look(intent.bucket, intent.key)))
         if isinstance(state, Unknown):
             continue
+        answered = True
         if _etag(state) != intent.expected:
             yield Abandon(intent, seen=isinstance(state, Found) and state.write_id == str(intent.write_id))
-            return True
-        answer = cast(WriteAnswer, (yield _displace(intent, forbidden)))
+            return None
+        answer = cast(WriteAnswer, (yield _displace(intent, state, forbidden)))
         if isinstance(answer, NotSent | Rejected) and _is_dead(intent, state):
             yield Abandon(intent)
-            return True
-    return False
+            return None
+    return Unsettled(intent, intent.dead_at if answered else None)
 
 
-def _settle_upload(intent: Intent) -> Steps[bool]:
+def _settle_upload(intent: Intent) -> Steps[Unsettled | None]:
     """Abort the upload: a completion that arrives afterwards finds nothing to complete."""
     if (yield GiveUp(intent)):
         yield Abandon(intent)
-        return True
+        return None
     return (yield from settle_by_the_clock(intent))
 
 
-def _settle_amendment(intent: Intent) -> Steps[bool]:
+def _settle_amendment(intent: Intent) -> Steps[Unsettled | None]:
     """Wait for the mutation: nothing can be put in its way. If its sender lives, it is over soon."""
     if (yield AwaitTurn(intent)):
-        return True
+        return None
     return (yield from settle_by_the_clock(intent))
 
 
-def settle_by_the_clock(intent: Intent) -> Steps[bool]:
-    """Forget the mutation if the store itself would refuse it by now. Writes nothing; False where it is not time."""
+def settle_by_the_clock(intent: Intent) -> Steps[Unsettled | None]:
+    """Forget the mutation if the store itself would refuse it by now. Write nothing."""
     state = cast(HeadAnswer, (yield Look(intent.bucket, intent.key)))
-    if isinstance(state, Unknown) or not _is_dead(intent, state):
-        return False
+    if isinstance(state, Unknown):
+        return Unsettled(intent, None)
+    if not _is_dead(intent, state):
+        return Unsettled(intent, intent.dead_at)
     yield Abandon(intent)
-    return True
+    return None
 
 
-def _displace(intent: Intent, forbidden: ForbiddenETags) -> Entomb | Bump:
+def _displace(intent: Intent, state: Found | Missing, forbidden: ForbiddenETags) -> Entomb | Bump:
     """Return the effect that makes the ETag go away that the late request waits for."""
-    if intent.expected is None:
-        return Entomb(intent, None, forbidden.signed_at)
-    return Bump(intent.bucket, intent.key, intent.expected, forbidden.etags, forbidden.signed_at, forbidden.spent)
+    if intent.expected is None or (isinstance(state, Found) and state.tombstone):
+        return Entomb(intent, intent.expected)
+    return Bump(intent.resource, intent.bucket, intent.key, intent.expected, forbidden.etags, forbidden.spent)
 
 
 def _etag(state: Found | Missing) -> str | None:
@@ -88,4 +101,4 @@ def _is_dead(intent: Intent, state: Found | Missing) -> bool:
     """Return whether the store itself refuses the mutation by now, if it ever arrives. Judge by the store's clock
     alone.
     """
-    return state.date is not None and state.date - intent.signed_at > intent.dead_after
+    return state.date is not None and state.date > intent.dead_at

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar, assert_never
 from urllib.parse import quote
 from uuid import uuid4
@@ -13,14 +14,12 @@ from gateway.db.database import Database
 from gateway.errors import NamingChanged, OutcomeUnknown, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import (
-    DEAD_AFTER_HEADER_SIGNED,
-    DEAD_AFTER_QUERY_SIGNED,
-    QUERY_SIGNED,
+    LATE_AFTER,
+    SIGNATURE_LIFETIME,
     Announcement,
     Begun,
     Duplicates,
     Intent,
-    KnownObject,
     MutationKind,
 )
 from gateway.fencing.record import SWEEPER
@@ -121,9 +120,14 @@ class Runner:
         pending_wait: float,
         resources: Resources | None = None,
         duplicates: Duplicates = Duplicates.TOLERATE,
+        late_after: timedelta = LATE_AFTER,
     ) -> None:
-        """``pending_wait``: seconds to wait for another write of the same holder. ``resources``: the rules of keys."""
+        """``pending_wait``: seconds to wait for another write of the same holder. ``resources``: the rules of keys.
+
+        ``late_after``: how long a request can take to have its effect once the store has begun with it.
+        """
         self.duplicates = duplicates
+        self._dead_after = SIGNATURE_LIFETIME + late_after
         self._database = database
         self._upstream = upstream
         self._profiles = profiles
@@ -131,6 +135,10 @@ class Runner:
         self._pending_wait = pending_wait
         self._resources = resources or Resources()
         self._namings = BucketNamings(database, self._resources)
+
+    def now(self) -> datetime:
+        """Return the store's clock, for telling callers how long to wait."""
+        return self._upstream.now()
 
     async def run(self, steps: Steps[Result], payload: OperationPayload = NO_PAYLOAD) -> Result:
         """Drive one operation to its end. Raises ``OutcomeUnknown`` where Postgres failed after S3 was asked."""
@@ -173,9 +181,8 @@ class Runner:
         match effect:
             case Look(bucket, key):
                 return await self._upstream.head(bucket, path_of(key))
-            case Begin(write, looked, outcomes):
-                wanted = None if self.duplicates is Duplicates.WAIT else outcomes
-                return (await self._begin(write, looked, wanted)).under(self.duplicates)
+            case Begin():
+                return (await self._begin(effect)).under(self.duplicates)
             case Put():
                 return await self._put(effect, payload)
             case Complete():
@@ -183,17 +190,10 @@ class Runner:
             case Amend():
                 return await self._amend(effect, payload)
             case GiveUp(intent):
-                return await self._upstream.abandon_upload(
-                    intent.bucket, path_of(intent.key), intent.upload_id or "", signed_at=await self._database.now()
-                )
+                return await self._upstream.abandon_upload(intent.bucket, path_of(intent.key), intent.upload_id or "")
             case Delete(write, expected, signed_at):
                 return await self._upstream.delete(
-                    write.bucket,
-                    path_of(write.key),
-                    payload.headers,
-                    expected=expected,
-                    signed_at=signed_at,
-                    expires=_lifetime(write),
+                    write.bucket, path_of(write.key), payload.headers, expected=expected, signed_at=signed_at
                 )
             case Entomb():
                 return await self._entomb(effect)
@@ -208,7 +208,7 @@ class Runner:
                 if isinstance(intent, Announcement):
                     await intents.abandon(self._database, intent, spent)
                 else:
-                    await intents.settle(self._database, intent, seen=seen)
+                    await intents.settle(self._database, intent, seen=seen, spent=spent)
                     self._observe(IntentSettled(intent.resource, intent.bucket, intent.key, str(intent.write_id)))
                 return None
             case Forbid(intent):
@@ -221,19 +221,35 @@ class Runner:
             case _:
                 assert_never(effect)
 
-    async def _begin(self, write: Announcement, looked: KnownObject | None, outcomes: Sequence[str] | None) -> Begun:
+    async def _begin(self, effect: Begin) -> Begun:
         """Announce a write under the naming in force. Raise ``NamingChanged`` if the configured one is another."""
+        write = effect.write
+        outcomes = None if self.duplicates is Duplicates.WAIT else effect.outcomes
         proven = write.mode is Enforcement.ENFORCE or write.caller == SWEEPER
         for _ in range(_NAMING_ATTEMPTS):
             naming = await self._namings.generation(write.bucket) if proven else None
             try:
                 return await intents.begin(
-                    self._database, write, looked, self._upstream.store_time, outcomes, naming=naming
+                    *(self._database, write, effect.looked, self._upstream.store_time, outcomes),
+                    over=effect.over,
+                    calm=effect.calm,
+                    signed_at=await self._upstream.time(),
+                    dead_after=self._dead_after,
+                    naming=naming,
                 )
             except SqlError as error:
                 if not self._namings.has_changed(write.bucket, error):
                     raise
         raise Unavailable("The naming of the bucket keeps changing.")
+
+    async def _forbid_longer(
+        self, resource: str, bucket: str, key: str, expected: str | None, *, entombs: bool = False
+    ) -> datetime:
+        """Forbid the condition of a request that nothing announces. Return the time to sign it with."""
+        signed_at = await self._upstream.time()
+        until = signed_at + self._dead_after
+        await intents.forbid_longer(self._database, resource, bucket, key, expected, until, entombs=entombs)
+        return signed_at
 
     async def _put(self, effect: Put, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
@@ -242,11 +258,8 @@ class Runner:
         place, headers = (write.bucket, path_of(write.key)), [*payload.headers, *own]
         expected, signed_at = effect.expected, effect.signed_at
         if effect.form is UploadForm.PLAIN:
-            answer = await self._upstream.put(
-                *place, payload.body, headers, expected=expected, signed_at=signed_at, expires=_lifetime(write)
-            )
+            answer = await self._upstream.put(*place, payload.body, headers, expected=expected, signed_at=signed_at)
         else:
-            _require_header_signature(write)
             answer = await self._upstream.put_in_parts(
                 *place, payload.body, headers, expected=expected, signed_at=signed_at
             )
@@ -254,7 +267,6 @@ class Runner:
 
     async def _complete(self, effect: Complete, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
-        _require_header_signature(write)
         answer = await self._upstream.complete_multipart(
             write.bucket,
             path_of(write.key),
@@ -278,7 +290,6 @@ class Runner:
             amendment.headers,
             amendment.body,
             signed_at=effect.signed_at,
-            expires=QUERY_SIGNED,
         )
         if isinstance(answer, Applied) and reply is not None:
             return Applied(None, reply.headers, reply.status)
@@ -296,26 +307,24 @@ class Runner:
             token, write_id = str(owner.token), uuid4()
         else:
             token, write_id = str(owner.presented.token) if owner.presented else "", owner.write_id
+        signed_at = effect.signed_at or await self._forbid_longer(
+            owner.resource, owner.bucket, owner.key, effect.expected, entombs=True
+        )
         body = tombstone_body(uuid4())
         own = forwarded_headers.own_metadata(owner.resource, token, str(write_id), tombstone=True)
         return await self._upstream.put(
-            owner.bucket,
-            path_of(owner.key),
-            body,
-            own,
-            expected=effect.expected,
-            signed_at=effect.signed_at,
-            expires=_lifetime(owner),
+            owner.bucket, path_of(owner.key), body, own, expected=effect.expected, signed_at=signed_at
         )
 
     async def _bump(self, effect: Bump) -> WriteAnswer:
         profile = await self._profiles.of(effect.bucket)
         if not profile.can_bump:
             return NotSent("the store ignores the condition of a completed upload, so its objects cannot be bumped")
+        sign = partial(self._forbid_longer, effect.resource, effect.bucket, effect.key, effect.etag)
         place = (effect.bucket, path_of(effect.key))
-        answer = await bump(self._upstream, *place, effect.etag, effect.forbidden | effect.spent, effect.signed_at)
+        answer = await bump(self._upstream, *place, effect.etag, effect.forbidden | effect.spent, sign)
         if answer == NO_FORM_LEFT and effect.spent:
-            return await bump(self._upstream, *place, effect.etag, effect.forbidden, effect.signed_at)
+            return await bump(self._upstream, *place, effect.etag, effect.forbidden, sign)
         return answer
 
     async def _await_turn(self, intent: Intent) -> bool:
@@ -332,19 +341,6 @@ class Runner:
 def path_of(key: str) -> str:
     """Return the key as it stands in a path, each byte encoded in the one way that all stores read alike."""
     return quote(key, safe="/")
-
-
-def _lifetime(write: Announcement | Intent) -> timedelta | None:
-    """Return how long the signature of the mutation is valid: no longer than its intent says. None: signed in
-    headers.
-    """
-    return QUERY_SIGNED if write.dead_after == DEAD_AFTER_QUERY_SIGNED else None
-
-
-def _require_header_signature(write: Announcement) -> None:
-    """Check that the intent does not expect an earlier end than the signature in the headers has."""
-    if write.dead_after != DEAD_AFTER_HEADER_SIGNED:
-        raise AssertionError("an upload is announced with a signature that it does not get")
 
 
 def _is_the_write(effect: Effect) -> bool:

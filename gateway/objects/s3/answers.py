@@ -111,12 +111,15 @@ WriteAnswer: TypeAlias = Applied | NotApplied | Rejected | NotSent | Unknown
 HeadAnswer: TypeAlias = Found | Missing | Unknown
 
 
+EXPIRED = "RequestExpired"
+"""The code of a request that the store has refused unread, because its signature had expired."""
+
 # Errors of the store about the gateway's own signature. A client would take them for errors about its own.
 _GATEWAY_AT_FAULT = frozenset(
     {
         "AuthorizationHeaderMalformed",
         "InvalidAccessKeyId",
-        "RequestExpired",
+        EXPIRED,
         "RequestTimeTooSkewed",
         "SignatureDoesNotMatch",
     }

@@ -7,11 +7,13 @@ or normalises a request makes it name another key than the one that was fenced. 
 import asyncio
 import hashlib
 import io
+from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -22,7 +24,17 @@ from yarl import URL
 from gateway.auth import sigv4
 from gateway.config.stores import ObjectStore
 from gateway.errors import GatewayError, OutcomeUnknown, Unavailable
-from gateway.objects.s3.answers import NotSent, RawHeaders, Rejected, Unknown, WriteAnswer, of_write
+from gateway.fencing.intent import SIGNATURE_LIFETIME
+from gateway.objects.s3.answers import (
+    EXPIRED,
+    NotApplied,
+    NotSent,
+    RawHeaders,
+    Rejected,
+    Unknown,
+    WriteAnswer,
+    of_write,
+)
 from gateway.objects.store.upload_stream import BodyStream, UploadStream
 from gateway.observe.events import Observe, ignore
 from gateway.observe.stages import SENT_ALONG, asking
@@ -34,9 +46,11 @@ RequestBody: TypeAlias = bytes | BodyStream
 # gateway closes first.
 _KEEP_ALIVE = 4.0
 _MAX_CONNECT = 5.0
+_AGREEMENT = timedelta(seconds=2)
 _MAX_DOCUMENT = 64 * 1024
 _LARGE = 512 * 1024
-_UNSIGNED = "UNSIGNED-PAYLOAD"
+_EMPTY = hashlib.sha256(b"").hexdigest()
+_MD5 = "content-md5"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NO_DEFAULTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _ACCEPTED = 202
@@ -123,12 +137,26 @@ class StoreClient:
             config.access_key_id, config.secret_access_key.get_secret_value(), config.region
         )
         self._session: aiohttp.ClientSession | None = None
-        self._date: str | None = None
-
-    @property
-    def store_time(self) -> datetime | None:
+        self.store_time: datetime | None = None
         """The store's clock, as it stood in its last answer; aware. None before the first answer."""
-        return clock_of(self._date)
+        self._ahead: timedelta | None = None
+
+    def now(self) -> datetime:
+        """Return the store's clock: its last answer, and the time since. Before that, this machine's clock."""
+        if self._ahead is None:
+            return datetime.now(UTC)  # noqa: TID251  # until the store has answered once
+        return _local_time() + self._ahead
+
+    async def time(self) -> datetime:
+        """Return the store's clock, to sign a write with. The store is asked for it once.
+
+        Nothing relies on it: if it is wrong, the store refuses the write too early. An intent has the time that its
+        request was signed with, and the store judges both.
+        """
+        if self._ahead is None:
+            with suppress(Unavailable):
+                (await self.send("HEAD", "/")).close()
+        return self.now()
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -156,12 +184,16 @@ class StoreClient:
         headers: TextHeaders,
         body: RequestBody,
         *,
-        signed_at: datetime,
-        expires: timedelta | None = None,
+        signed_at: datetime | None,
     ) -> tuple[WriteAnswer, StoreReply | None]:
-        """Send a write. Return what the store's answer means, and the answer itself; None where none arrived."""
+        """Send a write. Return what the store's answer means, and the answer itself; None where none arrived.
+
+        ``signed_at``: the time of its intent. None for a request that takes no effect by itself. A request that the
+        store has refused because it came too late is ``NotApplied``, with the code ``EXPIRED``.
+        """
+        signed_at = signed_at or await self.time()
         try:
-            response = await self.send(method, raw_path, query, headers, body, signed_at=signed_at, expires=expires)
+            response = await self.send(method, raw_path, query, headers, body, signed_at=signed_at)
         except Unavailable as error:
             return NotSent(error.message), None
         except OutcomeUnknown as error:
@@ -174,7 +206,9 @@ class StoreClient:
         reply = StoreReply(response.status, response.headers, document)
         status = 200 if reply.status == _ACCEPTED else reply.status
         answer = of_write(status, response.header("etag"), document, reply.headers)
-        return (answer if expires is None else _as_expired(answer)), reply
+        if isinstance(answer, Rejected) and _is_expired(answer, signed_at, clock_of(response.header("date"))):
+            answer = NotApplied(answer.status, EXPIRED)
+        return answer, reply
 
     async def send(
         self,
@@ -185,49 +219,56 @@ class StoreClient:
         body: RequestBody = b"",
         *,
         signed_at: datetime | None = None,
-        expires: timedelta | None = None,
     ) -> StoreResponse:
         """Sign and send one request, a write once. Path and query are encoded already and go out as they are.
 
-        ``signed_at`` is the time of the signature: the database's for a write; a read may leave it out. With
-        ``expires`` the signature stands in the query, and the store refuses the request that much later. A stream goes
-        out with its length, unsigned. An error of the stream breaks the request off and is raised here as it is.
+        ``signed_at`` is the time of the signature; None: now, by the store's clock. The signature of a write stands in
+        the query, covers all headers, and expires after ``SIGNATURE_LIFETIME``. An object in memory goes with its MD5,
+        a stream with its length. An error of the stream breaks the request off and is raised here as it is.
 
         Raises ``Unavailable`` where nothing was sent or a read got no answer, ``OutcomeUnknown`` where a write got
         none.
         """
         if self._session is None:
             raise Unavailable("The gateway is not connected to the store.")
-        if signed_at is None:
-            if method not in _READS:
-                raise ValueError("a write is signed with the time of its intent")
-            signed_at = datetime.now(UTC)  # noqa: TID251  # a read that is sent late does no harm
-        query, signed = await self._signed(method, raw_path, query, headers, body, signed_at, expires)
-        url = URL(f"{self._endpoint}{raw_path}{'?' if query else ''}{query}", encoded=True)
-        with asking(self._observe, "s3", method, raw_path) as asked:
-            # These headers are not signed: a proxy may change them.
-            response = await self._sent(self._session, method, url, [*signed, *SENT_ALONG.get()], body)
-            asked.status = response.status
+        moment = signed_at or (self.now() if method in _READS else await self.time())
+        bare = method == "PUT" and not any(name.lower() == _MD5 for name, _ in headers)
+        if bare and body and not isinstance(body, BodyStream):
+            headers = [*headers, (_MD5, await _md5(body))]
+        response = await self._send_signed(self._session, method, raw_path, query, headers, body, moment)
+        if method in _READS and _is_skewed(response, moment):  # the store's clock has jumped since its last answer
+            response.close()
+            response = await self._send_signed(self._session, method, raw_path, query, headers, body, self.now())
         return response
 
-    async def _signed(
+    async def _send_signed(
         self,
+        session: aiohttp.ClientSession,
         method: str,
         raw_path: str,
         query: str,
         headers: TextHeaders,
         body: RequestBody,
-        signed_at: datetime,
-        expires: timedelta | None,
+        moment: datetime,
+    ) -> StoreResponse:
+        query, signed = self._signed(method, raw_path, query, headers, moment)
+        url = URL(f"{self._endpoint}{raw_path}{'?' if query else ''}{query}", encoded=True)
+        with asking(self._observe, "s3", method, raw_path) as asked:
+            # These headers are not signed: a proxy may change them.
+            response = await self._sent(session, method, url, [*signed, *SENT_ALONG.get()], body)
+            asked.status = response.status
+        return response
+
+    def _signed(
+        self, method: str, raw_path: str, query: str, headers: TextHeaders, signed_at: datetime
     ) -> tuple[str, TextHeaders]:
         """Return the query and the headers with Host and the signature, which stands in one of the two."""
         named = [("host", self._host), *headers]
         encoded = [(name.encode(), value.encode()) for name, value in named]
         head = sigv4.RequestHead(method, raw_path.encode(), query.encode(), encoded)
-        if expires is not None:
-            return sigv4.presign(head, self._credentials, signed_at, expires), named
-        digest = _UNSIGNED if isinstance(body, BodyStream) else await _sha256(body)
-        return query, [*named, *sigv4.sign(head, digest, self._credentials, signed_at)]
+        if method not in _READS:
+            return sigv4.presign(head, self._credentials, signed_at, SIGNATURE_LIFETIME), named
+        return query, [*named, *sigv4.sign(head, _EMPTY, self._credentials, signed_at)]
 
     async def _sent(
         self, session: aiohttp.ClientSession, method: str, url: URL, headers: TextHeaders, body: RequestBody
@@ -284,7 +325,12 @@ class StoreClient:
         return StoreResponse(response, document)
 
     def _received(self, response: aiohttp.ClientResponse) -> StoreResponse:
-        self._date = response.headers.get("date", self._date)
+        said = clock_of(response.headers.get("date"))
+        if said is not None:
+            self.store_time = said
+            # A Date has whole seconds. An estimate that agrees with it stays: time must not jump back and forth.
+            if self._ahead is None or not timedelta() <= self.now() - said <= _AGREEMENT:
+                self._ahead = said - _local_time()
         return StoreResponse(response)
 
 
@@ -328,11 +374,23 @@ async def _send_writes_once(
         raise _InterruptedError(_reason(error)) from error
 
 
-def _as_expired(answer: WriteAnswer) -> WriteAnswer:
-    """Tell a signature that has expired: for one in the query, S3 has no code of its own."""
-    if isinstance(answer, Rejected) and answer.code == "AccessDenied" and "expired" in answer.message.lower():
-        return Rejected(answer.status, "RequestExpired", answer.message)
-    return answer
+def _is_expired(refusal: Rejected, signed_at: datetime, store_time: datetime | None) -> bool:
+    """Return whether the store has refused a request for its time. S3 has no code of its own for that."""
+    if refusal.status != 403:
+        return False
+    said = "expired" in refusal.message.lower() or refusal.code == "RequestTimeTooSkewed"
+    in_time = store_time is None or signed_at - sigv4.MAX_SKEW <= store_time < signed_at + SIGNATURE_LIFETIME
+    return said or not in_time
+
+
+def _local_time() -> datetime:
+    """Return the time since an arbitrary moment, by a clock that is never set."""
+    return datetime.fromtimestamp(asyncio.get_running_loop().time(), UTC)
+
+
+def _is_skewed(response: StoreResponse, signed_at: datetime) -> bool:
+    store_time = clock_of(response.header("date"))
+    return response.status == 403 and store_time is not None and abs(store_time - signed_at) > sigv4.MAX_SKEW
 
 
 def _failure(method: str, error: Exception) -> GatewayError:
@@ -362,11 +420,11 @@ def _timeout(method: str, seconds: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=seconds, sock_connect=connect)
 
 
-async def _sha256(body: bytes) -> str:
-    """Return the hash (hex) that the signature covers. A large body is hashed in a thread."""
-    if len(body) < _LARGE:
-        return hashlib.sha256(body).hexdigest()
-    return (await asyncio.to_thread(hashlib.sha256, body)).hexdigest()
+async def _md5(body: bytes) -> str:
+    """Return the MD5 of a body as its header has it. A signature in the query does not cover the body, but this."""
+    hashed = partial(hashlib.md5, body, usedforsecurity=False)
+    digest = hashed() if len(body) < _LARGE else await asyncio.to_thread(hashed)
+    return b64encode(digest.digest()).decode()
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO | None:

@@ -1,13 +1,12 @@
 """The gateway's operations on the objects of the store. Each returns an answer that the protocol can decide on.
 
-A request that can be conditional is conditional, and signed with the time of its intent. A request that cannot is
-signed in its query, so that the store refuses it soon after. Nothing of a multipart upload takes effect before its
-completion.
+A request that can be conditional is conditional. Each is signed with the time of its intent, so that the store refuses
+it if it comes late. Nothing of a multipart upload takes effect before its completion.
 """
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeAlias
 from urllib.parse import unquote, unquote_plus
 
@@ -95,13 +94,10 @@ class Upstream(StoreClient):
         *,
         expected: str | None,
         signed_at: datetime,
-        expires: timedelta | None = None,
     ) -> WriteAnswer:
-        """Put the object if its ETag is ``expected``; None: if there is no object. ``expires``: as of ``send``."""
+        """Put the object if its ETag is ``expected``; None: if there is no object."""
         conditional = [*headers, self._condition(bucket, expected)]
-        answer, _ = await self.exchange(
-            "PUT", path(bucket, raw_key), "", conditional, body, signed_at=signed_at, expires=expires
-        )
+        answer, _ = await self.exchange("PUT", path(bucket, raw_key), "", conditional, body, signed_at=signed_at)
         # Without an ETag the condition of the next write is unknown.
         return WITHOUT_ETAG if isinstance(answer, Applied) and answer.etag is None else answer
 
@@ -117,12 +113,14 @@ class Upstream(StoreClient):
     ) -> WriteAnswer:
         """Put the object as a multipart upload of one part, which gives the same bytes another ETag than ``put``."""
         # The checksum of the whole body is not one of an upload.
-        of_object = [header for header in headers if not header[0].lower().startswith("x-amz-checksum-")]
-        started = await self.create_multipart(bucket, raw_key, of_object, signed_at=signed_at)
+        checks = ("x-amz-checksum-", "content-md5")
+        started = await self.create_multipart(
+            bucket, raw_key, [header for header in headers if not header[0].lower().startswith(checks)]
+        )
         if not isinstance(started, Started):
             return _no_effect(started)
         upload_id = started.upload_id
-        part = await self.upload_part(bucket, raw_key, upload_id, 1, body, signed_at=signed_at)
+        part = await self.upload_part(bucket, raw_key, upload_id, 1, body)
         answer: WriteAnswer
         if isinstance(part, Uploaded):
             parts = [Part(1, part.etag)]
@@ -132,7 +130,7 @@ class Upstream(StoreClient):
         else:
             answer = _no_effect(part)
         if isinstance(answer, NotApplied | Rejected | NotSent):
-            await self.abort_multipart(bucket, raw_key, upload_id, signed_at=signed_at)
+            await self.abort_multipart(bucket, raw_key, upload_id)
         return answer
 
     async def delete(
@@ -143,13 +141,10 @@ class Upstream(StoreClient):
         *,
         expected: str,
         signed_at: datetime,
-        expires: timedelta | None = None,
     ) -> WriteAnswer:
-        """Delete the object if its ETag is ``expected``. ``expires``: as of ``send``."""
+        """Delete the object if its ETag is ``expected``."""
         conditional = [*headers, self._condition(bucket, expected)]
-        answer, _ = await self.exchange(
-            "DELETE", path(bucket, raw_key), "", conditional, b"", signed_at=signed_at, expires=expires
-        )
+        answer, _ = await self.exchange("DELETE", path(bucket, raw_key), "", conditional, b"", signed_at=signed_at)
         return Applied(None, answer.headers) if isinstance(answer, Applied) else answer
 
     async def amend(
@@ -162,24 +157,17 @@ class Upstream(StoreClient):
         body: bytes,
         *,
         signed_at: datetime,
-        expires: timedelta,
     ) -> tuple[WriteAnswer, StoreReply | None]:
         """Change what belongs to an object, such as its tags, or delete one version of it.
 
         S3 has no condition for that; the signature ends its validity. The second value is the store's own answer, None
         where there was none.
         """
-        return await self.exchange(
-            method, path(bucket, raw_key), query, headers, body, signed_at=signed_at, expires=expires
-        )
+        return await self.exchange(method, path(bucket, raw_key), query, headers, body, signed_at=signed_at)
 
-    async def create_multipart(
-        self, bucket: str, raw_key: str, headers: TextHeaders = (), *, signed_at: datetime
-    ) -> Started | Failure:
+    async def create_multipart(self, bucket: str, raw_key: str, headers: TextHeaders = ()) -> Started | Failure:
         """Open a multipart upload. ``headers`` are those of the object it will be."""
-        answer, reply = await self.exchange(
-            "POST", path(bucket, raw_key), "uploads=", headers, b"", signed_at=signed_at
-        )
+        answer, reply = await self.exchange("POST", path(bucket, raw_key), "uploads=", headers, b"", signed_at=None)
         if not isinstance(answer, Applied) or reply is None:
             return Unknown("an upload was not opened") if isinstance(answer, Applied) else _failed(answer)
         upload_id = xml.read_field(reply.body, "InitiateMultipartUploadResult", "UploadId")
@@ -193,12 +181,10 @@ class Upstream(StoreClient):
         number: int,
         body: RequestBody,
         headers: TextHeaders = (),
-        *,
-        signed_at: datetime,
     ) -> Uploaded | Failure:
         """Store a part, numbered from 1. An error of a stream is raised here; no part is stored then."""
         query = query_of({"partNumber": number, "uploadId": upload_id})
-        answer, _ = await self.exchange("PUT", path(bucket, raw_key), query, headers, body, signed_at=signed_at)
+        answer, _ = await self.exchange("PUT", path(bucket, raw_key), query, headers, body, signed_at=None)
         if not isinstance(answer, Applied):
             return _failed(answer)
         return Uploaded(answer.etag, answer.headers) if answer.etag else Unknown("a part was stored without an ETag")
@@ -211,13 +197,11 @@ class Upstream(StoreClient):
         number: int,
         source: PartSource,
         headers: TextHeaders = (),
-        *,
-        signed_at: datetime,
     ) -> Uploaded | Failure:
         """Store a part with bytes that the store has already. ``document`` of the answer is its CopyPartResult."""
         query = query_of({"partNumber": number, "uploadId": upload_id})
         answer, reply = await self.exchange(
-            "PUT", path(bucket, raw_key), query, [*headers, *source.headers], b"", signed_at=signed_at
+            "PUT", path(bucket, raw_key), query, [*headers, *source.headers], b"", signed_at=None
         )
         if not isinstance(answer, Applied):
             return _failed(answer)
@@ -253,19 +237,19 @@ class Upstream(StoreClient):
         details = xml.read_checksums(reply.body)
         return WITHOUT_ETAG if etag is None else Applied(etag, answer.headers, details=details)
 
-    async def abort_multipart(self, bucket: str, raw_key: str, upload_id: str, *, signed_at: datetime) -> WriteAnswer:
+    async def abort_multipart(self, bucket: str, raw_key: str, upload_id: str) -> WriteAnswer:
         """Abort the upload. ``Applied`` says that the store took the request, not that the upload is gone."""
         query = query_of({"uploadId": upload_id})
-        answer, _ = await self.exchange("DELETE", path(bucket, raw_key), query, (), b"", signed_at=signed_at)
+        answer, _ = await self.exchange("DELETE", path(bucket, raw_key), query, (), b"", signed_at=None)
         return answer
 
-    async def abandon_upload(self, bucket: str, raw_key: str, upload_id: str, *, signed_at: datetime) -> bool:
+    async def abandon_upload(self, bucket: str, raw_key: str, upload_id: str) -> bool:
         """Abort the upload, and wait until the store says that it has none by that id any more.
 
         Return False where it still shows it after some seconds, or does not say. The answer to the abort itself does
         not count: the upload may have been aborted before, or be gone because it was completed.
         """
-        await self.abort_multipart(bucket, raw_key, upload_id, signed_at=signed_at)
+        await self.abort_multipart(bucket, raw_key, upload_id)
         for pause in _PAUSES:
             await asyncio.sleep(pause)
             try:

@@ -197,7 +197,7 @@ class Copies:
             wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, span)
             async with gate:
                 copied = await self._upstream.upload_part_copy(
-                    write.bucket, path_of(write.key), upload_id, number, wanted, signed_at=await self._database.now()
+                    write.bucket, path_of(write.key), upload_id, number, wanted
                 )
             if isinstance(copied, Uploaded):
                 await staging.touch(upload_id)

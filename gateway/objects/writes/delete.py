@@ -8,7 +8,7 @@ from gateway.errors import GatewayError, StoreError
 from gateway.http.body import offload
 from gateway.objects.exchange import Exchange, headers_left_by
 from gateway.objects.protocol import mutation
-from gateway.objects.protocol.effects import Deleted
+from gateway.objects.protocol.effects import Deleted, InParts
 from gateway.objects.run.runner import OperationPayload
 from gateway.objects.s3 import conditions, documents
 from gateway.objects.s3.conditions import WriteCondition
@@ -16,6 +16,7 @@ from gateway.objects.s3.documents import DeletedObject, ObjectToDelete
 from gateway.objects.store.client import TextHeaders
 from gateway.objects.writes.amend import Amendments
 from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
+from gateway.objects.writes.put import Puts
 
 _AT_A_TIME = 16
 
@@ -23,8 +24,9 @@ _AT_A_TIME = 16
 class Deletes:
     """Deletes of objects, one or many."""
 
-    def __init__(self, writes: FencedWrites, amendments: Amendments) -> None:
+    def __init__(self, writes: FencedWrites, puts: Puts, amendments: Amendments) -> None:
         self._writes = writes
+        self._puts = puts
         self._amendments = amendments
 
     async def delete(self, exchange: Exchange) -> None:
@@ -68,8 +70,14 @@ class Deletes:
 
     async def _delete(self, write: FencedWrite, headers: TextHeaders, condition: WriteCondition | None) -> Deleted:
         profile = await self._writes.profile_for(write)
-        steps = mutation.delete(write.announcement(profile), condition, conditional_delete=profile.conditional_delete)
+        steps = mutation.delete(
+            *(write.announcement(), condition),
+            conditional_delete=profile.conditional_delete,
+            in_parts=profile.can_bump,
+        )
         deleted = await self._writes.run(write, steps, OperationPayload(headers=headers))
+        if isinstance(deleted, InParts):
+            return await self._puts.entomb(write, condition, deleted)
         assert isinstance(deleted, Deleted)
         return deleted
 

@@ -8,10 +8,12 @@
 
 import asyncio
 import hashlib
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TypeAlias, cast
 from uuid import UUID, uuid4
 
@@ -20,6 +22,7 @@ from gateway.db import fences
 from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload
 from gateway.errors import (
+    Fact,
     GatewayError,
     OutcomeUnknown,
     SqlError,
@@ -31,13 +34,10 @@ from gateway.errors import (
 )
 from gateway.fencing.decision import Decision, Enforcement, Fence, Presented, decide
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.intent import (
-    DEAD_AFTER_HEADER_SIGNED,
-    DEAD_AFTER_QUERY_SIGNED,
-    Announcement,
-)
+from gateway.fencing.intent import Announcement, Intent
 from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import Attempt, CapturedPayload, Refusal
+from gateway.fencing.token import MAX_EPOCH
 from gateway.objects.exchange import Exchange
 from gateway.objects.probe import bucket_profile
 from gateway.objects.probe.bucket_profile import KEYS, Profile
@@ -48,6 +48,7 @@ from gateway.objects.protocol.effects import (
     ConditionFailed,
     Deleted,
     FenceRefused,
+    InParts,
     Look,
     NotDone,
     Obstacle,
@@ -98,9 +99,8 @@ class FencedWrite:
     tell: Callable[[str, Fence | None], None] | None = None
     """Tells the sender, with the answer, why an enforcing rule would have refused a write that passes."""
 
-    def announcement(self, profile: Profile | None = None) -> Announcement:
-        """Return what the protocol is to announce. A store that cannot bump gets signatures that expire early."""
-        short = profile is not None and not profile.can_bump
+    def announcement(self) -> Announcement:
+        """Return what the protocol is to announce."""
         return Announcement(
             self.target.resource,
             self.bucket,
@@ -111,7 +111,6 @@ class FencedWrite:
             self.target.mode,
             self.target.equal,
             mark=self.mark,
-            dead_after=DEAD_AFTER_QUERY_SIGNED if short else DEAD_AFTER_HEADER_SIGNED,
         )
 
     def marks(self) -> TextHeaders:
@@ -257,14 +256,19 @@ class FencedWrites:
 
     async def run(
         self, write: FencedWrite, steps: Steps[WriteOutcome], payload: OperationPayload = NO_PAYLOAD
-    ) -> Stored | Deleted:
-        """Carry a write out, and put its refusal on record. Raises the error to answer with if it is not done."""
+    ) -> Stored | Deleted | InParts:
+        """Carry a write out, and put its refusal on record. Raises the error to answer with if it is not done.
+
+        ``InParts`` only where the steps may ask for an upload.
+        """
         if write.target.mode is Enforcement.ENFORCE and self._admission.asks_again(write.target.resource):
             await self._apply_policy(write)  # the policy may have changed while the body arrived
         outcome = await self._runner.run(steps, payload)
         match outcome:
             case Stored(_, decision, fence) | Deleted(decision, fence):
                 await self._record_acceptance(write, decision, fence)
+                return outcome
+            case InParts():
                 return outcome
             case FenceRefused(decision, fence):
                 raise await self._refused(write, decision, fence)
@@ -277,7 +281,7 @@ class FencedWrites:
             case Uncertain(reason):
                 raise OutcomeUnknown(f"The write may have taken effect: {reason}.")
             case NotDone(reason):
-                raise unavailable(outcome, f"Nothing was written: {reason}.")
+                raise unavailable(outcome, f"Nothing was written: {reason}.", self._runner.now())
             case _:
                 raise AssertionError(outcome)
 
@@ -297,7 +301,7 @@ class FencedWrites:
             case FenceRefused(decision, fence):
                 raise await self._refused(write, decision, fence)
             case NotDone(reason):
-                raise unavailable(outcome, f"This request has written nothing: {reason}.")
+                raise unavailable(outcome, f"This request has written nothing: {reason}.", self._runner.now())
             case _:
                 raise AssertionError(outcome)
 
@@ -387,24 +391,37 @@ def digest(headers: Iterable[tuple[bytes, bytes]], caller: str, bucket: str, key
 
 
 _ADVICE = {
-    Obstacle.PASSING: (Unavailable.default_advice, Unavailable.retry_after),
-    Obstacle.UNSETTLED: (
-        "Send the request again: after half an hour the earlier write cannot arrive. `gateway doctor` lists it.",
-        5,
-    ),
-    Obstacle.FORBIDDEN: (
-        "Write other bytes, or to another key, or wait: half an hour for a finished request, a day for a lost one.",
-        600,
-    ),
+    Obstacle.PASSING: Unavailable.default_advice,
+    Obstacle.UNSETTLED: "Send the request again. `clears_at` is when the earlier write cannot arrive any more.",
+    Obstacle.FORBIDDEN: "Write other bytes, or to another key, or send the request again at `clears_at`.",
 }
+_STORE_AWAY = 5
 
 
-def unavailable(outcome: NotDone, message: str) -> Unavailable:
-    """Return the error for a write that was not done. Its advice depends on how long the obstacle may stay."""
-    advice, retry_after = _ADVICE[outcome.obstacle]
-    error = Unavailable(message, advice=advice)
-    error.retry_after = retry_after
+def unavailable(outcome: NotDone, message: str, now: datetime) -> Unavailable:
+    """Return the error for a write that was not done: what it waits for, and until when at most.
+
+    ``now`` is the store's clock, by which that ends.
+    """
+    facts: dict[str, Fact] = {}
+    if outcome.blocked_by:
+        facts["blocked_by"] = "; ".join(_described(one.intent) for one in outcome.blocked_by)
+    error = Unavailable(message, advice=_ADVICE[outcome.obstacle], facts=facts)
+    if outcome.clears_at is not None:
+        error.facts["clears_at"] = outcome.clears_at.astimezone(UTC).isoformat(timespec="seconds")
+        error.retry_after = max(1, math.ceil((outcome.clears_at - now).total_seconds()) + 1)
+    elif outcome.obstacle is Obstacle.UNSETTLED:
+        error.advice = (
+            "Send the request again: the object store does not answer, and only it knows of an earlier write."
+        )
+        error.retry_after = _STORE_AWAY
     return error
+
+
+def _described(intent: Intent) -> str:
+    """Return an earlier write in a few words: its kind, its place, its token."""
+    token = "housekeeping" if intent.token.epoch == MAX_EPOCH else f"token {intent.token}"
+    return f"{intent.kind} write of {intent.bucket}/{intent.key}, {token}"
 
 
 @contextmanager

@@ -55,12 +55,8 @@ class Uploads:
         write = await self._writes.prepare(exchange)
         await self._writes.refuse_if_stale(write)
         await self._writes.profile_for(write)
-        started = await self._upstream.create_multipart(
-            write.bucket,
-            path_of(write.key),
-            [*exchange.request.headers, *write.marks()],
-            signed_at=await self._database.now(),
-        )
+        headers = [*exchange.request.headers, *write.marks()]
+        started = await self._upstream.create_multipart(write.bucket, path_of(write.key), headers)
         if not isinstance(started, Started):
             raise _failure(started)
         presented = write.presented
@@ -91,7 +87,6 @@ class Uploads:
                 number,
                 incoming,
                 exchange.request.headers,
-                signed_at=await self._database.now(),
                 memory_threshold=self._threshold,
             )
         if not isinstance(uploaded, Uploaded):
@@ -112,7 +107,6 @@ class Uploads:
             number,
             PartSource(source.bucket, source.key, found.etag, source.version_id, source.range),
             exchange.request.headers,
-            signed_at=await self._database.now(),
         )
         if not isinstance(copied, Uploaded):
             raise _failure(copied)
@@ -125,9 +119,7 @@ class Uploads:
         upload_id = exchange.request.parameter("uploadId") or ""
         write = await self._pending_write(exchange, upload_id)
         place = _place(write, upload_id)
-        answer = await self._upstream.abort_multipart(
-            write.bucket, path_of(write.key), upload_id, signed_at=await self._database.now()
-        )
+        answer = await self._upstream.abort_multipart(write.bucket, path_of(write.key), upload_id)
         if isinstance(answer, Rejected | NotSent | Unknown):
             raise _failure(answer)
         with after_the_effect("noted"):

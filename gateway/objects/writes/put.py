@@ -4,7 +4,8 @@ prepare the write, refuse a stale token, learn what the bucket does, take the bo
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from uuid import uuid4
 
 from gateway.db import uploads
 from gateway.db.database import Database
@@ -16,13 +17,24 @@ from gateway.objects.body.intake import VerifiedBody
 from gateway.objects.exchange import Exchange
 from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.protocol import mutation
-from gateway.objects.protocol.effects import Candidate, Deleted, Stored
+from gateway.objects.protocol.effects import (
+    Candidate,
+    Deleted,
+    InParts,
+    Steps,
+    Stored,
+    WriteOutcome,
+    tombstone_body,
+)
 from gateway.objects.run.runner import OperationPayload, path_of
+from gateway.objects.s3 import forwarded_headers
+from gateway.objects.s3.answers import Uploaded
 from gateway.objects.s3.conditions import WriteCondition
+from gateway.objects.s3.documents import Part
 from gateway.objects.store.client import TextHeaders
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
-from gateway.objects.writes.staging import Staged, Staging, part_size
+from gateway.objects.writes.staging import Staged, Staging, part_size, store_failure
 
 _SMALL_PARTS = 64 * 1024 * 1024
 
@@ -86,30 +98,72 @@ class Puts:
     ) -> Stored:
         """Write a body that is in memory."""
         write = write.with_payload(body.digests.size, body.digests.sha256)
-        steps = mutation.put(write.announcement(profile), _candidates(profile, body), condition)
+        steps = mutation.put(write.announcement(), _candidates(profile, body), condition)
         payload = OperationPayload(body.content, [*headers, *body.digests.headers, *write.call_marks()])
-        return _stored(await self._writes.run(write, steps, payload))
+        done = await self._writes.run(write, steps, payload)
+        if isinstance(done, InParts):
+            staged = await self._staged(write, body.content, [*headers, *write.marks()])
+            return await self.complete(write, profile, staged, condition, after=done)
+        return _stored(done)
+
+    async def entomb(self, write: FencedWrite, condition: WriteCondition | None, after: InParts) -> Deleted:
+        """Delete an object by an upload of a tombstone. ``after`` is why."""
+        token = str(write.presented.token) if write.presented else ""
+        marks = forwarded_headers.own_metadata(write.target.resource, token, str(write.mark), tombstone=True)
+        staged = await self._staged(write, tombstone_body(uuid4()), marks)
+        announced = replace(write.announcement(), attempt=after.attempt, entombs=True, removes=True)
+        steps = mutation.complete(
+            announced, staged.upload_id, staged.etag, condition, conditional=False, tombstone=True
+        )
+        done = await self._completed(write, staged, steps)
+        assert isinstance(done, Deleted)
+        return done
+
+    async def _staged(self, write: FencedWrite, body: bytes, headers: TextHeaders) -> Staged:
+        """Stage a body that is in memory, as one part."""
+        place = (write.bucket, path_of(write.key))
+
+        async def store_part(upload_id: str) -> tuple[Part, ...]:
+            stored = await self._upstream.upload_part(*place, upload_id, 1, body)
+            if not isinstance(stored, Uploaded):
+                raise store_failure(stored)
+            return (Part(1, stored.etag),)
+
+        return await self.staging(write).stage_parts(headers, store_part)
 
     def staging(self, write: FencedWrite) -> Staging:
         """Return the staging of a write's body. The register tells the sweeper of uploads that are left behind."""
         place = (write.bucket, path_of(write.key))
-        return Staging(self._upstream, place, self._database.now, _Register(self._database, write))
+        return Staging(self._upstream, place, _Register(self._database, write))
 
     async def complete(
-        self, write: FencedWrite, profile: Profile, staged: Staged, condition: WriteCondition | None
+        self,
+        write: FencedWrite,
+        profile: Profile,
+        staged: Staged,
+        condition: WriteCondition | None,
+        after: InParts | None = None,
     ) -> Stored:
-        """Make what was staged the object. If that fails, nothing stays staged."""
+        """Make what was staged the object. If that fails, nothing stays staged.
+
+        ``after``: why a small body is staged, if it is one.
+        """
         steps = mutation.complete(
-            write.announcement(),
+            replace(write.announcement(), attempt=1 if after is None else after.attempt),
             staged.upload_id,
             staged.etag,
             condition,
-            conditional=profile.complete_conditions,
+            conditional=after is None and profile.complete_conditions,
         )
+        return _stored(await self._completed(write, staged, steps))
+
+    async def _completed(
+        self, write: FencedWrite, staged: Staged, steps: Steps[WriteOutcome]
+    ) -> Stored | Deleted | InParts:
         done = False
         try:
-            result = _stored(await self._writes.run(write, steps, OperationPayload(parts=staged.parts)))
-            done = True
+            result = await self._writes.run(write, steps, OperationPayload(parts=staged.parts))
+            done = not isinstance(result, Deleted) or result.applied is not None  # else there was nothing to delete
             return result
         except StoreError as error:
             if error.s3_code != mutation.NO_SUCH_UPLOAD:
@@ -149,7 +203,7 @@ class _Register:
         return UploadKey(self.write.target.resource, self.write.bucket, self.write.key, upload_id)
 
 
-def _stored(done: Stored | Deleted) -> Stored:
+def _stored(done: Stored | Deleted | InParts) -> Stored:
     assert isinstance(done, Stored)
     return done
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
@@ -23,8 +22,6 @@ from gateway.objects.store.upload_stream import BodyStream
 
 ObjectPlace: TypeAlias = tuple[str, str]
 """Bucket and raw key."""
-Now: TypeAlias = Callable[[], Awaitable[datetime]]
-"""The database's clock."""
 PartBodies: TypeAlias = AsyncGenerator[bytes | BodyStream, None]
 
 _MEBIBYTE = 1024 * 1024
@@ -67,10 +64,9 @@ class Staging:
     itself. Nothing is written then.
     """
 
-    def __init__(self, upstream: Upstream, place: ObjectPlace, now: Now, register: Register) -> None:
+    def __init__(self, upstream: Upstream, place: ObjectPlace, register: Register) -> None:
         self._upstream = upstream
         self._place = place
-        self._now = now
         self._register = register
         self._touched = asyncio.get_running_loop().time()
 
@@ -95,9 +91,9 @@ class Staging:
         self, headers: TextHeaders, store_parts: Callable[[str], Awaitable[tuple[Part, ...]]]
     ) -> Staged:
         """Open an upload, and let ``store_parts`` store the parts of the upload with the id it is given."""
-        started = await self._upstream.create_multipart(*self._place, headers, signed_at=await self._now())
+        started = await self._upstream.create_multipart(*self._place, headers)
         if not isinstance(started, Started):
-            raise _failure(started)
+            raise store_failure(started)
         done = False
         try:
             await self._register.opened(started.upload_id)
@@ -120,7 +116,7 @@ class Staging:
         sweeper.
         """
         with suppress(GatewayError):
-            answer = await self._upstream.abort_multipart(*self._place, upload_id, signed_at=await self._now())
+            answer = await self._upstream.abort_multipart(*self._place, upload_id)
             if isinstance(answer, Applied | NotApplied):
                 await self._register.closed(upload_id)
 
@@ -141,11 +137,9 @@ class Staging:
         parts: list[Part] = []
         async for body in bodies:
             number = len(parts) + 1
-            # A body may take longer than a signature is valid, so each part has one of its own.
-            signed_at = await self._now()
-            stored = await self._upstream.upload_part(*self._place, upload_id, number, body, signed_at=signed_at)
+            stored = await self._upstream.upload_part(*self._place, upload_id, number, body)
             if not isinstance(stored, Uploaded):
-                raise _failure(stored)
+                raise store_failure(stored)
             parts.append(Part(number, stored.etag))
         return tuple(parts)
 
@@ -165,7 +159,6 @@ async def forward_part(
     incoming: WriteBody,
     headers: TextHeaders,
     *,
-    signed_at: datetime,
     memory_threshold: int,
 ) -> Uploaded | Failure:
     """Store a part of a client's own upload as it arrives. A part that is not proven never becomes whole.
@@ -178,10 +171,10 @@ async def forward_part(
     # An empty body has no last piece to hold back.
     if incoming.length == 0 or (incoming.trailing and incoming.length <= memory_threshold):
         body = await incoming.whole()
-        return await upstream.upload_part(*place, body.content, [*headers, *body.digests.headers], signed_at=signed_at)
+        return await upstream.upload_part(*place, body.content, [*headers, *body.digests.headers])
     async with aclosing(incoming.chunks()) as chunks:
         stream = BodyStream(chunks, incoming.length)
-        return await upstream.upload_part(*place, stream, [*headers, *incoming.checksum_headers], signed_at=signed_at)
+        return await upstream.upload_part(*place, stream, [*headers, *incoming.checksum_headers])
 
 
 def part_size(length: int, write_id: UUID) -> int:
@@ -198,7 +191,7 @@ def part_size(length: int, write_id: UUID) -> int:
     return least + write_id.int % choices * _STEP
 
 
-def _failure(answer: Failure) -> GatewayError:
+def store_failure(answer: Failure) -> GatewayError:
     if isinstance(answer, NotSent | Unknown):
         return Unavailable(f"The store does not take the body: {answer.reason}.")
     if answer.code == "NoSuchUpload":

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any, TypeAlias
 
-from gateway.fencing.intent import DEAD_AFTER_HEADER_SIGNED
+from gateway.fencing.intent import DEAD_AFTER
 from tests.crash.clients import Answer, Client
 from tests.crash.history import MARK, REMOVAL, Attempt, Broken, Deed, Said, Seen, Span, Token
 from tests.crash.soak.stage import BODIES, JOBS, KEYS, ROWS, Soak
@@ -66,7 +66,7 @@ class Writer:
         """A last holder takes every resource over, and finds everything free and in its place."""
         soak = self._soak
         # No request is under way any more, but the gateway cannot know. The store's clock settles the remaining ones.
-        dead_after = DEAD_AFTER_HEADER_SIGNED.total_seconds() + 1
+        dead_after = DEAD_AFTER.total_seconds() + 1
         soak.double.behave(clock_offset=dead_after, check_signatures=False)
         for job in JOBS:
             self._held[job] = soak.issuer.next(job)

@@ -48,7 +48,7 @@ def main() -> None:
             return
         signer = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
         intake = WriteBody(ArrivingBody(receive, Pace()), scope["headers"], signer, 2**40)
-        staged = await Staging(upstream, ("bucket", "key"), now, Unregistered()).stage(intake, (), uuid4())
+        staged = await Staging(upstream, ("bucket", "key"), Unregistered()).stage(intake, (), uuid4())
         status = 200 if isinstance(staged, Staged) else 500
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body"})

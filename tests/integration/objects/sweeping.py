@@ -39,7 +39,7 @@ async def entomb(stage: Stage, *keys: str, bucket: str = "bucket", forbidden: bo
         )  # fmt: skip
         if forbidden:
             await stage.rows(
-                "INSERT INTO fencing.forbidden (resource, bucket, key, etag) VALUES ($1, $2, $3, '')",
+                "INSERT INTO fencing.forbidden VALUES ($1, $2, $3, '', now() + interval '1 minute')",
                 resource, bucket, key,
             )  # fmt: skip
 
@@ -54,8 +54,9 @@ async def sweeper(stage: Stage, **settings: Any) -> AsyncIterator[tuple[Sweeper,
     database = Database(stage.dsn)
     try:
         async with Upstream(store) as upstream:
-            profiles = Profiles(upstream, database.now)
+            profiles = Profiles(upstream)
             runner = Runner(database, upstream, profiles, events, settings.get("pending_wait", 0.2))
-            yield Sweeper(database, upstream, profiles, runner, events), events
+            unconditionally = settings.get("unconditionally", False)
+            yield Sweeper(database, upstream, profiles, runner, events, unconditionally=unconditionally), events
     finally:
         await database.close()

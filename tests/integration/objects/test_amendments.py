@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.intent import DEAD_AFTER, SIGNATURE_LIFETIME
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.integration.objects.clients import body_of, call, connect, outcome
 from tests.integration.objects.object_gateway import Stage, staged
@@ -23,7 +24,6 @@ UNKNOWN = (503, "FencingOutcomeUnknown")
 TAGS = {"TagSet": [{"Key": "colour", "Value": "red"}]}
 UNTIL = datetime(2040, 1, 1, tzinfo=UTC)
 SHORT = {"timeout": 3.0, "pending_wait": 0.1}
-MINUTE = 60.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -120,9 +120,9 @@ class TestEach:
         held.release()
         assert await running == (200, "")
         (asked,) = recorded(shared).changing(since)
-        assert (asked.lifetime, part in asked.parameters) == (120, True)
+        assert (asked.lifetime, part in asked.parameters) == (15, True)
         assert asked.signed_at == intent["signed_at"].replace(microsecond=0)
-        assert (intent["kind"], intent["dead_after"]) == ("amendment", timedelta(minutes=7))
+        assert (intent["kind"], intent["dead_after"]) == ("amendment", DEAD_AFTER)
 
     @pytest.mark.parametrize("part", PARTS)
     async def test_of_nothing(self, shared: Stage, key: str, part: str) -> None:
@@ -181,7 +181,7 @@ async def test_tags_are_deleted(shared: Stage, key: str) -> None:
     assert await outcome(s3.delete_object_tagging, Key=key) == (204, "")
     assert shared.double.objects("bucket")[key].content.tags == {}
     (asked,) = recorded(shared).changing(since)
-    assert (asked.method, asked.lifetime) == ("DELETE", 120)
+    assert (asked.method, asked.lifetime) == ("DELETE", 15)
     assert await outcome(connect(shared.origin, "33").delete_object_tagging, Key=key) == STALE
     await entomb(shared, key)
     assert await outcome(s3.delete_object_tagging, Key=key) == (404, "NoSuchKey")
@@ -318,12 +318,12 @@ class TestLate:
             await call(old.put_object, Key=key, Body=b"x")
             held = stage.double.hold(at="arrival", operation="PutObjectTagging", key=key)
             assert await outcome(old.put_object_tagging, Key=key, Tagging=TAGS) == UNKNOWN
-            for minutes in (0, 2.5, 6.9):
-                stage.double.behave(clock_offset=minutes * MINUTE)
+            for seconds in (0, SIGNATURE_LIFETIME.total_seconds() + 1, DEAD_AFTER.total_seconds() - 15):
+                stage.double.behave(clock_offset=seconds)
                 assert (await stage.barrier(resource, "34")).status_code == 503
                 assert await outcome(new.put_object, Key=key, Body=b"new") == (503, "ServiceUnavailable")
             assert stage.body(key) == b"x", "nothing is acknowledged that a late request could undo"
-            stage.double.behave(clock_offset=7.1 * MINUTE)
+            stage.double.behave(clock_offset=DEAD_AFTER.total_seconds() + 2)
             assert (await stage.barrier(resource, "34")).status_code == 200
             assert await stage.count("intent", key) == 0
             held.release()
@@ -347,7 +347,7 @@ class TestLate:
             held.release()
             await held.finished.wait()
             assert amended(stage, key, "tagging")
-            stage.double.behave(clock_offset=7.1 * MINUTE)
+            stage.double.behave(clock_offset=DEAD_AFTER.total_seconds() + 2)
             assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == 200
 
     async def test_a_sender_that_ends_in_time_lets_the_newer_holder_in(self, shared: Stage, key: str) -> None:

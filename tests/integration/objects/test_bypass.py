@@ -403,7 +403,7 @@ class TestNothingElse:
             await call(writer.put_object, Key="k", Body=BODY)
             await call(writer.delete_object, Key="k")
             double.cut(at="after", operation="DeleteObject", key="k")
-            async with sweeper(stage) as (one, _):
+            async with sweeper(stage, unconditionally=True) as (one, _):
                 await one.sweep()
             assert stage.body("k") is None, "it is gone"
             assert await swept(stage) == 0

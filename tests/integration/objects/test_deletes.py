@@ -179,7 +179,7 @@ class TestVersions:
         assert [each.version_id for each in history(shared, key)] == [versions[2], versions[1]]
         assert await body_of(s3, key, bucket="other") == b"three"
         (asked,) = recorded(shared).changing(since)
-        assert (asked.method, asked.parameters["versionId"], asked.lifetime) == ("DELETE", versions[0], 120)
+        assert (asked.method, asked.parameters["versionId"], asked.lifetime) == ("DELETE", versions[0], 15)
         answer = await call(s3.delete_object, **where, VersionId=versions[2])
         assert await body_of(s3, key, bucket="other") == b"two", "the one before is there again"
         assert await outcome(s3.put_object, **where, Body=b"four") == (200, "")
@@ -226,7 +226,7 @@ class TestVersions:
         s3, where = connect(shared.origin, "34"), {"Bucket": "other", "Key": key}
         versions = [(await call(s3.put_object, **where, Body=body))["VersionId"] for body in (b"one", b"two")]
         await shared.rows(
-            "INSERT INTO fencing.forbidden (resource, bucket, key, etag) VALUES ($1, 'other', $2, $3)",
+            "INSERT INTO fencing.forbidden VALUES ($1, 'other', $2, $3, now() + interval '1 minute')",
             *(f"s3/other/{key}", key, etag),
         )
         since = len(recorded(shared).asked)

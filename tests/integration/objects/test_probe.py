@@ -65,7 +65,7 @@ def tried(double: S3Double) -> int:
 
 async def test_a_store_like_aws_passes_quickly(double: S3Double, upstream: Upstream) -> None:
     async with asyncio.timeout(PATIENCE):
-        profile = await probe(upstream, "bucket", now)
+        profile = await probe(upstream, "bucket")
     assert failed(profile) == set()
     assert profile.writable
     assert profile.reason is None
@@ -99,7 +99,7 @@ async def test_each_condition_that_is_ignored_or_refused_is_found_out(
     double: S3Double, upstream: Upstream, behaviour: Mapping[str, Any], lost: str, expected: set[str]
 ) -> None:
     double.behave(**behaviour)
-    profile = await probe(upstream, "bucket", now)
+    profile = await probe(upstream, "bucket")
     assert expected <= failed(profile)
     abilities = {"writable", "can_bump", "conditional_delete"}
     assert not getattr(profile, lost)
@@ -118,7 +118,7 @@ async def test_a_refused_condition_is_told_apart_from_an_ignored_one(
     double: S3Double, upstream: Upstream, trait: str, words: str
 ) -> None:
     double.behave(**{trait: frozenset({"*"})})
-    assert words in ((await probe(upstream, "bucket", now)).reason or "")
+    assert words in ((await probe(upstream, "bucket")).reason or "")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ async def test_a_store_that_checks_first_and_writes_later_is_found_out(
 ) -> None:
     """It honours every condition one by one: only the races tell."""
     double.behave(gaps={operation: gap})
-    profile = await probe(upstream, "bucket", now)
+    profile = await probe(upstream, "bucket")
     assert expected & failed(profile)
     assert not getattr(profile, lost)
     assert not {Probe.PUT_IF_NONE_MATCH, Probe.PUT_IF_MATCH} & failed(profile), "one by one it does well"
@@ -145,7 +145,7 @@ async def test_a_store_that_checks_first_and_writes_later_is_found_out(
 
 async def test_unique_etags_are_seen(double: S3Double, upstream: Upstream) -> None:
     double.behave(etags="unique")
-    profile = await probe(upstream, "bucket", now)
+    profile = await probe(upstream, "bucket")
     assert profile.unique_etags
     assert not profile.plain_etags_predicted
     assert profile.writable
@@ -160,7 +160,7 @@ async def test_nothing_is_left_behind_and_nothing_else_is_touched(
 ) -> None:
     double.behave(**behaviour)
     before = double.sequence
-    await probe(upstream, "bucket", now)
+    await probe(upstream, "bucket")
     assert set(double.objects("bucket")) == {"somebody's"}
     assert not double.store.bucket("bucket").uploads.running(now=await now())
     assert all(each.key.removeprefix("/").startswith(PREFIX) for each in double.applied(after=before))
@@ -169,7 +169,7 @@ async def test_nothing_is_left_behind_and_nothing_else_is_touched(
 @pytest.mark.parametrize("operation", ["PutObject", "CompleteMultipartUpload", "UploadPart", "HeadObject"])
 async def test_a_cancelled_probe_cleans_up(double: S3Double, upstream: Upstream, operation: str) -> None:
     held = double.hold(operation=operation, nth=2)
-    task = asyncio.ensure_future(probe(upstream, "bucket", now))
+    task = asyncio.ensure_future(probe(upstream, "bucket"))
     await held.arrived.wait()
     assert len(double.objects("bucket")) > 1
     task.cancel()
@@ -187,19 +187,19 @@ async def test_a_store_that_fails_leaves_the_question_open(
     """DeleteObject's first request is unconditional; the probe goes on without it, but not without the next."""
     double.fail(status, operation=operation, nth=2, times=None)
     with pytest.raises(Unavailable, match="could not be probed"):
-        await probe(upstream, "bucket", now)
+        await probe(upstream, "bucket")
 
 
 async def test_a_failure_within_a_race_leaves_the_question_open(double: S3Double, upstream: Upstream) -> None:
     double.fail(503, operation="PutObject", nth=15)
     with pytest.raises(Unavailable):
-        await probe(upstream, "bucket", now)
+        await probe(upstream, "bucket")
     assert set(double.objects("bucket")) == {"somebody's"}
 
 
 async def test_a_lost_race_may_be_answered_as_ceph_does(double: S3Double, upstream: Upstream) -> None:
     double.fail(500, code="UnknownError", operation="PutObject", nth=15, times=3)
-    profile = await probe(upstream, "bucket", now)
+    profile = await probe(upstream, "bucket")
     assert profile.writable
 
 
@@ -207,7 +207,7 @@ async def test_a_store_that_cannot_be_reached_leaves_the_question_open() -> None
     with closed_port() as port:
         async with _upstream(f"http://127.0.0.1:{port}") as upstream:
             with pytest.raises(Unavailable):
-                await probe(upstream, "bucket", now)
+                await probe(upstream, "bucket")
 
 
 @pytest.mark.parametrize(
@@ -219,14 +219,14 @@ async def test_errors_unrelated_to_conditions_pass_through(
 ) -> None:
     async with serve(double) as endpoint, _upstream(endpoint, secret) as upstream:
         with pytest.raises(StoreError) as caught:
-            await probe(upstream, bucket, now)
+            await probe(upstream, bucket)
     assert (caught.value.status, caught.value.s3_code) == (status, code)
 
 
 async def test_access_denied_passes_through(double: S3Double, upstream: Upstream) -> None:
     double.fail(403, code="AccessDenied", operation="PutObject", times=None)
     with pytest.raises(StoreError) as caught:
-        await probe(upstream, "bucket", now)
+        await probe(upstream, "bucket")
     assert (caught.value.status, caught.value.s3_code) == (403, "AccessDenied")
 
 
@@ -235,7 +235,7 @@ async def test_a_store_that_takes_one_write_a_second_for_a_key_is_waited_for(
     double: S3Double, upstream: Upstream
 ) -> None:
     double.fail(429, code="TooManyRequests", operation="PutObject", nth=3)
-    assert (await probe(upstream, "bucket", now)).writable
+    assert (await probe(upstream, "bucket")).writable
 
 
 async def test_conditions_without_quotation_marks_are_used_where_they_are_needed(
@@ -247,7 +247,7 @@ async def test_conditions_without_quotation_marks_are_used_where_they_are_needed
         return expected
 
     monkeypatch.setattr("tests.doubles.s3.conditions.bare", literally)
-    profile = await probe(upstream, "bucket", now)
+    profile = await probe(upstream, "bucket")
     assert failed(profile) == {Probe.QUOTED_CONDITIONS}
     assert not profile.quoted_conditions
     assert profile.writable
@@ -267,7 +267,7 @@ async def test_keys_that_are_one_object_are_found_out(
     double: S3Double, upstream: Upstream, keys: str, confused: set[Probe]
 ) -> None:
     double.behave(keys=keys)
-    profile = await probe(upstream, "bucket", now)
+    profile = await probe(upstream, "bucket")
     assert failed(profile) == profile.confused == confused
     assert profile.writable
     assert set(double.objects("bucket")) == {"somebody's"}
@@ -293,7 +293,7 @@ class Stumbling(S3Double):
 @pytest.mark.parametrize("status", [500, 503, 429])
 async def test_a_passing_failure_does_not_count_as_confused_keys(ending: bytes, status: int) -> None:
     async with serve(Stumbling(ending, status, 1)) as endpoint, _upstream(endpoint) as upstream:
-        assert failed(await probe(upstream, "bucket", now)) == set()
+        assert failed(await probe(upstream, "bucket")) == set()
 
 
 @pytest.mark.thorough
@@ -311,7 +311,7 @@ async def test_a_passing_failure_does_not_count_as_confused_keys(ending: bytes, 
 async def test_an_open_answer_about_a_spelling_counts_as_confused(ending: bytes, confused: Probe, status: int) -> None:
     """All else goes on, and such keys are refused."""
     async with serve(Stumbling(ending, status, 1000)) as endpoint, _upstream(endpoint) as upstream:
-        profile = await probe(upstream, "bucket", now)
+        profile = await probe(upstream, "bucket")
     assert profile.confused == failed(profile) == {confused}
     assert profile.writable
 
@@ -330,14 +330,14 @@ async def _probe_embedded(endpoint: str) -> Profile:
     async with _upstream(endpoint) as upstream:
         async with await upstream.send("PUT", "/bucket", signed_at=await now()) as created:
             assert created.status == 200
-        return await probe(upstream, "bucket", now)
+        return await probe(upstream, "bucket")
 
 
 class TestProfiles:
     """Each bucket is probed once, however many ask."""
 
     async def test_concurrent_first_writers_share_one_probe(self, double: S3Double, upstream: Upstream) -> None:
-        profiles = Profiles(upstream, now)
+        profiles = Profiles(upstream)
         found = await asyncio.gather(*(profiles.of("bucket") for _ in range(20)))
         puts = tried(double)
         assert len(set(map(id, found))) == 1
@@ -346,21 +346,21 @@ class TestProfiles:
 
     async def test_a_bad_profile_is_kept_too(self, double: S3Double, upstream: Upstream) -> None:
         double.behave(ignored_conditions=frozenset({"*"}))
-        profiles = Profiles(upstream, now)
+        profiles = Profiles(upstream)
         assert not (await profiles.of("bucket")).writable
         double.behave(ignored_conditions=frozenset())
         assert not (await profiles.of("bucket")).writable
 
     async def test_an_inconclusive_probe_is_not_kept(self, double: S3Double, upstream: Upstream) -> None:
         double.fail(503, operation="PutObject")
-        profiles = Profiles(upstream, now)
+        profiles = Profiles(upstream)
         outcomes = await asyncio.gather(*(profiles.of("bucket") for _ in range(5)), return_exceptions=True)
         assert all(isinstance(each, Unavailable) for each in outcomes), "who waits for a probe shares its failure"
         assert tried(double) == 1
         assert (await profiles.of("bucket")).writable
 
     async def test_a_missing_bucket_is_not_kept(self, double: S3Double, upstream: Upstream) -> None:
-        profiles = Profiles(upstream, now)
+        profiles = Profiles(upstream)
         with pytest.raises(StoreError):
             await profiles.of("later")
         double.store.create_bucket("later", await now())
@@ -368,7 +368,7 @@ class TestProfiles:
 
     async def test_a_waiting_writer_takes_over_a_cancelled_probe(self, double: S3Double, upstream: Upstream) -> None:
         held = double.hold(operation="PutObject")
-        profiles = Profiles(upstream, now)
+        profiles = Profiles(upstream)
         first = asyncio.ensure_future(profiles.of("bucket"))
         await held.arrived.wait()
         second = asyncio.ensure_future(profiles.of("bucket"))
@@ -379,7 +379,7 @@ class TestProfiles:
 
     async def test_a_waiter_that_goes_away_does_not_end_the_probe(self, double: S3Double, upstream: Upstream) -> None:
         held = double.hold(operation="PutObject")
-        profiles = Profiles(upstream, now)
+        profiles = Profiles(upstream)
         first = asyncio.ensure_future(profiles.of("bucket"))
         await held.arrived.wait()
         second = asyncio.ensure_future(profiles.of("bucket"))

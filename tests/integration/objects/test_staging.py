@@ -84,11 +84,11 @@ class Front:
         intake = WriteBody(ArrivingBody(receive, self.pace), scope["headers"], signer, 1024 * MEBIBYTE)
         if scope["path"] == "/part":
             return await forward_part(
-                self.upstream, *PLACE, self.upload_id, 1, intake, (), signed_at=await now(),
+                self.upstream, *PLACE, self.upload_id, 1, intake, (),
                 memory_threshold=self.memory_threshold,
             )  # fmt: skip
         headers = [("content-type", "text/plain"), ("x-amz-meta-colour", "red")]
-        return await Staging(self.upstream, PLACE, now, self.notes).stage(intake, headers, WRITE_ID)
+        return await Staging(self.upstream, PLACE, self.notes).stage(intake, headers, WRITE_ID)
 
     async def outcome(self) -> object:
         async with asyncio.timeout(PATIENCE):
@@ -244,7 +244,7 @@ async def test_an_upload_that_is_aborted_while_it_stages(front: Front) -> None:
         async with asyncio.timeout(PATIENCE):
             await held.arrived.wait()
         (upload_id,) = front.uploads()
-        await front.upstream.abort_multipart(*PLACE, upload_id, signed_at=await now())
+        await front.upstream.abort_multipart(*PLACE, upload_id)
         held.release()
         outcome = await front.outcome()
     assert isinstance(outcome, Unavailable)
@@ -286,7 +286,7 @@ async def test_a_long_body_is_touched_on_the_register(front: Front, monkeypatch:
 
 
 async def opened(front: Front) -> str:
-    started = await front.upstream.create_multipart(*PLACE, signed_at=await now())
+    started = await front.upstream.create_multipart(*PLACE)
     assert isinstance(started, Started)
     front.upload_id = started.upload_id
     return started.upload_id
@@ -340,10 +340,10 @@ async def test_a_checksum_in_the_head_of_a_part_goes_along(front: Front) -> None
 async def test_an_upload_is_abandoned_once_the_store_does_not_list_it(front: Front, delay: float) -> None:
     """Among many others of keys that begin alike: the listing has several pages."""
     for number in range(120):
-        await front.upstream.create_multipart("bucket", f"key{number % 2}", signed_at=await now())
+        await front.upstream.create_multipart("bucket", f"key{number % 2}")
     upload_id = await opened(front)
     front.double.behave(abort_delay=delay)
-    gone = await front.upstream.abandon_upload(*PLACE, upload_id, signed_at=await now())
+    gone = await front.upstream.abandon_upload(*PLACE, upload_id)
     assert gone is (delay < 10)
     assert (upload_id in front.uploads()) is not gone
 
@@ -351,7 +351,7 @@ async def test_an_upload_is_abandoned_once_the_store_does_not_list_it(front: Fro
 async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(front: Front) -> None:
     upload_id = await opened(front)
     front.double.fail(status=501, code="NotImplemented", operation="ListMultipartUploads", times=None)
-    assert await front.upstream.abandon_upload(*PLACE, upload_id, signed_at=await now())
+    assert await front.upstream.abandon_upload(*PLACE, upload_id)
 
 
 async def test_an_upload_is_not_abandoned_while_the_store_does_not_answer(
@@ -361,13 +361,13 @@ async def test_an_upload_is_not_abandoned_while_the_store_does_not_answer(
     upload_id = await opened(front)
     front.double.fail(status=500, operation="ListMultipartUploads", times=None)
     front.double.fail(status=403, operation="ListParts", times=None)
-    assert not await front.upstream.abandon_upload(*PLACE, upload_id, signed_at=await now())
+    assert not await front.upstream.abandon_upload(*PLACE, upload_id)
 
 
 async def test_a_completion_without_a_condition(front: Front) -> None:
     front.double.put("bucket", "key", b"before")
     upload_id = await opened(front)
-    uploaded = await front.upstream.upload_part(*PLACE, upload_id, 3, b"after", signed_at=await now())
+    uploaded = await front.upstream.upload_part(*PLACE, upload_id, 3, b"after")
     assert isinstance(uploaded, Uploaded)
     refused = await front.upstream.complete_multipart(*PLACE, "none", [], expected=None, signed_at=await now())
     assert getattr(refused, "code", None) == "NoSuchUpload"

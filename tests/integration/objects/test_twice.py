@@ -44,6 +44,7 @@ async def arrives_again(copy: Rule) -> list[int | None]:
 async def half_an_hour_later(stage: Stage) -> None:
     """The signatures of everything that is over are dead."""
     await stage.rows("UPDATE fencing.spent SET dead_at = dead_at - interval '31 minutes'")
+    await stage.rows("UPDATE fencing.forbidden SET dead_at = dead_at - interval '31 minutes'")
 
 
 @both

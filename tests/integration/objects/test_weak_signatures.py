@@ -1,4 +1,7 @@
-"""If the store cannot bump objects, only the end of a signature stops a late write, so every signature is short."""
+"""Every write is signed with the store's clock, for 15 seconds, and its intent says so.
+
+If the store cannot bump objects, only the end of that signature stops a late write.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -6,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.intent import DEAD_AFTER, LATE_AFTER
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.recording import Asked, RecordingDouble
@@ -52,19 +56,24 @@ async def everything(stage: Stage, key: str) -> list[Asked]:
     return asked
 
 
-async def test_every_write_is_signed_for_two_minutes(weak: Stage, key: str) -> None:
-    asked = await everything(weak, key)
-    assert [each.lifetime for each in asked] == [120] * len(asked)
+async def test_every_write_is_signed_for_seconds(weak: Stage, strong: Stage, key: str) -> None:
+    for stage in (weak, strong):
+        asked = await everything(stage, key)
+        assert [each.lifetime for each in asked] == [15] * len(asked)
 
 
-async def test_on_a_strong_store_the_signature_is_in_the_headers(strong: Stage, key: str) -> None:
-    asked = await everything(strong, key)
-    assert [each.lifetime for each in asked] == [None] * len(asked)
+async def test_a_signature_covers_all_headers_and_the_body(strong: Stage, key: str) -> None:
+    """The body by its MD5, which the store compares."""
+    for asked in await everything(strong, key):
+        signed = set(asked.parameters["X-Amz-SignedHeaders"].split(";"))
+        assert asked.headers.keys() - signed <= {"content-length"}
+        assert asked.method != "PUT" or "content-md5" in signed or asked.headers["content-length"] == "0"
+        assert signed & {"if-match", "if-none-match"}
 
 
-async def test_the_intent_has_the_lifetime_of_the_signature(weak: Stage, strong: Stage, key: str) -> None:
+async def test_the_intent_has_the_time_and_the_end_of_the_signature(weak: Stage, strong: Stage, key: str) -> None:
     """The settler believes the intent, so the two must never part."""
-    for stage, seconds in ((weak, 7 * 60), (strong, 30 * 60)):
+    for stage in (weak, strong):
         assert isinstance(stage.double, RecordingDouble)
         held = stage.double.cut(operation="PutObject", key=key)
         since = len(stage.double.asked)
@@ -72,9 +81,37 @@ async def test_the_intent_has_the_lifetime_of_the_signature(weak: Stage, strong:
         assert held.struck == 1
         (asked,) = stage.double.changing(since)
         (intent,) = await stage.rows("SELECT * FROM fencing.intent WHERE key = $1", key)
-        assert intent["dead_after"].total_seconds() == seconds
+        assert intent["dead_after"] == DEAD_AFTER
         assert asked.signed_at == intent["signed_at"].replace(microsecond=0)
-        assert (asked.lifetime or 15 * 60) < seconds
+        assert asked.lifetime is not None
+        assert asked.lifetime + LATE_AFTER.total_seconds() == DEAD_AFTER.total_seconds()
+
+
+async def test_the_clock_of_the_store_counts_whatever_the_database_says(postgres_server: EmbeddedPostgres) -> None:
+    """It is a day ahead here, and jumps back later. A write that meets the jump is signed again."""
+    double = RecordingDouble()
+    double.behave(clock_offset=86_400.0)
+    async with staged(postgres_server, double) as stage:
+        writer = connect(stage.origin, "33")
+        assert await outcome(writer.put_object, Key="k", Body=b"ahead") == (200, "")
+        double.behave(clock_offset=-86_400.0)
+        assert await outcome(writer.put_object, Key="k", Body=b"behind") == (200, "")
+        assert await outcome(writer.get_object, Key="k") == (200, "")
+        assert stage.body("k") == b"behind"
+
+
+async def test_late_after_is_a_setting(postgres_server: EmbeddedPostgres, key: str) -> None:
+    """A request that has begun in time may take effect for so long. The intent has it, for every gateway."""
+    double = RecordingDouble()
+    double.behave(ignored_conditions=WEAK["complete"])
+    settings = {"timeout": 3.0, "pending_wait": 0.1, "late_after": 20.0}
+    async with staged(postgres_server, double, s3=settings) as stage:
+        await call(connect(stage.origin, "33").put_object, Key=key, Body=b"before")
+        double.cut(operation="PutObject", key=key)
+        await outcome(connect(stage.origin, "33").put_object, Key=key, Body=b"zombie")
+        for seconds, status in ((30.0, 503), (37.0, 200)):
+            double.behave(clock_offset=seconds)
+            assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == status
 
 
 @pytest.mark.thorough
@@ -91,7 +128,7 @@ async def test_a_settlers_write_has_a_short_signature_too(weak: Stage, key: str,
     since = len(weak.double.asked)
     barrier = await weak.barrier(f"s3/bucket/{key}", "34")
     assert barrier.status_code == (200 if body is None else 503)
-    assert [each.lifetime for each in weak.double.changing(since)] == ([120] if body is None else [])
+    assert [each.lifetime for each in weak.double.changing(since)] == ([15] if body is None else [])
     held.release()
     await held.finished.wait()
     assert held.statuses == [412 if body is None else 200]
@@ -107,8 +144,8 @@ async def test_a_late_write_is_settled_by_the_clock_of_the_store(postgres_server
         await call(connect(stage.origin, "33").put_object, Key=key, Body=b"before")
         held = double.hold(at="arrival", operation="PutObject", key=key)
         await outcome(connect(stage.origin, "33").put_object, Key=key, Body=b"zombie")
-        for minutes, status in ((6.9, 503), (7.1, 200)):
-            double.behave(clock_offset=minutes * 60)
+        for seconds, status in ((DEAD_AFTER.total_seconds() - 10, 503), (DEAD_AFTER.total_seconds() + 2, 200)):
+            double.behave(clock_offset=seconds)
             assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == status
         held.release()
         await held.finished.wait()

@@ -1,6 +1,4 @@
-"""Forbidden ETags are forgotten by the store's clock, a day later, and not a moment before they may be. Spent ones are
-forgotten when the signature of the last request that waited for them is dead.
-"""
+"""Forbidden and spent ETags end with the last request that waits for them, by the clock of the store."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -10,11 +8,10 @@ import pytest
 
 from gateway.db import intents
 from gateway.db.database import Database
-from gateway.fencing.decision import Presented
+from gateway.fencing.decision import Enforcement, Presented
 from gateway.fencing.intent import (
     ABSENCE,
-    DEAD_AFTER_HEADER_SIGNED,
-    DEAD_AFTER_QUERY_SIGNED,
+    DEAD_AFTER,
     Announcement,
     Intent,
     KnownObject,
@@ -24,7 +21,7 @@ from gateway.fencing.token import Token
 
 WRITE = Announcement("r", "bucket", "k", UUID(int=1), Presented(Token(0, 1)), "tester")
 OTHER_KEY = Announcement("r", "bucket", "other", UUID(int=2), Presented(Token(0, 1)), "tester")
-DAY = timedelta(hours=24)
+SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 
 
@@ -40,9 +37,14 @@ async def forbidden(database: Database, write: Announcement, store_time: datetim
 
 @pytest.mark.parametrize(
     ("ahead", "kept"),
-    [(timedelta(0), True), (-DAY, True), (DAY - MINUTE, True), (DAY + MINUTE, False), (7 * DAY, False)],
+    [(timedelta(0), True), (-MINUTE, True), (DEAD_AFTER, True), (DEAD_AFTER + SECOND, False), (60 * MINUTE, False)],
 )
-async def test_a_day_later_by_the_stores_clock(database: Database, ahead: timedelta, kept: bool) -> None:  # noqa: FBT001
+async def test_an_etag_is_forbidden_as_long_as_its_request_lives(
+    database: Database,
+    ahead: timedelta,
+    kept: bool,  # noqa: FBT001
+) -> None:
+    """By the store's clock, which signs the request too."""
     now = await database.now()
     await intents.forbid(database, waiting_for("e1", now))
     assert await forbidden(database, WRITE, now + ahead) == (frozenset({"e1"}) if kept else frozenset())
@@ -50,36 +52,33 @@ async def test_a_day_later_by_the_stores_clock(database: Database, ahead: timede
 
 
 async def test_nothing_is_forgotten_while_the_stores_clock_is_not_known(database: Database) -> None:
-    await intents.forbid(database, waiting_for("e1", await database.now()))
-    await database.run(
-        lambda transaction: transaction.execute("UPDATE fencing.forbidden SET forbidden_at = now() - interval '1 year'")
-    )
+    await intents.forbid(database, waiting_for("e1", await database.now() - 10 * DEAD_AFTER))
     assert await forbidden(database, WRITE, None) == {"e1"}
 
 
-async def test_forbidding_again_counts_from_then_on(database: Database) -> None:
-    """A settler signs its own bump when it forbids; that request has a life of its own."""
+async def test_a_bump_forbids_for_as_long_as_it_lives_itself(database: Database) -> None:
+    """A settler signs it when it sends it, long after the request that it settles."""
     now = await database.now()
     await intents.forbid(database, waiting_for("e1", now))
-    await database.run(
-        lambda transaction: transaction.execute("UPDATE fencing.forbidden SET forbidden_at = now() - interval '2 days'")
-    )
-    again = await intents.forbid(database, waiting_for("e1", now), now)
-    assert again.etags == {"e1"}
-    assert await forbidden(database, WRITE, now) == {"e1"}
+    until = now + 2 * DEAD_AFTER
+    await intents.forbid_longer(database, "r", "bucket", "k", "e1", until, entombs=False)
+    await intents.forbid(database, waiting_for("e1", now))
+    assert await forbidden(database, WRITE, until) == {"e1"}
+    assert await forbidden(database, WRITE, until + SECOND) == frozenset()
 
 
 async def test_a_settler_does_not_count_what_may_be_forgotten(database: Database) -> None:
     now = await database.now()
     await intents.forbid(database, waiting_for("e1", now))
     assert (await intents.forbid(database, waiting_for("e2", now), now)).etags == {"e1", "e2"}
-    assert (await intents.forbid(database, waiting_for("e3", now), now + DAY + MINUTE)).etags == {"e3"}
+    later = now + DEAD_AFTER + SECOND
+    assert (await intents.forbid(database, waiting_for("e3", now), later)).etags == {"e3"}
 
 
 async def test_other_keys_keep_theirs(database: Database) -> None:
     now = await database.now()
     await intents.forbid(database, waiting_for("e1", now))
-    assert await forbidden(database, OTHER_KEY, now + DAY + MINUTE) == frozenset()
+    assert await forbidden(database, OTHER_KEY, now) == frozenset()
     assert await forbidden(database, WRITE, now) == {"e1"}
 
 
@@ -104,23 +103,22 @@ async def spent(
 
 
 @pytest.mark.parametrize("effective", [True, False])
-@pytest.mark.parametrize("dead_after", [DEAD_AFTER_QUERY_SIGNED, DEAD_AFTER_HEADER_SIGNED])
 async def test_a_condition_is_spent_while_its_signature_may_be_alive(
     database: Database,
-    dead_after: timedelta,
     effective: bool,  # noqa: FBT001
 ) -> None:
-    signed_at = await written(database, replace(WRITE, dead_after=dead_after), "e", effective=effective)
-    assert await spent(database, signed_at + dead_after - MINUTE) == (Spent("e", Token(0, 1)),)
-    assert await spent(database, signed_at + dead_after + MINUTE) == ()
-    assert await spent(database, None) == (Spent("e", Token(0, 1)),)
+    signed_at = await written(database, WRITE, "e", effective=effective)
+    alive = (Spent("e", Token(0, 1), signed_at + DEAD_AFTER),)
+    assert await spent(database, signed_at + DEAD_AFTER) == alive
+    assert await spent(database, signed_at + DEAD_AFTER + SECOND) == ()
+    assert await spent(database, None) == alive
 
 
 async def test_the_last_of_several_requests_counts_and_the_lowest_token(database: Database) -> None:
     await written(database, WRITE, "e")
-    short = replace(WRITE, write_id=UUID(int=2), presented=Presented(Token(0, 2)), dead_after=DEAD_AFTER_QUERY_SIGNED)
-    signed_at = await written(database, short, "e", "e")
-    assert await spent(database, signed_at + DEAD_AFTER_QUERY_SIGNED + MINUTE) == (Spent("e", Token(0, 1)),)
+    later = replace(WRITE, write_id=UUID(int=2), presented=Presented(Token(0, 2)))
+    signed_at = await written(database, later, "e", "e")
+    assert await spent(database, None) == (Spent("e", Token(0, 1), signed_at + DEAD_AFTER),)
 
 
 async def test_only_possible_outcomes_are_named_the_longest_spent_first(database: Database) -> None:
@@ -154,7 +152,7 @@ async def test_a_settler_is_told_what_is_spent(database: Database) -> None:
 async def test_dead_conditions_are_cleared_away_in_batches(database: Database) -> None:
     signed_at = await written(database, WRITE, "e1", "e2", "e3")
     assert await intents.forget_spent(database, signed_at + MINUTE, 10) == 0
-    dead = signed_at + DEAD_AFTER_HEADER_SIGNED + MINUTE
+    dead = signed_at + DEAD_AFTER + MINUTE
     assert await intents.forget_spent(database, dead, 2) == 2
     assert await intents.forget_spent(database, dead, 2) == 1
     assert await database.fetch("SELECT FROM fencing.spent") == []
@@ -169,3 +167,42 @@ async def test_a_delete_lists_its_key_where_absence_is_spent(database: Database)
     await intents.begin(database, removal, KnownObject("e"), signed_at, (ABSENCE,))
     rows = await database.fetch("SELECT resource, bucket, key FROM fencing.tombstone")
     assert [tuple(row) for row in rows] == [("r", "bucket", "k")]
+
+
+async def test_a_write_that_settles_another_one_forbids_its_condition(database: Database) -> None:
+    """In the transaction that announces it. Only what waits for the object that was seen is settled that way."""
+    first = await intents.begin(database, WRITE, KnownObject("e"))
+    assert first.signed_at is not None
+    (intent,) = await intents.list_pending(database, 2)
+    newer = replace(WRITE, write_id=UUID(int=2), presented=Presented(Token(0, 2)))
+    refused = await intents.begin(database, newer, KnownObject("other"), over=[intent])
+    assert (refused.pending, refused.signed_at, refused.forbidden) == ((intent,), None, frozenset())
+    begun = await intents.begin(database, newer, KnownObject("e"), over=[intent])
+    assert begun.signed_at is not None
+    assert begun.until() == {"e": intent.dead_at}
+    assert len(await intents.list_pending(database, 3)) == 2, "until the write has taken effect"
+    assert not await intents.finish(database, WRITE, "f", tombstone=False), "it is being settled"
+
+
+async def test_no_third_write_comes_between(database: Database) -> None:
+    """The newest intent has the place that a further one needs."""
+    await intents.begin(database, WRITE, KnownObject("e"))
+    (intent,) = await intents.list_pending(database, 2)
+    second = replace(WRITE, write_id=UUID(int=2))
+    await intents.begin(database, second, KnownObject("e"), over=[intent])
+    await intents.abandon(database, WRITE)
+    third = await intents.begin(database, replace(WRITE, write_id=UUID(int=3)), KnownObject("e"))
+    assert [one.write_id for one in third.pending] == [UUID(int=2)]
+    ranks = await database.fetch("SELECT rank FROM fencing.intent")
+    assert [row["rank"] for row in ranks] == [0]
+
+
+async def test_housekeeping_is_in_the_way_of_its_key_only(database: Database) -> None:
+    sweep = replace(WRITE, presented=None, mode=Enforcement.OBSERVE, housekeeping=True)
+    await intents.begin(database, OTHER_KEY, KnownObject("e"))
+    assert (await intents.begin(database, sweep, KnownObject("t", tombstone=True))).signed_at is not None
+    raised = await intents.raise_fence(database, "r", Presented(Token(0, 9)), "tester")
+    assert [one.key for one in raised.pending] == ["other"]
+    newest = replace(WRITE, write_id=UUID(int=5), presented=Presented(Token(0, 10)))
+    begun = await intents.begin(database, newest, KnownObject("t", tombstone=True))
+    assert {one.key for one in begun.pending} == {"k", "other"}

@@ -13,10 +13,10 @@ import pytest
 
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.intent import (
-    DEAD_AFTER_HEADER_SIGNED,
-    DEAD_AFTER_QUERY_SIGNED,
+    DEAD_AFTER,
     Announcement,
     Begun,
+    ForbiddenETag,
     ForbiddenETags,
     Intent,
     KnownObject,
@@ -42,6 +42,7 @@ from gateway.objects.protocol.effects import (
     Finish,
     Forbid,
     GiveUp,
+    InParts,
     Look,
     NotDone,
     Put,
@@ -50,9 +51,10 @@ from gateway.objects.protocol.effects import (
     Stored,
     StoreRefused,
     Uncertain,
+    Unsettled,
     UploadForm,
 )
-from gateway.objects.s3.answers import Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown
+from gateway.objects.s3.answers import EXPIRED, Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown
 from gateway.objects.s3.conditions import Expect, WriteCondition
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,8 +67,16 @@ KNOWN = KnownObject("e0", tombstone=False)
 REFUSED = Rejected(403, "AccessDenied", "no")
 
 
+LATER = NOW + timedelta(seconds=60)
+
+
 def begun(*forbidden: str) -> Begun:
-    return Begun(Decision.HELD, FENCE, (), NOW, frozenset(forbidden), KNOWN)
+    return Begun(Decision.HELD, FENCE, (), NOW, tuple(ForbiddenETag(etag, LATER) for etag in forbidden), KNOWN)
+
+
+def lost(*forbidden: str) -> Begun:
+    """The answer to a write that was to be announced only where it is calm, where it is not."""
+    return replace(begun(*forbidden), signed_at=None)
 
 
 def ours(etag: str) -> Found:
@@ -164,54 +174,141 @@ def test_a_delete_deletes(script: list[tuple[type, Any]], conditional: bool) -> 
     assert isinstance(outcome, Deleted)
 
 
-FORBIDDEN = (Forbid, ForbiddenETags(NOW, frozenset({"e0"})))
-LONG_AFTER = NOW + DEAD_AFTER_HEADER_SIGNED + timedelta(seconds=1)
-NOT_LONG_AFTER = NOW + DEAD_AFTER_HEADER_SIGNED
+LOOK = (Look, Found("e0"))
+AT_FIRST = LOOK
+FORBIDDEN = (Forbid, ForbiddenETags(frozenset({"e0"})))
+LONG_AFTER = NOW + DEAD_AFTER + timedelta(seconds=1)
+NOT_LONG_AFTER = NOW + DEAD_AFTER
 
 
 def test_an_object_that_cannot_be_bumped_is_settled_once_the_signature_is_dead() -> None:
     """By the store's clock. Until then nothing is settled, however often it is tried."""
     bump = (Bump, NotSent("the store ignores conditions on completed uploads"))
     waits = [(Look, Found("e0", date=NOT_LONG_AFTER)), bump]
-    assert play(mutation.settle(INTENT), [FORBIDDEN, *waits * mutation.ATTEMPTS])[0] is False
+    unsettled, _ = play(mutation.settle(INTENT), [AT_FIRST, FORBIDDEN, *waits * mutation.ATTEMPTS])
+    assert unsettled == Unsettled(INTENT, NOT_LONG_AFTER)
     settled, asked = play(
-        mutation.settle(INTENT), [FORBIDDEN, (Look, Found("e0", date=LONG_AFTER)), bump, (Abandon, None)]
+        mutation.settle(INTENT), [AT_FIRST, FORBIDDEN, (Look, Found("e0", date=LONG_AFTER)), bump, (Abandon, None)]
     )
-    assert settled is True
+    assert settled is None
     assert asked[-1] == Abandon(INTENT)
 
 
 def test_a_dead_signature_does_not_replace_a_bump() -> None:
     """A store that can be bumped is: what has arrived before its signature died may still be on its way inside."""
     late = Found("e0", date=LONG_AFTER)
-    script = [FORBIDDEN, (Look, late), (Bump, Applied("e1")), (Look, Found("e1")), (Abandon, None)]
-    assert play(mutation.settle(INTENT), script)[0] is True
+    script = [AT_FIRST, FORBIDDEN, (Look, late), (Bump, Applied("e1")), (Look, Found("e1")), (Abandon, None)]
+    assert play(mutation.settle(INTENT), script)[0] is None
 
 
 def test_a_store_that_does_not_tell_the_time_proves_nothing() -> None:
     waits = [(Look, Found("e0")), (Bump, NotSent("no"))] * mutation.ATTEMPTS
-    assert play(mutation.settle(INTENT), [FORBIDDEN, *waits])[0] is False
+    assert play(mutation.settle(INTENT), [AT_FIRST, FORBIDDEN, *waits])[0] == Unsettled(INTENT, NOT_LONG_AFTER)
 
 
 def test_an_unknown_look_settles_nothing() -> None:
-    assert play(mutation.settle(INTENT), [FORBIDDEN, *[(Look, Unknown("timeout"))] * mutation.ATTEMPTS])[0] is False
+    silence = [(Look, Unknown("timeout"))] * mutation.ATTEMPTS
+    assert play(mutation.settle(INTENT), [silence[0], FORBIDDEN, *silence])[0] == Unsettled(INTENT, None)
+
+
+def test_a_write_that_has_landed_forbids_nothing() -> None:
+    """A request is delivered once. Its condition counts as spent, for the case that it is not."""
+    landed = Found("e1", write_id=str(INTENT.write_id))
+    settled, asked = play(mutation.settle(INTENT), [(Look, landed), (Abandon, None)])
+    assert settled is None
+    assert asked[-1] == Abandon(INTENT, seen=True, spent=("e0",))
+
+
+def test_a_write_that_left_the_same_etag_may_be_undone_by_a_bump() -> None:
+    landed = (Look, Found("e0", write_id=str(INTENT.write_id)))
+    script = [landed, FORBIDDEN, landed, (Bump, Applied("e1")), (Look, Found("e1")), (Abandon, None)]
+    assert play(mutation.settle(INTENT), script)[0] is None
+
+
+def test_a_tombstone_gives_way_to_another_one() -> None:
+    """Its bytes are unique, so it has as many ETags as are needed."""
+    grave = (Look, Found("e0", tombstone=True))
+    script = [grave, FORBIDDEN, grave, (Entomb, Applied("t2")), (Look, Found("t2", tombstone=True)), (Abandon, None)]
+    settled, asked = play(mutation.settle(INTENT), script)
+    assert settled is None
+    assert asked[3] == Entomb(INTENT, "e0")
 
 
 def test_a_barrier_does_not_stand_before_all_is_settled() -> None:
-    raised = (RaiseFence, Raised(Decision.RAISED, FENCE, (INTENT,)))
+    other = replace(INTENT, key="other")
+    raised = (RaiseFence, Raised(Decision.RAISED, FENCE, (INTENT, other)))
     steps = mutation.barrier("r", Presented(TOKEN), "tester")
-    settled = [FORBIDDEN, (Look, Found("e1")), (Abandon, None)]
-    assert isinstance(play(steps, [raised, *settled])[0], Barred)
+    settled = [(Look, Found("e1")), FORBIDDEN, (Look, Found("e1")), (Abandon, None)]
+    assert isinstance(play(steps, [raised, *settled, *settled])[0], Barred)
     steps = mutation.barrier("r", Presented(TOKEN), "tester")
-    silent = [FORBIDDEN, *[(Look, Unknown("timeout"))] * mutation.ATTEMPTS]
-    assert isinstance(play(steps, [raised, *silent])[0], NotDone)
+    silence = [(Look, Unknown("timeout"))] * mutation.ATTEMPTS
+    outcome, _ = play(steps, [raised, silence[0], FORBIDDEN, *silence, *settled])
+    assert isinstance(outcome, NotDone)
+    assert [blocked.intent for blocked in outcome.blocked_by] == [INTENT], "the other one is settled all the same"
+
+
+def test_a_write_settles_an_older_one_of_its_key() -> None:
+    """It waits for the same ETag, so no bump is needed. The older one goes on record once the write has landed."""
+    pending = replace(begun(), pending=(INTENT,), signed_at=None)
+    announced = replace(begun("e0"), over=(INTENT,))
+    script = [(Begin, pending), (Look, Found("e0")), (Begin, announced), (Put, Applied("plain")), (Finish, True)]
+    outcome, asked = play(mutation.put(WRITE, FORMS), [*script, (Abandon, None)])
+    assert isinstance(outcome, Stored)
+    assert asked[2].over == (INTENT,)
+    assert asked[-1] == Abandon(INTENT)
+
+
+def test_a_write_that_has_no_effect_leaves_the_older_one_pending() -> None:
+    pending = replace(begun(), pending=(INTENT,), signed_at=None)
+    announced = replace(begun("e0"), over=(INTENT,))
+    script = [(Begin, pending), (Look, Found("e0")), (Begin, announced), (Put, NotSent("down")), (Abandon, None)]
+    outcome, asked = play(mutation.put(WRITE, FORMS), script)
+    assert isinstance(outcome, NotDone)
+    assert asked[-1].intent == asked[2].write
+
+
+def test_an_older_write_that_waits_for_something_else_is_settled_first() -> None:
+    pending = replace(begun(), pending=(INTENT,), signed_at=None)
+    settled = [(Look, Found("e1")), FORBIDDEN, (Look, Found("e1")), (Abandon, None)]
+    refused = [(Begin, pending), (Look, Found("e1")), (Begin, pending), *settled, (Look, Found("e1"))]
+    script = [*refused, (Begin, replace(begun(), key=KnownObject("e1"))), (Put, Applied("plain")), (Finish, True)]
+    assert isinstance(play(mutation.put(WRITE, FORMS), script)[0], Stored)
+
+
+def test_a_key_where_a_request_got_lost_is_written_as_an_upload() -> None:
+    assert play(mutation.put(WRITE, FORMS), [(Begin, lost("e9"))])[0] == InParts(2)
+    assert play(mutation.delete(WRITE), [(Begin, lost("e9"))])[0] == InParts(2)
+
+
+def test_bytes_that_cannot_be_an_upload_are_put_as_they_are() -> None:
+    """Their ETag as an upload is forbidden, or the store does not tell it."""
+    for forms, etag in ((FORMS, "parts"), (FORMS[:1], "e9")):
+        script = [(Begin, lost(etag)), LOOK, (Begin, begun(etag)), (Put, Applied("plain")), (Finish, True)]
+        outcome, asked = play(mutation.put(WRITE, forms), script)
+        assert isinstance(outcome, Stored)
+        assert [effect.calm for effect in asked if isinstance(effect, Begin)] == [True, False]
+
+
+def test_a_request_that_came_too_late_is_sent_again() -> None:
+    expired = NotApplied(403, EXPIRED)
+    again = [(Look, Found("e0")), (Abandon, None), (Look, Found("e0")), *PUT, (Put, Applied("plain")), (Finish, True)]
+    assert isinstance(play(mutation.put(WRITE, FORMS), [*PUT, (Put, expired), *again])[0], Stored)
+    tags = [(Look, Found("e0")), (Begin, begun()), (Amend, expired), (Abandon, None)]
+    again = [(Look, Found("e0")), (Begin, begun()), (Amend, Applied(None)), (Finish, True)]
+    assert isinstance(play(mutation.amend(WRITE), [*tags, *again])[0], Stored)
+
+
+def test_a_write_says_when_its_bytes_may_come_back() -> None:
+    script = [(Begin, lost("plain", "parts")), LOOK, (Begin, begun("plain", "parts")), (Abandon, None)]
+    outcome, _ = play(mutation.put(WRITE, FORMS), script)
+    assert isinstance(outcome, NotDone)
+    assert outcome.clears_at == LATER
 
 
 UPLOAD = replace(INTENT, kind=MutationKind.UPLOAD, upload_id="u")
-AMENDMENT = replace(INTENT, kind=MutationKind.AMENDMENT, dead_after=DEAD_AFTER_QUERY_SIGNED)
+AMENDMENT = replace(INTENT, kind=MutationKind.AMENDMENT)
 GONE = NotApplied(404, mutation.NO_SUCH_UPLOAD)
 TOO_OLD = NotApplied(409, "ConditionalRequestConflict")
-LOOK = (Look, Found("e0"))
 
 COMPLETIONS: list[tuple[str, list[tuple[type, Any]], type]] = [
     ("accepted", [(Begin, begun()), (Complete, Applied("parts")), (Finish, True)], Stored),
@@ -308,7 +405,7 @@ def test_a_mutation_without_a_condition_is_settled(
     script: list[tuple[type, Any]],
     settled: bool,  # noqa: FBT001
 ) -> None:
-    assert play(mutation.settle(intent), script)[0] is settled
+    assert (play(mutation.settle(intent), script)[0] is None) is settled
 
 
 ENTOMBED = replace(begun(), key=KnownObject("t", tombstone=True))

@@ -112,8 +112,7 @@ async def test_a_stream_goes_out_with_its_length_and_unsigned() -> None:
     assert seen.bodies == [200_010, 200_010]
     named = dict(headers_of(seen.heads[0]))
     assert named[b"content-length"] == b"200010"
-    assert named[b"x-amz-content-sha256"] == b"UNSIGNED-PAYLOAD"
-    assert not named.keys() & {b"expect", b"transfer-encoding", b"content-type"}
+    assert not named.keys() & {b"expect", b"transfer-encoding", b"content-type", b"content-md5"}
 
 
 class GoneError(Exception):
@@ -269,7 +268,6 @@ async def test_a_signature_in_the_query_expires_as_it_says() -> None:
             [("content-type", "application/xml"), ("x-amz-expected-bucket-owner", "1")],
             b"<Tagging/>",
             signed_at=AT,
-            expires=timedelta(minutes=2),
         ) as response,
     ):
         assert response.status == 200
@@ -281,6 +279,6 @@ async def test_a_signature_in_the_query_expires_as_it_says() -> None:
     def secret_of(access_key_id: str, session: str | None) -> tuple[Principal, str]:
         return Principal("gateway"), "gateway-secret"
 
-    assert verify(head, secret_of, AT + timedelta(seconds=119)).principal.name == "gateway"
+    assert verify(head, secret_of, AT + timedelta(seconds=15)).principal.name == "gateway"
     with pytest.raises(StoreError):
-        verify(head, secret_of, AT + timedelta(seconds=121))
+        verify(head, secret_of, AT + timedelta(seconds=16))

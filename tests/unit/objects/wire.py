@@ -24,6 +24,8 @@ def answer(status: int, body: bytes = b"", /, **headers: str) -> bytes:
 
 
 OK = answer(200, ETag='"e1"')
+CLOCK = answer(200, Date="Fri, 02 Jan 2026 03:04:05 GMT")
+"""The answer to the HEAD by which a client learns the store's clock, before its first write without an intent."""
 ERROR = b"<Error><Code>%s</Code><Message>m</Message></Error>"
 
 
