@@ -34,7 +34,8 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── BodyTooSlow              408  body-too-slow
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
-    │   └── NamingChanged             naming-changed
+    │   ├── NamingChanged             naming-changed
+    │   └── SessionsShared            sessions-shared
     ├── RightMissing             503  right-missing
     ├── TooManyReaders           503  too-many-readers
     ├── StoreUnfit               501  store-unfit
@@ -374,6 +375,23 @@ class NamingChanged(Unavailable):
         )
         error.retry_after = 2
         return error
+
+
+class SessionsShared(Unavailable):
+    """A pooler between gateway and database gives a session to other clients between transactions."""
+
+    code = "sessions-shared"
+    title = "The sessions with the database are not the gateway's own"
+    default_advice = (
+        "Set pool_mode = session for this database in the pooler, or let postgres.dsn name PostgreSQL itself."
+    )
+    retry_after: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A pooler gives the gateway's sessions to other clients between transactions, so they lose their settings, "
+            "prepared statements and notifications."
+        )
 
 
 class RightMissing(GatewayError):
