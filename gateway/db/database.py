@@ -34,7 +34,7 @@ _PINNED = {
     "extra_float_digits": "1",
     "default_transaction_isolation": "read committed",
     # A commit that was not confirmed is told of in a warning.
-    "client_min_messages": "warning",
+    # "client_min_messages": "warning",
 }
 
 # Each search is planned for its own values. To compile a plan of many days takes longer than it saves. Parallel workers
