@@ -62,7 +62,8 @@ def microseconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    measures = EventMetrics([("tables", "public.accounts")])
+    measures = EventMetrics()
+    measures.announce([("tables", "public.accounts")], [], [])
     baseline = microseconds(lambda: before(log))
     for name, sinks in (("metrics", Sinks(log, measures)), ("metrics and traffic", Sinks(log, measures, Traffic()))):
         # The sinks are bound to the loop's round before the next one begins.

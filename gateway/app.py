@@ -1,7 +1,8 @@
 """The gateway: it wires the planes together, and dispatches requests between them by host and path. No logic."""
 
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -12,15 +13,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import api, web, wiring
 from gateway.admission import Admission
-from gateway.api.health import BucketView, MetricsSource
+from gateway.api.configuration import ConfigurationAccess
+from gateway.api.health import CUSTOMARY_PATHS, BucketView, MetricsSource
 from gateway.api.leases import without_id
 from gateway.api.requests import path_as_sent
 from gateway.auth.callers import Callers
 from gateway.config import Config, toml
+from gateway.config.changes import Change
 from gateway.db import intents
 from gateway.db.notifications import CATALOG, LEASES, RECORD
+from gateway.db.record import record_administration
 from gateway.errors import Forbidden, GatewayError, Unavailable
 from gateway.fencing.decision import Decision, Fence, Presented
+from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
 from gateway.http import origins
 from gateway.http.body import BodyReader, Memory, Pace
@@ -45,6 +50,7 @@ from gateway.record.following import Follower
 from gateway.record.payload_capture import Capture
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic, flushing
+from gateway.reloading import Reload, Reloading, Source, never
 from gateway.tables.execute import idempotency
 from gateway.tables.pipeline import TablePlane
 from gateway.web import incident_report
@@ -60,10 +66,13 @@ _OF_LEASES = ("/v1/leases", "/v1/withdrawals")
 class Gateway:
     """The ASGI app. A first path segment of one or two characters is the gateway's own; every other one is a bucket.
 
-    All paths of a host that names a bucket belong to S3, too.
+    All paths of a host that names a bucket belong to S3, too. A few paths that people know from other programs are the
+    gateway's own for requests that no bucket could serve, because they are not signed.
     """
 
-    def __init__(self, config: Config, telemetry: Observability, *, allow_missing: bool = True) -> None:
+    def __init__(
+        self, config: Config, telemetry: Observability, reload: Reload = never, *, allow_missing: bool = True
+    ) -> None:
         self._database = wiring.database(config)
         self._listen = wiring.listening(config, CATALOG)
         self._upstream = None if config.s3 is None else Upstream(config.s3, telemetry.observe)
@@ -106,7 +115,7 @@ class Gateway:
             outbox=self._outbox,
             holding=wiring.lease_terms(config, self._leases, signer, policies, observe),
             metrics=MetricsSource(self._scrape, config.telemetry.public_metrics),
-            config=toml.document(config),
+            configuration=ConfigurationAccess(toml.document(config), reload),
             documentation=self._document,
         )
         self._vitals = GaugeReader(
@@ -122,11 +131,12 @@ class Gateway:
         self._table_prefixes = wiring.table_prefixes(config)
         self._domains = config.server.domains
         self._cors_origins = config.server.cors_origins
+        self._requests = 0
+        self._retired, self._idle = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "http":
+        self._requests += 1
+        try:
             scope["state"]["area"], serve = self._area(scope)
             try:
                 self._check_origin(scope, serve)
@@ -135,6 +145,10 @@ class Gateway:
                 await answer_problem(error, send)
                 return
             await serve(scope, receive, send)
+        finally:
+            self._requests -= 1
+            if not self._requests and self._retired.is_set():
+                self._idle.set()
 
     def _check_origin(self, scope: Scope, serve: ASGIApp) -> None:
         """Raise ``Forbidden`` for a request that a page of another origin must not send.
@@ -154,6 +168,11 @@ class Gateway:
             return "objects", self._objects
         if path.startswith(self._table_prefixes):
             return "tables", self._tables
+        if _is_unsigned_read(head):
+            if head.raw_path in CUSTOMARY_PATHS:
+                return "api", self._api
+            if head.raw_path == b"/" and b"text/html" in (head.value(b"accept") or b""):
+                return "page", self._web
         first = path[1:].partition("/")[0]
         streams = path.endswith("/stream")
         if first == web.SEGMENT:
@@ -165,38 +184,63 @@ class Gateway:
             return "streams" if streams else "api", self._api
         return "objects", self._objects
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
-        async with self._running():
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-        await send({"type": "lifespan.shutdown.complete"})
+    async def run(self, started: Callable[[], None]) -> None:
+        """Run until it is stopped, or until it is retired and its last request has ended.
+
+        Its tasks wait for Postgres and the store, so neither needs to be up yet.
+        """
+        async with self._answering():
+            async with self._in_background():
+                started()
+                await self._retired.wait()
+            await self._idle.wait()
+
+    def retire(self) -> None:
+        """End the work that no request needs, and the streams. No further request comes."""
+        self._follower.close()
+        self._retired.set()
+        if not self._requests:
+            self._idle.set()
+
+    def stop(self) -> None:
+        """End, whether requests run or not."""
+        self._retired.set()
+        self._idle.set()
+
+    async def record_reload(self, attempt: Attempt, changed: Sequence[Change]) -> None:
+        """Put on record, durably, that a configuration takes effect."""
+        changes = [{"setting": one.setting, "was": one.was, "is": one.now} for one in changed]
+        await record_administration(self._database, attempt, "ReloadConfiguration", changes=changes)
 
     @asynccontextmanager
-    async def _running(self) -> AsyncIterator[None]:
-        """Run the background tasks. Each waits for Postgres and the store, so neither needs to be up yet."""
+    async def _answering(self) -> AsyncIterator[None]:
+        """Run what requests need."""
         try:
             async with (
-                self._sealing.running(),
-                self._follower.running(),
                 flushing(self._database, self._traffic, self._observe),
                 self._tables.running(self._listen),
-                idempotency.cleanup(self._database, self._retention, self._observe),
                 self._leases.running(),
-                GuardWatcher(self._database, self._observe).running(),
-                self._outbox.running(),
-                self._watch.running(),
+                self._upstream or nullcontext(),
             ):
-                if self._upstream is None or self._objects is None:
-                    yield
-                else:
-                    async with self._upstream, self._objects.sweeper.running(self._sweep_interval):
-                        yield
+                yield
         finally:
             await self._database.close()
             if self._issuer is not None:
                 await self._issuer.close()
-            await self._telemetry.close()
+            api.forget()
+
+    @asynccontextmanager
+    async def _in_background(self) -> AsyncIterator[None]:
+        async with (
+            self._sealing.running(),
+            self._follower.running(),
+            idempotency.cleanup(self._database, self._retention, self._observe),
+            GuardWatcher(self._database, self._observe).running(),
+            self._outbox.running(),
+            self._watch.running(),
+            nullcontext() if self._objects is None else self._objects.sweeper.running(self._sweep_interval),
+        ):
+            yield
 
     async def _barrier(self, resource: str, presented: Presented, caller: str) -> tuple[Decision, Fence]:
         if self._objects is not None:
@@ -306,13 +350,44 @@ class Gateway:
         )
 
 
-def build(config: Config, observe: Observe = log, *, allow_missing: bool = True) -> ASGIApp:
+def _is_unsigned_read(head: Head) -> bool:
+    """Return whether a request only reads, and no bucket could serve it because it has no signature of S3.
+
+    A signature is in the query or in the header ``Authorization``.
+    """
+    return (
+        head.method in ("GET", "HEAD")
+        and not head.query_string
+        and not any(name == b"authorization" and value.strip()[:3].upper() == b"AWS" for name, value in head.headers)
+    )
+
+
+def build(
+    config: Config, observe: Observe = log, *, source: Source | None = None, allow_missing: bool = True
+) -> ASGIApp:
     """Build the whole gateway as an ASGI app. Its lifespan opens and closes its resources.
 
-    Without ``allow_missing`` it serves no table until each table with a rule has existed once.
+    ``source`` is read again for a reload. Without ``allow_missing`` it serves no table until each table with a rule has
+    existed once.
     """
     telemetry = Observability(config, observe)
-    return Middleware(telemetry.around(Gateway(config, telemetry, allow_missing=allow_missing)), telemetry.observe)
+
+    def gateway(config: Config, reload: Reload) -> Gateway:
+        return Gateway(config, telemetry, reload, allow_missing=allow_missing)
+
+    def switch(config: Config, serving: Gateway) -> None:
+        telemetry.announce(config)
+        middleware.app = telemetry.around(serving)
+
+    async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await reloading.lifespan(scope, receive, send)
+        finally:
+            await telemetry.close()
+
+    reloading = Reloading(config, gateway, switch, telemetry.observe, source)
+    middleware = Middleware(telemetry.around(reloading.serving), telemetry.observe, lifespan)
+    return middleware
 
 
 async def sweep(config: Config, observe: Observe = log) -> Swept:

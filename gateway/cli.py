@@ -1,6 +1,10 @@
-"""The command line: serve, config, migrate, doctor, sweep, guard, naming, audit, credentials, epoch, run, demo.
+"""The command line.
 
-A problem that the user can solve is one line on standard error, with exit code 2.
+Its commands: serve, reload, config, migrate, doctor, sweep, guard, naming, audit, credentials, epoch, run, demo, and
+completion.
+
+A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
+listens. From then on, all that it writes is the log.
 """
 
 import asyncio
@@ -8,18 +12,18 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
+from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]  # both are re-exported
 
 from gateway.commands.audit import audit
 from gateway.commands.config import AllowMissing, configuration
-from gateway.commands.console import ConfigPath, print_report, say
+from gateway.commands.console import ConfigPath, api_key, load, places, print_report, say
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
-from gateway.config import Config, api_key, environment, load, places
-from gateway.config.server import Server
-from gateway.errors import ConfigurationError, GatewayError, Unavailable
+from gateway.errors import ConfigurationError, GatewayError
+from gateway.text import visible
 
 ReadScope: TypeAlias = Annotated[
     list[str] | None,
@@ -27,6 +31,8 @@ ReadScope: TypeAlias = Annotated[
         metavar="PATTERN", help="A further readable resource of the S3 credentials; repeatable, or once 'all'."
     ),
 ]
+
+Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
 PROBLEM = 2
 
@@ -45,6 +51,7 @@ application.add_typer(configuration, name="config")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command ``gateway``. ``arguments`` default to those of the process."""
+    completion_init()
     try:
         application(arguments)
     except GatewayError as error:
@@ -78,21 +85,10 @@ def serve(
     allow_missing: AllowMissing = False,
 ) -> None:
     """Run the gateway."""
-    settings = _listening(load(config), listen)
-    from gateway import serving, targets  # noqa: PLC0415 - few commands serve
-    from gateway.app import build  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.commands.serve import Origin  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.commands.serve import serve as serve_command  # noqa: PLC0415
 
-    with serving.Signals(), serving.bind(settings.server.host, settings.server.port) as listener:
-        server = serving.server(build(settings, allow_missing=allow_missing), settings.server)
-        serving.collect_rarely()
-        try:
-            asyncio.run(serving.check_schema(settings.postgres.dsn.get_secret_value()))
-            for line in asyncio.run(targets.check(settings, places(config), allow_missing=allow_missing)):
-                say(f"gateway: {line}")
-        except Unavailable as error:
-            say(f"gateway: {error.message} Answering with 503 until it is back.")
-        say(f"gateway: listening on {_url(settings.server, listener.getsockname()[1])}")
-        server.run(sockets=[listener])
+    serve_command(Origin(config, listen, allow_missing))
 
 
 @application.command()
@@ -111,6 +107,7 @@ def migrate(
     from gateway.db import migrations, rights  # noqa: PLC0415 - the same
 
     target = dsn or load(config).postgres.dsn.get_secret_value()
+    asyncio.run(serving.check_may_migrate(target))
     before = asyncio.run(serving.revision(target))
     migrations.upgrade(target)
     after = asyncio.run(serving.revision(target))
@@ -121,11 +118,67 @@ def migrate(
 
 
 @application.command()
-def doctor(config: ConfigPath = None) -> None:
-    """Examine configuration, database and object store. Exit code 1: there are problems."""
+def doctor(
+    config: ConfigPath = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A role, or a principal of the store, that may write without the gateway; repeatable. "
+            "'store' are all users that the store does not show.",
+        ),
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = False,
+    fix_sql: Annotated[
+        bool, typer.Option("--fix-sql", help="Print a script for psql that does what the findings advise.")
+    ] = False,
+) -> None:
+    """Examine configuration, database and object store, and say who could write without the gateway.
+
+    Exit code 0: no problems. 1: problems, or warnings with --strict. 2: the configuration cannot be read.
+    """
+    from gateway.doctor import findings  # noqa: PLC0415 - few commands examine
     from gateway.doctor.examination import examine  # noqa: PLC0415 - it imports all libraries of the object plane
 
-    print_report(asyncio.run(examine(load(config), known=places(config))))
+    report = asyncio.run(examine(load(config), known=places(config), trusted=trust or ()))
+    if fix_sql:
+        typer.echo("\n".join(findings.fix_sql(report)))
+        return
+    if as_json:
+        typer.echo(findings.as_json(report))
+    else:
+        print_report(report)
+    if report.problems or (strict and report.warnings):
+        raise typer.Exit(1)
+
+
+@application.command()
+def reload(
+    url: Annotated[list[str], typer.Option(help="The address of a running gateway; repeatable.")],
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
+    ] = None,
+) -> None:
+    """Let running gateways read their configuration again. Exit code 1: one of them has refused it.
+
+    Each takes it as a whole, or not at all. SIGHUP to 'gateway serve' does the same.
+    """
+    from gateway.commands.api_client import Gateway  # noqa: PLC0415 - serving needs no HTTP client
+
+    key, refused = api_key(api_key_file), False
+    for address in url:
+        try:
+            changes = Gateway(address, key).call("POST", "/v1/config/reload")["changes"]
+        except GatewayError as error:
+            refused = True
+            say(f"gateway: {address}: {error.message} {error.advice}".rstrip())
+            continue
+        for line in changes or ["nothing has changed"]:
+            typer.echo(visible(f"{address}: {line}"))
+    if refused:
+        raise typer.Exit(1)
 
 
 @application.command()
@@ -153,7 +206,7 @@ def credentials(
     """Print temporary S3 keys that write with a fencing token, for credential_process in ~/.aws/config."""
     from gateway.commands.api_client import CredentialsRequest, fetch_credentials  # noqa: PLC0415 - serving needs no HTTP client
 
-    key = api_key(api_key_file).get_secret_value()
+    key = api_key(api_key_file)
     typer.echo(fetch_credentials(url, key, CredentialsRequest(resource, token, holder, ttl, read or ())))
 
 
@@ -176,7 +229,7 @@ def start_epoch(
     """
     from gateway.commands import api_client  # noqa: PLC0415 - serving needs no HTTP client
 
-    gateway = api_client.Gateway(url, api_key(api_key_file).get_secret_value())
+    gateway = api_client.Gateway(url, api_key(api_key_file))
     if resource is not None and expected is not None and prefix is None:
         fence = api_client.CarriedToken(resource, expected)
         typer.echo(f"{resource}: {expected} -> {api_client.start_epoch(gateway, fence, reason)}")
@@ -234,6 +287,7 @@ def run(  # noqa: PLR0913 - an option is an argument
     """Run a command while holding a lock, with its token in the environment. Stop it when the lock is lost."""
     from gateway.commands.run import RunOptions  # noqa: PLC0415 - it imports the client library
     from gateway.commands.run import run as run_command  # noqa: PLC0415
+    from gateway.config import environment  # noqa: PLC0415 - help needs no settings
 
     wanted = RunOptions(
         command=tuple(command),
@@ -249,7 +303,7 @@ def run(  # noqa: PLR0913 - an option is an argument
         grace=grace,
         pass_api_key=pass_api_key,
     )
-    key = api_key(api_key_file).get_secret_value()
+    key = api_key(api_key_file)
     raise typer.Exit(run_command(wanted, key, environment(), lambda line: say(f"gateway run: {line}")))
 
 
@@ -274,16 +328,9 @@ def demo(
         raise typer.Exit(1)
 
 
-def _listening(config: Config, listen: str | None) -> Config:
-    if listen is None:
-        return config
-    try:
-        server = Server.model_validate({**config.server.model_dump(), "listen": listen})
-    except ValueError as error:
-        raise ConfigurationError("--listen: must be host:port, such as 127.0.0.1:8080", advice="") from error
-    return config.model_copy(update={"server": server})
-
-
-def _url(server: Server, port: int) -> str:
-    host = f"[{server.host}]" if ":" in server.host else server.host
-    return f"{'https' if server.tls_certificate else 'http'}://{host}:{port}"
+@application.command()
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="The shell that is to complete the words of this command.")],
+) -> None:
+    """Print a script that completes commands and options in a shell: source <(gateway completion bash)."""
+    typer.echo(get_completion_script(prog_name="gateway", complete_var="_GATEWAY_COMPLETE", shell=shell))

@@ -27,6 +27,7 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── LeaseLost                410  lease-lost
     ├── ExpectedMismatch         409  expected-mismatch
     ├── TokensExhausted          409  tokens-exhausted
+    ├── ReloadRefused            409  reload-refused
     ├── Unauthenticated          401  unauthenticated
     ├── Forbidden                403  forbidden
     ├── NotFound                 404  not-found
@@ -274,6 +275,15 @@ class ExpectedMismatch(GatewayError):
     s3_code = "OperationAborted"
     title = "The token is not the expected one"
     default_advice = "Nothing was changed. Look at the current token, then decide again."
+
+
+class ReloadRefused(GatewayError):
+    """A configuration is not put in force. The former one stays in force, as a whole."""
+
+    code = "reload-refused"
+    status = 409
+    title = "The configuration was not reloaded"
+    default_advice = "Nothing was changed. Correct the configuration, and reload it again."
 
 
 class TokensExhausted(GatewayError):

@@ -1,6 +1,7 @@
 """Serve the ASGI app under uvicorn: bind the address, check the schema, stop cleanly on SIGINT and SIGTERM."""
 
 import gc
+import hashlib
 import os
 import signal
 import socket
@@ -125,6 +126,7 @@ def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) 
             http=Connection,
             ws="none",
             lifespan="on",
+            log_config=None,  # its lines go where those of all libraries go
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -135,6 +137,22 @@ def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) 
             timeout_graceful_shutdown=grace,
         )
     )
+
+
+def certificate(settings: Server) -> bytes | None:
+    """Return a digest of the files for TLS; None without TLS. Raises ``ConfigurationError`` for one that is gone."""
+    digest = hashlib.sha256()
+    for name, path in (("tls_certificate", settings.tls_certificate), ("tls_key", settings.tls_key)):
+        if path is not None:
+            digest.update(_read(name, path) + b"\0")
+    return None if settings.tls_certificate is None else digest.digest()
+
+
+def renew_certificate(running: uvicorn.Server, settings: Server) -> None:
+    """Let new connections get the certificate that the settings name. ``check_tls`` has read it before."""
+    context = running.config.ssl
+    if context is not None and settings.tls_certificate is not None:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key, _no_password)
 
 
 @contextmanager
@@ -159,8 +177,20 @@ async def revision(dsn: str) -> str | None:
 
     Raises ``Unavailable`` if the database cannot be reached, and ``ConfigurationError`` if it refuses.
     """
-    try:
+    with _explained():
         return await migrations.installed(dsn)
+
+
+async def check_may_migrate(dsn: str) -> None:
+    """Raise ``ConfigurationError`` if the session may not migrate, and what ``revision`` raises."""
+    with _explained():
+        await migrations.check_rights(dsn)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
     except SqlError as error:
         raise ConfigurationError(f"postgres.dsn: the database refuses: {error.message}", advice="") from error
     except Unavailable as error:
@@ -192,9 +222,9 @@ def check_tls(certificate: Path | None, key: Path | None) -> None:
     """Raise ``ConfigurationError`` if these files cannot be used. uvicorn reads them only once it is serving."""
     if certificate is None:
         return
-    _check_readable("tls_certificate", certificate)
+    _read("tls_certificate", certificate)
     if key is not None:
-        _check_readable("tls_key", key)
+        _read("tls_key", key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_verify_locations(certificate)
@@ -224,11 +254,11 @@ def _no_password() -> str:
     raise _EncryptedKey
 
 
-def _check_readable(setting: str, path: Path) -> None:
-    if not path.is_file():
-        raise _unusable(setting, path, "there is no such file")
+def _read(setting: str, path: Path) -> bytes:
     try:
-        path.read_bytes()
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise _unusable(setting, path, "there is no such file") from error
     except OSError as error:
         raise _unusable(setting, path, error.strerror or type(error).__name__) from error
 

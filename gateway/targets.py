@@ -122,10 +122,11 @@ async def _listed(upstream: Upstream) -> tuple[str, ...]:
         return xml.read_buckets(await response.read())
 
 
-async def check(config: Config, places: Places, *, allow_missing: bool) -> list[str]:
+async def check(config: Config, places: Places, *, allow_missing: bool, everything: bool = False) -> list[str]:
     """Return warnings: of names that may come later if these are allowed, and of parts that cannot be reached.
 
-    Raises ``ConfigurationError`` with the place of every other unknown name.
+    Raises ``ConfigurationError`` with the place of every other unknown name. With ``everything``, what cannot be
+    reached raises ``Unavailable``.
     """
     found, warnings = list(unreadable_rules(config)), []
     database = Database(
@@ -135,6 +136,8 @@ async def check(config: Config, places: Places, *, allow_missing: bool) -> list[
         found += await unknown_in_database(config, database)
     except (SqlError, Unavailable) as error:
         warnings.append(f"The names of tables cannot be checked: {error.message}")
+        if everything:
+            raise Unavailable(warnings[-1]) from error
     except ValueError as error:
         # The words of the driver may contain the password.
         problem = "is not the address of a database; write postgresql://role:password@host:port/database"
@@ -145,8 +148,10 @@ async def check(config: Config, places: Places, *, allow_missing: bool) -> list[
         try:
             async with asyncio.timeout(_PATIENCE), Upstream(config.s3) as upstream:
                 found += await unknown_buckets(config, upstream)
-        except (GatewayError, TimeoutError):
+        except (GatewayError, TimeoutError) as error:
             warnings.append("The names of buckets cannot be checked: the store does not answer.")
+            if everything:
+                raise Unavailable(warnings[-1]) from error
     wrong = [one for one in found if not (one.may_come and allow_missing)]
     if wrong:
         raise ConfigurationError("\n".join(f"{places.describe(one.place)}: {one.problem}" for one in wrong))

@@ -15,7 +15,9 @@ MIGRATION_LOCK = 5_461_934
 def migrate(connection: Connection) -> None:
     """Run all migrations in one transaction: one that fails leaves nothing behind."""
     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
-    connection.execute(text("CREATE SCHEMA IF NOT EXISTS fencing"))
+    # IF NOT EXISTS needs the right to create schemas even if there is one.
+    if not connection.execute(text("SELECT to_regnamespace('fencing')")).scalar():
+        connection.execute(text("CREATE SCHEMA fencing"))
     context.configure(connection=connection, version_table="migration", version_table_schema="fencing")
     context.run_migrations()
 

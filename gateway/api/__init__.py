@@ -6,12 +6,12 @@ It speaks JSON, and OpenAPI describes it at ``/v1/docs``. Each subject has a mod
 from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.dependencies import models as dependencies
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from gateway.admission import Admission
 from gateway.api import (
-    configuration,
     credentials,
     exports,
     fences,
@@ -22,6 +22,7 @@ from gateway.api import (
     transactions,
     webhooks,
 )
+from gateway.api.configuration import ConfigurationAccess, configuration_routes
 from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
 from gateway.api.health import HealthCheck, MetricsSource, ProbedBuckets, health_routes, metrics_routes
@@ -57,13 +58,10 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     make_report: MakeReport,
     outbox: Outbox,
     metrics: MetricsSource,
-    config: str,
+    configuration: ConfigurationAccess,
     documentation: Callable[[Request], Awaitable[Response]],
 ) -> FastAPI:
-    """Build the API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``.
-
-    ``config`` is the redacted configuration as TOML.
-    """
+    """Build the API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
     app = FastAPI(
         title="Fencing gateway",
         description="Fencing tokens in front of Postgres tables and S3 buckets: fences, barriers, refused writes.",
@@ -99,13 +97,20 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         fences.sequencer_routes(database, signer, caller),
         transactions.routes(transact, caller),
         webhooks.routes(outbox, caller),
-        configuration.routes(config, caller),
+        configuration_routes(configuration, caller),
         health_routes(health, buckets, caller),
         metrics_routes(metrics, caller),
     ):
         _add(app, router, caller, bodies)
     app.router.add_route("/v1/docs", documentation, include_in_schema=False)
     return app
+
+
+def forget() -> None:
+    """Let go of the functions of all routes. FastAPI remembers thousands, and with them gateways that have ended."""
+    for remembered in vars(dependencies).values():
+        if clear := getattr(remembered, "cache_clear", None):
+            clear()
 
 
 _LIMITS: dict[str, int | None] = {

@@ -1,14 +1,21 @@
-"""Health, readiness and metrics, for people, load balancers and Prometheus."""
+"""Health, readiness and metrics, for people, load balancers and Prometheus.
+
+Each has a second path, where other programs have it. The app sends only requests there that no bucket could serve.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from gateway.api.requests import Authenticate
 from gateway.errors import Unauthenticated, Unavailable
+
+HEALTH, READY, METRICS = "/healthz", "/readyz", "/metrics"
+CUSTOMARY_PATHS = frozenset(path.encode() for path in (HEALTH, READY, METRICS))
+_CUSTOMARY: dict[str, Any] = {"methods": ["GET", "HEAD"], "include_in_schema": False}
 
 HealthCheck: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
 """Returns the state of each service behind the gateway: ``ok``, or the problem."""
@@ -39,6 +46,7 @@ def health_routes(health: HealthCheck, buckets: ProbedBuckets, authenticate: Aut
     """Build the routes ``/v1/health`` and ``/v1/ready``. Both are public, but only callers see names of buckets."""
     router = APIRouter()
 
+    @router.api_route(HEALTH, response_model_exclude_none=True, **_CUSTOMARY)
     @router.get(
         "/v1/health",
         summary="Read the health of the gateway and of the services behind it",
@@ -50,6 +58,7 @@ def health_routes(health: HealthCheck, buckets: ProbedBuckets, authenticate: Aut
         known = dict(buckets()) if _is_caller(request, authenticate) else {}
         return HealthView(**services, buckets=known or None)
 
+    @router.api_route(READY, status_code=204, response_class=Response, **_CUSTOMARY)
     @router.get(
         "/v1/ready", summary="Check whether the gateway can take writes", status_code=204, response_class=Response
     )
@@ -86,6 +95,7 @@ def metrics_routes(metrics: MetricsSource, authenticate: Authenticate) -> APIRou
     """Build the route ``/v1/metrics``. Any caller may read metrics: they name no resource, holder or caller."""
     router = APIRouter()
 
+    @router.api_route(METRICS, response_class=Response, **_CUSTOMARY)
     @router.get(
         "/v1/metrics",
         summary="Read metrics, in the text format of Prometheus or as OpenMetrics",

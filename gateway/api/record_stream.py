@@ -113,7 +113,7 @@ async def _opened(
 async def _write_entries(
     subscription: Subscription, heartbeat: float, view: Callable[[Entry], BaseModel], outlet: BodyWriter
 ) -> None:
-    """Write entries until the stream is closed.
+    """Write entries until the stream is closed, or the follower is.
 
     The position comes first, so a client that is cut off before its first entry can resume.
     """
@@ -125,6 +125,8 @@ async def _write_entries(
         except TimeoutError:
             await outlet.write(_progress(subscription))
             continue
+        if not entries:
+            return
         await outlet.write(b"".join(_event(entry, view(entry)) for entry in entries))
 
 

@@ -14,7 +14,7 @@ from gateway.auth.principal import Principal, shown_to
 from gateway.db import search
 from gateway.db.database import Database
 from gateway.db.search import Total
-from gateway.fencing.record import Entry, Filters, Kind
+from gateway.fencing.record import Entry, EntryReason, Filters, Kind
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
 
@@ -44,7 +44,7 @@ class RejectionFilters(BaseModel):
     prefix: Annotated[Text | None, Field(description="The beginning of the resource's name.")] = None
     holder: Text | None = None
     caller: Text | None = None
-    reason: Annotated[Text | None, Field(examples=["token-stale"])] = None
+    reason: Annotated[EntryReason | None, Field(examples=["token-stale"])] = None
     plane: Annotated[Text | None, Field(examples=["tables", "objects", "api"])] = None
     rule: Annotated[
         Text | None, Field(description="The table, or the pattern of keys, whose rule applied to the write.")
@@ -67,7 +67,7 @@ class RejectionFilters(BaseModel):
             prefix=storable(self.prefix) or None,
             holder=storable(self.holder),
             caller=storable(self.caller),
-            reason=storable(self.reason),
+            reason=None if self.reason is None else self.reason.value,
             plane=storable(self.plane),
             rule=storable(self.rule),
             enforced=self.enforced,

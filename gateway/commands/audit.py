@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 from rich.console import Console
@@ -14,13 +14,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from gateway.commands import record_client
 from gateway.commands import verify as verifying
-from gateway.commands.api_client import Gateway
 from gateway.commands.console import print_entry, print_table, say
 from gateway.commands.record_client import WHAT, WHEN, Since, fetch_report, parse_moment, takes_filters, write_report
-from gateway.config import api_key_if_any
 from gateway.errors import ConfigurationError
 from gateway.fencing.chain_verification import Verifier
 from gateway.text import visible
+
+if TYPE_CHECKING:
+    from gateway.commands.api_client import Gateway
 
 audit = typer.Typer(
     help="Read the record of refused writes, takeovers, locks and administration (docs/audit.md).",
@@ -197,7 +198,10 @@ def _judge(verdict: verifying.Verification) -> None:
         console.out(f"--head {verdict.last}:{verdict.head}", highlight=False)
 
 
-def _gateway(url: str, api_key_file: Path | None) -> Gateway:
+def _gateway(url: str, api_key_file: Path | None) -> "Gateway":
+    from gateway.commands.api_client import Gateway  # noqa: PLC0415 - help needs no HTTP client
+    from gateway.config import api_key_if_any  # noqa: PLC0415 - help needs no settings
+
     return Gateway(url, api_key_if_any(api_key_file))
 
 

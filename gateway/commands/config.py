@@ -7,8 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from gateway.commands.console import ConfigPath, say
-from gateway.config import api_key, load, places, toml
+from gateway.commands.console import ConfigPath, api_key, load, places, say
 from gateway.errors import ConfigurationError
 from gateway.text import visible
 
@@ -44,6 +43,8 @@ def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> 
 @configuration.command()
 def show(config: ConfigPath = None) -> None:
     """Print the configuration in force as TOML, with all defaults. Secrets are redacted."""
+    from gateway.config import toml  # noqa: PLC0415 - help needs no settings
+
     typer.echo(toml.document(load(config)), nl=False)
 
 
@@ -57,9 +58,10 @@ def diff(
 ) -> None:
     """Compare the configuration with that of running gateways. Secrets are not compared. Exit code 1: they differ."""
     from gateway.commands.api_client import Gateway  # noqa: PLC0415 - serving needs no HTTP client
+    from gateway.config import toml  # noqa: PLC0415 - help needs no settings
 
     own = toml.document(load(config)).splitlines()
-    key = api_key(api_key_file).get_secret_value()
+    key = api_key(api_key_file)
     differ = False
     for address in url:
         running = Gateway(address, key).call("GET", "/v1/config")["toml"].splitlines()

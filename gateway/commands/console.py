@@ -1,9 +1,13 @@
-"""The terminal: notices on standard error, findings of the doctor, entries of the record, and ``--config``."""
+"""The terminal: notices on standard error, findings of the doctor, entries of the record, ``--config`` and API keys.
+
+A help text, or a completion, waits for the imports of this module and of ``gateway.cli``. So they import no library of
+the configuration, the planes or HTTP: only the functions that need one do.
+"""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from rich.console import Console
@@ -14,12 +18,37 @@ from gateway.commands.record_client import Entry
 from gateway.doctor.findings import DoctorReport, render
 from gateway.text import plain_time, span, visible
 
+if TYPE_CHECKING:
+    from gateway.config import Config
+    from gateway.config.places import Places
+
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 ConfigPath = Annotated[
     Path | None,
     typer.Option("--config", help="The file gateway.toml. Without it, all settings come from GATEWAY_… variables."),
 ]
+
+
+def load(config: Path | None) -> "Config":
+    """Read the configuration that ``--config`` names. Raises ``ConfigurationError``."""
+    from gateway import config as configuration  # noqa: PLC0415 - help needs no settings
+
+    return configuration.load(config)
+
+
+def places(config: Path | None) -> "Places":
+    """Return where each setting of the configuration stands."""
+    from gateway import config as configuration  # noqa: PLC0415 - help needs no settings
+
+    return configuration.places(config)
+
+
+def api_key(path: Path | None) -> str:
+    """Return the API key that ``--api-key-file`` or the environment has. Raises ``ConfigurationError``."""
+    from gateway import config as configuration  # noqa: PLC0415 - help needs no settings
+
+    return configuration.api_key(path).get_secret_value()
 
 
 def say(line: str) -> None:

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.console import ConfigPath, print_report, say
-from gateway.config import load
+from gateway.commands.console import ConfigPath, load, print_report, say
 from gateway.doctor.findings import DoctorReport, ReportSection
 
 guard = typer.Typer(

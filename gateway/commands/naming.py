@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commands.console import ConfigPath, say
-from gateway.config import load
+from gateway.commands.console import ConfigPath, load, say
 from gateway.text import visible
 
 if TYPE_CHECKING:

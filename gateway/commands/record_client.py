@@ -9,14 +9,16 @@ from datetime import UTC, datetime
 from functools import wraps
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from gateway.commands.api_client import Gateway
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.fencing.record import Kind
 from gateway.fencing.resource import canonical
+
+if TYPE_CHECKING:
+    from gateway.commands.api_client import Gateway
 
 Entry: TypeAlias = Mapping[str, Any]
 """An entry in the form of ``/v1/events``."""
@@ -35,7 +37,7 @@ def given_filters(filters: Filters) -> dict[str, Any]:
     return {name: value for name, value in filters.items() if value is not None and value != []}
 
 
-def find_entries(gateway: Gateway, filters: Filters, most: int, order: str = "newest") -> tuple[list[Entry], str]:
+def find_entries(gateway: "Gateway", filters: Filters, most: int, order: str = "newest") -> tuple[list[Entry], str]:
     """Return at most ``most`` entries, and the total in words. Raises what ``Gateway.call`` raises."""
     entries: list[Entry] = []
     total = ""
@@ -55,7 +57,7 @@ def find_entries(gateway: Gateway, filters: Filters, most: int, order: str = "ne
     return entries, total
 
 
-def read_head(gateway: Gateway) -> tuple[int, str]:
+def read_head(gateway: "Gateway") -> tuple[int, str]:
     """Return the end of the record: position and hash. Raises what ``Gateway.call`` raises."""
     document = gateway.call("GET", "/v1/record/head")
     try:
@@ -65,14 +67,14 @@ def read_head(gateway: Gateway) -> tuple[int, str]:
 
 
 @contextmanager
-def export_entries(gateway: Gateway, form: str, filters: Filters) -> Iterator[Iterator[bytes]]:
+def export_entries(gateway: "Gateway", form: str, filters: Filters) -> Iterator[Iterator[bytes]]:
     """Stream an export in pieces. Raises ``Unavailable`` if it breaks off, and what ``Gateway.call`` raises."""
     with gateway.streamed(f"/v1/events.{form}", given_filters(filters), silence=_SILENCE_OF_EXPORT) as pieces:
         yield pieces
 
 
 def follow_entries(
-    gateway: Gateway, filters: Filters, last: int, lost: Callable[[str, float], None]
+    gateway: "Gateway", filters: Filters, last: int, lost: Callable[[str, float], None]
 ) -> Iterator[Entry]:
     """Yield the ``last`` entries, and then each new one, forever. No entry is lost or repeated by a reconnection.
 
@@ -133,7 +135,7 @@ def _in_words(total: int | None, exact: bool | None) -> str:  # noqa: FBT001 - a
     return "" if total is None else f"{total:,}" if exact else f"more than {total:,}"
 
 
-def fetch_report(gateway: Gateway, resource: str, since: datetime | None, until: datetime | None) -> str:
+def fetch_report(gateway: "Gateway", resource: str, since: datetime | None, until: datetime | None) -> str:
     """Fetch a report as HTML. ``since`` and ``until`` are aware. The default is the last day with an event of note.
 
     Raises ``ResourceMalformed``, and what ``Gateway.fetch`` raises.

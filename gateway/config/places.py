@@ -15,7 +15,7 @@ Place: TypeAlias = tuple[str | int, ...]
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*(\.|=)""")
 _ALIKE = 0.6
-_NAMING_KEYS = ("name", "match")
+NAMING_KEYS = ("name", "match")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -66,7 +66,7 @@ class Places:
             except ValueError:
                 entries = None
         if isinstance(entries, Sequence) and index < len(entries) and isinstance(entries[index], Mapping):
-            for key in _NAMING_KEYS:
+            for key in NAMING_KEYS:
                 if isinstance(name := entries[index].get(key), str) and name:
                     return f'"{name}"'
         return f"without a name (entry {index + 1})"

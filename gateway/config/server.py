@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.config.section import MEBIBYTE, Misplaced, Section
-from gateway.fencing.record import ANONYMOUS, ROLE, SWEEPER, is_own_name
+from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
 
 
 class Server(Section):
@@ -27,6 +27,8 @@ class Server(Section):
     body_timeout: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that a client may pause within a body. In all it may take as long, and one second more per 16 KiB."""
 
+    watch: bool = False
+    """Reload the configuration when its files change, those of secrets and certificates included."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may use tables from a browser, such as ``https://app.example.com``; ``*`` for all."""
 
@@ -98,8 +100,8 @@ class CallerKeys(Section):
             raise ValueError("must not begin or end with a space, nor contain invisible characters")
         if is_own_name(value):
             raise ValueError(
-                f"{value} is reserved, because the gateway uses {ANONYMOUS}, {SWEEPER} and {ROLE}… in the record; "
-                "choose another name"
+                f"{value} is reserved, because the gateway uses {ANONYMOUS}, {PROCESS}, {SWEEPER} and {ROLE}… in the "
+                "record; choose another name"
             )
         return value
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
+from gateway.config.places import NAMING_KEYS
+
 REDACTED = "(redacted)"
 
 
@@ -45,17 +47,18 @@ def _keys(section: BaseModel) -> dict[str, Any]:
 
 
 def _table(header: str, values: Mapping[str, Any]) -> str:
-    return "\n".join([header, *(f"{name} = {_value(value)}" for name, value in values.items())])
+    names = sorted(values, key=lambda name: name not in NAMING_KEYS)
+    return "\n".join([header, *(f"{name} = {value_text(values[name])}" for name in names)])
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
     if isinstance(value, SecretStr):
         return json.dumps(REDACTED)
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, BaseModel):
-        return "{ " + ", ".join(f"{name} = {_value(one)}" for name, one in _keys(value).items()) + " }"
+        return "{ " + ", ".join(f"{name} = {value_text(one)}" for name, one in _keys(value).items()) + " }"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(_value(one) for one in value) + "]"
+        return "[" + ", ".join(value_text(one) for one in value) + "]"
     # TOML reads the escapes of JSON, except that it wants characters beyond the first plane as they are, and no DEL.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from gateway.db.database import Database
-from gateway.errors import SqlError, UnreleasedSchema
+from gateway.db.pool import load
+from gateway.errors import ConfigurationError, SqlError, UnreleasedSchema
 
 if TYPE_CHECKING:
     from alembic.config import Config as Alembic
 
-UNDEFINED_TABLE = "42P01"
+UNDEFINED_TABLE, FORBIDDEN = "42P01", "42501"
 
 _PACKAGED = Path(__file__).parents[1] / "migrations"
 _CHECKOUT = Path(__file__).parents[2] / "migrations"
@@ -25,12 +26,12 @@ _UNRELEASED = re.compile(r"[0-9]{4}")
 def upgrade(dsn: str) -> None:
     """Bring the schema to the version of this package, in one transaction. Safe to run at any time, in any process.
 
-    Raises ``SqlError`` where the database refuses, for example for want of privileges, and ``UnreleasedSchema`` where
-    the schema has no upgrade. Nothing has changed then.
+    Raises ``ConfigurationError`` if the session lacks a right, ``UnreleasedSchema`` if the schema has no upgrade, and
+    ``SqlError`` if the database refuses. Nothing has changed then.
     """
     from alembic import command  # noqa: PLC0415 - half of what starting any command takes, and few migrate
 
-    asyncio.run(installed(dsn))
+    asyncio.run(check_rights(dsn))
     try:
         command.upgrade(_alembic(dsn), "head")
     except Exception as error:
@@ -41,6 +42,27 @@ def upgrade(dsn: str) -> None:
         if cause is None:
             raise
         raise SqlError(cause.sqlstate or "XX000", cause.message or str(cause)) from error
+
+
+async def check_rights(dsn: str) -> None:
+    """Raise ``ConfigurationError`` if there is anything to migrate, and the session may not."""
+    try:
+        if await installed(dsn) == newest():
+            return
+    except SqlError as error:
+        if error.sqlstate != FORBIDDEN:
+            raise
+    database = Database(dsn, pool_size=1)
+    try:
+        lacking = await database.fetch(load("rights")["missing_to_migrate"])
+    finally:
+        await database.close()
+    for row in lacking:
+        as_owner = f"gateway migrate --dsn postgresql://{row['owner']}@HOST/DATABASE --grant-to ROLE_OF_THE_GATEWAY"
+        raise ConfigurationError(
+            f"The role {row['role']} lacks a right to migrate: {row['lacking']}. Nothing was changed.",
+            advice=f"Run it as the owner, {row['owner']}: {as_owner}. Or let the owner run: {row['fix']};",
+        )
 
 
 def newest() -> str:

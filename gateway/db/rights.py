@@ -173,7 +173,20 @@ async def exposed_tables(database: Database, schemas: Sequence[str]) -> list[Exp
     return [Exposed(row["schema"], row["present"], row["usable"], tuple(row["relations"])) for row in rows]
 
 
-async def missing_on_exposed(database: Database, schemas: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Tables of these schemas by qualified name, with the privileges the gateway's role lacks on them."""
-    rows = await database.fetch(_SQL["missing_on_exposed"], list(schemas))
-    return {row["relation"]: tuple(row["privileges"]) for row in rows}
+@dataclass(frozen=True, slots=True)
+class MissingRights:
+    """Privileges that the gateway's role lacks on a table or sequence, and the statement that grants them."""
+
+    relation: str
+    privileges: tuple[str, ...]
+    fix: str
+
+
+async def missing_on_exposed(database: Database, schemas: Sequence[str]) -> list[MissingRights]:
+    """Return the missing rights on tables of these schemas, and on the sequences of their defaults."""
+    tables = await database.fetch(_SQL["missing_on_exposed"], list(schemas))
+    sequences = await database.fetch(_SQL["missing_on_sequences"], list(schemas))
+    return [
+        *(MissingRights(row["relation"], tuple(row["privileges"]), row["fix"]) for row in tables),
+        *(MissingRights(row["relation"], ("USAGE",), row["fix"]) for row in sequences),
+    ]

@@ -11,12 +11,13 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from gateway import targets
-from gateway.config import Config
+from gateway.config import Config, toml
 from gateway.config.places import Places
 from gateway.config.stores import ObjectStore
 from gateway.db import migrations, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server
+from gateway.doctor.bucket_writers import check_bucket_writers
 from gateway.doctor.findings import (
     Check,
     CheckStatus,
@@ -31,6 +32,7 @@ from gateway.doctor.findings import (
     warning,
 )
 from gateway.doctor.leftovers import UNKNOWN, check_leftovers, check_side_effects
+from gateway.doctor.other_writers import check_other_writers
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Duplicates
@@ -40,6 +42,7 @@ from gateway.objects.probe.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.probe.probe import PREFIX, SignedAt, probe
 from gateway.objects.s3 import xml
 from gateway.objects.store.operations import Upstream
+from gateway.tables.sql.expressions import quote
 
 __all__ = ["Check", "CheckStatus", "Clock", "DoctorReport", "ReportSection", "examine", "local_time", "render"]
 
@@ -58,10 +61,13 @@ def local_time() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 - the doctor is there to find out whether it is right
 
 
-async def examine(config: Config, clock: Clock = local_time, known: Places | None = None) -> DoctorReport:
+async def examine(
+    config: Config, clock: Clock = local_time, known: Places | None = None, trusted: Sequence[str] = ()
+) -> DoctorReport:
     """Look at everything. Writes nothing but the probe's own objects, which it removes.
 
-    ``known`` are the places of the configuration, which findings name.
+    ``known`` are the places of the configuration, which findings name. ``trusted`` are roles, and principals of the
+    store, that may write without the gateway.
     """
     known = known or Places("the configuration", "", config.model_dump(), {})
     database = Database(
@@ -77,6 +83,7 @@ async def examine(config: Config, clock: Clock = local_time, known: Places | Non
                 "object store",
                 tuple(await _of_store(config, database.now if connected else _as_provider(clock), known)),
             ),
+            ReportSection("other writers", tuple(await _of_other_writers(config, database, server, trusted))),
             ReportSection("pending writes", tuple(await check_leftovers(database) if connected else [UNKNOWN])),
         ]
     finally:
@@ -182,7 +189,17 @@ def _observed(config: Config) -> Iterable[Check]:
         observed.insert(0, "everything without a mode of its own")
     if observed:
         advice = 'Set mode = "enforce" once the record shows no false alarms.'
-        yield warning("observe", f"stale writes pass, and are put on record: {', '.join(observed)}", advice)
+        detail = f"stale writes pass, and are put on record: {', '.join(observed)}"
+        yield Check("observe", CheckStatus.WARNING, detail, advice, rules=tuple(_enforcing(config)))
+
+
+def _enforcing(config: Config) -> Iterable[str]:
+    if config.fencing.mode is Enforcement.OBSERVE:
+        yield toml.table("fencing", config.fencing, mode=Enforcement.ENFORCE)
+    for section, rules in (("tables", config.tables), ("objects", config.objects)):
+        for rule in rules:
+            if rule.mode is Enforcement.OBSERVE:
+                yield toml.entry(section, rule, mode=Enforcement.ENFORCE)
 
 
 def _is_loopback(host: str) -> bool:
@@ -288,9 +305,24 @@ async def _of_exposed(config: Config, database: Database, server: Server) -> Seq
     missing = await rights.missing_on_exposed(database, config.postgres.schemas)
     checks = [_of_one_schema(each, server.role) for each in exposed]
     if missing:
-        lacking = [f"{', '.join(privileges)} on {relation}" for relation, privileges in missing.items()]
-        advice = f"Grant them to {server.role} where callers are meant to have them."
-        checks.append(warning("privileges", f"the role lacks {first_few(lacking)}", advice))
+        lacking = [f"{', '.join(one.privileges)} on {one.relation}" for one in missing]
+        advice = f"Grant them to {server.role} where callers are meant to have them: gateway doctor --fix-sql."
+        fixes = tuple(one.fix for one in missing)
+        checks.append(Check("privileges", CheckStatus.WARNING, f"the role lacks {first_few(lacking)}", advice, fixes))
+    return checks
+
+
+async def _of_other_writers(
+    config: Config, database: Database, server: Server | Check, trusted: Sequence[str]
+) -> Sequence[Check]:
+    """Return the roles and principals that could write without the gateway."""
+    checks: list[Check] = []
+    if isinstance(server, Server):
+        checks += await attempt("tables", check_other_writers(config, database, server.version_number, trusted))
+    if config.s3 is not None:
+        async with Upstream(config.s3) as upstream:
+            for bucket in await _buckets(config, upstream):
+                checks += await attempt(f"bucket {bucket}", check_bucket_writers(upstream, bucket, trusted))
     return checks
 
 
@@ -305,7 +337,8 @@ def _of_one_schema(exposed: Exposed, role: str) -> Check:
     if not exposed.present:
         return problem(name, "it does not exist", "Create it, or take it out of postgres.schemas.")
     if not exposed.usable:
-        return problem(name, f"{role} may not use it", f"GRANT USAGE ON SCHEMA {exposed.schema} TO {role}.")
+        fix = f"GRANT USAGE ON SCHEMA {quote(exposed.schema)} TO {quote(role)}"
+        return Check(name, CheckStatus.PROBLEM, f"{role} may not use it", f"{fix}.", (fix,))
     return ok(name, f"{len(exposed.relations)} tables and views")
 
 

@@ -1,7 +1,8 @@
 """The doctor's findings: checks, in sections, in a report; and their text."""
 
+import json
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from gateway.errors import GatewayError
@@ -15,12 +16,18 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at. ``advice`` says what to do about it; empty where nothing is to be done."""
+    """One thing that was looked at. ``advice`` says what to do about it; empty where nothing is to be done.
+
+    ``fix``: SQL statements that do it, without the last semicolon, or a comment. ``rules`` are entries for the
+    configuration that do it, in TOML with all their keys; each stands for itself.
+    """
 
     name: str
     status: CheckStatus
     detail: str
     advice: str = ""
+    fix: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,32 @@ class DoctorReport:
         """Whether anything keeps the gateway from working as promised."""
         return any(check.status is CheckStatus.PROBLEM for section in self.sections for check in section.checks)
 
+    @property
+    def warnings(self) -> bool:
+        """Whether anything works, but not as well as it should."""
+        return any(check.status is CheckStatus.WARNING for section in self.sections for check in section.checks)
+
+
+def as_json(report: DoctorReport) -> str:
+    """Return the report as JSON. Its shape is in docs/operations.md."""
+    statuses = [check.status for section in report.sections for check in section.checks]
+    worst = next((one for one in (CheckStatus.PROBLEM, CheckStatus.WARNING) if one in statuses), CheckStatus.OK)
+    sections = [
+        {"title": section.title, "checks": [asdict(check) for check in section.checks]} for section in report.sections
+    ]
+    return json.dumps({"version": 1, "status": worst, "sections": sections}, indent=2, ensure_ascii=False)
+
+
+def fix_sql(report: DoctorReport) -> list[str]:
+    """Return a script for psql that does what the findings advise, as far as SQL can. A superuser runs it."""
+    lines: list[str] = []
+    for section in report.sections:
+        for check in section.checks:
+            if check.fix:
+                lines += ["", *(f"-- {line}" for line in f"{check.name}: {check.detail}".splitlines())]
+                lines += [fix if fix.startswith("--") else f"{fix};" for fix in check.fix]
+    return ["BEGIN;", *lines, "", "COMMIT;"] if lines else ["-- Nothing is to be done."]
+
 
 def render(report: DoctorReport) -> list[str]:
     """Return the report as lines of text."""
@@ -48,6 +81,8 @@ def render(report: DoctorReport) -> list[str]:
             lines.append(f"  {check.status:<8} {check.name}: {check.detail}")
             if check.advice:
                 lines.append(f"  {'':<8} → {check.advice}")
+            for rule in check.rules:
+                lines += ["", *(f"  {'':<8}   {line}".rstrip() for line in rule.split("\n"))]
     return lines
 
 

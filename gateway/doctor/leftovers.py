@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from gateway.config import Config
+from gateway.config import Config, toml
+from gateway.config.fencing import TableRule
 from gateway.db import catalog, intents, uploads
 from gateway.db.database import Database
-from gateway.doctor.findings import Check, attempt, ok, problem, warning
+from gateway.doctor.findings import Check, CheckStatus, attempt, ok, problem, warning
+from gateway.fencing.decision import Cascades
 from gateway.objects.background.sweeper import LEFT_BEHIND
 from gateway.table_rules import table_rules
 from gateway.tables.catalog import side_effects
+from gateway.tables.catalog.side_effects import SideEffect
 from gateway.tables.catalog.snapshot import Snapshot
 
 _MOST_PENDING = 1000
@@ -76,6 +79,19 @@ async def check_side_effects(config: Config, database: Database) -> Sequence[Che
     if not found:
         return [ok("reach", "no write of an exposed table reaches rows whose fences are not claimed")]
     return [
-        ok(f"table {each.table}", each.text) if each.refused else warning(f"table {each.table}", each.text, each.advice)
+        ok(f"table {each.table}", each.text)
+        if each.refused
+        else Check(f"table {each.table}", CheckStatus.WARNING, each.text, each.advice, rules=_suggested(config, each))
         for each in found
     ]
+
+
+def _suggested(config: Config, effect: SideEffect) -> tuple[str, ...]:
+    """Return rules with one resource for both tables, and the rule that refuses such writes."""
+    known = {rule.name: rule for rule in config.tables}
+
+    def entry(name: str, **changed: object) -> str:
+        return toml.entry("tables", known.get(name) or TableRule(name=name), **changed)
+
+    rules = ["\n\n".join(entry(name, resource=template) for name, template in effect.shared)] if effect.shared else []
+    return (*rules, entry(effect.table, cascades=Cascades.REFUSE)) if effect.refusable else tuple(rules)

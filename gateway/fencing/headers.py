@@ -5,10 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gateway.errors import RequestMalformed, ResourceMalformed, SequencerMalformed, TokenMalformed
+from gateway.fencing.decision import Fence
 from gateway.fencing.resource import canonical
 from gateway.fencing.sequencer import MAX_CHARACTERS, Sequencer
 from gateway.fencing.token import Token
 
+WOULD_REFUSE = b"fencing-would-refuse"
+"""A header of answers: why an enforcing rule would have refused a write that observe mode let pass."""
 TOKEN = b"fencing-token"
 TOKEN_ALIAS = b"x-fencing-token"
 RESOURCE = b"fencing-resource"
@@ -164,3 +167,16 @@ def _twice(name: bytes) -> Exception:
     if name == SEQUENCER:
         return SequencerMalformed("The header Fencing-Sequencer stands twice.", advice="Send one list of them.")
     return RequestMalformed("The request names two fencing holders.")
+
+
+_MOST_REASONS = 16
+
+
+def would_refuse(refusals: Iterable[tuple[str, Fence | None]]) -> list[tuple[bytes, bytes]]:
+    """Return the header that tells a writer of its refusals in observe mode; an empty list without any.
+
+    Each different reason stands there once, with its fence if there is one. The record has all of them.
+    """
+    told = dict.fromkeys(reason if fence is None else f"{reason}; fence={fence.token}" for reason, fence in refusals)
+    listed = list(told)[:_MOST_REASONS]
+    return [(WOULD_REFUSE, ", ".join(listed).encode())] if listed else []

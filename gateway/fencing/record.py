@@ -7,7 +7,19 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from gateway.errors import FenceRefusal, TokenDuplicate, TokenImplausible, TokenStale, TokenUsed
+from gateway.errors import (
+    FenceRefusal,
+    ResourceMalformed,
+    ResourceMismatch,
+    ResourceUnderivable,
+    SideEffectRefused,
+    TokenDuplicate,
+    TokenImplausible,
+    TokenMalformed,
+    TokenRequired,
+    TokenStale,
+    TokenUsed,
+)
 from gateway.fencing.credential_redaction import redacted
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.policy import ImplausibleToken, Reason
@@ -19,6 +31,8 @@ ANONYMOUS = "anonymous"
 """The caller on record where a request shows no credentials."""
 SWEEPER = "sweeper"
 """The caller on record where a gateway cleans up by itself."""
+PROCESS = "gateway-process"
+"""The caller on record of a reload that a signal or a changed file caused."""
 ROLE = "role:"
 """How the caller on record begins where a session of the database came without the gateway. A role's name follows."""
 
@@ -26,7 +40,7 @@ ROLE = "role:"
 def is_own_name(caller: str) -> bool:
     """Return whether the gateway itself writes this name down, or one that people take for the same."""
     seen = unicodedata.normalize("NFKC", caller).strip().casefold()
-    return seen in (ANONYMOUS, SWEEPER) or seen.startswith(ROLE)
+    return seen in (ANONYMOUS, PROCESS, SWEEPER) or seen.startswith(ROLE)
 
 
 class Kind(StrEnum):
@@ -58,6 +72,34 @@ class Kind(StrEnum):
     """More writes were refused within a time than an alarm allows for."""
     ALARM_CLEARED = "alarm-cleared"
     """They have become few again."""
+
+
+class EntryReason(StrEnum):
+    """The reason of an entry: of a refusal, of a gateway or a guard; or of a change that bypassed the gateway."""
+
+    TOKEN_STALE = TokenStale.code
+    TOKEN_DUPLICATE = TokenDuplicate.code
+    TOKEN_USED = TokenUsed.code
+    TOKEN_IMPLAUSIBLE = TokenImplausible.code
+    TOKEN_REQUIRED = TokenRequired.code
+    RESOURCE_MISMATCH = ResourceMismatch.code
+    SIDE_EFFECT_REFUSED = SideEffectRefused.code
+    RESOURCE_UNDERIVABLE = ResourceUnderivable.code
+    TOKEN_MALFORMED = TokenMalformed.code
+    RESOURCE_MALFORMED = ResourceMalformed.code
+    TOKEN_UNCLAIMED = "token-unclaimed"  # noqa: S105 - a reason, not a secret
+    HOLDER_MALFORMED = "holder-malformed"
+    ISOLATION = "isolation"
+    WRITES_PENDING = "writes-pending"
+    ROW_CHANGED = "row-changed"
+    ROW_APPEARED = "row-appeared"
+    ROW_VANISHED = "row-vanished"
+    OBJECT_CHANGED = "object-changed"
+    OBJECT_APPEARED = "object-appeared"
+    OBJECT_VANISHED = "object-vanished"
+    BUCKET_VANISHED = "bucket-vanished"
+    GUARD_DISABLED = "guard-disabled"
+    GUARD_REMOVED = "guard-removed"
 
 
 @dataclass(frozen=True, slots=True)

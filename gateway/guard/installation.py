@@ -43,16 +43,26 @@ async def examine(config: Config, database: Database) -> list[Check]:
     return checks
 
 
+async def judging(config: Config, database: Database) -> frozenset[tuple[str, str]]:
+    """Return the tables and partitions whose guard refuses what other sessions than the gateway's do not hold."""
+    found = await guards.list_guards(database, config.postgres.schemas)
+    if not found:
+        return frozenset()
+    gateway = await guards.read_own_role(database)
+    snapshot = Snapshot.from_rows(await catalog.relations(database, config.postgres.schemas))
+    sound = [
+        (one.schema, one.table)
+        for one in found
+        if one.arguments[0] != Enforcement.OBSERVE and not _objections(config, snapshot, one, gateway)
+    ]
+    return frozenset(sound).union(*(snapshot.tables[name].children for name in sound))
+
+
 def _examined(config: Config, snapshot: Snapshot, found: InstalledGuard, gateway: Role) -> Check:
     name = f"guard on {found.schema}.{found.table}"
     mode, _, role, template, *_ = found.arguments
     watches = WATCH in found.arguments[5:]
-    rules, default = table_rules(config)
-    rule = rules.get(f"{found.schema}.{found.table}", default)
-    table = snapshot.tables[found.schema, found.table]
-    objections = [*_misfits(table, rule, found), *(f"missing or switched off: {one}" for one in found.missing)]
-    if role != gateway.name:
-        objections.append(f"it lets the role {role} through, and the gateway is {gateway.name}")
+    objections = _objections(config, snapshot, found, gateway)
     if objections:
         return problem(name, "; ".join(objections), f"Run gateway guard install {found.schema}.{found.table}.")
     watched = ", and what changes without it is found" if watches else ""
@@ -60,6 +70,18 @@ def _examined(config: Config, snapshot: Snapshot, found: InstalledGuard, gateway
     if mode == Enforcement.OBSERVE:
         return warning(name, f"it only observes; {detail}", "Install it without --observe once the record is clean.")
     return ok(name, detail)
+
+
+def _objections(config: Config, snapshot: Snapshot, found: InstalledGuard, gateway: Role) -> list[str]:
+    """Return the reasons why a guard does not do what its rule says."""
+    role = found.arguments[2]
+    rules, default = table_rules(config)
+    rule = rules.get(f"{found.schema}.{found.table}", default)
+    table = snapshot.tables[found.schema, found.table]
+    objections = [*_misfits(table, rule, found), *(f"missing or switched off: {one}" for one in found.missing)]
+    if role != gateway.name:
+        objections.append(f"it lets the role {role} through, and the gateway is {gateway.name}")
+    return objections
 
 
 def _misfits(table: Table, rule: Rule, found: InstalledGuard) -> Iterable[str]:

@@ -26,11 +26,13 @@ _SANE = re.compile(rb"[!-~]{1,128}")
 class Middleware:
     """Plain ASGI. Puts ``request_id`` and ``client`` into ``scope["state"]``; answers carry ``X-Request-Id``.
 
+    ``app`` may be replaced while requests run. ``lifespan`` starts and ends everything; without it the app does.
     The serving app adds ``area``, ``caller`` and ``code`` for observers, and ``path`` if the real one has a secret.
     """
 
-    def __init__(self, app: ASGIApp, observe: Observe) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, observe: Observe, lifespan: ASGIApp | None = None) -> None:
+        self.app = app
+        self._lifespan = lifespan or app
         self._observe = observe
         # Unique, not secret: a random prefix of this process, and a count. A random id per request would cost more.
         self._prefix = token_hex(8)
@@ -38,7 +40,7 @@ class Middleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._lifespan(scope, receive, send)
             return
         began = perf_counter()
         request_id = f"{self._prefix}{next(self._count):016x}"
@@ -69,7 +71,7 @@ class Middleware:
         try:
             if expects:
                 receive, send = _unless_held_back(head.headers, receive, send)
-            await self._app(scope, receive, identified)
+            await self.app(scope, receive, identified)
         except Exception as error:
             self._observe(RequestFailed(request_id, head.method, state.get("path", head.path), error))
             state["code"] = GatewayError.code

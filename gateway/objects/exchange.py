@@ -10,6 +10,7 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import VerifiedSignature
 from gateway.errors import GatewayError, StoreError, for_callers
 from gateway.fencing.decision import Fence
+from gateway.fencing.headers import would_refuse
 from gateway.fencing.record import Attempt, CapturedPayload
 from gateway.http.body import Body, ClientGone
 from gateway.http.head import Head
@@ -63,6 +64,11 @@ class ResponseWriter:
         self._client_gone: Callable[[], bool] = self._state.get("gone", lambda: False)
         self._send = send
         self._started = False
+        self._observed: list[tuple[str, Fence | None]] = []
+
+    def would_refuse(self, reason: str, fence: Fence | None) -> None:
+        """Note why an enforcing rule would have refused a write that observe mode lets pass. The answer tells it."""
+        self._observed.append((reason, fence))
 
     async def error(self, error: GatewayError) -> None:
         """Send the error as S3 does. Raise it instead where the response has begun: that breaks the response off."""
@@ -146,6 +152,8 @@ class ResponseWriter:
     async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         if status != 204 and self._method != "HEAD" and not any(name == b"content-length" for name, _ in headers):
             headers = [*headers, (b"content-length", str(len(body)).encode())]
+        if self._observed:
+            headers = [*headers, *would_refuse(self._observed)]
         await self._start(status, headers)
         await self._send({"type": "http.response.body", "body": body})
 

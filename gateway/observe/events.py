@@ -1,6 +1,6 @@
 """The events of the gateway, as frozen data. Call sites state an event; sinks decide what to make of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal, NamedTuple, TypeAlias
@@ -169,6 +169,13 @@ class SweepFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Listening:
+    """The gateway listens, and is about to answer requests."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceUnreachable:
     """Postgres, the object store, or the collector of traces could not be reached."""
 
@@ -194,6 +201,29 @@ class BucketAdministered:
     operation: str
     bucket: str
     status: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationNoted:
+    """The configuration names something that does not exist yet, or that could not be checked."""
+
+    warning: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationReloaded:
+    """Another configuration is in force. ``by``: SIGHUP, watch, or the method of a request. ``caller``: its sender."""
+
+    by: str
+    caller: str
+    changes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadFailed:
+    """A configuration was not put in force. The former one stays in force, as a whole."""
+
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +362,13 @@ Event: TypeAlias = (
     | UploadSwept
     | SweepFailed
     | ServiceUnreachable
+    | Listening
     | RequestFailed
     | BucketAdministered
     | CatalogWarning
+    | ConfigurationNoted
+    | ConfigurationReloaded
+    | ReloadFailed
 )
 
 Observe: TypeAlias = Callable[[Event], None]

@@ -1,7 +1,9 @@
 """The log: one line of JSON on standard error for what an operator wants to know. Never a secret, never a payload."""
 
+import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, get_args
 
@@ -14,12 +16,16 @@ from gateway.observe.events import (
     BucketAdministered,
     BypassFound,
     CatalogWarning,
+    ConfigurationNoted,
+    ConfigurationReloaded,
     Event,
     GuardRefused,
     HeadNoted,
     IntentSettled,
+    Listening,
     OutcomeLost,
     PartitionDropped,
+    ReloadFailed,
     RequestAnswered,
     RequestFailed,
     ServiceUnreachable,
@@ -75,6 +81,27 @@ PROCESSORS = (
 _logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors=PROCESSORS)
 
 
+class _Libraries(logging.Handler):
+    """Writes what libraries log through Python's ``logging``, such as uvicorn and asyncio."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write = _logger.error if record.levelno >= logging.ERROR else _logger.warning
+        write(record.getMessage(), logger=record.name, exc_info=record.exc_info)
+
+
+@contextmanager
+def of_libraries() -> Iterator[None]:
+    """Write the warnings and errors of libraries as lines of the log while the block runs."""
+    handler = _Libraries(logging.WARNING)
+    logging.getLogger().addHandler(handler)
+    logging.captureWarnings(True)  # noqa: FBT003 - the signature of the standard library
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)  # noqa: FBT003
+        logging.getLogger().removeHandler(handler)
+
+
 REFUSALS = 100
 """Refused writes that are logged in one second. The record has every one; a storm of them must not be one of lines."""
 
@@ -115,7 +142,7 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
                 plane=plane,
                 resource=rejection.resource,
                 reason=rejection.reason,
-                token=str(rejection.attempt.token),
+                token=str(rejection.attempt.token) if rejection.attempt.token else None,
                 fence=str(rejection.fence.token) if rejection.fence else None,
                 caller=rejection.attempt.caller,
                 holder=rejection.attempt.holder,
@@ -148,6 +175,8 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
             )
         case GuardRefused(target, reason, count):
             _logger.warning("guard refused", target=target, reason=reason, count=count)
+        case Listening(url):
+            _logger.info("listening", url=url)
         case ServiceUnreachable(service, error):
             _logger.error("service unreachable", service=service, error=error)
         case BucketAdministered(caller, operation, bucket, status):
@@ -163,6 +192,12 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
             _logger.warning("alarm raised", alarm=alarm, count=count, minutes=minutes)
         case AlarmCleared(alarm, count):
             _logger.info("alarm cleared", alarm=alarm, count=count)
+        case ConfigurationNoted(warning):
+            _logger.warning("configuration noted", warning=warning)
+        case ConfigurationReloaded(by, caller, changes):
+            _logger.info("configuration reloaded", by=by, caller=caller, changes=list(changes))
+        case ReloadFailed(error):
+            _logger.error("reload failed", error=error)
         case CatalogWarning(table, warning):
             _logger.warning("catalog warning", table=table, warning=warning)
         case RequestFailed(request_id, method, path, error):

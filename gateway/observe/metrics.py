@@ -72,16 +72,12 @@ def codes() -> set[str]:
 class EventMetrics:
     """The metrics of one gateway. It is a sink: call it with events. A scrape sets the gauges."""
 
-    def __init__(
-        self, rules: Iterable[tuple[str, str]] = (), webhooks: Iterable[str] = (), alarms: Iterable[str] = ()
-    ) -> None:
-        """Announce the configured names: plane and name of each of the ``rules``, and the names of the others."""
+    def __init__(self) -> None:
         self._rules = {
             "tables": LabelNames(most=MOST_RULES),
             "objects": LabelNames(most=MOST_RULES),
             "api": LabelNames(),
         }
-        named = [(plane, self._rules[plane].of(rule)) for plane, rule in rules]
         self._codes, self._reasons = LabelNames(codes()), LabelNames(codes())
         self._methods, self._outcomes = LabelNames(_METHODS), LabelNames(_OUTCOMES)
         self._areas = LabelNames(AREAS)
@@ -90,13 +86,11 @@ class EventMetrics:
             "gateway_writes_accepted_total",
             "Writes that have taken effect and that no fence had anything against.",
             ("plane", "rule", "way"),
-            [(plane, rule, way) for plane, rule in named for way in _WAYS[plane]],
         )
         self.refused = Counter(
             "gateway_writes_refused_total",
             "Refused writes, each put on record before it was answered: one for each resource that refused it.",
             ("plane", "rule", "reason"),
-            [(plane, rule, errors.TokenStale.code) for plane, rule in named],
         )
         self.observed = Counter(
             "gateway_writes_observed_total",
@@ -174,13 +168,11 @@ class EventMetrics:
             "gateway_webhook_messages_total",
             "Messages to webhooks, by what became of them. One that has failed is sent again.",
             ("webhook", "outcome"),
-            [(webhook, outcome) for webhook in webhooks for outcome in ("delivered", "failed")],
         )
         self.alarms = Counter(
             "gateway_alarms_raised_total",
             "Times that more writes were refused than an alarm allows for.",
             ("alarm",),
-            [(alarm,) for alarm in alarms],
         )
         self.spans = Counter(
             "gateway_trace_spans_total",
@@ -218,6 +210,19 @@ class EventMetrics:
         # there are only so many statuses.
         self._accepted: dict[Any, float] = cast("dict[Any, float]", self.accepted.values)
         self._served: dict[tuple[str, int], Distribution] = {}
+
+    def announce(self, rules: Iterable[tuple[str, str]], webhooks: Iterable[str], alarms: Iterable[str]) -> None:
+        """Have the labels of configured names from now on: plane and name of each of the ``rules``, and the others."""
+        for plane, rule in rules:
+            name = self._rules[plane].of(rule)
+            for way in _WAYS[plane]:
+                self.accepted.add(plane, name, way, by=0)
+            self.refused.add(plane, name, errors.TokenStale.code, by=0)
+        for webhook in webhooks:
+            for outcome in ("delivered", "failed"):
+                self.webhooks.add(webhook, outcome, by=0)
+        for alarm in alarms:
+            self.alarms.add(alarm, by=0)
 
     def __call__(self, event: Event) -> None:
         handler = self.handlers.get(type(event))

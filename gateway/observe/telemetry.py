@@ -23,23 +23,29 @@ class Observability:
 
     def __init__(self, config: Config, observe: Observe) -> None:
         """``observe``: who else is told. Raises ``ConfigurationError`` where traces are wanted and cannot be had."""
-        rules = [
-            *(("tables", rule.name, _mode(rule.mode, config)) for rule in config.tables),
-            *(("objects", rule.match, _mode(rule.mode, config)) for rule in config.objects),
-        ]
-        measures = EventMetrics(
-            [(plane, rule) for plane, rule, _ in rules],
-            [webhook.name for webhook in config.webhooks],
-            [alarm.name for alarm in config.alarms],
-        )
-        self.standing = StatusGauges(_version(), platform.python_version(), rules)
-        self.metrics = Exposition(measures, self.standing)
-        sinks = [observe, *([log_requests] if config.telemetry.access_log else ()), measures]
+        self._measures = EventMetrics()
+        self.standing = StatusGauges(_version(), platform.python_version())
+        self.announce(config)
+        self.metrics = Exposition(self._measures, self.standing)
+        sinks = [observe, *([log_requests] if config.telemetry.access_log else ()), self._measures]
         self._tracing = None
         if config.telemetry.traces is not None:
             self._tracing = _tracing(config, config.telemetry.traces, Sinks(*sinks))
             sinks.append(self._tracing)
         self.observe = Sinks(*sinks)
+
+    def announce(self, config: Config) -> None:
+        """Let the metrics have the names of a configuration, so that the first event of each is a change."""
+        rules = [
+            *(("tables", rule.name, _mode(rule.mode, config)) for rule in config.tables),
+            *(("objects", rule.match, _mode(rule.mode, config)) for rule in config.objects),
+        ]
+        self.standing.rules.values = dict.fromkeys(rules, 1)
+        self._measures.announce(
+            [(plane, rule) for plane, rule, _ in rules],
+            [webhook.name for webhook in config.webhooks],
+            [alarm.name for alarm in config.alarms],
+        )
 
     def around(self, app: ASGIApp) -> ASGIApp:
         """``app``, traced where that is wanted."""

@@ -37,11 +37,13 @@ class Subscription:
         """All entries up to here have been handed over, or do not match."""
 
     async def next(self) -> Sequence[Entry]:
-        """Wait until there are entries after ``position``; return some of them. A cancelled call may be repeated.
+        """Wait until there are entries after ``position``; return some of them, or none once the follower is closed.
+
+        A cancelled call may be repeated.
 
         Raise ``Unavailable`` if the database is unavailable. The call may be repeated then, too.
         """
-        while True:
+        while not self._follower.closed:
             news = self._follower.news
             found, position = await self._follower.look(self._filters, self.position)
             if position == self.position:
@@ -49,6 +51,7 @@ class Subscription:
             self.position = position
             if found:
                 return found
+        return ()
 
 
 class Follower:
@@ -63,11 +66,18 @@ class Follower:
         self._followed, self._heard = asyncio.Event(), asyncio.Event()
         self.news = asyncio.Event()
         """Set when there are new entries, and replaced by another event."""
+        self.closed = False
+        """Whether all subscriptions have ended, so that their readers subscribe elsewhere."""
 
     @property
     def followers(self) -> int:
         """The number of subscriptions."""
         return self._followers
+
+    def close(self) -> None:
+        """End all subscriptions."""
+        self.closed = True
+        self._wake()
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Return a context in which the record is followed. It waits by itself for an unavailable database."""

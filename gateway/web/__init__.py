@@ -45,6 +45,7 @@ def build(site: Site, keys: Callers, clock: Clock, bodies: BodyReader) -> ASGIAp
             *live_page.routes(site),
             site.assets.route(),
             Route("/ui", _to_overview),
+            Route("/", _from_root),
         ],
         exception_handlers={GatewayError: site.answer_error, HTTPException: site.answer_http},
     )
@@ -63,3 +64,7 @@ def answer_documentation(site: Site, request: Request) -> Response:
 
 async def _to_overview(_: Request) -> Response:
     return RedirectResponse("/ui/", 308)
+
+
+async def _from_root(_: Request) -> Response:
+    return RedirectResponse("/ui/", 307)

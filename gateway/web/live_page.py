@@ -144,7 +144,7 @@ async def _write_entries(site: Site, subscription: Subscription, filters: Filter
     clock = asyncio.get_running_loop().time
     pace, ends = EntryPacer(clock()), clock() + LONGEST
     await outlet.write(b"retry: 2000\n\n")
-    while clock() < ends:
+    while clock() < ends and not site.follower.closed:
         wait = pace.wait(clock())
         entries: Sequence[Entry] = ()
         with suppress(TimeoutError):

@@ -62,7 +62,7 @@ class LoginGate:
         # The app has refused pages of other origins. A form comes from a page, so it must name this origin.
         if request.method not in SAFE and sender(Head.of(request.scope).headers) is not Sender.OWN:
             return self._pages.render(request, "refused.html", 403, message=_FOREIGN_FORM, caller=None)
-        if path in (LOGIN, LOGOUT, THEME) or path.startswith(PREFIX):
+        if path in ("/", LOGIN, LOGOUT, THEME) or path.startswith(PREFIX):
             return self._app
         if viewer is None:
             if _is_withheld(request):

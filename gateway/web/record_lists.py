@@ -15,7 +15,7 @@ from gateway.db import search
 from gateway.db.database import Database
 from gateway.db.search import Total
 from gateway.errors import RequestMalformed, TokenMalformed
-from gateway.fencing.record import Entry, Filters, Kind
+from gateway.fencing.record import Entry, EntryReason, Filters, Kind
 from gateway.fencing.token import Token
 from gateway.web.advice import kind_titles
 from gateway.web.rendering import Site
@@ -31,8 +31,8 @@ SPANS = {
 PLANES = ("tables", "objects", "api")
 REASONS = ("token-stale", "token-duplicate", "token-used", "token-implausible")
 
-_NAMES = ("prefix", "resource", "holder", "caller", "reason", "plane", "rule")
-_FIELDS = (*_NAMES, "enforced", "token", "span", "since", "until", "before", "after")
+_NAMES = ("prefix", "resource", "holder", "caller", "plane", "rule")
+_FIELDS = (*_NAMES, "reason", "enforced", "token", "span", "since", "until", "before", "after")
 _TIMES = ("span", "since", "until")
 _LONGEST = 1024
 _MAX_POSITION = 10**18 - 1
@@ -76,6 +76,7 @@ def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tu
     filters = Filters(
         kinds=query_kinds or kinds,
         **{name: fields.get(name) for name in _NAMES},
+        reason=_reason(fields.get("reason")),
         enforced=_choice("enforced", fields.get("enforced")),
         token=_token(fields.get("token")),
         since=since,
@@ -107,6 +108,12 @@ def _kind(value: str) -> Kind:
         return Kind(value)
     except ValueError as error:
         raise RequestMalformed(f"kind: {value[:40]} is unknown.") from error
+
+
+def _reason(value: str | None) -> str | None:
+    if value is not None and value not in set(EntryReason):
+        raise RequestMalformed(f"reason: must be one of {', '.join(EntryReason)}.")
+    return value
 
 
 def _choice(name: str, value: str | None) -> bool | None:

@@ -172,7 +172,7 @@ def test_observe_mode_has_a_verdict_for_each_rule(visit: Callable[..., Page], st
     expect(stock).to_contain_text(re.compile(r"Not safe: 4 of \d+.\d{3} writes would have been refused"))
     expect(idle).to_contain_text("Unknown")
     stock.get_by_text("Change of the configuration").click()
-    expect(stock.locator("pre")).to_have_text('[[tables]]\nmode = "enforce"\nname = "public.stock"')
+    expect(stock.locator("pre")).to_have_text('[[tables]]\nname = "public.stock"\nmode = "enforce"')
     stock.get_by_role("link", name="4", exact=True).click()
     expect(page.get_by_role("status")).to_have_text("4 writes")
     expect(page).to_have_url(re.compile("caller=importer&rule=public.stock&plane=tables&enforced=false"))

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.record import EntryReason
 from gateway.observe.events import ServiceUnreachable, WriteRefused
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double
@@ -240,6 +241,15 @@ class TestRejections:
     async def test_an_invalid_query_is_refused(self, api: httpx.AsyncClient, query: str) -> None:
         assert problem(await api.get(f"/v1/rejections?{query}")) == (400, "request-malformed")
 
+    @pytest.mark.parametrize("of", ["", ".csv", ".ndjson", "/stream"])
+    @pytest.mark.parametrize("what", ["rejections", "events"])
+    async def test_an_unknown_reason_is_refused_with_those_there_are(
+        self, api: httpx.AsyncClient, what: str, of: str
+    ) -> None:
+        refused = await api.get(f"/v1/{what}{of}?reason=bogus")
+        assert problem(refused) == (400, "request-malformed")
+        assert [reason for reason in EntryReason if f"'{reason}'" not in refused.json()["detail"]] == []
+
     async def test_a_page_after_an_unknown_entry_is_not_found(self, api: httpx.AsyncClient) -> None:
         assert problem(await api.get(f"/v1/rejections?before={uuid4()}")) == (404, "not-found")
 
@@ -310,7 +320,8 @@ class TestDescription:
             *("/v1/fences", "/v1/fences/{resource}", "/v1/fences/{resource}/barrier", "/v1/fences/{resource}/epoch"),
             *(f"/v1/{what}{of}" for what in ("rejections", "events") for of in RECORD),
             *("/v1/webhooks", "/v1/webhooks/{name}/test", "/v1/metrics", "/v1/reports/{resource}"),
-            *("/v1/record/head", "/v1/credentials", "/v1/transaction", "/v1/health", "/v1/ready", "/v1/config"),
+            *("/v1/record/head", "/v1/credentials", "/v1/transaction", "/v1/health", "/v1/ready"),
+            *("/v1/config", "/v1/config/reload"),
         }
         assert dangling(document, document) == []
         for path in document["paths"].values():

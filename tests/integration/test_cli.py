@@ -2,10 +2,14 @@
 
 import asyncio
 import errno
+import json
+import os
 import re
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +18,7 @@ import asyncpg
 import httpx
 import pytest
 import trustme
+from alembic import command
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -27,6 +32,7 @@ from gateway.db import migrations
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.errors import ConfigurationError
 from tests.processes import Running, called, free_port, run, started
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 DSN = "postgresql://nobody@127.0.0.1:9/none"
@@ -64,7 +70,7 @@ def ready(client: httpx.Client) -> int | None:
 
 def until_ready(gateway: Running, url: str, status: int, trusting: ssl.SSLContext | None = None) -> None:
     # Asked before, it would take a connection and not answer: it listens before it has all it needs.
-    gateway.wait_for(lambda: "gateway: listening on " in gateway.errors.read_text())
+    gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
     with httpx.Client(base_url=url, verify=trusting or True, timeout=10) as client:
         gateway.wait_for(lambda: ready(client) == status)
 
@@ -75,6 +81,83 @@ def write_row(url: str) -> httpx.Response:
 
 def test_the_command_says_its_version() -> None:
     assert re.fullmatch(r"gateway \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+
+
+def test_help_imports_no_library_of_what_it_is_about() -> None:
+    """A person, and a shell that completes a word, wait for each import: the time is held by its cause."""
+    code = (
+        "import contextlib, io, sys\n"
+        "from gateway import cli\n"
+        "groups = [((), cli.application), (('guard',), cli.guard), (('audit',), cli.audit)]\n"
+        "for path, group in groups:\n"
+        "    named = [one.name or one.callback.__name__ for one in group.registered_commands]\n"
+        "    for arguments in ((*path, '--help'), *((*path, name, '--help') for name in named)):\n"
+        "        with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):\n"
+        "            cli.main(arguments)\n"
+        "        assert 'Usage: ' in said.getvalue(), arguments\n"
+        "        print(*arguments)\n"
+        "print(*sys.modules)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    *helped, imported = told.stdout.splitlines() or [told.stderr]
+    assert {"--help", "serve --help", "guard install --help", "audit --help", "audit search --help"} <= {*helped}
+    slow = {"aiohttp", "alembic", "asyncpg", "awscrt", "boto3", "botocore", "fastapi", "httpx", "jinja2", "moto"}
+    slow |= {"opentelemetry", "orjson", "pydantic_settings", "sqlalchemy", "starlette", "structlog", "uvicorn", "yarl"}
+    slow |= {"gateway.app", "gateway.client", "gateway.config", "gateway.db"}
+    assert {*imported.split()} & slow == set()
+
+
+@pytest.mark.parametrize(
+    "case",
+    first(
+        [
+            (["guard", "in"], ["install"]),
+            (["au"], ["audit"]),
+            (["serve", "--li"], ["--listen"]),
+            (["completion", ""], ["bash", "zsh", "fish"]),
+            (["serve", "--config", "gate"], []),  # bash then completes the names of files
+        ]
+    ),
+)
+def test_bash_completes_a_word(case: tuple[list[str], list[str]]) -> None:
+    words, completed = case
+    script = (
+        'source <("$GATEWAY" completion bash); COMP_WORDS=("$GATEWAY" "$@"); COMP_CWORD=$#; '
+        '_gateway_completion "$GATEWAY"; printf "%s\\n" "${COMPREPLY[@]}"; complete -p gateway'
+    )
+    command = ["bash", "--norc", "-c", script, "bash", *words]
+    environment = {**os.environ, "GATEWAY": str(Path(sys.executable).with_name("gateway"))}
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    *found, registered = told.stdout.splitlines()
+    assert [word for word in found if word] == completed
+    assert registered == "complete -o default -F _gateway_completion gateway"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("shell", "asked"),
+    [
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "gateway guard in"}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "gateway guard in", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+    ],
+)
+def test_other_shells_get_their_script_and_an_answer(shell: str, asked: dict[str, str]) -> None:
+    """Without these shells: the script is printed, and the question that it puts to the command is answered."""
+    script = called("completion", shell)
+    assert (script.returncode, script.stderr) == (0, "")
+    assert all(name in script.stdout for name in (f"_GATEWAY_COMPLETE=complete_{shell}", *asked))
+    environment = {**os.environ, **asked, "_GATEWAY_COMPLETE": f"complete_{shell}"}
+    command = [str(Path(sys.executable).with_name("gateway"))]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "install" in told.stdout
+
+
+def test_another_shell_is_refused() -> None:
+    answer = called("completion", "tcsh")
+    assert answer.returncode == 2
+    assert "'bash', 'zsh'" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -152,7 +235,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("certificate", "certificate", "server.tls_key: {key}: holds no private key"),
         ("certificate", "text", "server.tls_key: {key}: holds no private key"),
         ("certificate", "missing", "server.tls_key: {key}: there is no such file."),
-        ("certificate", "directory", "server.tls_key: {key}: there is no such file."),
+        ("certificate", "directory", "server.tls_key: {key}: Is a directory."),
         ("missing", "key", "server.tls_certificate: {certificate}: there is no such file."),
         ("text", "key", "server.tls_certificate: {certificate}: holds no certificate"),
         ("binary", "key", "server.tls_certificate: {certificate}: holds no certificate"),
@@ -236,6 +319,22 @@ def test_migrating_what_cannot_be_reached_is_one_line(dsn: str, said: str) -> No
     assert answer.stderr.startswith(f"gateway: {said}")
 
 
+def test_all_that_a_serving_gateway_writes_is_json(tmp_path: Path) -> None:
+    """Without a database, so that the gateway logs a lot. uvicorn writes the line about an unreadable request."""
+    port = free_port()
+    config = write(tmp_path / "gateway.toml", DSN, listen=f"127.0.0.1:{port}")
+    with started("serve", "--config", config) as gateway:
+        gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"no HTTP\r\n\r\n")
+        gateway.wait_for(lambda: '"logger": "uvicorn.error"' in gateway.errors.read_text())
+        assert gateway.stop() == 0
+        assert gateway.output.read_text() == ""
+        lines = [json.loads(line) for line in gateway.errors.read_text().splitlines()]
+    assert [line["event"] for line in lines if "event" in line][:2] == ["service unreachable", "listening"]
+    assert all({"event", "level", "timestamp"} <= line.keys() for line in lines)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serving_over_tls_until_a_signal(tmp_path: Path, dsn: str, number: signal.Signals) -> None:
@@ -253,7 +352,8 @@ def test_serving_over_tls_until_a_signal(tmp_path: Path, dsn: str, number: signa
         answer = httpx.get(f"https://{address}/v1/health", verify=trusting, timeout=PATIENCE)
         assert "server" not in answer.headers
         assert gateway.stop(number) == 0
-        assert gateway.said() == f"gateway: listening on https://{address}\n"
+        (line,) = map(json.loads, gateway.said().splitlines())
+        assert (line["event"], line["url"]) == ("listening", f"https://{address}")
 
 
 @pytest.mark.thorough
@@ -275,7 +375,9 @@ def test_without_postgres_it_starts_answers_503_and_recovers_by_itself(tmp_path:
                 assert write_row(url).status_code == 204
                 assert httpx.get(f"{url}/v1/tables/t", timeout=PATIENCE).json() == [{"id": 1, "n": 2}]
                 assert gateway.stop() == 0
-            assert "Answering with 503 until it is back." in gateway.said()
+            first, second, *_ = map(json.loads, gateway.said().splitlines())
+            assert (first["event"], first["service"]) == ("service unreachable", "postgres")
+            assert second["event"] == "listening"
 
 
 def test_the_doctor_says_what_it_found_and_fails_where_something_is_wrong(tmp_path: Path, dsn: str) -> None:
@@ -285,3 +387,28 @@ def test_the_doctor_says_what_it_found_and_fails_where_something_is_wrong(tmp_pa
     unwell = called("doctor", "--config", write(tmp_path / "gateway.toml", DSN))
     assert (unwell.returncode, unwell.stderr) == (1, "")
     assert "problem  connection: " in unwell.stdout
+
+
+async def test_a_role_that_may_not_migrate_is_told_the_right_and_the_owner(empty_dsn: str) -> None:
+    database = empty_dsn.partition("?")[0].rpartition("/")[2]
+    owner, other = f"owner_of_{database}", f"other_than_{database}"
+
+    async def migrate(role: str) -> tuple[int, str]:
+        dsn = re.sub("//postgres:?@", f"//{role}@", empty_dsn)
+        answer = await asyncio.to_thread(called, "migrate", "--dsn", dsn)
+        return answer.returncode, answer.stderr
+
+    await execute(empty_dsn, f"CREATE ROLE {owner} LOGIN; CREATE ROLE {other} LOGIN")
+    try:
+        status, said = await migrate(owner)
+        assert (status, "lacks a right to migrate: CREATE on the database" in said) == (2, True)
+        await execute(empty_dsn, said.partition("let the owner run: ")[2])
+        settings = migrations._alembic(re.sub("//postgres:?@", f"//{owner}@", empty_dsn))
+        await asyncio.to_thread(command.upgrade, settings, "r0001")
+        status, said = await migrate(other)
+        assert (status, f"Run it as the owner, {owner}:" in said) == (2, True)
+        await execute(empty_dsn, f"REVOKE CREATE ON DATABASE {database} FROM {owner}")
+        assert (await migrate(owner))[0] == 0
+        assert await migrations.installed(empty_dsn) == migrations.newest()
+    finally:
+        await execute(empty_dsn, f"DROP OWNED BY {owner} CASCADE; DROP ROLE {owner}, {other}")

@@ -160,7 +160,7 @@ async def test_what_the_page_suggests_starts_a_gateway_with_the_same_resources(f
         pasted = written(tmp_path, filled, text, port=port)
         assert load(pasted).tables[0].resource == "account/{id}"
         with started("serve", "--config", str(pasted)) as gateway:
-            gateway.wait_for(lambda: "gateway: listening on " in gateway.errors.read_text())
+            gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client:
                 headers = {"Fencing-Token": "1", "Authorization": f"Bearer {KEY}"}
                 answer = await client.patch("/v1/tables/accounts?id=eq.1", headers=headers, json={"owner": "ann"})
@@ -194,3 +194,40 @@ async def test_a_file_is_compared_with_what_a_gateway_has(
     assert (same.returncode, same.stdout) == (0, "")
     assert changed.returncode == 1
     assert '-resource = "account/{id}"\n+resource = "accounts/{id}"' in changed.stdout
+
+
+SHOP = """
+CREATE TABLE orders (id int PRIMARY KEY, number int NOT NULL UNIQUE);
+CREATE TABLE items (id int PRIMARY KEY, order_number int REFERENCES orders (number) ON DELETE CASCADE);
+CREATE TABLE notes (id int PRIMARY KEY, order_id int REFERENCES orders ON DELETE CASCADE);
+INSERT INTO orders VALUES (1, 71); INSERT INTO items VALUES (1, 71); INSERT INTO notes VALUES (1, 1);
+"""
+
+
+@pytest.mark.thorough
+async def test_what_the_doctor_suggests_starts_a_gateway_that_it_has_no_complaint_about(
+    dsn: str, database: Database, tmp_path: Path
+) -> None:
+    """Each suggestion replaces the entries that it names."""
+    await database.run(lambda transaction: transaction.execute(SHOP))
+    given = {"public.orders": 'cascades = "allow"\nequal = "strict"', "public.notes": 'mode = "observe"'}
+    text = "".join(f'[[tables]]\nname = "{name}"\n{keys}\n' for name, keys in given.items())
+    report = await examine(load(written(tmp_path, dsn, text)))
+    checks = [check for section in report.sections for check in section.checks if check.rules]
+    assert [check.name for check in checks] == ["observe", "table public.orders", "table public.orders"]
+    for number, check in enumerate(checks):
+        for rule in check.rules:
+            pasted = tomllib.loads(rule)["tables"]
+            kept = "".join(
+                f'[[tables]]\nname = "{name}"\n{keys}\n'
+                for name, keys in given.items()
+                if name not in {one["name"] for one in pasted}
+            )
+            port = free_port()
+            file = written(tmp_path, dsn, f"{kept}{rule}", port=port)
+            with started("serve", "--config", str(file)) as gateway:
+                gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
+            after = await examine(load(file))
+            left = [one.detail for section in after.sections for one in section.checks if one.rules]
+            assert check.detail not in left, (number, rule, left)
+            assert 'equal = "strict"' in rule or "public.orders" not in {one["name"] for one in pasted}

@@ -23,9 +23,11 @@ from gateway.doctor.examination import Check, CheckStatus, DoctorReport, render
 from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement
 from gateway.fencing.token import Token
+from tests.databases import GATEWAY
 from tests.doubles.s3 import S3Double, serve
 from tests.running import config
 
+TRUSTED = ("postgres", GATEWAY, "store")
 SECRETS = ("double-secret", "writer-secret", "writer-api-key", "role-password")
 
 
@@ -41,7 +43,7 @@ async def endpoint(double: S3Double) -> AsyncIterator[str]:
 
 
 async def examine(settings: Config, clock: doctor.Clock = doctor.local_time) -> DoctorReport:
-    report = await doctor.examine(settings, clock)
+    report = await doctor.examine(settings, clock, trusted=TRUSTED)
     text = "\n".join(render(report))
     assert not [secret for secret in SECRETS if secret in text]
     return report
@@ -77,6 +79,7 @@ async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, dou
         "configuration",
         "database",
         "object store",
+        "other writers",
         "pending writes",
     ]
     assert worse(report, CheckStatus.WARNING) == []
@@ -231,7 +234,9 @@ class TestDatabase:
         check = found(await examine(config(dsn, tables=[allow])), "table public.orders")
         assert check.status is CheckStatus.WARNING
         assert "public.items by items_o_fkey (ON DELETE CASCADE)" in check.detail
-        assert 'name = "public.items"' in check.advice
+        together, refusing = check.rules
+        assert together == '[[tables]]\nname = "public.items"\nresource = "public.orders/{o}"'
+        assert refusing == '[[tables]]\nname = "public.orders"\ncascades = "refuse"'
         rule = {"name": "public.items", "resource": "public.orders/{o}"}
         assert found(await examine(config(dsn, tables=[rule])), "reach").status is CheckStatus.OK
 

@@ -14,6 +14,7 @@ from tests.waiting import PATIENCE
 
 OPEN = {
     *(("GET", path) for path in ("/v1/docs", "/v1/health", "/v1/openapi.json", "/v1/ready")),
+    *((method, path) for method in ("GET", "HEAD") for path in ("/", "/healthz", "/readyz")),
     ("HEAD", "/v1/docs"),
     ("HEAD", "/v1/openapi.json"),
     *((method, "/ui/login") for method in ("GET", "HEAD", "POST")),
@@ -50,6 +51,8 @@ async def test_a_client_without_credentials_gets_what_is_listed_and_nothing_else
                 assert answer.status_code == 403 or to_the_login, (method, path, answer.status_code)
             else:
                 assert answer.status_code == 401, (method, path, answer.text)
-        for path in ("/v1/health", "/v1/ready", "/v1/docs", "/v1/openapi.json", "/ui/login"):
+        to_the_page = await client.get("/", headers={"Accept": "text/html"})
+        assert (to_the_page.status_code, to_the_page.headers["location"]) == (307, "/ui/")
+        for path in ("/healthz", "/readyz", "/v1/health", "/v1/ready", "/v1/docs", "/v1/openapi.json", "/ui/login"):
             assert (await client.get(path)).status_code in (200, 204), path
         assert set((await client.get("/v1/health")).json()) == {"postgres"}

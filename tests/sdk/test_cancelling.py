@@ -21,11 +21,12 @@ class Service:
     """Answers ``/together`` once it is asked for over all connections, and ``/never`` never."""
 
     def __init__(self) -> None:
-        self.connected = 0
+        self.connected = self.most = 0
         self._together = asyncio.Barrier(CONNECTIONS)
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connected += 1
+        self.most = max(self.most, self.connected)
         try:
             while request := await reader.readuntil(b"\r\n\r\n"):
                 if request.startswith(b"GET /never"):
@@ -71,7 +72,8 @@ async def test_connections_that_were_to_be_closed_are(
         async with asyncio.TaskGroup() as tasks:
             for _ in range(CONNECTIONS):
                 tasks.create_task(lock.http.get("/together"))
-        assert service.connected == CONNECTIONS
+        # On a busy machine some have expired by now, and are closed.
+        assert service.most == CONNECTIONS
         await asyncio.sleep(0.05)
         asking = asyncio.create_task(fenced._api.ask("GET", "/never") if kind == "api" else lock.http.get("/never"))
         for _ in range(after):

@@ -1,5 +1,7 @@
 """The terminal and the API have the same filters of the record."""
 
+import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,6 +9,18 @@ from typer.testing import CliRunner
 
 from gateway.api.record_views import EventFilters
 from gateway.commands.record_client import WHAT, WHEN, Filters, takes_filters
+from gateway.fencing.decision import Decision
+from gateway.fencing.record import EntryReason
+
+DATABASE = Path(__file__).parents[2] / "gateway/db"
+
+
+def test_each_reason_that_the_database_writes_can_be_asked_for() -> None:
+    sql = "".join(path.read_text() for folder in ("schema", "queries") for path in (DATABASE / folder).glob("*.sql"))
+    (listed,) = re.findall(r"FUNCTION fencing\.reasons_v1\(\).*?ARRAY\[(.*?)\]", sql, re.DOTALL)
+    bypasses = set(re.findall(r"'((?:row|object|bucket|guard)-(?:changed|appeared|vanished|disabled|removed))'", sql))
+    assert len(bypasses) == 9
+    assert {*re.findall(r"'([a-z-]+)'", listed), *bypasses, *Decision} - {*EntryReason} == {"raised", "held"}
 
 
 def test_there_is_an_option_for_each_filter_of_the_api() -> None:

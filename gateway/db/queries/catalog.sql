@@ -25,6 +25,7 @@ SELECT
             'is_json', t.typname IN ('json', 'jsonb'),
             'deterministic', coalesce(co.collisdeterministic, true),
             'generated', a.attgenerated <> '',
+            'identity_always', a.attidentity = 'a',
             'nullable', NOT (a.attnotnull OR t.typnotnull),
             'description', col_description(c.oid, a.attnum),
             'default', CASE

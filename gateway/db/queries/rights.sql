@@ -15,6 +15,26 @@ JOIN pg_namespace AS n ON n.oid = p.pronamespace
 WHERE n.nspname = 'fencing' AND (NOT p.prosecdef OR p.proname = ANY ($3::text[]))
   AND NOT has_function_privilege(p.oid, 'EXECUTE')
 
+-- name: missing_to_migrate
+-- The right that this session lacks to migrate, and the owner who has it. The owner of the database installs the
+-- schema, and the owner of the schema migrates it.
+SELECT current_user::text AS role, format('CREATE on the database %s', d.datname) AS lacking,
+    pg_get_userbyid(d.datdba)::text AS owner,
+    format('GRANT CREATE ON DATABASE %I TO %I', d.datname, current_user) AS fix
+FROM pg_database AS d
+WHERE d.datname = current_database() AND to_regnamespace('fencing') IS NULL AND NOT has_database_privilege(d.oid, 'CREATE')
+UNION ALL
+SELECT DISTINCT current_user, 'ownership of the schema fencing', pg_get_userbyid(o.owner),
+    format('GRANT %I TO %I', pg_get_userbyid(o.owner), current_user)
+FROM (
+    SELECT nspowner AS owner FROM pg_namespace WHERE nspname = 'fencing'
+    UNION
+    SELECT c.relowner FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = 'fencing' AND c.relkind IN ('r', 'p', 'v')
+) AS o
+WHERE NOT pg_has_role(o.owner, 'USAGE')
+ORDER BY 3
+
 -- name: owned
 -- Tables of the schema that a role could do anything to.
 SELECT FROM pg_class AS c
@@ -86,10 +106,27 @@ ORDER BY wanted.position
 
 -- name: missing_on_exposed
 -- Privileges that the gateway's role has on no column of a table of an exposed schema.
-SELECT format('%s.%s', n.nspname, c.relname) AS relation, array_agg(wanted.privilege ORDER BY wanted.position) AS privileges
+SELECT format('%s.%s', n.nspname, c.relname) AS relation, array_agg(wanted.privilege ORDER BY wanted.position) AS privileges,
+    format('GRANT %s ON %I.%I TO %I', string_agg(wanted.privilege, ', ' ORDER BY wanted.position), n.nspname, c.relname,
+        current_user) AS fix
 FROM pg_namespace AS n
 JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
 CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY AS wanted (privilege, position)
 WHERE n.nspname = ANY ($1::text[]) AND NOT has_table_privilege(c.oid, wanted.privilege)
   AND (wanted.privilege = 'DELETE' OR NOT has_any_column_privilege(c.oid, wanted.privilege))
-GROUP BY 1 ORDER BY 1
+GROUP BY n.nspname, c.relname ORDER BY 1
+
+-- name: missing_on_sequences
+-- Sequences behind the defaults of exposed tables that the gateway's role may not use.
+SELECT format('%s.%s', m.nspname, s.relname) AS relation,
+    format('GRANT USAGE ON SEQUENCE %I.%I TO %I', m.nspname, s.relname, current_user) AS fix
+FROM pg_namespace AS n
+JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
+JOIN pg_attrdef AS a ON a.adrelid = c.oid
+JOIN pg_depend AS d ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid AND d.refclassid = 'pg_class'::regclass
+JOIN pg_class AS s ON s.oid = d.refobjid AND s.relkind = 'S'
+JOIN pg_namespace AS m ON m.oid = s.relnamespace
+WHERE n.nspname = ANY ($1::text[]) AND has_any_column_privilege(c.oid, 'INSERT')
+  -- PostgreSQL may ask for the privilege before it compares the kind, which is an error for a table.
+  AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE') END
+ORDER BY 1

@@ -97,6 +97,22 @@ def read_buckets(body: bytes) -> tuple[str, ...]:
     return tuple((element.text or "").strip() for element in root.iter() if local(element) == "Name")
 
 
+def read_acl(body: bytes) -> tuple[str | None, list[tuple[str, str]]]:
+    """Return the owner's id in an AccessControlPolicy, and its grants: the id or address of each, and its right."""
+    root = parse(body)
+    if root is None or local(root) != "AccessControlPolicy":
+        return None, []
+
+    def text(element: Element, *names: str) -> str | None:
+        found = (one.text for one in element.iter() if local(one) in names and one.text)
+        return next((one.strip() for one in found), None)
+
+    owner = next((text(element, "ID") for element in root if local(element) == "Owner"), None)
+    grants = [(text(grant, "ID", "URI", "EmailAddress"), text(grant, "Permission")) for grant in root.iter()
+              if local(grant) == "Grant"]  # fmt: skip
+    return owner, [(who, right) for who, right in grants if who is not None and right is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class UploadsPage:
     """A page of ListMultipartUploads. Its markers stand as they came: with encoding-type=url they are encoded."""

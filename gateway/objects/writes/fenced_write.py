@@ -95,6 +95,8 @@ class FencedWrite:
     """Set while the body is not read. None where there is no body, or none worth keeping."""
     evidence: str | None = None
     """The mark of an earlier attempt of the same call in the object's metadata; None if no attempt leaves one."""
+    tell: Callable[[str, Fence | None], None] | None = None
+    """Tells the sender, with the answer, why an enforcing rule would have refused a write that passes."""
 
     def announcement(self, profile: Profile | None = None) -> Announcement:
         """Return what the protocol is to announce. A store that cannot bump gets signatures that expire early."""
@@ -194,6 +196,7 @@ class FencedWrites:
             *(request.bucket, key, target, presented, attempt, write_id, mark),
             capture_start=capture_start,
             evidence=evidence,
+            tell=exchange.response.would_refuse,
         )
         return await self._apply_policy(write)
 
@@ -330,6 +333,8 @@ class FencedWrites:
             reason = str(decision) if decision else TokenImplausible.code if write.implausible else TokenRequired.code
             with after_the_effect("put on record"):
                 await self._audit.passed(Refusal(write.target.resource, reason, write.attempt, fence, enforced=False))
+            if write.tell is not None:
+                write.tell(reason, fence)
 
 
 def _look(write: FencedWrite) -> Steps[HeadAnswer]:

@@ -4,11 +4,12 @@ They are found in the catalog, before any write, for the operator. Writes themse
 ``gateway.tables.catalog.reach``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.errors import ResourceUnderivable
 from gateway.fencing.decision import Cascades, Enforcement
+from gateway.fencing.resource import Template
 from gateway.tables.catalog.reach import KnownSteps, Reach, RuleOf, Step, same_names
 from gateway.tables.catalog.snapshot import EVENTS, Snapshot, Table, Trigger
 from gateway.tables.naming.plan import Naming, naming
@@ -19,13 +20,16 @@ from gateway.tables.sql.expressions import VERSION_TYPES, version_of
 class SideEffect:
     """A finding about one table, ``schema.name``, that is written. ``advice``: what an operator can do about it.
 
-    ``refused``: writes that have this effect are refused, so nothing has to be done.
+    ``refused``: writes that have this effect are refused, so nothing has to be done. ``refusable``: its table's
+    rule can refuse them. ``shared`` are tables with templates that would give their rows one resource.
     """
 
     table: str
     text: str
     advice: str
     refused: bool = False
+    refusable: bool = False
+    shared: tuple[tuple[str, str], ...] = ()
 
 
 def find(snapshot: Snapshot, rule_of: RuleOf) -> list[SideEffect]:
@@ -52,7 +56,7 @@ class _Search:
         fate = Cascades.ALLOW if rule.mode is Enforcement.OBSERVE else rule.cascades
         # By its text, a step can be reached in two ways.
         yield from dict.fromkeys(
-            _of_step(name, step, fate) for first in reach.all_steps() for step in reach.decisive(first)
+            self._of_step(name, step, fate) for first in reach.all_steps() for step in reach.decisive(first)
         )
         yield from _of_code(table, reach, fate)
         for child in table.children:
@@ -68,7 +72,36 @@ class _Search:
             _name(table),
             f"its rows in {_name(child)} can be written by that name too, under other fences",
             f"Give both one resource by a template, or do not expose {_name(child)}.",
+            shared=((_name(child), own.template.text),),
         )
+
+    def _of_step(self, table: str, step: Step, fate: Cascades) -> SideEffect:
+        key, reached = step.reference, step.relation.title
+        ending = {
+            Cascades.REFUSE: "so such writes are refused",
+            Cascades.CLAIM: "so such writes need the tokens of these rows",
+            Cascades.ALLOW: "whose fences are not claimed",
+        }[Cascades.ALLOW if step.observed else fate]
+        return SideEffect(
+            table,
+            f"writes reach rows of {reached} by {key.name} ({key.actions}), {ending}",
+            f"Give both tables one resource by a template over {', '.join(key.target_columns)}, or set cascades for "
+            f"{table}. Or accept that an overtaken holder of those rows is not stopped by such a write.",
+            refused=fate is not Cascades.ALLOW and not step.observed,
+            refusable=not step.observed,
+            shared=self._shared(step),
+        )
+
+    def _shared(self, step: Step) -> tuple[tuple[str, str], ...]:
+        """Return templates for both ends of a foreign key. They name rows that refer to each other alike."""
+        key = step.reference
+        column_of = dict(zip(key.target_columns, key.columns, strict=True))
+        parent = self._snapshot.tables.get((key.target.schema, key.target.name))
+        named = None if parent is None else self._naming(parent)
+        if named is not None and set(named.fields) <= set(column_of):
+            return ((step.relation.title, _filled(named.template, column_of)),)
+        whole = f"{key.target.title}/" + "/".join(f"{{{column}}}" for column in key.target_columns)
+        return ((key.target.title, whole), (step.relation.title, _filled(Template.parse(whole), column_of)))
 
     def _naming(self, table: Table) -> Naming | None:
         try:
@@ -77,21 +110,10 @@ class _Search:
             return None
 
 
-def _of_step(table: str, step: Step, fate: Cascades) -> SideEffect:
-    key, reached = step.reference, step.relation.title
-    ending = {
-        Cascades.REFUSE: "so such writes are refused",
-        Cascades.CLAIM: "so such writes need the tokens of these rows",
-        Cascades.ALLOW: "whose fences are not claimed",
-    }[Cascades.ALLOW if step.observed else fate]
-    return SideEffect(
-        table,
-        f"writes reach rows of {reached} by {key.name} ({key.actions}), {ending}",
-        f"Give both tables one resource by a template over {', '.join(key.target_columns)}: [[tables]] "
-        f'name = "{reached}", resource = "…{{{"}/{".join(key.columns)}}}". Or set cascades = "refuse" '
-        f'or "claim" for {table}. Or accept that an overtaken holder of those rows is not stopped by such a write.',
-        refused=fate is not Cascades.ALLOW and not step.observed,
-    )
+def _filled(template: Template, column_of: Mapping[str, str]) -> str:
+    """Return a template with other columns."""
+    fields = [f"{{{column_of[field]}}}" for field in template.fields]
+    return "".join(part for pair in zip(template.literals, [*fields, ""], strict=True) for part in pair)
 
 
 def _of_code(table: Table, reach: Reach, fate: Cascades) -> Iterator[SideEffect]:
@@ -104,6 +126,7 @@ def _of_code(table: Table, reach: Reach, fate: Cascades) -> Iterator[SideEffect]
             f"{what}, {'so such writes are refused' if refused else 'whose fences are not claimed'}",
             "Let it change nothing that is fenced, or give both tables one resource by a template.",
             refused=refused,
+            refusable=True,
         )
     known = {what.partition(" writes ")[0] for what in shown}
     for trigger in table.triggers:

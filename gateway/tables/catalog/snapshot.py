@@ -22,7 +22,7 @@ class Column:
     """A column. ``type`` is its SQL type without a modifier, ``exact_type`` with it (``numeric(10,2)``).
 
     ``base_type`` is the type below a domain. ``default`` is the SQL expression that an insert uses by itself.
-    ``number`` is its position in the catalog.
+    ``number`` is its position in the catalog. ``identity_always``: an insert that gives a value is refused.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Column:
     is_json: bool = False
     deterministic: bool = True
     generated: bool = False
+    identity_always: bool = False
     default: str | None = None
     nullable: bool = True
     description: str | None = None

@@ -17,7 +17,8 @@ MAX_AGE = 86_400
 
 _EXPOSED = (
     b"Content-Encoding, Content-Location, Content-Profile, Content-Range, Content-Type, Date, ETag, Fencing-Resource, "
-    b"Fencing-Token, Idempotency-Replayed, Location, Preference-Applied, Proxy-Status, Retry-After, X-Request-Id"
+    b"Fencing-Token, Fencing-Would-Refuse, Idempotency-Replayed, Location, Preference-Applied, Proxy-Status, "
+    b"Retry-After, X-Request-Id"
 )
 _METHODS = b"GET, HEAD, POST, PATCH, PUT, DELETE, OPTIONS"
 _REQUESTED = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2000}")

@@ -20,6 +20,8 @@ _STATUS_OF_SQLSTATE = {
 }  # fmt: skip
 # Their details or hints tell what else there is in the schema.
 _REVEALING = frozenset(("PGRST106", "PGRST200", "PGRST201", "PGRST202", "PGRST203", "PGRST204", "PGRST205"))
+MISMATCH = "FN422"
+"""The SQLSTATE with which a statement refuses a touched row without a claim."""
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -30,11 +32,11 @@ def of_database(error: SqlError, *, known_caller: bool, verbose: bool) -> Gatewa
     database's details and hints are left out, because they may quote rows. An error raised as ``PGRST`` is meant for
     the caller.
     """
-    if error.sqlstate == "FN422" and error.detail:
+    if error.sqlstate == MISMATCH and error.detail:
         # From the guard of a table that a cascade or a trigger of the write has reached.
         return ResourceMismatch(error.message, advice=error.hint or "")
-    if error.sqlstate == "FN422":
-        return mismatch(error.message or None)
+    if error.sqlstate == MISMATCH:
+        return mismatch(error.message or None, error.hint)
     if error.sqlstate == "PGRST":
         return overrides.raised(error)
     status = _status(error.sqlstate, error.message)
@@ -44,11 +46,12 @@ def of_database(error: SqlError, *, known_caller: bool, verbose: bool) -> Gatewa
     )  # fmt: skip
 
 
-def mismatch(touched: str | None) -> ResourceMismatch:
+def mismatch(touched: str | None, advice: str | None = None) -> ResourceMismatch:
     """Return the error for a touched row without a claim. ``touched`` is its name, None without a name."""
     if not touched:
-        return ResourceMismatch("The write touches a row whose columns do not make up a resource name.")
-    return ResourceMismatch(f"The write touches {touched}, which its token does not cover.", facts={"touched": touched})
+        return ResourceMismatch("The write touches a row whose columns do not make up a resource name.", advice=advice)
+    message = f"The write touches {touched}, which its token does not cover."
+    return ResourceMismatch(message, advice=advice, facts={"touched": touched})
 
 
 def answer(failure: GatewayError, *, verbose: bool = True) -> Response:

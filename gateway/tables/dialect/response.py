@@ -8,6 +8,8 @@ from urllib.parse import quote
 import orjson
 
 from gateway.errors import DialectError
+from gateway.fencing.decision import Fence
+from gateway.fencing.headers import would_refuse
 from gateway.fencing.token import Token
 from gateway.tables.catalog.snapshot import Table
 from gateway.tables.dialect.etags import quoted, row_changed
@@ -66,12 +68,14 @@ class Written:
 class Accepted:
     """Under which fences a write was accepted. Empty where nothing was claimed (observe mode).
 
-    ``pairs``: the fence of each resource, where the caller showed a token for each.
+    ``pairs``: the fence of each resource, where the caller showed a token for each. ``would_refuse``: the reasons, with
+    their fences, for which an enforcing rule would have refused the write.
     """
 
     token: Token | None = None
     resources: Sequence[str] = ()
     pairs: Sequence[tuple[str, Token]] = ()
+    would_refuse: Sequence[tuple[str, Fence | None]] = ()
 
 
 def read(request: Request, row: Row, path: str, query_string: bytes) -> Response:
@@ -144,6 +148,8 @@ def _fences(accepted: Accepted) -> Headers:
         headers.append((b"fencing-token", str(accepted.token).encode()))
     if accepted.resources:
         headers.append((b"fencing-resource", _bounded(accepted.resources)))
+    if accepted.would_refuse:
+        headers += would_refuse(accepted.would_refuse)
     return headers
 
 

@@ -30,6 +30,7 @@ from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record.audit import Audit
 from gateway.tables.dialect import body, response
 from gateway.tables.dialect.body import Payload
+from gateway.tables.dialect.errors import MISMATCH
 from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Response, Row, Written, check_put
@@ -173,9 +174,14 @@ class FastPath:
         if candidate.plain is not None:
             self._learn_write(candidate.plain, write, columns, statement, values)
         size = len(write.body) + len(write.sender.query)
-        row = await self._confirm(
-            statement, statement.arrange(values), resource, token, size, lambda: write.attempts()(resource)
-        )
+        try:
+            row = await self._confirm(
+                statement, statement.arrange(values), resource, token, size, lambda: write.attempts()(resource)
+            )
+        except SqlError as error:
+            if error.sqlstate == MISMATCH:
+                error.hint = write.mismatch_advice()
+            raise
         if row is None:
             return None
         written = Written.from_row(row)

@@ -244,7 +244,7 @@ async def execute(transaction: Transaction, write: PlannedWrite) -> tuple[Writte
     beyond = [ObservedRefusal(name, SideEffectRefused.code) for name in reached]
     if write.claimed is None or not row["strays"]:
         return written, beyond
-    failure = mismatch(row["stray"])
+    failure = mismatch(row["stray"], write.mismatch_advice())
     if write.cached.rule.mode is Enforcement.ENFORCE:
         raise failure
     return written, [ObservedRefusal(row["stray"] or table_resource(write.cached.table), failure.code), *beyond]

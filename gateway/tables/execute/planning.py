@@ -235,6 +235,12 @@ class PlannedWrite:
         attempt = self.sender.attempt(tokens.token, tokens.holder, self.body, self.cached.name)
         return lambda resource: replace(attempt, token=tokens.pairs.get(resource, tokens.token))
 
+    def mismatch_advice(self) -> str | None:
+        """Return the advice if a touched row has no claim; None for the usual one."""
+        if self.request.method != "POST" or self.payload is None or self.cached.named is None:
+            return None
+        return plan.computed_key_advice(self.cached.named, self.payload.columns)
+
 
 class EffectivePreferences:
     """Decides which preferences of a request the gateway applies.

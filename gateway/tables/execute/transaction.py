@@ -299,6 +299,7 @@ class FencedTransactions:
             names = write.claimed or (table_resource(write.cached.table),)
             observed += [ObservedRefusal(name, write.objection.code) for name in names]
         under = accepted_under(write, unenforced.refused, unenforced.implausible.keys())
+        under = replace(under, would_refuse=[(one.reason, one.fence) for one in observed])
         return _answer(write, written, under), await self._noted(transaction, write, observed)
 
     async def _noted(

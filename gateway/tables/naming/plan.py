@@ -4,8 +4,9 @@ The plan only *claims* names. The database names every touched row again, and ea
 wrong guess here can refuse a write but never let one through.
 """
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeAlias
@@ -386,8 +387,41 @@ def _too_many(count: int) -> ResourceUnderivable:
 
 
 def _not_in_body(name: str, named: Naming) -> ResourceUnderivable:
+    given = [column.name for column in named.columns if column.name != name]
     return ResourceUnderivable(
         f"The body does not give {name!r}, which names the resource of rows of {named.table.name}, "
         "a value in every row.",
-        advice=f"Send {', '.join(named.fields)} in every row, or name the resource in Fencing-Resource.",
+        advice=computed_key_advice(named, given)
+        or f"Send {', '.join(named.fields)} in every row, or name the resource in Fencing-Resource.",
+    )
+
+
+def computed_key_advice(named: Naming, given: Collection[str]) -> str | None:
+    """Return the advice for a new row whose name the database computes while it inserts; None for any other row.
+
+    ``given``: the columns for which the body has values. No lock can be on a row whose name is unknown, so naming the
+    resource cannot help. A default without a call is a constant, which the caller can know.
+    """
+    computed = [
+        column
+        for column in named.columns
+        if column.name not in given and column.default is not None and "(" in column.default
+    ]
+    if not computed:
+        return None
+    table = f"{named.table.schema}.{named.table.name}"
+    otherwise = (
+        f"the operator to give the table one resource: resource = {json.dumps(table_resource(named.table))} "
+        f"in its rule, [[tables]] with name = {json.dumps(table)}, put in force by 'gateway naming apply'. Then lock "
+        "that resource, and repeat the write without Fencing-Resource, with the token of that lock."
+    )
+    if any(column.identity_always for column in computed):
+        return f"Only the database chooses {computed[0].name!r}, so no lock can be on the row before. Ask {otherwise}"
+    sources = ", ".join(
+        f"{column.name} (a new UUID)" if column.base_type == "uuid" else f"{column.name} (SELECT {column.default})"
+        for column in computed
+    )
+    return (
+        f"Choose the key before the write, so that a lock can be on the row, and send it in every row: {sources}. "
+        f"Leave Fencing-Resource out. Or ask {otherwise}"
     )

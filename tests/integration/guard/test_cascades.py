@@ -12,6 +12,7 @@ import pytest
 from gateway.guard import installation
 from tests.integration.guard.stage import Session, Stage
 from tests.running import API_KEY, running
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 TABLES = """
@@ -111,7 +112,7 @@ async def state(stage: Stage) -> list[tuple[Any, ...]]:
     return await stage.rows(" UNION ALL ".join(parts) + " ORDER BY 1, 2")
 
 
-@pytest.mark.parametrize("cascades", ["refuse", "claim"])
+@pytest.mark.parametrize("cascades", first(["refuse", "claim"]))
 async def test_the_gateway_refuses_what_a_guard_refuses(stage: Stage, app: Session, cascades: str) -> None:
     async with shop(stage, cascades=cascades) as gateway:
         for held, (method, target, body), sql in WRITES:

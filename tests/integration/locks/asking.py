@@ -117,7 +117,7 @@ def serving(dsn: str, directory: Path, more: Mapping[str, str] | None = None) ->
     port, written = free_port(), directory / "gateway.toml"
     written.write_text(CONFIG.format(port=port, dsn=dsn, key=API_KEY))
     with started("serve", "--config", str(written), more=more) as process:
-        process.wait_for(lambda: "listening on" in process.said())
+        process.wait_for(lambda: "listening" in process.said())
         yield process, f"http://127.0.0.1:{port}"
 
 

@@ -1,5 +1,6 @@
 """Gateways with rules of their own, side by side on one database and one store."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import connect, outcome
 from tests.integration.tables.asking import send
 from tests.running import API_KEY, config, running
+from tests.waiting import PATIENCE
 
 TABLES = """
 CREATE TABLE orders (id bigint PRIMARY KEY, account bigint NOT NULL, note text);
@@ -43,6 +45,12 @@ class Place:
             await connection.execute(sql)
         finally:
             await connection.close()
+
+    async def until(self, sql: str) -> None:
+        """Wait until a query returns a row."""
+        async with asyncio.timeout(PATIENCE):
+            while not await self.rows(sql):
+                await asyncio.sleep(0.02)
 
     def config(self, **sections: Any) -> Config:
         return config(self.dsn, self.endpoint, **sections)

@@ -23,6 +23,9 @@ from tests.integration.objects.clients import connect, in_thread, outcome
 from tests.integration.tables.asking import answered, send
 from tests.processes import called
 from tests.running import API_KEY
+from tests.tiers import first
+
+SESSIONS = "SELECT FROM pg_stat_activity WHERE datname = current_database()"
 
 
 async def planned(place: Place, sections: Mapping[str, Any]) -> list[PlannedChange]:
@@ -161,7 +164,7 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("kind", [tables, buckets], ids=["rows", "keys"])
-@pytest.mark.parametrize("step", ["close", "carry_over"])
+@pytest.mark.parametrize("step", first(["carry_over", "close"]))
 async def test_killed_at_any_step_it_goes_on_or_back(
     place: Place, monkeypatch: pytest.MonkeyPatch, kind: ModuleType, step: str
 ) -> None:
@@ -228,9 +231,9 @@ async def test_a_write_that_has_not_proved_its_naming_is_refused(place: Place) -
         async with holding.transaction():
             await holding.execute("SELECT FROM orders WHERE id = 2 FOR UPDATE")
             writing = asyncio.create_task(before.patch(2, 9, "late"))
-            await asyncio.sleep(0.5)
+            await place.until(SESSIONS + " AND wait_event_type = 'Lock'")
             applying = asyncio.create_task(apply(place, BY_ACCOUNT))
-            await asyncio.sleep(0.5)
+            await place.until("SELECT FROM fencing.table_naming WHERE change IS NOT NULL")
             assert not applying.done()
         answered(await writing, 503, "naming-changed")
         await applying
@@ -249,7 +252,7 @@ async def test_a_write_that_has_proved_its_naming_is_waited_for(place: Place) ->
     async with place.gateway() as before:
         answered(await before.patch(1, 7), 204)
         writing = asyncio.create_task(before.patch(2, 9, "slow"))
-        await asyncio.sleep(0.8)
+        await place.until(SESSIONS + " AND wait_event = 'PgSleep'")
         await apply(place, BY_ACCOUNT)
         answered(await writing, 204)
     assert (await place.fences())["account/10"] == "9"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -49,6 +50,30 @@ async def test_a_write_in_observe_mode_passes_and_is_on_record(shared: Stage, ke
     told = [event.rejection for event in shared.events if isinstance(event, WriteRefused)]
     assert {one["id"] for one in record} <= {str(rejection.id) for rejection in told}
     assert await shared.fence(f"s3/bucket/{key}") == "34", "what was not obeyed lowers nothing"
+
+
+async def test_the_answer_tells_the_writer(shared: Stage, key: str) -> None:
+    key = f"watched/{key}"
+
+    async def told(operation: str, token: str | None, **arguments: Any) -> str | None:
+        answer = await call(getattr(connect(shared.origin, token), operation), **arguments)
+        told: str | None = answer["ResponseMetadata"]["HTTPHeaders"].get("fencing-would-refuse")
+        return told
+
+    assert await told("put_object", "34", Key=key, Body=b"new") is None
+    assert await told("put_object", "33", Key=key, Body=b"old") == "token-stale; fence=34"
+    assert await told("put_object", None, Key=key, Body=b"bare") == "token-required; fence=34"
+    assert await told("copy_object", "33", Key=key, CopySource=f"bucket/{key}", MetadataDirective="REPLACE") == (
+        "token-stale; fence=34"
+    )
+    upload = await call(connect(shared.origin, "32").create_multipart_upload, Key=key)
+    part = {"Key": key, "UploadId": upload["UploadId"]}
+    sent = await call(connect(shared.origin, "32").upload_part, **part, PartNumber=1, Body=b"part")
+    parts = {"Parts": [{"PartNumber": 1, "ETag": sent["ETag"]}]}
+    assert await told("complete_multipart_upload", "32", **part, MultipartUpload=parts) == "token-stale; fence=34"
+    several = {"Objects": [{"Key": key}, {"Key": f"{key}-other"}]}
+    assert await told("delete_objects", "33", Delete=several) == "token-stale; fence=34"
+    assert await told("delete_object", "33", Key=key) == "token-stale; fence=34"
 
 
 async def test_without_a_fence_and_without_a_token(shared: Stage, key: str) -> None:

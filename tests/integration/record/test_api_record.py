@@ -105,6 +105,7 @@ class TestLists:
         for name, other in {
             **dict.fromkeys(asked, "x"),
             "token": "999",
+            "reason": "isolation",
             "enforced": "false" if one.enforced else "true",
         }.items():
             if name not in ("since", "until"):

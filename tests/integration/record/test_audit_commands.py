@@ -99,7 +99,12 @@ class TestSearch:
 
     @pytest.mark.parametrize(
         ("options", "said"),
-        [(("--token", "x"), "x"), (("--since", "yesterday"), "--since"), (("--prefix", "\0"), "NUL")],
+        [
+            (("--token", "x"), "x"),
+            (("--reason", "bogus"), "token-stale"),
+            (("--since", "yesterday"), "--since"),
+            (("--prefix", "\0"), "NUL"),
+        ],
     )
     async def test_what_cannot_be_asked(self, stage: Watched, options: tuple[str, ...], said: str) -> None:
         result = await run("search", *options)

@@ -10,8 +10,10 @@ ON_RECORD = "SELECT resource, reason, enforced, fence_value FROM fencing.rejecti
 
 
 async def test_a_stale_write_passes_and_is_noted(write: Send, tables: Database, events: list[Event]) -> None:
-    answered(await write("PATCH", "/watched?id=eq.1", {"v": 5}, token=5), 204)
-    answered(await write("PATCH", "/watched?id=eq.1", {"v": 4}, token=4), 204)
+    answered(accepted := await write("PATCH", "/watched?id=eq.1", {"v": 5}, token=5), 204)
+    answered(stale := await write("PATCH", "/watched?id=eq.1", {"v": 4}, token=4), 204)
+    assert "fencing-would-refuse" not in accepted.headers
+    assert stale.headers["fencing-would-refuse"] == "token-stale; fence=5"
     assert await rows(tables, ON_RECORD) == [("public.watched/1", "token-stale", False, 5)]
     assert (await row(tables, "SELECT v FROM watched WHERE id = 1"))[0] == 4
     assert [event.rejection.enforced for event in events if isinstance(event, WriteRefused)] == [False]
@@ -31,6 +33,7 @@ async def test_other_objections_are_noted(
 ) -> None:
     response = await write("PATCH", target, {"v": 7}, token=token, resource=resource)
     assert (response.status_code, response.headers["content-range"]) == (204, "0-0/*")
+    assert response.headers["fencing-would-refuse"] == noted[1]
     assert await rows(tables, ON_RECORD) == [noted]
 
 

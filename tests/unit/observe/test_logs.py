@@ -1,6 +1,8 @@
 """The log: a line for each refused write, and an end to the lines of a storm."""
 
 import json
+import logging
+import warnings
 from datetime import UTC, date, datetime
 from uuid import uuid4
 
@@ -15,12 +17,16 @@ from gateway.observe.events import (
     BucketAdministered,
     BypassFound,
     CatalogWarning,
+    ConfigurationNoted,
+    ConfigurationReloaded,
     Event,
     GuardRefused,
     HeadNoted,
     IntentSettled,
+    Listening,
     OutcomeLost,
     PartitionDropped,
+    ReloadFailed,
     RequestAnswered,
     RequestFailed,
     ServiceUnreachable,
@@ -52,6 +58,7 @@ WORDS: list[tuple[Event, str, str]] = [
     (PartitionDropped(date(2026, 1, 4)), "info", "partition of the record dropped"),
     (BypassFound("tables", "row-vanished", None, "t", "sweep"), "warning", "bypass found"),
     (GuardRefused("t", "token-stale", 2), "warning", "guard refused"),
+    (Listening("http://127.0.0.1:8080"), "info", "listening"),
     (ServiceUnreachable("postgres", "why"), "error", "service unreachable"),
     (BucketAdministered("ann", "PutBucketPolicy", "b", 200), "info", "bucket administered"),
     (WebhookDelivered("w", 1, 3, failures=2), "info", "webhook delivers again"),
@@ -60,6 +67,9 @@ WORDS: list[tuple[Event, str, str]] = [
     (AlarmRaised("a", 9, 5), "warning", "alarm raised"),
     (AlarmCleared("a", 9), "info", "alarm cleared"),
     (CatalogWarning("t", "why"), "warning", "catalog warning"),
+    (ConfigurationReloaded("SIGHUP", "gateway-process", ["a"]), "info", "configuration reloaded"),
+    (ReloadFailed("why"), "error", "reload failed"),
+    (ConfigurationNoted("why"), "warning", "configuration noted"),
     (RequestFailed("id", "GET", "/", ValueError()), "error", "request failed"),
 ]
 
@@ -104,6 +114,28 @@ def test_a_refusal_says_whose_it_was_and_a_step_nothing(second: list[float], mon
     (call,) = written.calls
     expected = {"resource": "public.accounts/1", "reason": "token-stale", "caller": "worker", "holder": "me"}
     assert expected.items() <= call.kwargs.items()
+    assert (call.kwargs["token"], call.kwargs["fence"]) == (None, None)
+
+
+def test_lines_of_libraries_are_json_without_credentials(capsys: pytest.CaptureFixture[str]) -> None:
+    library = logging.getLogger("uvicorn.error")
+    with pytest.MonkeyPatch.context() as patch, logs.of_libraries():
+        patch.setattr(logs, "_logger", structlog.wrap_logger(structlog.PrintLogger(), processors=logs.PROCESSORS))
+        library.warning("%s\n/bucket/key?X-Amz-Signature=secret", "lost")
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("old", DeprecationWarning, stacklevel=1)
+        try:
+            raise ValueError("why")
+        except ValueError:
+            library.exception("failed")
+    library.warning("no line: nothing listens any more")
+    warning, old, failure = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (warning["level"], warning["logger"]) == ("warning", "uvicorn.error")
+    assert warning["event"].startswith("lost\n/bucket/key?")
+    assert "secret" not in warning["event"]
+    assert (old["level"], old["logger"]) == ("warning", "py.warnings")
+    assert (failure["level"], failure["exception"][0]["exc_type"]) == ("error", "ValueError")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,9 @@ def series(measures: EventMetrics) -> int:
 
 @pytest.fixture
 def measures() -> EventMetrics:
-    return EventMetrics([("tables", "public.accounts"), ("objects", "bucket/**")])
+    announced = EventMetrics()
+    announced.announce([("tables", "public.accounts"), ("objects", "bucket/**")], [], [])
+    return announced
 
 
 class TestCounts:

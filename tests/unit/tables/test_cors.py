@@ -57,7 +57,14 @@ def test_what_a_page_gets_to_see() -> None:
     assert b"access-control-allow-credentials" not in found
     assert found[b"vary"] == b"Origin"
     assert found[b"access-control-allow-origin"] == APP
-    for name in (b"Fencing-Token", b"Fencing-Resource", b"ETag", b"Content-Range", b"Preference-Applied"):
+    for name in (
+        b"Fencing-Token",
+        b"Fencing-Resource",
+        b"Fencing-Would-Refuse",
+        b"ETag",
+        b"Content-Range",
+        b"Preference-Applied",
+    ):
         assert name in found[b"access-control-expose-headers"]
     assert ONE.headers(b"https://evil.example") == ONE.headers(None) == [(b"vary", b"Origin")]
 

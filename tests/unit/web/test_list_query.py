@@ -68,6 +68,7 @@ def test_exports_get_moments_for_spans() -> None:
         ("token", "-1"),
         ("kind", "all"),
         ("enforced", "True"),
+        ("reason", "bogus"),
         ("rule", "a\0b"),
         ("caller", "x" * 1025),
     ],

@@ -1,0 +1,87 @@
+"""``gateway serve``: check the configuration, serve with it, and check each later one before it takes effect."""
+
+import asyncio
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway import serving, targets
+from gateway.app import build
+from gateway.commands.console import load, places
+from gateway.config import Config
+from gateway.config.server import Server
+from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
+from gateway.naming.plan import naming_changes
+from gateway.observe import events, logs
+from gateway.reloading import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The file of the configuration, None for the environment alone, and the options that go with it."""
+
+    path: Path | None
+    listen: str | None
+    allow_missing: bool
+
+    def read(self) -> Config:
+        """Read the configuration, with the address of ``--listen``. Raises ``ConfigurationError``."""
+        config = load(self.path)
+        if self.listen is None:
+            return config
+        try:
+            server = Server.model_validate({**config.server.model_dump(), "listen": self.listen})
+        except ValueError as error:
+            raise ConfigurationError("--listen: must be host:port, such as 127.0.0.1:8080", advice="") from error
+        return config.model_copy(update={"server": server})
+
+    async def check(self, config: Config) -> None:
+        """Raise ``GatewayError`` for a configuration that a reload must not put in force.
+
+        A start is more lenient: it has nothing to lose, and must not depend on the database or the store.
+        """
+        serving.check_tls(config.server.tls_certificate, config.server.tls_key)
+        await serving.check_schema(config.postgres.dsn.get_secret_value())
+        await targets.check(config, places(self.path), allow_missing=self.allow_missing, everything=True)
+        async with naming_changes(config) as changes:
+            differing = await changes.found()
+        if differing:
+            told = "; ".join(f"{one.name}: in force is {one.was}, configured is {one.following}" for one in differing)
+            raise ReloadRefused(
+                f"Rows or keys would get other names. {told}.",
+                advice="Nothing was changed. Correct the rule, or run 'gateway naming apply' and reload again.",
+            )
+
+
+def serve(origin: Origin) -> None:
+    """Serve until a signal. Raises ``ConfigurationError`` before it listens."""
+    # Nothing can be reloaded yet. Without a handler, SIGHUP would end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    config = origin.read()
+    with (
+        logs.of_libraries(),
+        serving.Signals(),
+        serving.bind(config.server.host, config.server.port) as listener,
+    ):
+        source = Source(
+            origin.read,
+            origin.check,
+            certificate=lambda following: serving.certificate(following.server),
+            renew_certificate=lambda following: serving.renew_certificate(server, following.server),
+        )
+        server = serving.server(build(config, source=source, allow_missing=origin.allow_missing), config.server)
+        serving.collect_rarely()
+        try:
+            asyncio.run(serving.check_schema(config.postgres.dsn.get_secret_value()))
+            known = places(origin.path)
+            for line in asyncio.run(targets.check(config, known, allow_missing=origin.allow_missing)):
+                logs.log(events.ConfigurationNoted(line))
+        except Unavailable as error:
+            logs.log(events.ServiceUnreachable("postgres", error.message))
+        logs.log(events.Listening(_url(config.server, listener.getsockname()[1])))
+        server.run(sockets=[listener])
+
+
+def _url(server: Server, port: int) -> str:
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return f"{'https' if server.tls_certificate else 'http'}://{host}:{port}"

@@ -1,0 +1,146 @@
+"""The roles that could write fenced tables without the gateway. A write that passes it meets no fence."""
+
+from collections.abc import Iterable, Sequence
+
+from gateway.config import Config
+from gateway.db import access, catalog
+from gateway.db.access import FencedTable, Way
+from gateway.db.database import Database
+from gateway.doctor.findings import Check, CheckStatus, first_few, ok
+from gateway.fencing.decision import Enforcement
+from gateway.guard.installation import judging
+from gateway.table_rules import table_rules
+from gateway.tables.catalog.snapshot import Snapshot
+from gateway.tables.sql.expressions import quote
+
+OWNER = "fencing_tables"
+"""The role without login that takes over tables and schemas."""
+
+_FENCES = "fencing."
+_MAKE_OWNER = f"""DO $$ BEGIN
+    IF to_regrole('{OWNER}') IS NULL THEN CREATE ROLE {OWNER} NOLOGIN; END IF;
+END $$"""
+_OWN_FENCING = f"""DO $$ DECLARE statement text; BEGIN
+    FOR statement IN
+        SELECT format('ALTER TABLE %s OWNER TO {OWNER}', c.oid::regclass) FROM pg_class AS c
+        WHERE c.relnamespace = 'fencing'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')
+        UNION ALL
+        SELECT format('ALTER ROUTINE %s OWNER TO {OWNER}', p.oid::regprocedure) FROM pg_proc AS p
+        WHERE p.pronamespace = 'fencing'::regnamespace
+        UNION ALL
+        SELECT format('ALTER TYPE %s OWNER TO {OWNER}', t.oid::regtype) FROM pg_type AS t
+        LEFT JOIN pg_class AS c ON c.oid = t.typrelid
+        WHERE t.typnamespace = 'fencing'::regnamespace AND t.typelem = 0 AND (t.typrelid = 0 OR c.relkind = 'c')
+    LOOP EXECUTE statement; END LOOP;
+END $$"""  # noqa: S608 - a constant
+
+WORDS = {
+    "superuser": "is a superuser{as_}",
+    "all-data": "is a member of {through}",
+    "server-files": "is a member of {through}, and so can become a superuser",
+    "create-role": "has CREATEROLE, and so can become a member of any role but a superuser",
+    "gateway": "may act as {through}, the role of the gateway",
+    "past-triggers": "may set session_replication_role, which switches guards off",
+    "owner": "owns it{as_}",
+    "schema": "owns the schema {detail}, and can drop the table{as_}",
+    "code": "owns {detail}, which runs with the rights of each writer{as_}",
+    "grant": "has {detail}{as_}",
+    "function": "may call {detail}, which writes it with its owner's rights{as_}",
+    "trigger": "may write {detail}, whose trigger writes it with its owner's rights{as_}",
+    "view": "may write {detail}, which writes it{as_}",
+    "part": "may write {detail}, of which it is a part{as_}",
+    "cascade": "may write {detail}, which reaches it by a foreign key{as_}",
+    "subscription": "is a subscription that writes it",
+}
+# A guard checks direct writes, whatever right they need. The owner can drop it, and replication passes it.
+_PAST_A_GUARD = {"owner", "schema", "code", "subscription"}
+_PAST_TRIGGERS = "past-triggers"
+_ADVICE = "gateway doctor --fix-sql prints SQL that closes it, and --trust NAME accepts it (docs/operations.md)."
+
+
+async def check_other_writers(
+    config: Config, database: Database, version: int, trusted: Sequence[str]
+) -> Sequence[Check]:
+    """Return a warning for each way to write a fenced table without the gateway; ``ok`` for tables without one.
+
+    ``trusted``: login roles that the operator trusts. ``version`` is as in ``server_version_num``.
+    """
+    tables = await _fenced(config, database)
+    guarded = {table.relation for table in tables if table.guarded}
+    found = [
+        way
+        for way in await access.ways_to_tables(database, tables, trusted, version)
+        if way.relation not in guarded or way.way in _PAST_A_GUARD
+    ]
+    general = await access.ways_to_any_table(database, trusted, version)
+    if guarded:
+        general += await access.ways_past_triggers(database, trusted, version)
+    later = await access.ways_to_later_tables(database, config.postgres.schemas, trusted)
+    checks = [*_of_roles(general), *_of_tables(found), *_of_later(later)]
+    open_tables = {way.relation for way in found}
+    closed = [table.relation for table in tables if table.relation not in open_tables]
+    if closed and not general:
+        beside = f" and {', '.join(trusted)}" if trusted else ""
+        served = [name for name in closed if not name.startswith(_FENCES)]
+        named = [first_few(served)] if served else []
+        if len(served) < len(closed):
+            named.append("the tables of the fences")
+        checks.append(ok("other writers", f"none but the gateway{beside} could write {' and '.join(named)}"))
+    return checks
+
+
+async def _fenced(config: Config, database: Database) -> list[FencedTable]:
+    rules, default = table_rules(config)
+    snapshot = Snapshot.from_rows(await catalog.relations(database, config.postgres.schemas))
+    tables = [
+        f"{quote(schema)}.{quote(name)}"
+        for (schema, name), table in snapshot.tables.items()
+        if table.kind in ("r", "p") and rules.get(f"{schema}.{name}", default).mode is Enforcement.ENFORCE
+    ]
+    guarded = [f"{quote(schema)}.{quote(name)}" for schema, name in await judging(config, database)]
+    return await access.fenced_tables(database, tables, guarded)
+
+
+def _of_roles(ways: Iterable[Way]) -> Iterable[Check]:
+    by_role: dict[str, list[Way]] = {}
+    for way in ways:
+        by_role.setdefault(way.who, []).append(way)
+    for who, its in by_role.items():
+        what = "could pass each guard" if all(way.way == _PAST_TRIGGERS for way in its) else "could write every table"
+        detail = f"{what}: {'; '.join(_said(way) for way in its)}"
+        yield Check(f"role {who}", CheckStatus.WARNING, detail, _ADVICE, _fixes(its))
+
+
+def _of_tables(ways: Iterable[Way]) -> Iterable[Check]:
+    """Yield one check for all tables that are open in the same ways."""
+    by_table: dict[str, list[Way]] = {}
+    for way in ways:
+        by_table.setdefault(way.relation, []).append(way)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for relation, its in by_table.items():
+        alike.setdefault(tuple(dict.fromkeys(f"{way.who} {_said(way)}" for way in its)), []).append(relation)
+    for said, relations in alike.items():
+        fixes = _fixes(way for relation in relations for way in by_table[relation])
+        yield Check(f"table {first_few(relations)}", CheckStatus.WARNING, "; ".join(said), _ADVICE, fixes)
+
+
+def _of_later(ways: Iterable[Way]) -> Iterable[Check]:
+    for way in ways:
+        detail = f"tables that {way.through} creates later let {way.who} {way.detail}"
+        yield Check(way.relation, CheckStatus.WARNING, detail, _ADVICE, (way.fix,))
+
+
+def _said(way: Way) -> str:
+    as_ = "" if way.through in (way.who, "PUBLIC") else f" as {way.through}"
+    return WORDS[way.way].format(through=way.through, detail=way.detail, as_=as_)
+
+
+def _fixes(ways: Iterable[Way]) -> tuple[str, ...]:
+    fixes = dict.fromkeys(_fix(way) for way in ways)
+    given = [fix for fix in fixes if fix]
+    return (_MAKE_OWNER, *given) if any(OWNER in fix for fix in given) else tuple(given)
+
+
+def _fix(way: Way) -> str:
+    # Functions of the schema run with the rights of its owner, so that all of it has one owner.
+    return _OWN_FENCING if way.relation.startswith(_FENCES) and way.way == "owner" else way.fix
