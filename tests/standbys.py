@@ -1,4 +1,4 @@
-"""A PostgreSQL server with a synchronous standby, which can be stopped for a while."""
+"""A PostgreSQL server with a synchronous standby. Each of them can be paused, and the standby can take over."""
 
 import asyncio
 import os
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import psutil
@@ -16,67 +17,93 @@ import psutil
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from tests.databases import memory_or_disk
 
-ASKED = """
+CANCELS = """
 SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid <> pg_backend_pid()
 """
 """Cancels each wait of a commit for its standby, as a client does that has lost its patience."""
 
 
+@contextmanager
+def paused(data: Path) -> Iterator[None]:
+    """Pause all processes of a server, so that it accepts connections and answers nothing."""
+    first = psutil.Process(int((data / "postmaster.pid").read_text().splitlines()[0]))
+    first.send_signal(signal.SIGSTOP)
+    processes = [first, *first.children(recursive=True)]
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in reversed(processes):
+            process.send_signal(signal.SIGCONT)
+
+
 @dataclass(frozen=True, slots=True)
-class Standby:
-    """The standby: one that every commit of its primary waits for."""
+class Pair:
+    """A primary, and the standby that each of its commits waits for."""
 
+    primary: EmbeddedPostgres
     data: Path
+    """The directory of the standby, with its socket."""
 
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Stop all its processes, so that it confirms nothing."""
-        processes = self._processes()
-        for process in processes:
-            process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for process in reversed(processes):
-                process.send_signal(signal.SIGCONT)
+    @property
+    def former(self) -> Path:
+        """The directory of the primary."""
+        return Path(self.primary.server.pgdata)
 
-    def _processes(self) -> list[psutil.Process]:
-        first = psutil.Process(int((self.data / "postmaster.pid").read_text().splitlines()[0]))
-        return [first, *first.children()]
+    def hosts(self, *hosts: Path, database: str = "postgres") -> str:
+        """Return the address of a database at several servers. A host is the directory of a socket."""
+        return f"postgresql://postgres:@/{database}?host={','.join(map(str, hosts))}"
+
+    def socket(self) -> Path:
+        """Return the directory of the primary's socket."""
+        return Path(self.primary.server.get_postmaster_info().socket_dir)
+
+    def promote(self) -> None:
+        """Let the standby take over. It waits for no standby of its own."""
+        (self.data / "postgresql.auto.conf").open("a").write("synchronous_standby_names = ''\n")
+        self._run("pg_ctl", "-w", "-D", str(self.data), "promote")
+
+    def start(self) -> None:
+        """Copy the primary, and start the copy as a standby of it."""
+        arguments = ("-h", str(self.socket()), "-U", "postgres", "-R", "--checkpoint=fast")
+        self._run("pg_basebackup", "-D", str(self.data), *arguments)
+        # The primary may keep its socket in its own directory, and this is a copy of that.
+        (self.data / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
+        log = str(self.data / "log")
+        self._run("pg_ctl", "-w", "-D", str(self.data), "-o", f"-h '' -k {self.data}", "-l", log, "start")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-w", "-m", "immediate", "-D", str(self.data), "stop")
+
+    def _run(self, name: str, *arguments: str) -> None:
+        server: Any = self.primary.server
+        subprocess.run(
+            [server.bin_path / name, *arguments],
+            check=True,
+            user=server.system_user,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+        )
 
 
 @contextmanager
-def replicated() -> Iterator[tuple[EmbeddedPostgres, Standby]]:
+def replicated() -> Iterator[Pair]:
     """Run a server and its standby, both in memory where there is enough of it."""
     with (
         tempfile.TemporaryDirectory(prefix="pg", dir=memory_or_disk()) as directory,
         postgres(Path(directory) / "primary") as primary,
     ):
-        data = Path(directory) / "standby"
-        program, user = primary.server.bin_path, primary.server.system_user
         Path(directory).chmod(0o777)
-        socket = primary.server.get_postmaster_info().socket_dir
-
-        def run(name: str, *arguments: str) -> None:
-            subprocess.run(
-                [program / name, *arguments],
-                check=True,
-                user=user,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "LC_ALL": "C"},
-            )
-
-        run("pg_basebackup", "-D", str(data), "-h", str(socket), "-U", "postgres", "-R", "--checkpoint=fast")
-        # The primary keeps its socket in its own directory, and this is a copy of that.
-        (data / ".s.PGSQL.5432.lock").unlink()
-        run("pg_ctl", "-w", "-D", str(data), "-o", f"-h '' -k {data}", "-l", str(data / "log"), "start")
+        pair = Pair(primary, Path(directory) / "standby")
+        pair.start()
         try:
             asyncio.run(_wait_for_it(primary.dsn()))
-            yield primary, Standby(data)
+            yield pair
         finally:
-            run("pg_ctl", "-w", "-m", "immediate", "-D", str(data), "stop")
+            pair.stop()
             asyncio.run(_execute(primary.dsn(), "ALTER SYSTEM RESET synchronous_standby_names"))
 
 

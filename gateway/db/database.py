@@ -34,7 +34,7 @@ _PINNED = {
     "extra_float_digits": "1",
     "default_transaction_isolation": "read committed",
     # A commit that was not confirmed is told of in a warning.
-    # "client_min_messages": "warning",
+    "client_min_messages": "warning",
 }
 
 # Each search is planned for its own values. To compile a plan of many days takes longer than it saves. Parallel workers
@@ -113,11 +113,11 @@ class Database:
         connect_timeout: float = 5.0,
     ) -> None:
         """All time-outs are in seconds."""
-        self._servers = Servers(dsn, connect_timeout)
+        self.servers = Servers(dsn, connect_timeout)
         connect = partial(
-            self._servers.connect, command_timeout=statement_timeout + connect_timeout, statement_cache_size=512
+            self.servers.connect, command_timeout=statement_timeout + connect_timeout, statement_cache_size=512
         )
-        self._connect_apart = partial(self._servers.connect, {**_PINNED, **_SEARCHING, "statement_timeout": "0"})
+        self._connect_apart = partial(self.servers.connect, {**_PINNED, **_SEARCHING, "statement_timeout": "0"})
         settings = {
             **_PINNED,
             "statement_timeout": _milliseconds(statement_timeout),
@@ -270,7 +270,7 @@ class Database:
 
     def _check_confirmed(self, session: Session) -> None:
         """Raise ``OutcomeUnknown`` if the server gave up waiting for its standby: a failover could undo the commit."""
-        if not self._servers.is_confirmed(session):
+        if not self.servers.is_confirmed(session):
             raise OutcomeUnknown("The database committed it, and no standby has confirmed that it has it.")
 
 

@@ -63,10 +63,10 @@ Listen: TypeAlias = Callable[[], AbstractAsyncContextManager[Announcements]]
 
 
 @asynccontextmanager
-async def listening(dsn: str, connect_timeout: float, channels: Channels = CATALOG) -> AsyncIterator[Announcements]:
+async def listening(servers: Servers, channels: Channels = CATALOG) -> AsyncIterator[Announcements]:
     """Open a session that listens from here on. Raise ``Unavailable`` if none can be opened."""
     with translated(Unavailable):
-        session = await Servers(dsn, connect_timeout).reach({"application_name": f"{APPLICATION} listening"})
+        session = await servers.reach({"application_name": f"{APPLICATION} listening"})
     try:
         announced = Announcements(session, channels)
         session.add_termination_listener(announced.end)

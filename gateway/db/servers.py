@@ -1,13 +1,16 @@
 """Open sessions with the server that takes writes: one of those that a DSN names, perhaps behind a pooler.
 
-asyncpg knows several hosts too, but gives all of them one timeout. A server that is paused accepts connections and
-never answers, so it would use up the time for all others (decision 069).
+asyncpg knows several hosts too, but asks one after the other, with one timeout for all. A server that is paused accepts
+connections and never answers. A former primary answers as if it were one still (decision 069).
 """
 
+import asyncio
 import re
 import uuid
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 from weakref import WeakSet
 
 import asyncpg
@@ -17,12 +20,22 @@ from gateway.errors import SessionsShared
 
 APPLICATION = "fencing-gateway"
 
-_SEVERAL = re.compile(r"(postgres(?:ql)?://(?:[^/?#]*@)?)([^/?#@]*,[^/?#@]*)(.*)")
+_DSN = re.compile(r"(?P<before>postgres(?:ql)?://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*)(?P<path>[^?#]*)(?:\?(?P<query>.*))?")
 # The server is gone, is starting or stopping, or takes no writes: another one may.
 _ELSEWHERE = (OSError, TimeoutError, asyncpg.InternalClientError, asyncpg.PostgresConnectionError)
 _NOT_NOW = "57"
 # PostgreSQL translates the text of a warning, and not the name of the function that issues it.
 _WAITS_FOR_STANDBY = "SyncRepWaitForLSN"
+
+# The name of a segment begins with the timeline. A standby writes none.
+_TIMELINE = """
+SELECT CASE WHEN NOT pg_is_in_recovery()
+    THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer END
+"""
+_LOOK = 1.0
+"""Seconds between two looks at the servers."""
+_OTHERS = 0.5
+"""Seconds that the other servers get to answer, once one takes writes."""
 
 
 def pins(settings: Mapping[str, str]) -> str:
@@ -42,9 +55,12 @@ class Servers:
     """The servers of one DSN, and the sessions with them."""
 
     def __init__(self, dsn: str, timeout: float) -> None:
-        """``timeout``: seconds to open a session in, shared by the servers that are tried."""
+        """``timeout``: seconds to open a session in, a third of them for each attempt if there are several servers."""
+        # The server of before, then all of them at once, then the one that was found.
         self._dsns = _one_by_one(dsn)
-        self._share = timeout / len(self._dsns)
+        self._primary = self._dsns[0]
+        self._timeout = timeout if len(self._dsns) == 1 else timeout / 3
+        self._looking = asyncio.Lock()
         self._sessions: WeakSet[Session] = WeakSet()
         self._unconfirmed: WeakSet[Session] = WeakSet()
         self._kept = False
@@ -68,27 +84,41 @@ class Servers:
         return session
 
     async def reach(self, parameters: Mapping[str, str], **settings: Any) -> Session:
-        """Open a session with the first server that accepts it, the one of the last session before all others.
+        """Open a session with the server that takes writes.
 
         ``parameters``: its settings, as far as a pooler passes them on.
         """
-        lost: BaseException | None = None
-        for dsn in tuple(self._dsns):
-            try:
-                session = await _open(dsn, parameters, timeout=self._share, **settings)
-            except _ELSEWHERE as error:
-                lost = error
-            except asyncpg.PostgresError as error:
-                if not (error.sqlstate or "").startswith(_NOT_NOW):
-                    raise
-                lost = error
-            else:
-                if dsn != self._dsns[0]:
-                    self._move_to(dsn)
-                self._sessions.add(session)
-                return session
-        assert lost is not None
-        raise lost
+        tried = self._primary
+        try:
+            session = await self._open(tried, parameters, **settings)
+        except (*_ELSEWHERE, asyncpg.PostgresError) as error:
+            if len(self._dsns) == 1 or not _may_be_elsewhere(error):
+                raise
+            async with self._looking:
+                if self._primary == tried:
+                    async with AsyncExitStack() as stack:
+                        self._move_to(await self._find({}, stack))
+            session = await self._open(self._primary, parameters, **settings)
+        self._sessions.add(session)
+        return session
+
+    async def watch(self) -> None:
+        """Look for the server that takes writes each second, and end the sessions with any other one.
+
+        Statements on a paused server would wait for it until their timeout. A former primary might acknowledge what its
+        successor does not have. A single server is not watched.
+        """
+        if len(self._dsns) == 1:
+            return
+        asked: dict[str, Session] = {}
+        async with AsyncExitStack() as stack:
+            while True:
+                await asyncio.sleep(_LOOK)
+                try:
+                    async with self._looking:
+                        self._move_to(await self._find(asked, stack))
+                except Exception:  # noqa: BLE001, S112 - none of them takes writes at the moment, whatever the reason
+                    continue
 
     def is_confirmed(self, session: Session) -> bool:
         """Return whether no commit of the session since the last call was left waiting for its standby.
@@ -104,13 +134,65 @@ class Servers:
         if message.server_source_function == _WAITS_FOR_STANDBY:
             self._unconfirmed.add(session)
 
-    def _move_to(self, dsn: str) -> None:
-        """Prefer this server from now on, and end the sessions with the others.
+    async def _open(self, dsn: str, parameters: Mapping[str, str], **settings: Any) -> Session:
+        settings = {"timeout": self._timeout, **settings}
+        if len(self._dsns) > 1:
+            settings["target_session_attrs"] = "read-write"
+        opened: Session
+        try:
+            opened = await asyncpg.connect(dsn, server_settings=dict(parameters), **settings)
+        except asyncpg.ProtocolViolationError:
+            # A pooler refuses startup parameters that it does not know. The session gets the same settings once it is
+            # open.
+            named = {"application_name": parameters["application_name"]}
+            opened = await asyncpg.connect(dsn, server_settings=named, **settings)
+        return opened
 
-        Statements on a paused server would wait for it until their timeout.
+    async def _find(self, asked: dict[str, Session], stack: AsyncExitStack) -> str:
+        """Return the DSN of the server that takes writes; of several, that on the newest timeline.
+
+        ``asked``: sessions to ask on. They are kept there, and end with ``stack``. Raises what connecting raises.
         """
-        self._dsns.remove(dsn)
-        self._dsns.insert(0, dsn)
+
+        async def ask(dsn: str) -> tuple[int, str]:
+            session = asked.get(dsn)
+            if session is None or session.is_closed():
+                session = await self._open(dsn, {"application_name": f"{APPLICATION} looking"})
+                stack.callback(session.terminate)
+                asked[dsn] = session
+            try:
+                timeline = await session.fetchval(_TIMELINE, timeout=self._timeout)
+            except BaseException:
+                session.terminate()
+                raise
+            if timeline is None:
+                raise ConnectionRefusedError("The server is a standby.")
+            return timeline, dsn
+
+        asking = {asyncio.ensure_future(ask(dsn)) for dsn in self._dsns}
+        try:
+            waiting, answers = asking, list[tuple[int, str]]()
+            while waiting:
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=_OTHERS if answers else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                answers += [one.result() for one in done if one.exception() is None]
+                if not done:
+                    break
+            if answers:
+                return max(answers)[1]
+            errors = [error for one in asking if (error := one.exception()) is not None]
+            raise next((one for one in errors if not _may_be_elsewhere(one)), errors[0])
+        finally:
+            for one in asking:
+                one.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    def _move_to(self, dsn: str) -> None:
+        """Open sessions with this server from now on, and end those with another one."""
+        if dsn == self._primary:
+            return
+        self._primary = dsn
         for session in tuple(self._sessions):
             session.terminate()
         self._sessions.clear()
@@ -134,19 +216,29 @@ class Servers:
             other.terminate()
 
 
-async def _open(dsn: str, parameters: Mapping[str, str], **settings: Any) -> Session:
-    try:
-        opened: Session = await asyncpg.connect(dsn, server_settings=dict(parameters), **settings)
-    except asyncpg.ProtocolViolationError:
-        # A pooler refuses startup parameters that it does not know. The session gets the same settings once it is open.
-        named = {"application_name": parameters["application_name"]}
-        opened = await asyncpg.connect(dsn, server_settings=named, **settings)
-    return opened
+def _may_be_elsewhere(error: BaseException) -> bool:
+    """Return whether another server may accept the session that this one did not."""
+    if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(_NOT_NOW):
+        return True
+    return isinstance(error, _ELSEWHERE)
 
 
 def _one_by_one(dsn: str) -> list[str]:
-    """Return a DSN for each of the hosts of this one."""
-    if (several := _SEVERAL.fullmatch(dsn)) is None:
+    """Return a DSN for each of the hosts of this one. libpq takes them in the address or in the query."""
+    if (parts := _DSN.fullmatch(dsn)) is None:
         return [dsn]
-    before, hosts, after = several.groups()
-    return [f"{before}{host}{after}" for host in hosts.split(",")]
+    query = parse_qsl(parts["query"] or "", keep_blank_values=True)
+    named = dict(query)
+    rest = [(name, value) for name, value in query if name not in ("host", "port", "target_session_attrs")]
+    hosts = parts["hosts"].split(",")
+    if "host" in named and not parts["hosts"]:
+        names = named["host"].split(",")
+        ports = named.get("port", "").split(",")
+        ports = ports * len(names) if len(ports) == 1 else ports
+        places = [{"host": name, **({"port": port} if port else {})} for name, port in zip(names, ports, strict=True)]
+        each = ["?" + urlencode([*place.items(), *rest]) for place in places]
+        return [dsn] if len(each) == 1 else [f"{parts['before']}{parts['path']}{one}" for one in each]
+    if len(hosts) == 1:
+        return [dsn]
+    end = parts["path"] + (f"?{urlencode(rest)}" if rest else "")
+    return [f"{parts['before']}{host}{end}" for host in hosts]

@@ -13,11 +13,10 @@ import pytest
 import pytest_asyncio
 
 from gateway.db.database import Database, Transaction
-from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import OutcomeUnknown, Unavailable
 from tests.integration.outcomes.paths import PATHS
 from tests.integration.outcomes.world import World, opened
-from tests.standbys import ASKED, Standby, replicated
+from tests.standbys import CANCELS, Pair, paused, replicated
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -27,28 +26,28 @@ UNKNOWN = {OutcomeUnknown.code, OutcomeUnknown.s3_code}
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[tuple[EmbeddedPostgres, Standby]]:
+def servers() -> Iterator[Pair]:
     with replicated() as both:
         yield both
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(servers: tuple[EmbeddedPostgres, Standby]) -> AsyncIterator[World]:
+async def world(servers: Pair) -> AsyncIterator[World]:
     with pytest.MonkeyPatch.context() as patch:
-        async with opened(servers[0], patch) as one:
+        async with opened(servers.primary, patch) as one:
             yield one
 
 
 @asynccontextmanager
-async def unconfirmed(standby: Standby, operator: asyncpg.Connection) -> AsyncIterator[None]:
+async def unconfirmed(servers: Pair, operator: asyncpg.Connection) -> AsyncIterator[None]:
     """Stop the standby, and let no commit wait for it."""
 
     async def cancel() -> None:
         while True:
-            await operator.execute(ASKED)
+            await operator.execute(CANCELS)
             await asyncio.sleep(0.005)
 
-    with standby.stopped():
+    with paused(servers.data):
         cancelling = asyncio.create_task(cancel())
         try:
             yield
@@ -59,9 +58,9 @@ async def unconfirmed(standby: Standby, operator: asyncpg.Connection) -> AsyncIt
 
 
 @pytest.mark.parametrize("path", first(PATHS))
-async def test_no_path_acknowledges_it(world: World, servers: tuple[EmbeddedPostgres, Standby], path: str) -> None:
+async def test_no_path_acknowledges_it(world: World, servers: Pair, path: str) -> None:
     attempt = await PATHS[path](world)
-    async with unconfirmed(servers[1], world.operator):
+    async with unconfirmed(servers, world.operator):
         status, code = await attempt.send()
     try:
         if attempt.effect is None:
@@ -75,9 +74,7 @@ async def test_no_path_acknowledges_it(world: World, servers: tuple[EmbeddedPost
             await attempt.after()
 
 
-async def test_every_way_to_commit_is_unknown_without_it(
-    world: World, servers: tuple[EmbeddedPostgres, Standby]
-) -> None:
+async def test_every_way_to_commit_is_unknown_without_it(world: World, servers: Pair) -> None:
     row = await world.row()
     write = "UPDATE accounts SET note = 'unconfirmed' WHERE id = $1 RETURNING id"
     database = Database(world.stage.dsn)
@@ -85,7 +82,7 @@ async def test_every_way_to_commit_is_unknown_without_it(
     async def work(transaction: Transaction) -> None:
         await transaction.fetch(write, row)
 
-    async with unconfirmed(servers[1], world.operator):
+    async with unconfirmed(servers, world.operator):
         for commit in (
             database.fetchrow_write(write, row),
             database.fetch_write(write, row),
@@ -101,13 +98,11 @@ async def test_every_way_to_commit_is_unknown_without_it(
     await database.close()
 
 
-async def test_a_database_that_asks_for_no_warnings_is_told_all_the_same(
-    world: World, servers: tuple[EmbeddedPostgres, Standby]
-) -> None:
+async def test_a_database_that_asks_for_no_warnings_is_told_all_the_same(world: World, servers: Pair) -> None:
     await world.operator.execute("ALTER ROLE postgres SET client_min_messages = error")
     row = await world.row()
     database = Database(world.stage.dsn)
-    async with unconfirmed(servers[1], world.operator):
+    async with unconfirmed(servers, world.operator):
         with pytest.raises(OutcomeUnknown):
             await database.fetchrow_write("UPDATE accounts SET note = 'silent' WHERE id = $1 RETURNING id", row)
     await world.operator.execute("ALTER ROLE postgres RESET client_min_messages")
