@@ -20,7 +20,7 @@ from tests.databases import memory_or_disk
 CANCELS = """
 SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid <> pg_backend_pid()
 """
-"""Cancels each wait of a commit for its standby, as a client does that has lost its patience."""
+"""Cancels each wait of a commit for its standby, as an impatient client does."""
 
 
 @contextmanager
@@ -61,8 +61,13 @@ class Pair:
 
     def promote(self) -> None:
         """Let the standby take over. It waits for no standby of its own."""
-        (self.data / "postgresql.auto.conf").open("a").write("synchronous_standby_names = ''\n")
+        with (self.data / "postgresql.auto.conf").open("a") as settings:
+            settings.write("synchronous_standby_names = ''\n")
         self._run("pg_ctl", "-w", "-D", str(self.data), "promote")
+
+    def forget(self) -> None:
+        """Let the former primary wait for no standby."""
+        asyncio.run(_execute(self.primary.dsn(), "ALTER SYSTEM RESET synchronous_standby_names"))
 
     def start(self) -> None:
         """Copy the primary, and start the copy as a standby of it."""
@@ -104,7 +109,7 @@ def replicated() -> Iterator[Pair]:
             yield pair
         finally:
             pair.stop()
-            asyncio.run(_execute(primary.dsn(), "ALTER SYSTEM RESET synchronous_standby_names"))
+            pair.forget()
 
 
 async def _wait_for_it(dsn: str) -> None:

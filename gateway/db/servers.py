@@ -88,17 +88,24 @@ class Servers:
 
         ``parameters``: its settings, as far as a pooler passes them on.
         """
-        tried = self._primary
-        try:
-            session = await self._open(tried, parameters, **settings)
-        except (*_ELSEWHERE, asyncpg.PostgresError) as error:
-            if len(self._dsns) == 1 or not _may_be_elsewhere(error):
-                raise
-            async with self._looking:
-                if self._primary == tried:
-                    async with AsyncExitStack() as stack:
-                        self._move_to(await self._find({}, stack))
-            session = await self._open(self._primary, parameters, **settings)
+        session = None
+        while session is None:
+            tried = self._primary
+            try:
+                session = await self._open(tried, parameters, **settings)
+            except (*_ELSEWHERE, asyncpg.PostgresError) as error:
+                if len(self._dsns) == 1 or not _may_be_elsewhere(error):
+                    raise
+                async with self._looking:
+                    if self._primary == tried:
+                        async with AsyncExitStack() as stack:
+                            self._move_to(await self._find({}, stack))
+                tried = self._primary
+                session = await self._open(tried, parameters, **settings)
+            if self._primary != tried:
+                # Another server has taken over meanwhile. A former primary that continues would never confirm a commit.
+                session.terminate()
+                session = None
         self._sessions.add(session)
         return session
 

@@ -98,6 +98,26 @@ async def test_every_way_to_commit_is_unknown_without_it(world: World, servers: 
     await database.close()
 
 
+async def test_what_a_server_shows_before_its_standby_has_it_is_not_relied_upon(world: World, servers: Pair) -> None:
+    keyed = await PATHS["keyed_write"](world)
+    barrier = await PATHS["barrier"](world)
+    lease = (await world.api.post(f"/v1/leases/job/{world.number}", json={"holder": "ann"})).json()
+    check = {"sequencer": lease["sequencer"]}
+    async with unconfirmed(servers, world.operator):
+        for attempt in (keyed, barrier):
+            assert (await attempt.send())[0] == 503
+        # The server shows them by now: the row with its kept answer, and the fence. The same requests again write
+        # nothing that is new.
+        assert keyed.effect is not None
+        assert await keyed.effect()
+        for attempt in (keyed, barrier):
+            assert (await attempt.send())[0] == 503
+        assert (await world.ask("POST", "/v1/sequencers/check", check))[0] == 503
+    for attempt in (keyed, barrier):
+        assert (await attempt.send())[0] in attempt.expected
+    assert (await world.ask("POST", "/v1/sequencers/check", check)) == (200, "")
+
+
 async def test_a_database_that_asks_for_no_warnings_is_told_all_the_same(world: World, servers: Pair) -> None:
     await world.operator.execute("ALTER ROLE postgres SET client_min_messages = error")
     row = await world.row()
