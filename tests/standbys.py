@@ -95,8 +95,8 @@ class Pair:
 
 
 @contextmanager
-def replicated() -> Iterator[Pair]:
-    """Run a server and its standby, both in memory where there is enough of it."""
+def replicated(*, synchronous: bool = True) -> Iterator[Pair]:
+    """Run a server and its standby, both in memory where there is enough of it. A commit waits if ``synchronous``."""
     with (
         tempfile.TemporaryDirectory(prefix="pg", dir=memory_or_disk()) as directory,
         postgres(Path(directory) / "primary") as primary,
@@ -105,7 +105,8 @@ def replicated() -> Iterator[Pair]:
         pair = Pair(primary, Path(directory) / "standby")
         pair.start()
         try:
-            asyncio.run(_wait_for_it(primary.dsn()))
+            if synchronous:
+                asyncio.run(_wait_for_it(primary.dsn()))
             yield pair
         finally:
             pair.stop()

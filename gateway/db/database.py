@@ -228,7 +228,7 @@ class Database:
         try:
             with translated(lost):
                 result = await fetch(session, sql, *arguments)
-            self._check_confirmed(session)
+            await self._check_lasting(session)
         except BaseException as error:
             if _leaves_sound(error.__cause__):
                 sessions.give(session)  # the server has answered: it is ready for the next
@@ -262,16 +262,18 @@ class Database:
                 raise
             with translated(OutcomeUnknown):
                 await transaction.commit()
-            self._check_confirmed(session)
+            await self._check_lasting(session)
         finally:
             # One whose transaction could be ended neither way is still in it, and is not reused.
             self._sessions.give(session)
         return result
 
-    def _check_confirmed(self, session: Session) -> None:
-        """Raise ``OutcomeUnknown`` if the server gave up waiting for its standby: a failover could undo the commit."""
+    async def _check_lasting(self, session: Session) -> None:
+        """Raise ``OutcomeUnknown`` if a failover could undo the commit, or has done so."""
         if not self.servers.is_confirmed(session):
             raise OutcomeUnknown("The database committed it, and no standby has confirmed that it has it.")
+        if not await self.servers.leads(session):
+            raise OutcomeUnknown("The database committed it, and another server has taken over.")
 
 
 def _is_as_pinned(session: Session) -> bool:

@@ -8,7 +8,8 @@ import asyncio
 import re
 import uuid
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import suppress
+from time import monotonic
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 from weakref import WeakSet
@@ -32,10 +33,14 @@ _TIMELINE = """
 SELECT CASE WHEN NOT pg_is_in_recovery()
     THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer END
 """
-_LOOK = 1.0
+_PAUSE = 0.5
 """Seconds between two looks at the servers."""
+_LOOK = 1.0
+"""Seconds that a look takes at most."""
 _OTHERS = 0.5
 """Seconds that the other servers get to answer, once one takes writes."""
+_TRUSTED = 3.0
+"""Seconds after a look in which the answers of its server are trusted. No standby takes over within this time."""
 
 
 def pins(settings: Mapping[str, str]) -> str:
@@ -61,6 +66,9 @@ class Servers:
         self._primary = self._dsns[0]
         self._timeout = timeout if len(self._dsns) == 1 else timeout / 3
         self._looking = asyncio.Lock()
+        self._watched, self._seen = False, float("-inf")
+        # Sessions to ask the servers on, kept while they are watched.
+        self._asked: dict[str, Session] = {}
         self._sessions: WeakSet[Session] = WeakSet()
         self._unconfirmed: WeakSet[Session] = WeakSet()
         self._kept = False
@@ -96,10 +104,7 @@ class Servers:
             except (*_ELSEWHERE, asyncpg.PostgresError) as error:
                 if len(self._dsns) == 1 or not _may_be_elsewhere(error):
                     raise
-                async with self._looking:
-                    if self._primary == tried:
-                        async with AsyncExitStack() as stack:
-                            self._move_to(await self._find({}, stack))
+                await self._look(self._timeout, tried)
                 tried = self._primary
                 session = await self._open(tried, parameters, **settings)
             if self._primary != tried:
@@ -110,22 +115,36 @@ class Servers:
         return session
 
     async def watch(self) -> None:
-        """Look for the server that takes writes each second, and end the sessions with any other one.
+        """Look for the server that takes writes, time and again, and end the sessions with any other one.
 
-        Statements on a paused server would wait for it until their timeout. A former primary might acknowledge what its
-        successor does not have. A single server is not watched.
+        Statements on a paused server would wait for it until their timeout. A single server is not watched.
         """
         if len(self._dsns) == 1:
             return
-        asked: dict[str, Session] = {}
-        async with AsyncExitStack() as stack:
+        self._watched = True
+        try:
             while True:
-                await asyncio.sleep(_LOOK)
-                try:
-                    async with self._looking:
-                        self._move_to(await self._find(asked, stack))
-                except Exception:  # noqa: BLE001, S112 - none of them takes writes at the moment, whatever the reason
-                    continue
+                with suppress(Exception):  # none of them takes writes at the moment, whatever the reason
+                    await self._look(_LOOK)
+                await asyncio.sleep(_PAUSE)
+        finally:
+            self._watched = False
+            self._stop_asking()
+
+    async def leads(self, session: Session) -> bool:
+        """Return whether the answer of this session is from the server that takes writes.
+
+        A server that was paused continues as if it were the primary still. Without a synchronous standby, it would
+        acknowledge commits that its successor does not have.
+        """
+        if not self._watched:
+            return True
+        if monotonic() - self._seen > _TRUSTED:
+            try:
+                await self._look(_LOOK)
+            except Exception:  # noqa: BLE001 - no server says that it takes writes
+                return False
+        return not session.is_closed()
 
     def is_confirmed(self, session: Session) -> bool:
         """Return whether no commit of the session since the last call was left waiting for its standby.
@@ -155,45 +174,64 @@ class Servers:
             opened = await asyncpg.connect(dsn, server_settings=named, **settings)
         return opened
 
-    async def _find(self, asked: dict[str, Session], stack: AsyncExitStack) -> str:
-        """Return the DSN of the server that takes writes; of several, that on the newest timeline.
+    async def _look(self, limit: float, lost: str | None = None) -> None:
+        """Find the server that takes writes, in ``limit`` seconds, and move to it. Raises what connecting raises.
 
-        ``asked``: sessions to ask on. They are kept there, and end with ``stack``. Raises what connecting raises.
+        ``lost``: the one that did not answer. Nothing is done if another one was found meanwhile.
         """
-
-        async def ask(dsn: str) -> tuple[int, str]:
-            session = asked.get(dsn)
-            if session is None or session.is_closed():
-                session = await self._open(dsn, {"application_name": f"{APPLICATION} looking"})
-                stack.callback(session.terminate)
-                asked[dsn] = session
+        async with self._looking:
+            if lost not in (None, self._primary):
+                return
+            began = monotonic()
             try:
-                timeline = await session.fetchval(_TIMELINE, timeout=self._timeout)
-            except BaseException:
-                session.terminate()
-                raise
-            if timeline is None:
-                raise ConnectionRefusedError("The server is a standby.")
-            return timeline, dsn
+                self._move_to(await self._find(limit))
+            finally:
+                if not self._watched:
+                    self._stop_asking()
+            self._seen = began
 
-        asking = {asyncio.ensure_future(ask(dsn)) for dsn in self._dsns}
+    async def _find(self, limit: float) -> str:
+        """Return the DSN of the server that takes writes; of several, that on the newest timeline."""
+        asking = {asyncio.ensure_future(self._ask(dsn)) for dsn in self._dsns}
         try:
-            waiting, answers = asking, list[tuple[int, str]]()
+            waiting, answers, until = asking, list[tuple[int, str]](), monotonic() + limit
             while waiting:
                 done, waiting = await asyncio.wait(
-                    waiting, timeout=_OTHERS if answers else None, return_when=asyncio.FIRST_COMPLETED
+                    waiting, timeout=until - monotonic(), return_when=asyncio.FIRST_COMPLETED
                 )
-                answers += [one.result() for one in done if one.exception() is None]
                 if not done:
                     break
+                answers += [one.result() for one in done if one.exception() is None]
+                if answers:
+                    until = min(until, monotonic() + _OTHERS)
             if answers:
                 return max(answers)[1]
-            errors = [error for one in asking if (error := one.exception()) is not None]
-            raise next((one for one in errors if not _may_be_elsewhere(one)), errors[0])
+            errors = [error for one in asking - waiting if (error := one.exception()) is not None]
+            raise next((one for one in errors if not _may_be_elsewhere(one)), TimeoutError("No server takes writes."))
         finally:
             for one in asking:
                 one.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _ask(self, dsn: str) -> tuple[int, str]:
+        """Return the timeline of a server. Raises what connecting raises, also for a standby."""
+        session = self._asked.pop(dsn, None)
+        if session is None or session.is_closed():
+            session = await self._open(dsn, {"application_name": f"{APPLICATION} looking"})
+        try:
+            timeline = await session.fetchval(_TIMELINE)
+        except BaseException:
+            session.terminate()
+            raise
+        self._asked[dsn] = session
+        if timeline is None:
+            raise ConnectionRefusedError("The server is a standby.")
+        return timeline, dsn
+
+    def _stop_asking(self) -> None:
+        for session in self._asked.values():
+            session.terminate()
+        self._asked.clear()
 
     def _move_to(self, dsn: str) -> None:
         """Open sessions with this server from now on, and end those with another one."""

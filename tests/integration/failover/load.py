@@ -1,13 +1,13 @@
-"""Writers of rows, objects and locks that go on through a failover, and what each of them was told.
+"""Writers of rows, objects and locks that go on through a failover, and the answers that they got.
 
-Each row and each object has one writer, which counts up: so the last acknowledged number tells whether anything was
-lost. Beside each of them a zombie writes with a token that a barrier has overtaken.
+Each account and each object has one writer, which counts up. An account keeps each number, so a gap is a lost write.
+Each writer also writes as a zombie, with a token that one of its barriers has overtaken.
 """
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ from tests.running import API_KEY
 NOTHING_WRITTEN = {Unavailable.code, Unavailable.s3_code}
 UNKNOWN = {OutcomeUnknown.code, OutcomeUnknown.s3_code}
 
-ROWS, KEYS, LOCKS = 6, 2, 2
+ACCOUNTS, KEYS, LOCKS = 6, 2, 2
 
 Said: TypeAlias = tuple[int, str, bool]
 """Status, code, and whether the answer says when to retry."""
@@ -30,25 +30,24 @@ Said: TypeAlias = tuple[int, str, bool]
 
 @dataclass
 class Series:
-    """What a writer of one place was told: the last number that was acknowledged, and those that may have got there."""
+    """The numbers of one writer, by the answer to each."""
 
-    acknowledged: int = 0
-    possible: set[int] = field(default_factory=set)
-    unwritten: set[int] = field(default_factory=set)
+    acknowledged: list[int] = field(default_factory=list)
+    unknown: list[int] = field(default_factory=list)
+    unwritten: list[int] = field(default_factory=list)
 
     def told(self, number: int, said: Said) -> None:
         status, code, _ = said
-        if status < 300:
-            self.acknowledged = number
-            self.possible.clear()
-        elif code in UNKNOWN:
-            self.possible.add(number)
-        else:
-            self.unwritten.add(number)
+        answered = self.acknowledged if status < 300 else self.unknown if code in UNKNOWN else self.unwritten
+        answered.append(number)
 
-    def allows(self, found: int) -> bool:
-        """Whether the place may hold this number."""
-        return found == self.acknowledged or found in self.possible
+    def lost(self, found: Collection[int]) -> list[int]:
+        """Return the acknowledged numbers that are not there."""
+        return sorted(set(self.acknowledged) - set(found))
+
+    def denied(self, found: Collection[int]) -> list[int]:
+        """Return the numbers that are there, although their writer was told that nothing was written."""
+        return sorted(set(found) - set(self.acknowledged) - set(self.unknown))
 
 
 @dataclass
@@ -76,7 +75,7 @@ class Load:
     """The writers. ``origins``: gateways. Zombies that were let through are in ``stale``."""
 
     def __init__(self, origins: list[str]) -> None:
-        self.rows = {n: Series() for n in range(1, ROWS + 1)}
+        self.accounts = {n: Series() for n in range(1, ACCOUNTS + 1)}
         self.objects = {n: Series() for n in range(1, KEYS + 1)}
         self.tables, self.store, self.locks = Plane(), Plane(), Plane()
         self.stale: list[str] = []
@@ -92,7 +91,7 @@ class Load:
     async def running(self) -> AsyncIterator[None]:
         """Write until the block ends, and then until each writer has succeeded once more."""
         async with asyncio.TaskGroup() as group, asyncio.timeout(240):
-            for n, series in self.rows.items():
+            for n, series in self.accounts.items():
                 group.create_task(self._write_rows(n, series))
             for n, series in self.objects.items():
                 group.create_task(self._write_objects(n, series))
@@ -115,12 +114,13 @@ class Load:
         ]
         return f"{event}: " + "; ".join(parts)
 
-    async def _write_rows(self, row: int, series: Series) -> None:
-        client = self._client(row)
-        path, resource = f"/v1/tables/accounts?id=eq.{row}", f"public.accounts/{row}"
+    async def _write_rows(self, account: int, series: Series) -> None:
+        client = self._client(account)
+        resource = f"account/{account}"
 
         async def write(number: int, token: int) -> Said:
-            return await _said(client.patch(path, json={"number": number}, headers={"fencing-token": str(token)}))
+            row = {"account": account, "number": number}
+            return await _said(client.post("/v1/tables/entries", json=row, headers={"fencing-token": str(token)}))
 
         async def raise_fence(token: int) -> Said:
             return await _said(client.post(f"/v1/fences/{resource}/barrier", json={"token": str(token)}))

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -89,23 +89,23 @@ async def test_a_refusal_of_a_server_is_said(pair: Pair) -> None:
             await opened.fetchrow("SELECT 1")
 
 
-@pytest.fixture
-def own() -> Iterator[tuple[Pair, str]]:
+@pytest.fixture(params=[True], ids=["synchronous"])
+def own(request: pytest.FixtureRequest) -> Iterator[tuple[Pair, str]]:
     """A pair to break, and the address of a database at its primary."""
-    with replicated() as both, fresh(both.primary) as dsn:
+    with replicated(synchronous=request.param) as both, fresh(both.primary) as dsn:
         yield both, dsn
         # To drop the database, it must not wait for its standby.
         both.forget()
 
 
-async def test_a_primary_that_is_paused_and_comes_back_acknowledges_nothing(own: tuple[Pair, str]) -> None:
-    """A write waits at the paused primary. The standby takes over. The primary continues, and carries the write out."""
-    pair, dsn = own
+@asynccontextmanager
+async def writing(pair: Pair, dsn: str) -> AsyncIterator[Callable[[int, int], Coroutine[None, None, httpx.Response]]]:
+    """A gateway that knows both servers: a function that writes a row with a token."""
     owner = await asyncpg.connect(dsn)
     await owner.execute("CREATE TABLE accounts (id bigint PRIMARY KEY, note text)")
     await owner.execute("INSERT INTO accounts SELECT n, 'before' FROM generate_series(1, 2) n")
-    name = await owner.fetchval("SELECT current_database()")
-    hosts = as_gateway(pair.hosts(pair.socket(), pair.data, database=name))
+    await owner.close()
+    hosts = as_gateway(pair.hosts(pair.socket(), pair.data, database=name_of(dsn)))
     async with (
         running(config(hosts)) as origin,
         httpx.AsyncClient(base_url=origin, headers={"apikey": API_KEY}, timeout=2 * PATIENCE) as client,
@@ -113,16 +113,25 @@ async def test_a_primary_that_is_paused_and_comes_back_acknowledges_nothing(own:
 
         async def write(row: int, token: int) -> httpx.Response:
             headers = {"fencing-token": str(token)}
-            path = f"/v1/tables/accounts?id=eq.{row}"
-            return await client.patch(path, json={"note": f"by {token}"}, headers=headers)
+            return await client.patch(f"/v1/tables/accounts?id=eq.{row}", json={"note": f"by {token}"}, headers=headers)
 
+        yield write
+
+
+def name_of(dsn: str) -> str:
+    return dsn.partition("?")[0].rpartition("/")[2]
+
+
+async def test_a_primary_that_is_paused_and_comes_back_acknowledges_nothing(own: tuple[Pair, str]) -> None:
+    """A write waits at the paused primary. The standby takes over. The primary continues, and carries the write out."""
+    pair, dsn = own
+    async with writing(pair, dsn) as write:
         assert (await write(1, 33)).status_code == 204
         with paused(pair.former):
             waiting = asyncio.create_task(write(1, 34))
             await asyncio.sleep(0.2)
             await asyncio.to_thread(pair.promote)
             began = asyncio.get_running_loop().time()
-
             while (other := await write(2, 33)).status_code != 204:
                 assert other.status_code == 503, other.text
                 assert other.headers["retry-after"], other.text
@@ -132,7 +141,37 @@ async def test_a_primary_that_is_paused_and_comes_back_acknowledges_nothing(own:
         # The former primary is back. The gateway stays with its successor, where token 34 was never seen.
         await asyncio.sleep(1.5)
         assert (await write(1, 33)).status_code == 204
-        new = await asyncpg.connect(pair.hosts(pair.data, database=name))
+        new = await asyncpg.connect(pair.hosts(pair.data, database=name_of(dsn)))
         assert await new.fetchval("SELECT note FROM accounts WHERE id = 1") == "by 33"
         await new.close()
-    owner.terminate()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("own", [False], ids=["asynchronous"], indirect=True)
+async def test_its_answers_count_only_if_no_other_server_has_taken_over(own: tuple[Pair, str]) -> None:
+    """The primary waits for no standby, so it answers with a success as soon as it continues."""
+    pair, dsn = own
+    async with writing(pair, dsn) as write:
+        for row in (1, 2):
+            assert (await write(row, 33)).status_code == 204
+        with paused(pair.former):
+            waiting = asyncio.create_task(write(1, 33))
+            # Longer than the answers of a server are trusted. No standby takes over any sooner.
+            await asyncio.sleep(3.2)
+            await asyncio.to_thread(pair.promote)
+        answer = await waiting
+        assert (answer.status_code, answer.json()["code"]) == (503, OutcomeUnknown.code), answer.text
+        async with asyncio.timeout(SOON):
+            while (await write(2, 33)).status_code != 204:
+                pass
+
+
+@pytest.mark.thorough
+async def test_a_primary_that_was_paused_goes_on_if_no_other_has_taken_over(own: tuple[Pair, str]) -> None:
+    pair, dsn = own
+    async with writing(pair, dsn) as write:
+        assert (await write(1, 33)).status_code == 204
+        with paused(pair.former):
+            waiting = asyncio.create_task(write(1, 33))
+            await asyncio.sleep(3.2)
+        assert (await waiting).status_code == 204
