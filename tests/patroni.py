@@ -139,9 +139,11 @@ class Cluster:
             if node in but:
                 continue
             try:
-                if httpx.get(f"{node.api}/primary", timeout=1).status_code == 200:
+                leads = httpx.get(f"{node.api}/primary", timeout=1).status_code == 200
+                # It has the lock before its server is promoted.
+                if leads and httpx.get(f"{node.api}/patroni", timeout=1).json()["role"] in ("master", "primary"):
                     return node
-            except httpx.TransportError:
+            except (httpx.TransportError, KeyError, json.JSONDecodeError):
                 continue
         return None
 
