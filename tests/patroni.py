@@ -34,7 +34,7 @@ _SETTINGS: dict[str, Any] = {
     "maximum_lag_on_failover": 1 << 30,
     "postgresql": {
         "use_pg_rewind": True,
-        # What is killed here is a process and no machine, so nothing needs to be on a disk.
+        # Processes are killed here and no machine, so nothing needs to be on a disk.
         "parameters": {"fsync": "off", "max_connections": 200, "wal_keep_size": "256MB"},
         "pg_hba": [
             "local all all trust",

@@ -127,3 +127,14 @@ async def test_a_database_that_asks_for_no_warnings_is_told_all_the_same(world: 
             await database.fetchrow_write("UPDATE accounts SET note = 'silent' WHERE id = $1 RETURNING id", row)
     await world.operator.execute("ALTER ROLE postgres RESET client_min_messages")
     await database.close()
+
+
+async def test_nor_can_a_trigger_keep_it_back(world: World, servers: Pair) -> None:
+    attempt = await PATHS["write_with_a_trigger"](world)
+    await world.operator.execute(
+        "CREATE OR REPLACE FUNCTION told() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM set_config('client_min_messages', 'error', true); RETURN NEW; END $$"
+    )
+    async with unconfirmed(servers, world.operator):
+        status, code = await attempt.send()
+    assert (status, code) == (503, OutcomeUnknown.code)
