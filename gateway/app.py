@@ -18,6 +18,7 @@ from gateway.api.health import CUSTOMARY_PATHS, BucketView, MetricsSource
 from gateway.api.leases import without_id
 from gateway.api.requests import path_as_sent
 from gateway.auth.callers import Callers
+from gateway.background import background_tasks
 from gateway.config import Config, toml
 from gateway.config.changes import Change
 from gateway.db import intents
@@ -74,7 +75,7 @@ class Gateway:
         self, config: Config, telemetry: Observability, reload: Reload = never, *, allow_missing: bool = True
     ) -> None:
         self._database = wiring.database(config)
-        self._listen = wiring.listening(config, CATALOG)
+        self._listen = wiring.listening(config, self._database, CATALOG)
         self._upstream = None if config.s3 is None else Upstream(config.s3, telemetry.observe)
         self._profiles = self._build_profiles(config)
         self._retention = config.postgres.idempotency_retention
@@ -94,9 +95,9 @@ class Gateway:
         self._admission = Admission(self._database, policies, signer, self._issuer)
         self._objects = self._build_objects(config, keys)
         self._tables = self._build_tables(config, keys, allow_missing=allow_missing)
-        self._leases = LeaseService(self._database, observe, listen=wiring.listening(config, LEASES))
+        self._leases = LeaseService(self._database, observe, listen=wiring.listening(config, self._database, LEASES))
         self._sealing = Sealing(self._database, observe, config.audit.retention)
-        self._follower = Follower(self._database, observe, wiring.listening(config, RECORD))
+        self._follower = Follower(self._database, observe, wiring.listening(config, self._database, RECORD))
         self._outbox = Outbox(self._database, webhooks(config), observe)
         self._watch = AlarmWatch(self._database, alarms(config), observe)
         self._api = api.build(
@@ -217,6 +218,7 @@ class Gateway:
         """Run what requests need."""
         try:
             async with (
+                background_tasks(self._database.servers.watch()),
                 flushing(self._database, self._traffic, self._observe),
                 self._tables.running(self._listen),
                 self._leases.running(),

@@ -36,7 +36,7 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
     │   ├── NamingChanged             naming-changed
-    │   └── JournalUnusable           journal-unusable
+    │   └── SessionsShared            sessions-shared
     ├── RightMissing             503  right-missing
     ├── TooManyReaders           503  too-many-readers
     ├── StoreUnfit               501  store-unfit
@@ -387,21 +387,21 @@ class NamingChanged(Unavailable):
         return error
 
 
-class JournalUnusable(Unavailable):
-    """The journal of raised fences does not let the gateway promise what it is configured to. Nothing was written."""
+class SessionsShared(Unavailable):
+    """A pooler between gateway and database gives a session to other clients between transactions."""
 
-    code = "journal-unusable"
-    title = "The journal of raised fences cannot be used"
-    default_advice = "Nothing was written. Ask the operator to run `gateway doctor`."
+    code = "sessions-shared"
+    title = "The sessions with the database are not the gateway's own"
+    default_advice = (
+        "Set pool_mode = session for this database in the pooler, or let postgres.dsn name PostgreSQL itself."
+    )
     retry_after: int | None = None
 
-    @classmethod
-    def because(cls, problem: str, detail: str, advice: str) -> Self:
-        """Return the error for a problem of the journal. A retry helps where the journal cannot be reached."""
-        message = f"The journal of raised fences cannot be used: {detail}."
-        error = cls(message, advice=f"Nothing was written. {advice}", facts={"problem": problem})
-        error.retry_after = 1 if problem in ("unreachable", "busy") else None
-        return error
+    def __init__(self) -> None:
+        super().__init__(
+            "A pooler gives the gateway's sessions to other clients between transactions, so they lose their settings, "
+            "prepared statements and notifications."
+        )
 
 
 class RightMissing(GatewayError):

@@ -18,7 +18,7 @@ import uvicorn
 from gateway.config.server import Server
 from gateway.db import migrations
 from gateway.db.database import refuses_sessions
-from gateway.errors import ConfigurationError, SqlError, Unavailable
+from gateway.errors import ConfigurationError, SessionsShared, SqlError, Unavailable
 from gateway.http.connection import KEEP_ALIVE, Connection
 
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
@@ -194,6 +194,8 @@ def _explained() -> Iterator[None]:
     except SqlError as error:
         raise ConfigurationError(f"postgres.dsn: the database refuses: {error.message}", advice="") from error
     except Unavailable as error:
+        if isinstance(error, SessionsShared):
+            raise ConfigurationError(f"postgres.dsn: {error.message}", advice=error.advice) from error
         if refuses_sessions(error):
             raise ConfigurationError(f"postgres.dsn: {error.message}", advice="") from error
         raise

@@ -86,12 +86,9 @@ def database(config: Config) -> Database:
     )
 
 
-def listening(config: Config, channels: Channels) -> Listen | None:
+def listening(config: Config, database: Database, channels: Channels) -> Listen | None:
     """Return the function that listens to these channels; None if the configuration forbids listening."""
-    postgres = config.postgres
-    if not postgres.listen:
-        return None
-    return partial(listen, postgres.dsn.get_secret_value(), postgres.connect_timeout, channels)
+    return partial(listen, database.servers, channels) if config.postgres.listen else None
 
 
 def table_prefixes(config: Config) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import asyncpg
 from alembic import context
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -23,10 +22,8 @@ def migrate(connection: Connection) -> None:
 
 
 async def online() -> None:
-    dsn = context.config.attributes["dsn"]
-    engine = create_async_engine(
-        "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(dsn), poolclass=NullPool
-    )
+    connect = context.config.attributes["connect"]
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
     async with engine.begin() as connection:
         await connection.run_sync(migrate)
 

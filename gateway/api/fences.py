@@ -74,7 +74,10 @@ def sequencer_routes(database: Database, signer: Signer, caller: Authenticate) -
     )
     async def check_sequencer(body: SequencerRequest) -> SequencerView:
         sequencer = Sequencer.parse(body.sequencer)
-        (found,) = await fences.read_token_states(database, [(sequencer.resource, sequencer.token)], sequencer.mode)
+        # Its caller decides about a write by this answer, so a failover must not undo what it says.
+        (found,) = await fences.read_token_states(
+            database, [(sequencer.resource, sequencer.token)], sequencer.mode, confirmed=True
+        )
         fence = found.fence.token if found.fence else None
         return SequencerView(
             resource=sequencer.resource,

@@ -23,7 +23,7 @@ class Postgres(Section):
     """Seconds after which the database ends the transaction of a gateway that was paused inside it."""
     connect_timeout: Annotated[float, Field(gt=0)] = 5.0
     listen: bool = True
-    """Keep a session that receives notifications of changed tables. A pooler that shares sessions would lose them."""
+    """Keep sessions that receive notifications of changed tables, hand-overs of locks and entries of the record."""
     idempotency_retention: Annotated[float, Field(ge=1)] = 24 * 3600.0
     """Seconds, by the database's clock, for which the answer to a write is kept under its Idempotency-Key."""
     max_body: Annotated[int, Field(gt=0)] = 64 * MEBIBYTE

@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from typing import TypeAlias, TypeGuard, TypeVar
 
 import asyncpg
 
 from gateway.db.pool import Session, SessionPool, SessionUse
+from gateway.db.servers import APPLICATION, Servers, pins
 from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
 
 Record: TypeAlias = asyncpg.Record
@@ -25,13 +26,15 @@ SEARCHING_SESSIONS = 4
 
 _ATTEMPTS = 5
 _PINNED = {
-    "application_name": "fencing-gateway",
+    "application_name": APPLICATION,
     "timezone": "UTC",
     "datestyle": "ISO, YMD",
     "intervalstyle": "iso_8601",
     "bytea_output": "hex",
     "extra_float_digits": "1",
     "default_transaction_isolation": "read committed",
+    # A commit that was not confirmed is told of in a warning.
+    "client_min_messages": "warning",
 }
 
 # Each search is planned for its own values. To compile a plan of many days takes longer than it saves. Parallel workers
@@ -66,8 +69,9 @@ _ENDS_THE_SESSION = ("FATAL", "PANIC")
 class Transaction:
     """One READ COMMITTED transaction under way. Errors in it are ours; nothing it did is kept unless it commits."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, pinned: str) -> None:
+        """``pinned``: the statements that give the session its settings."""
+        self._session, self._pinned = session, pinned
         self._translated = translated(Unavailable)
 
     async def fetch(self, sql: str, *arguments: object) -> list[Record]:
@@ -81,6 +85,10 @@ class Transaction:
     async def execute(self, sql: str, *arguments: object) -> None:
         with self._translated:
             await self._session.execute(sql, *arguments)
+
+    async def restore_pins(self) -> None:
+        """Pin the session again, if code in this transaction has changed its settings for its time or longer."""
+        await self.execute(f"RESET ALL; RESET ROLE; {self._pinned}")
 
     def expect_refused_writes(self) -> None:
         """Take a refused write (25006) for the statement's own fault, because the gateway made this read-only."""
@@ -105,19 +113,11 @@ class Database:
         connect_timeout: float = 5.0,
     ) -> None:
         """All time-outs are in seconds."""
+        self.servers = Servers(dsn, connect_timeout)
         connect = partial(
-            _connect,
-            dsn,
-            timeout=connect_timeout,
-            command_timeout=statement_timeout + connect_timeout,
-            statement_cache_size=512,
+            self.servers.connect, command_timeout=statement_timeout + connect_timeout, statement_cache_size=512
         )
-        self._connect_apart = partial(
-            _connect,
-            dsn,
-            timeout=connect_timeout,
-            server_settings={**_PINNED, **_SEARCHING, "statement_timeout": "0"},
-        )
+        self._connect_apart = partial(self.servers.connect, {**_PINNED, **_SEARCHING, "statement_timeout": "0"})
         settings = {
             **_PINNED,
             "statement_timeout": _milliseconds(statement_timeout),
@@ -129,15 +129,10 @@ class Database:
             "statement_timeout": _milliseconds(min(statement_timeout, SHARED_STATEMENT_TIMEOUT)),
             "lock_timeout": _milliseconds(min(lock_timeout, SHARED_LOCK_TIMEOUT)),
         }
-        self._sessions = SessionPool(
-            partial(connect, server_settings=settings), pool_size, connect_timeout, sound=_is_as_pinned
-        )
-        self._shared = SessionPool(
-            partial(connect, server_settings=hasty), SHARED_SESSIONS, connect_timeout, sound=_is_as_pinned
-        )
-        self._searching = SessionPool(
-            partial(connect, server_settings=settings | _SEARCHING), SEARCHING_SESSIONS, connect_timeout
-        )
+        self._pinned = pins(settings)
+        self._sessions = SessionPool(partial(connect, settings), pool_size, connect_timeout, sound=_is_as_pinned)
+        self._shared = SessionPool(partial(connect, hasty), SHARED_SESSIONS, connect_timeout, sound=_is_as_pinned)
+        self._searching = SessionPool(partial(connect, settings | _SEARCHING), SEARCHING_SESSIONS, connect_timeout)
 
     def use(self) -> dict[str, SessionUse]:
         """How sessions are used: those for statements that share a trip, and all others."""
@@ -183,8 +178,9 @@ class Database:
     async def fetchrow_write(self, sql: str, *arguments: object) -> Record | None:
         """Return the first row of one autocommitted writing statement.
 
-        Raise ``OutcomeUnknown`` if the connection was lost under way: the server may have committed it. Raise
-        ``Unavailable`` if the server ended the statement, for example by a timeout: nothing is written then.
+        Raise ``OutcomeUnknown`` if the connection was lost under way: the server may have committed it. Raise it as
+        well if the server committed it without its standby. Raise ``Unavailable`` if the server ended the statement,
+        for example by a timeout: nothing is written then.
         """
         return await self._alone(asyncpg.Connection.fetchrow, OutcomeUnknown, sql, arguments)
 
@@ -207,7 +203,7 @@ class Database:
         """Run ``work`` in a transaction and commit it. Any error of ``work`` rolls everything back.
 
         Serialization failures and deadlocks are retried a few times, from the start. Raise ``Unavailable`` if nothing
-        is written, and ``OutcomeUnknown`` if the connection was lost during the commit.
+        is written, and ``OutcomeUnknown`` if the connection was lost during the commit, or if no standby has it.
         """
         for attempt in range(_ATTEMPTS):
             try:
@@ -232,8 +228,9 @@ class Database:
         try:
             with translated(lost):
                 result = await fetch(session, sql, *arguments)
+            await self._check_lasting(session)
         except BaseException as error:
-            if _is_answer(error.__cause__) and not _ends_the_session(error.__cause__):
+            if _leaves_sound(error.__cause__):
                 sessions.give(session)  # the server has answered: it is ready for the next
             else:
                 sessions.drop(session)
@@ -254,36 +251,29 @@ class Database:
             raise
         try:
             try:
-                result = await work(Transaction(session))
-            except BaseException:
+                result = await work(Transaction(session, self._pinned))
+            except BaseException as error:
                 # The server rolls back the transaction of a session that is lost, before the rollback or during it.
                 with suppress(asyncpg.PostgresError, *_LOST):
                     if not session.is_closed():
                         await transaction.rollback()
+                if isinstance(error, Unavailable) and _is_read_only(error.__cause__):
+                    session.terminate()
                 raise
             with translated(OutcomeUnknown):
                 await transaction.commit()
+            await self._check_lasting(session)
         finally:
             # One whose transaction could be ended neither way is still in it, and is not reused.
             self._sessions.give(session)
         return result
 
-
-async def _connect(dsn: str, **settings: Any) -> Session:
-    """Open a session whose acknowledged commits survive a crash of the server, whatever the database's default is.
-
-    A stronger setting of ``synchronous_commit`` (``remote_apply``, say) is left alone.
-    """
-    session: Session = await asyncpg.connect(dsn, **settings)
-    try:
-        await session.execute(
-            "SELECT set_config('synchronous_commit', 'on', false) "
-            "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
-        )
-    except BaseException:
-        session.terminate()
-        raise
-    return session
+    async def _check_lasting(self, session: Session) -> None:
+        """Raise ``OutcomeUnknown`` if a failover could undo the commit, or has done so."""
+        if not self.servers.is_confirmed(session):
+            raise OutcomeUnknown("The database committed it, and no standby has confirmed that it has it.")
+        if not await self.servers.leads(session):
+            raise OutcomeUnknown("The database committed it, and another server has taken over.")
 
 
 def _is_as_pinned(session: Session) -> bool:
@@ -349,6 +339,16 @@ def refuses_sessions(error: Unavailable) -> bool:
 def _is_answer(error: BaseException | None) -> TypeGuard[asyncpg.PostgresError]:
     """Return whether the server said this. asyncpg uses the same classes for what it finds out itself."""
     return isinstance(error, asyncpg.PostgresError) and error.severity is not None
+
+
+def _leaves_sound(error: BaseException | None) -> bool:
+    """Return whether the session can be used again after this."""
+    return _is_answer(error) and not _ends_the_session(error) and not _is_read_only(error)
+
+
+def _is_read_only(error: BaseException | None) -> bool:
+    """Return whether the server takes no writes, such as one that was a primary before."""
+    return _is_answer(error) and error.sqlstate == _READ_ONLY
 
 
 def _ends_the_session(error: asyncpg.PostgresError) -> bool:

@@ -118,15 +118,20 @@ class TokenState:
 
 
 async def read_token_states(
-    database: Database, shown: Sequence[tuple[str, Token]], mode: LockMode | None = None
+    database: Database, shown: Sequence[tuple[str, Token]], mode: LockMode | None = None, *, confirmed: bool = False
 ) -> list[TokenState]:
-    """How each token stands with its resource, in the same order. ``mode``: leases of another one do not count."""
+    """How each token stands with its resource, in the same order. ``mode``: leases of another one do not count.
+
+    ``confirmed``: wait until the database's standby has what the answer rests on. Raises ``OutcomeUnknown`` if it
+    cannot be known whether it has.
+    """
     rows = await database.fetch(
         _SQL["standing"],
         [resource for resource, _ in shown],
         [token.epoch for _, token in shown],
         [token.value for _, token in shown],
         mode,
+        confirmed,
     )
     return [
         TokenState(

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import asyncpg
 
 from gateway.db.database import Database
 from gateway.db.pool import load
+from gateway.db.servers import APPLICATION, Servers
 from gateway.errors import ConfigurationError, SqlError, UnreleasedSchema
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 UNDEFINED_TABLE, FORBIDDEN = "42P01", "42501"
 
+_CONNECT_TIMEOUT = 5.0
+"""Seconds."""
 _PACKAGED = Path(__file__).parents[1] / "migrations"
 _CHECKOUT = Path(__file__).parents[2] / "migrations"
 
@@ -100,5 +104,5 @@ def _alembic(dsn: str) -> "Alembic":
 
     config = Alembic()
     config.set_main_option("script_location", str(_PACKAGED if _PACKAGED.is_dir() else _CHECKOUT))
-    config.attributes["dsn"] = dsn
+    config.attributes["connect"] = partial(Servers(dsn, _CONNECT_TIMEOUT).reach, {"application_name": APPLICATION})
     return config

@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeAlias
-
-import asyncpg
+from typing import TypeAlias
 
 from gateway.db.database import translated
 from gateway.db.pool import Session
+from gateway.db.servers import APPLICATION, Servers
 from gateway.errors import Unavailable
 
 Channels: TypeAlias = Mapping[str, Collection[str] | None]
@@ -64,11 +63,10 @@ Listen: TypeAlias = Callable[[], AbstractAsyncContextManager[Announcements]]
 
 
 @asynccontextmanager
-async def listening(dsn: str, connect_timeout: float, channels: Channels = CATALOG) -> AsyncIterator[Announcements]:
+async def listening(servers: Servers, channels: Channels = CATALOG) -> AsyncIterator[Announcements]:
     """Open a session that listens from here on. Raise ``Unavailable`` if none can be opened."""
-    settings: dict[str, Any] = {"server_settings": {"application_name": "fencing-gateway listening"}}
     with translated(Unavailable):
-        session: Session = await asyncpg.connect(dsn, timeout=connect_timeout, **settings)
+        session = await servers.reach({"application_name": f"{APPLICATION} listening"})
     try:
         announced = Announcements(session, channels)
         session.add_termination_listener(announced.end)

@@ -37,7 +37,7 @@ async def restore_pins(transaction: Transaction) -> None:
 
     The answer that such code has set is gone then.
     """
-    await transaction.execute(_SQL["pin_again"])
+    await transaction.restore_pins()
 
 
 async def make_read_only(transaction: Transaction) -> None:

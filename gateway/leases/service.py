@@ -92,7 +92,7 @@ class LeaseService:
     def __init__(
         self, database: Database, observe: Observe, *, listen: Listen | None = None, times: LeaseTimes | None = None
     ) -> None:
-        """``listen`` opens a session that receives notifications of hand-overs; None behind a pooler."""
+        """``listen`` opens a session that receives notifications of hand-overs; None: it polls."""
         self._database, self._observe = database, observe
         self._times = times or LeaseTimes()
         self._place = WaitingPlace(uuid4(), self._times.attended, self._times.collect)

@@ -58,7 +58,7 @@ class Follower:
     """Reads new entries for one process: on notifications, else every second, and only while a reader subscribes."""
 
     def __init__(self, database: Database, observe: Observe, listen: Listen | None, *, kept: int = KEPT) -> None:
-        """``listen`` opens a session that receives notifications of new entries; None behind a pooler."""
+        """``listen`` opens a session that receives notifications of new entries; None: it polls."""
         self._database, self._observe, self._listen = database, observe, listen
         self._recent: deque[Entry] = deque(maxlen=kept)
         self._end: tuple[int, date] | None = None

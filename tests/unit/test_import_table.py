@@ -61,8 +61,8 @@ TABLE: dict[str, str] = {
     # Assembling and running a gateway.
     "wiring": "fencing admission api config db leases objects observe table_rules tables webhooks",
     "reloading": "fencing config observe",
-    "app": "fencing admission api auth config db guard http leases objects observe record reloading tables web "
-    "webhooks wiring",
+    "app": "fencing admission api auth background config db guard http leases objects observe record reloading "
+    "tables web webhooks wiring",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "serving": "config db http.connection",
     "doctor": "fencing config db guard naming objects table_rules tables.catalog tables.sql targets",

@@ -5,8 +5,11 @@ ON CONFLICT (caller, key) DO NOTHING
 RETURNING true AS taken
 
 -- name: kept
--- Return the request and the answer of this key.
-SELECT fingerprint, status, headers, body, claimed FROM fencing.idempotency WHERE caller = $1 AND key = $2
+-- Return the request and the answer of this key. After a crash, or where its commit did not wait, the server may show an
+-- answer that its standby does not have. The message makes this statement wait for the standby.
+SELECT fingerprint, status, headers, body, claimed,
+    CASE WHEN current_setting('synchronous_standby_names') <> '' THEN pg_logical_emit_message(true, 'fencing', '') END
+FROM fencing.idempotency WHERE caller = $1 AND key = $2
 
 -- name: keep
 -- The answer to the write under way.

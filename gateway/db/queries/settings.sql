@@ -21,10 +21,3 @@ SELECT current_setting('response.headers', true) AS headers, current_setting('re
 -- name: zones
 -- The time zones the server knows by name.
 SELECT name FROM pg_timezone_names
-
--- name: pin_again
--- Pin the session again to the settings it was opened with, if code in this transaction has changed them for its time or
--- longer. Names of resources depend on these settings, and so do acknowledged commits.
-RESET ALL;
-RESET ROLE;
-SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local')

@@ -14,7 +14,7 @@ from gateway.admission import Admission
 from gateway.background import background_tasks, repeat
 from gateway.db import idempotency
 from gateway.db.database import Database
-from gateway.db.idempotency import IdempotencyKey, StoredAnswer
+from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import IdempotencyMismatch, Unavailable
 from gateway.fencing.decision import Equal, Tokens
 from gateway.observe.events import Observe
@@ -35,17 +35,14 @@ class IdempotentReplay:
         self._database, self._admission, self._settle = database, admission, settle
 
     async def kept(self, key: IdempotencyKey, shown: Sequence[Tokens | None], caller: str) -> Response | None:
-        """Replay the answer kept under a key. Return None if there is none yet. Raises what ``replay`` raises."""
-        kept = await idempotency.read_answer(self._database, key)
-        return None if kept is None else await self.replay(key, kept, shown, caller)
+        """Raise the fences, then return the answer kept under a key. Return None if there is none yet.
 
-    async def replay(
-        self, key: IdempotencyKey, kept: StoredAnswer, shown: Sequence[Tokens | None], caller: str
-    ) -> Response:
-        """Raise the fences, then return this answer.
-
-        Raises ``IdempotencyMismatch``, and ``Unavailable`` if the fences cannot be raised.
+        Raises ``IdempotencyMismatch``, ``OutcomeUnknown`` if no standby has the answer, and ``Unavailable`` if the
+        fences cannot be raised.
         """
+        kept = await idempotency.read_answer(self._database, key)
+        if kept is None:
+            return None
         if kept.fingerprint != key.fingerprint:
             raise IdempotencyMismatch(f"The Idempotency-Key {key.text!r} came with another request before.")
         for number, tokens in enumerate(shown):

@@ -100,9 +100,9 @@ class UnitOfWork:
 class _AlreadyDone(Exception):
     """A write with this key has been committed. This attempt is undone."""
 
-    def __init__(self, key: IdempotencyKey, kept: StoredAnswer) -> None:
+    def __init__(self, key: IdempotencyKey) -> None:
         super().__init__()
-        self.key, self.kept = key, kept
+        self.key = key
 
 
 class _RolledBack(Exception):
@@ -180,7 +180,10 @@ class FencedTransactions:
                 return rolled_back.answer
             except _AlreadyDone as done:
                 shown = [write.tokens for write in unit.writes]
-                return await self.replay.replay(done.key, done.kept, shown, unit.caller)
+                # Read again: this transaction was undone, so it has waited for no standby.
+                if (answer := await self.replay.kept(done.key, shown, unit.caller)) is not None:
+                    return answer
+                continue
             except OutcomeUnknown as lost:
                 if unit.key is None:
                     raise
@@ -237,10 +240,8 @@ class FencedTransactions:
 
         ``again``: the database has undone a first attempt, most likely for a deadlock.
         """
-        if unit.key is not None:
-            kept = await idempotency.take(transaction, unit.key)
-            if kept is not None:
-                raise _AlreadyDone(unit.key, kept)
+        if unit.key is not None and await idempotency.take(transaction, unit.key) is not None:
+            raise _AlreadyDone(unit.key)
         if again:
             # Writers under one token share its fences. If they take the same rows in opposite orders they would
             # deadlock time and again, so each now runs alone.

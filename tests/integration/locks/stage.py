@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.db.database import Database
 from gateway.db.notifications import LEASES, listening
+from gateway.db.servers import Servers
 from gateway.fencing.lease import Lease, LockMode, LockRequest, LockState
 from gateway.leases.heartbeat import LeaseTimes
 from gateway.leases.service import LeaseService
@@ -72,7 +73,7 @@ async def gateway(
     long = 2 * PATIENCE
     database, events = Database(dsn, lock_timeout=long, connect_timeout=long), Events()
     service = LeaseService(
-        database, events, listen=partial(listening, dsn, long, LEASES) if listens else None, times=times
+        database, events, listen=partial(listening, Servers(dsn, long), LEASES) if listens else None, times=times
     )
     one = Gateway(dsn, service, database, events)
     _count(database, one.statements)

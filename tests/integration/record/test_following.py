@@ -12,6 +12,7 @@ import pytest
 from gateway.db import record, search
 from gateway.db.database import Database
 from gateway.db.notifications import RECORD, listening
+from gateway.db.servers import Servers
 from gateway.errors import GatewayError, RequestMalformed
 from gateway.fencing.record import Entry, Filters, Kind
 from gateway.observe.events import ServiceUnreachable
@@ -27,7 +28,7 @@ SHORTEST = 0.001
 @asynccontextmanager
 async def following(database: Database, dsn: str | None = None, kept: int = 2000) -> AsyncIterator[Follower]:
     """With a ``dsn`` it hears of what is new."""
-    listen = None if dsn is None else partial(listening, dsn, PATIENCE, RECORD)
+    listen = None if dsn is None else partial(listening, Servers(dsn, PATIENCE), RECORD)
     follower = Follower(database, Events(), listen, kept=kept)
     async with follower.running():
         yield follower
@@ -134,7 +135,7 @@ async def test_it_looks_by_itself_where_nothing_can_be_heard(database: Database)
 
 async def test_it_goes_on_when_its_sessions_were_lost(database: Database, dsn: str) -> None:
     events = Events()
-    follower = Follower(database, events, partial(listening, dsn, PATIENCE, RECORD))
+    follower = Follower(database, events, partial(listening, Servers(dsn, PATIENCE), RECORD))
     async with follower.running(), follower.subscribed(Filters()) as subscription:
         await sealed(database, 3)
         found = await taken(subscription, 3)

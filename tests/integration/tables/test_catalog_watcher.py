@@ -11,6 +11,7 @@ import pytest
 
 from gateway.db.database import Database
 from gateway.db.notifications import listening
+from gateway.db.servers import Servers
 from gateway.fencing.decision import Cascades
 from gateway.observe.events import CatalogWarning, Event, ServiceUnreachable
 from gateway.tables import schema_cache as module
@@ -75,7 +76,7 @@ def knows(plane: TablePlane, name: str) -> bool:
 async def test_an_announced_change_reloads_the_schema_cache(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, announcement: str, tables: Database
 ) -> None:
-    async with plane.running(partial(listening, dsn, PATIENCE)):
+    async with plane.running(partial(listening, Servers(dsn, PATIENCE))):
         await until(lambda: knows(plane, "accounts"))
         await listener(tables)
         await operator.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
@@ -92,7 +93,7 @@ async def test_the_event_trigger_of_the_documentation_announces_changes(
     blocks = (ROOT / "docs" / "operations.md").read_text().split("```sql\n")[1:]
     (snippet,) = (block.partition("```")[0] for block in blocks if "EVENT TRIGGER" in block)
     await operator.execute(snippet)
-    async with plane.running(partial(listening, dsn, PATIENCE)):
+    async with plane.running(partial(listening, Servers(dsn, PATIENCE))):
         await until(lambda: knows(plane, "accounts"))
         await listener(tables)
         await operator.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
@@ -104,7 +105,7 @@ async def test_the_event_trigger_of_the_documentation_announces_changes(
 async def test_a_change_announced_while_no_session_listened_is_found(
     plane: TablePlane, operator: "asyncpg.Connection[asyncpg.Record]", dsn: str, tables: Database, events: list[Event]
 ) -> None:
-    async with plane.running(partial(listening, dsn, PATIENCE)):
+    async with plane.running(partial(listening, Servers(dsn, PATIENCE))):
         pid = await listener(tables)
         await until(lambda: knows(plane, "accounts"))
         # One after the other: in one transaction, the next session could be there before the table is.
@@ -121,7 +122,7 @@ async def test_the_watcher_waits_for_an_unreachable_database(
     plane: TablePlane, client: httpx.AsyncClient, dsn: str, tables: Database, events: list[Event]
 ) -> None:
     addresses = ["postgresql://postgres@127.0.0.1:1/nowhere"] * 3 + [dsn]
-    async with plane.running(lambda: listening(addresses.pop(0), PATIENCE)):
+    async with plane.running(lambda: listening(Servers(addresses.pop(0), PATIENCE))):
         answered(await client.get("/accounts?id=eq.1"), 200)
         await listener(tables)
     unreachable = [event for event in events if isinstance(event, ServiceUnreachable)]
@@ -141,7 +142,7 @@ async def test_side_effects_are_announced_at_the_start(
     def warned() -> list[str]:
         return [event.table for event in events if isinstance(event, CatalogWarning)]
 
-    async with plane.running(partial(listening, dsn, PATIENCE) if listens else None):
+    async with plane.running(partial(listening, Servers(dsn, PATIENCE)) if listens else None):
         # The view shows accounts.
         await until(lambda: warned() == ["public.accounts", "public.rich"])
         if listens:

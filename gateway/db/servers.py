@@ -1,0 +1,289 @@
+"""Open sessions with the server that takes writes: one of those that a DSN names, perhaps behind a pooler.
+
+asyncpg knows several hosts too, but asks one after the other, with one timeout for all. A server that is paused accepts
+connections and never answers. A former primary answers as if it were one still (decision 069).
+"""
+
+import asyncio
+import re
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+from weakref import WeakSet
+
+import asyncpg
+
+from gateway.db.pool import Session
+from gateway.errors import SessionsShared
+
+APPLICATION = "fencing-gateway"
+
+_DSN = re.compile(r"(?P<before>postgres(?:ql)?://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*)(?P<path>[^?#]*)(?:\?(?P<query>.*))?")
+# The server is gone, is starting or stopping, or takes no writes: another one may.
+_ELSEWHERE = (OSError, TimeoutError, asyncpg.InternalClientError, asyncpg.PostgresConnectionError)
+_NOT_NOW = "57"
+# PostgreSQL translates the text of a warning, and not the name of the function that issues it.
+_WAITS_FOR_STANDBY = "SyncRepWaitForLSN"
+
+# The name of a segment begins with the timeline. A standby writes none.
+_TIMELINE = """
+SELECT CASE WHEN NOT pg_is_in_recovery()
+    THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer END
+"""
+_PAUSE = 0.5
+"""Seconds between two looks at the servers."""
+_LOOK = 1.0
+"""Seconds that a look takes at most."""
+_OTHERS = 0.5
+"""Seconds that the other servers get to answer, once one takes writes."""
+_TRUSTED = 3.0
+"""Seconds after a look in which the answers of its server are trusted. No standby takes over within this time."""
+
+
+def pins(settings: Mapping[str, str]) -> str:
+    """Return the statements that give a session these settings, whatever a pooler did with its startup parameters.
+
+    Acknowledged commits survive a crash of the server, whatever the database's default is. A stronger setting of
+    ``synchronous_commit`` (``remote_apply``, say) is left alone.
+    """
+    each = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
+    return (
+        f"SELECT {each}; SELECT set_config('synchronous_commit', 'on', false) "
+        "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+    )
+
+
+class Servers:
+    """The servers of one DSN, and the sessions with them."""
+
+    def __init__(self, dsn: str, timeout: float) -> None:
+        """``timeout``: seconds to open a session in, a third of them for each attempt if there are several servers."""
+        # The server of before, then all of them at once, then the one that was found.
+        self._dsns = _one_by_one(dsn)
+        self._primary = self._dsns[0]
+        self._timeout = timeout if len(self._dsns) == 1 else timeout / 3
+        self._looking = asyncio.Lock()
+        self._watched, self._seen = False, float("-inf")
+        # Sessions to ask the servers on, kept while they are watched.
+        self._asked: dict[str, Session] = {}
+        self._sessions: WeakSet[Session] = WeakSet()
+        self._unconfirmed: WeakSet[Session] = WeakSet()
+        self._kept = False
+
+    async def connect(self, pinned: Mapping[str, str], **settings: Any) -> Session:
+        """Open a session with these settings.
+
+        Raise ``SessionsShared`` if a pooler gives the session to others between transactions.
+        """
+        session = await self.reach(pinned, **settings)
+        try:
+            own = f"SELECT WHERE pg_backend_pid() = {session.get_server_pid()}"
+            direct = await session.execute(f"{pins(pinned)}; {own}") == "SELECT 1"
+            if not direct and not self._kept:
+                await self._check_pooler(session)
+                self._kept = True
+        except BaseException:
+            session.terminate()
+            raise
+        session.add_log_listener(self._hear)
+        return session
+
+    async def reach(self, parameters: Mapping[str, str], **settings: Any) -> Session:
+        """Open a session with the server that takes writes.
+
+        ``parameters``: its settings, as far as a pooler passes them on.
+        """
+        session = None
+        while session is None:
+            tried = self._primary
+            try:
+                session = await self._open(tried, parameters, **settings)
+            except (*_ELSEWHERE, asyncpg.PostgresError) as error:
+                if len(self._dsns) == 1 or not _may_be_elsewhere(error):
+                    raise
+                await self._look(self._timeout, tried)
+                tried = self._primary
+                session = await self._open(tried, parameters, **settings)
+            if self._primary != tried:
+                # Another server has taken over meanwhile. A former primary that continues would never confirm a commit.
+                session.terminate()
+                session = None
+        self._sessions.add(session)
+        return session
+
+    async def watch(self) -> None:
+        """Look for the server that takes writes, time and again, and end the sessions with any other one.
+
+        Statements on a paused server would wait for it until their timeout. A single server is not watched.
+        """
+        if len(self._dsns) == 1:
+            return
+        self._watched = True
+        try:
+            while True:
+                with suppress(Exception):  # none of them takes writes at the moment, whatever the reason
+                    await self._look(_LOOK)
+                await asyncio.sleep(_PAUSE)
+        finally:
+            self._watched = False
+            self._stop_asking()
+
+    async def leads(self, session: Session) -> bool:
+        """Return whether the answer of this session is from the server that takes writes.
+
+        A server that was paused continues as if it were the primary still. Without a synchronous standby, it would
+        acknowledge commits that its successor does not have.
+        """
+        if not self._watched:
+            return True
+        if monotonic() - self._seen > _TRUSTED:
+            try:
+                await self._look(_LOOK)
+            except Exception:  # noqa: BLE001 - no server says that it takes writes
+                return False
+        return not session.is_closed()
+
+    def is_confirmed(self, session: Session) -> bool:
+        """Return whether no commit of the session since the last call was left waiting for its standby.
+
+        PostgreSQL reports such a commit as a success, with a warning: it is on the disk of this server only.
+        """
+        if session in self._unconfirmed:
+            self._unconfirmed.discard(session)
+            return False
+        return True
+
+    def _hear(self, session: Any, message: asyncpg.PostgresLogMessage) -> None:
+        if message.server_source_function == _WAITS_FOR_STANDBY:
+            self._unconfirmed.add(session)
+
+    async def _open(self, dsn: str, parameters: Mapping[str, str], **settings: Any) -> Session:
+        settings = {"timeout": self._timeout, **settings}
+        if len(self._dsns) > 1:
+            settings["target_session_attrs"] = "read-write"
+        opened: Session
+        try:
+            opened = await asyncpg.connect(dsn, server_settings=dict(parameters), **settings)
+        except asyncpg.ProtocolViolationError:
+            # A pooler refuses startup parameters that it does not know. The session gets the same settings once it is
+            # open.
+            named = {"application_name": parameters["application_name"]}
+            opened = await asyncpg.connect(dsn, server_settings=named, **settings)
+        return opened
+
+    async def _look(self, limit: float, lost: str | None = None) -> None:
+        """Find the server that takes writes, in ``limit`` seconds, and move to it. Raises what connecting raises.
+
+        ``lost``: the one that did not answer. Nothing is done if another one was found meanwhile.
+        """
+        async with self._looking:
+            if lost not in (None, self._primary):
+                return
+            began = monotonic()
+            try:
+                self._move_to(await self._find(limit))
+            finally:
+                if not self._watched:
+                    self._stop_asking()
+            self._seen = began
+
+    async def _find(self, limit: float) -> str:
+        """Return the DSN of the server that takes writes; of several, that on the newest timeline."""
+        asking = {asyncio.ensure_future(self._ask(dsn)) for dsn in self._dsns}
+        try:
+            waiting, answers, until = asking, list[tuple[int, str]](), monotonic() + limit
+            while waiting:
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=until - monotonic(), return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    break
+                answers += [one.result() for one in done if one.exception() is None]
+                if answers:
+                    until = min(until, monotonic() + _OTHERS)
+            if answers:
+                return max(answers)[1]
+            errors = [error for one in asking - waiting if (error := one.exception()) is not None]
+            raise next((one for one in errors if not _may_be_elsewhere(one)), TimeoutError("No server takes writes."))
+        finally:
+            for one in asking:
+                one.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _ask(self, dsn: str) -> tuple[int, str]:
+        """Return the timeline of a server. Raises what connecting raises, also for a standby."""
+        session = self._asked.pop(dsn, None)
+        if session is None or session.is_closed():
+            session = await self._open(dsn, {"application_name": f"{APPLICATION} looking"})
+        try:
+            timeline = await session.fetchval(_TIMELINE)
+        except BaseException:
+            session.terminate()
+            raise
+        self._asked[dsn] = session
+        if timeline is None:
+            raise ConnectionRefusedError("The server is a standby.")
+        return timeline, dsn
+
+    def _stop_asking(self) -> None:
+        for session in self._asked.values():
+            session.terminate()
+        self._asked.clear()
+
+    def _move_to(self, dsn: str) -> None:
+        """Open sessions with this server from now on, and end those with another one."""
+        if dsn == self._primary:
+            return
+        self._primary = dsn
+        for session in tuple(self._sessions):
+            session.terminate()
+        self._sessions.clear()
+
+    async def _check_pooler(self, session: Session) -> None:
+        """Raise ``SessionsShared`` if this session and another one do not keep what each of them sets.
+
+        A pooler that has one server session gives it to both. One that takes its server sessions in turn gives another
+        one to the two looks in a row.
+        """
+        other = await self.reach({"application_name": APPLICATION})
+        try:
+            marks = {session: uuid.uuid4().hex, other: uuid.uuid4().hex}
+            for one, mark in marks.items():
+                await one.execute(f"SELECT set_config('fencing.session', '{mark}', false)")
+            for one in (session, session, other):
+                look = f"SELECT WHERE current_setting('fencing.session', true) = '{marks[one]}'"
+                if await one.execute(look) != "SELECT 1":
+                    raise SessionsShared
+        finally:
+            other.terminate()
+
+
+def _may_be_elsewhere(error: BaseException) -> bool:
+    """Return whether another server may accept the session that this one did not."""
+    if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(_NOT_NOW):
+        return True
+    return isinstance(error, _ELSEWHERE)
+
+
+def _one_by_one(dsn: str) -> list[str]:
+    """Return a DSN for each of the hosts of this one. libpq takes them in the address or in the query."""
+    if (parts := _DSN.fullmatch(dsn)) is None:
+        return [dsn]
+    query = parse_qsl(parts["query"] or "", keep_blank_values=True)
+    named = dict(query)
+    rest = [(name, value) for name, value in query if name not in ("host", "port", "target_session_attrs")]
+    hosts = parts["hosts"].split(",")
+    if "host" in named and not parts["hosts"]:
+        names = named["host"].split(",")
+        ports = named.get("port", "").split(",")
+        ports = ports * len(names) if len(ports) == 1 else ports
+        places = [{"host": name, **({"port": port} if port else {})} for name, port in zip(names, ports, strict=True)]
+        each = ["?" + urlencode([*place.items(), *rest]) for place in places]
+        return [dsn] if len(each) == 1 else [f"{parts['before']}{parts['path']}{one}" for one in each]
+    if len(hosts) == 1:
+        return [dsn]
+    end = parts["path"] + (f"?{urlencode(rest)}" if rest else "")
+    return [f"{parts['before']}{host}{end}" for host in hosts]
