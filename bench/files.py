@@ -27,8 +27,8 @@ from tests.doubles.s3 import S3Double, serve
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
 
 GATEWAY = str(Path(__file__).parents[1] / "gateway") + "/"
-REPETITIONS = 3
-"""A background task may run during one of them. A file counts if every repetition executes it."""
+REPETITIONS = 10
+"""A background task may run during some of them. A file counts if every repetition executes it."""
 
 TABLE = "CREATE TABLE orders (id bigint PRIMARY KEY, note text); INSERT INTO orders VALUES (1, '');"
 PATH = "/v1/tables/orders?id=eq.1"

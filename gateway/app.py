@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway import api, web, wiring
 from gateway.admission import Admission
 from gateway.api.configuration import ConfigurationAccess
-from gateway.api.health import CUSTOMARY_PATHS, BucketView, MetricsSource
+from gateway.api.health import CUSTOMARY_PATHS, BucketView, JournalView, MetricsSource
 from gateway.api.leases import without_id
 from gateway.api.requests import path_as_sent
 from gateway.auth.callers import Callers
@@ -23,6 +23,7 @@ from gateway.config import Config, toml
 from gateway.config.changes import Change
 from gateway.db import intents
 from gateway.db.notifications import CATALOG, LEASES, RECORD
+from gateway.db.opening import read_opening
 from gateway.db.record import record_administration
 from gateway.errors import Forbidden, GatewayError, Unavailable
 from gateway.fencing.decision import Decision, Fence, Presented
@@ -33,6 +34,7 @@ from gateway.http.body import BodyReader, Memory, Pace
 from gateway.http.connection import Connection
 from gateway.http.head import Head
 from gateway.http.middleware import Middleware, answer_problem
+from gateway.journal.protocol import Opening
 from gateway.leases.service import LeaseService
 from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper, Swept
@@ -74,9 +76,10 @@ class Gateway:
     def __init__(
         self, config: Config, telemetry: Observability, reload: Reload = never, *, allow_missing: bool = True
     ) -> None:
-        self._database = wiring.database(config)
-        self._listen = wiring.listening(config, self._database, CATALOG)
         self._upstream = None if config.s3 is None else Upstream(config.s3, telemetry.observe)
+        self._storage = wiring.storage(config, telemetry.observe, self._upstream)
+        self._database = self._storage.database
+        self._listen = wiring.listening(config, self._database, CATALOG)
         self._profiles = self._build_profiles(config)
         self._retention = config.postgres.idempotency_retention
         self._sweep_interval = 0.0 if config.s3 is None else config.s3.sweep_interval
@@ -109,6 +112,7 @@ class Gateway:
             signer=signer,
             audit=Audit(self._database, observe, "api"),
             health=self._health,
+            journal=self._journal,
             buckets=self._buckets,
             transact=self._tables.transact,
             follower=self._follower,
@@ -127,7 +131,9 @@ class Gateway:
             webhooks=[webhook.name for webhook in config.webhooks],
             alarms=[alarm.name for alarm in config.alarms],
         )
-        self._site = Site(self._database, self._follower, config, self._health, self._buckets, self._api)
+        self._site = Site(
+            *(self._database, self._follower, config, self._health, self._journal, self._buckets, self._api)
+        )
         self._web = web.build(self._site, keys, _clock, self._bodies)
         self._table_prefixes = wiring.table_prefixes(config)
         self._domains = config.server.domains
@@ -217,16 +223,19 @@ class Gateway:
     async def _answering(self) -> AsyncIterator[None]:
         """Run what requests need."""
         try:
-            async with (
-                background_tasks(self._database.servers.watch()),
-                flushing(self._database, self._traffic, self._observe),
-                self._tables.running(self._listen),
-                self._leases.running(),
-                self._upstream or nullcontext(),
-            ):
-                yield
+            async with self._upstream or nullcontext():
+                try:
+                    async with (
+                        background_tasks(*(servers.watch() for servers in self._storage.servers)),
+                        self._storage.journal.running(),
+                        flushing(self._database, self._traffic, self._observe),
+                        self._tables.running(self._listen),
+                        self._leases.running(),
+                    ):
+                        yield
+                finally:
+                    await self._storage.close()
         finally:
-            await self._database.close()
             if self._issuer is not None:
                 await self._issuer.close()
             api.forget()
@@ -262,6 +271,20 @@ class Gateway:
     async def _health(self) -> dict[str, str]:
         return {service: await state for service, state in self._probes().items()}
 
+    async def _journal(self) -> JournalView | None:
+        try:
+            opened = await read_opening(self._database)
+        except GatewayError:
+            return None
+        status = self._storage.journal.status
+        view = JournalView(
+            mode=opened.mode, state="ok", term=opened.term, opened_at=opened.opened_at, snapshot=opened.snapshot
+        )
+        if status is not None:
+            view.pending, view.lag_seconds = status.pending, status.lag
+            view.state = "ok" if status.failure is None else str(status.failure.facts["problem"])
+        return view
+
     def _probes(self) -> dict[str, Awaitable[str]]:
         probes: dict[str, Awaitable[str]] = {"postgres": self._state("postgres", self._database.now())}
         if self._upstream is not None:
@@ -293,6 +316,11 @@ class Gateway:
         standing.streams.set(self._follower.followers)
         standing.memory.set(self._bodies.memory.used)
         standing.memory_limit.set(self._bodies.memory.size)
+        status = self._storage.journal.status
+        standing.journal_pending.set(status.pending if status else 0)
+        standing.journal_lag.set(status.lag if status else 0)
+        standing.journal_failing.set(status is not None and status.failure is not None)
+        standing.journal_snapshot.set(status.snapshot if status else 0)
 
     def _buckets(self) -> dict[str, BucketView]:
         known = {} if self._profiles is None else self._profiles.known
@@ -396,27 +424,43 @@ def build(
 
 async def sweep(config: Config, observe: Observe = log) -> Swept:
     """Run one round of the sweeper, as each gateway does, and a pass over all rows that guards watch."""
-    database = wiring.database(config)
-    try:
+    async with AsyncExitStack() as stack:
+        upstream = None
+        if config.s3 is not None:
+            upstream = await stack.enter_async_context(Upstream(config.s3, observe))
+        storage = wiring.storage(config, observe, upstream)
+        stack.push_async_callback(storage.close)
+        database = storage.database
         rows = await GuardWatcher(database, observe).sweep()
-        if config.s3 is None:
+        if config.s3 is None or upstream is None:
             return Swept(bypasses=rows)
         resources = wiring.resources(config)
-        async with Upstream(config.s3, observe) as upstream:
-            profiles = Profiles(upstream, config.s3.distrust)
-            runner = Runner(
-                *(database, upstream, profiles, observe, config.s3.pending_wait, resources, config.s3.duplicates),
-                late_after=timedelta(seconds=config.s3.late_after),
-            )
-            scan = BypassScan(database, upstream, resources, observe)
-            sweeper = Sweeper(
-                *(database, upstream, profiles, runner, observe, scan),
-                unconditionally=config.s3.sweep_unconditionally,
-            )
-            swept = await sweeper.sweep()
-            return replace(swept, bypasses=swept.bypasses + rows)
-    finally:
-        await database.close()
+        profiles = Profiles(upstream, config.s3.distrust)
+        runner = Runner(
+            *(database, upstream, profiles, observe, config.s3.pending_wait, resources, config.s3.duplicates),
+            late_after=timedelta(seconds=config.s3.late_after),
+        )
+        scan = BypassScan(database, upstream, resources, observe)
+        sweeper = Sweeper(
+            *(database, upstream, profiles, runner, observe, scan),
+            unconditionally=config.s3.sweep_unconditionally,
+        )
+        swept = await sweeper.sweep()
+        return replace(swept, bypasses=swept.bypasses + rows)
+
+
+async def open_database(config: Config, observe: Observe = log, *, accept_loss: bool = False) -> Opening:
+    """Open the database for the present run of its server, as the first gateway that connects does.
+
+    ``accept_loss``: although acknowledged raises may be lost. It may wait for minutes then.
+    """
+    async with AsyncExitStack() as stack:
+        upstream = None
+        if config.s3 is not None:
+            upstream = await stack.enter_async_context(Upstream(config.s3, observe))
+        storage = wiring.storage(config, observe, upstream)
+        stack.push_async_callback(storage.close)
+        return await storage.journal.open(accept_loss=accept_loss)
 
 
 def _bucket_view(profile: Profile) -> BucketView:

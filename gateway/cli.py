@@ -35,6 +35,7 @@ ReadScope: TypeAlias = Annotated[
 Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
 PROBLEM = 2
+_SHOWN = 10
 
 application = typer.Typer(
     help="Fencing tokens in front of Postgres tables and S3 buckets.",
@@ -101,6 +102,9 @@ def migrate(
     grant_to: Annotated[
         str | None, typer.Option(help="Grant the gateway's role the rights that it needs on the schema, and no others.")
     ] = None,
+    journal_dsn: Annotated[
+        str | None, typer.Option(help="Also install the table of a journal, in this second database.")
+    ] = None,
 ) -> None:
     """Install the fencing schema, or migrate it to this version."""
     from gateway import serving  # noqa: PLC0415 - few commands need the database
@@ -115,6 +119,11 @@ def migrate(
     if grant_to is not None:
         asyncio.run(rights.grant(target, grant_to))
         typer.echo(f"granted to {grant_to}: the rights that a gateway needs, and no others")
+    if journal_dsn is not None:
+        from gateway.journal import rows  # noqa: PLC0415 - the same
+
+        asyncio.run(rows.install(journal_dsn, grant_to))
+        typer.echo("the journal has its table")
 
 
 @application.command()
@@ -179,6 +188,39 @@ def reload(
             typer.echo(visible(f"{address}: {line}"))
     if refused:
         raise typer.Exit(1)
+
+
+@application.command("open")
+def open_database(
+    config: ConfigPath = None,
+    *,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Open it although raises may be lost. New locks begin an epoch."),
+    ] = False,
+) -> None:
+    """Open the database for the present run of its server, and raise lost fences to what the journal says.
+
+    Gateways do it by themselves, unless the journal or the database needs an operator (docs/journal.md). With
+    --accept-loss it waits first until no lost write to the object store can arrive any more.
+    """
+    from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
+
+    opening = asyncio.run(app.open_database(load(config), accept_loss=accept_loss))
+    if not opening.fresh:
+        typer.echo(f"The database is open for the present run of its server, in term {opening.term}.")
+        return
+    typer.echo(f"The database is open in term {opening.term}.")
+    for loss in opening.losses[:_SHOWN]:
+        typer.echo(f"restored: {loss.entry.resource}: {loss.was or 'no fence'} -> {loss.entry.token}")
+    if len(opening.losses) > _SHOWN:
+        typer.echo(f"restored: {len(opening.losses) - _SHOWN} more fences, all of them on record as fence-restored")
+    if opening.waits:
+        typer.echo(f"object writes of {len(opening.waits)} resources wait until lost ones cannot arrive any more")
+    if not opening.continues:
+        typer.echo("The lease service has begun a new epoch: tokens that were lost are not issued again.")
+    if opening.accepted is not None:
+        typer.echo(f"accepted: {opening.accepted}")
 
 
 @application.command()

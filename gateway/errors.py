@@ -35,6 +35,8 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── BodyTooSlow              408  body-too-slow
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
+    │   ├── DatabaseClosed            database-closed
+    │   ├── JournalUnusable           journal-unusable
     │   ├── NamingChanged             naming-changed
     │   └── SessionsShared            sessions-shared
     ├── RightMissing             503  right-missing
@@ -356,6 +358,15 @@ class Unavailable(GatewayError):
     retry_after: int | None = 1
 
 
+class DatabaseClosed(Unavailable):
+    """The database was not opened for the present run of its server, so it may lack fences. Nothing was written."""
+
+    code = "database-closed"
+    title = "The database is not open"
+    default_advice = "Nothing was written. Ask the operator to run 'gateway doctor'."
+    retry_after = 5
+
+
 class NamingChanged(Unavailable):
     """The configuration of this gateway gives rows or keys other names than the ones in force. Nothing was written."""
 
@@ -404,6 +415,24 @@ class SessionsShared(Unavailable):
         )
 
 
+class JournalUnusable(Unavailable):
+    """The journal of raised fences does not let the gateway promise what it is configured to. Nothing was written."""
+
+    code = "journal-unusable"
+    title = "The journal of raised fences cannot be used"
+    default_advice = "Nothing was written. Ask the operator to run `gateway doctor`."
+    retry_after: int | None = None
+
+    @classmethod
+    def because(cls, problem: str, detail: str, advice: str) -> Self:
+        """Return the error for a problem of the journal. A retry helps where the journal cannot be reached."""
+        message = f"The journal of raised fences cannot be used: {detail}."
+        error = cls(message, advice=f"Nothing was written. {advice}", facts={"problem": problem})
+        # Superseded: in a failover, the gateway goes to the other server by itself.
+        error.retry_after = 1 if problem in ("unreachable", "busy", "superseded") else None
+        return error
+
+
 class RightMissing(GatewayError):
     """The gateway's role in the database lacks a right on the fencing schema."""
 
@@ -446,6 +475,21 @@ class SqlError(GatewayError):
         self.sqlstate = sqlstate
         self.detail = detail
         self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let each request of a batch that failed get a copy of its own."""
+        return type(self), (self.sqlstate, self.message), self.__dict__
+
+
+class RaiseUnsecured(Exception):
+    """A transaction would raise fences that the journal does not have, or on a database opened in an older term.
+
+    ``raises``: what the database names. Nothing was written. It ends at the one door to the database.
+    """
+
+    def __init__(self, raises: str) -> None:
+        super().__init__(raises)
+        self.raises = raises
 
 
 def for_callers(error: GatewayError) -> GatewayError:

@@ -1,6 +1,9 @@
 """Builds the parts of a gateway from the configuration."""
 
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from gateway.admission import Issuer
 from gateway.api.leases import LeaseTerms
@@ -10,11 +13,21 @@ from gateway.config.observability import Webhook as WebhookSection
 from gateway.db.database import Database
 from gateway.db.notifications import Channels, Listen
 from gateway.db.notifications import listening as listen
+from gateway.db.opening import OpeningTable
+from gateway.db.servers import Servers
 from gateway.db.webhooks import EntryFilter
+from gateway.fencing.intent import SIGNATURE_LIFETIME
 from gateway.fencing.policy import Policies, Policy, Unreachable
 from gateway.fencing.sequencer import Signer
+from gateway.journal import runner
+from gateway.journal.archive import Store
+from gateway.journal.bucket import BucketStore
+from gateway.journal.journal import Journal
+from gateway.journal.protocol import Mode
+from gateway.journal.rows import RowStore
 from gateway.leases.service import LeaseService
 from gateway.objects.resource_rules import KeyRule, Resources
+from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe
 from gateway.table_rules import table_rules
 from gateway.tables.pipeline import Exposure
@@ -27,7 +40,8 @@ from gateway.webhooks.outbox import ConfiguredWebhook
 def resources(config: Config) -> Resources:
     """Return the rules that map objects to resources."""
     rules = [KeyRule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in config.objects]
-    return Resources(rules, mode=config.fencing.mode, equal=config.fencing.equal)
+    settings = config.fencing
+    return Resources(rules, mode=settings.mode, equal=settings.equal, journal=config.journal.prefix)
 
 
 def lease_terms(
@@ -73,17 +87,54 @@ def issuer(config: Config, observe: Observe) -> Issuer | None:
     return Issuer(leases.issuer, leases.issuer_api_key.get_secret_value(), observe=observe)
 
 
-def database(config: Config) -> Database:
-    """Return the database with its limits. It opens at the first query."""
-    postgres = config.postgres
-    return Database(
-        postgres.dsn.get_secret_value(),
-        pool_size=postgres.pool_size,
-        statement_timeout=postgres.statement_timeout,
-        lock_timeout=postgres.lock_timeout,
-        idle_timeout=postgres.idle_timeout,
-        connect_timeout=postgres.connect_timeout,
-    )
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The database, whose sessions are admitted once it is open for their run, and the journal that opens it."""
+
+    database: Database
+    journal: runner.Runner
+    _behind: tuple[Database, ...]
+
+    @property
+    def servers(self) -> set[Servers]:
+        """The servers to watch."""
+        return {one.servers for one in (self.database, *self._behind)}
+
+    async def close(self) -> None:
+        """Flush the journal, and close all sessions."""
+        await self.journal.close()
+        for one in (self.database, *self._behind):
+            await one.close()
+
+
+def storage(config: Config, observe: Observe, upstream: Upstream | None, **settings: Any) -> Storage:
+    """Return the database and its journal. They connect at the first query. ``settings``: other limits of sessions."""
+    postgres, journal = config.postgres, config.journal
+    dsn, mode = postgres.dsn.get_secret_value(), journal.effective_mode
+    # Openings come before the first session is admitted.
+    servers = Servers(dsn, postgres.connect_timeout)
+    behind = [Database(dsn, pool_size=2, connect_timeout=postgres.connect_timeout, servers=servers)]
+    store: Store | None = None
+    if mode is not Mode.OFF and journal.dsn is not None:
+        second = Database(journal.dsn.get_secret_value(), pool_size=4, connect_timeout=postgres.connect_timeout)
+        behind.append(second)
+        store = RowStore(second)
+    elif mode is not Mode.OFF and journal.bucket is not None and upstream is not None:
+        store = BucketStore(upstream, journal.bucket, journal.prefix)
+    kept = None if store is None else Journal(store, retention=timedelta(days=journal.retention_days), observe=observe)
+    table = OpeningTable(behind[0])
+    if config.s3 is not None and upstream is not None:
+        table = OpeningTable(behind[0], upstream.time, SIGNATURE_LIFETIME + timedelta(seconds=config.s3.late_after))
+    openings = runner.Runner(mode, table, kept, observe)
+    limits = {
+        "pool_size": postgres.pool_size,
+        "statement_timeout": postgres.statement_timeout,
+        "lock_timeout": postgres.lock_timeout,
+        "idle_timeout": postgres.idle_timeout,
+        "connect_timeout": postgres.connect_timeout,
+    } | settings
+    database = Database(dsn, **limits, openings=openings, servers=servers)
+    return Storage(database, openings, tuple(behind))
 
 
 def listening(config: Config, database: Database, channels: Channels) -> Listen | None:

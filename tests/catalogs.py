@@ -96,13 +96,14 @@ _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 async def catalog(connection: asyncpg.Connection) -> dict[str, str]:
     """Return the definition of each object of the schema, and the rows that its installation puts into tables.
 
-    The order of columns counts. The time at which a row was made does not, nor do lines of comments inside functions.
+    The order of columns counts. Times at which rows were made do not, nor the identity of the database, nor lines of
+    comments inside functions.
     """
     async with connection.transaction():
         await connection.execute("SET LOCAL search_path = pg_catalog")  # or names would lack their schemas
         found = {f"{kind} {name}": _readable(definition) for kind, name, definition in await connection.fetch(_OBJECTS)}
         for table in await connection.fetch(_TABLES):
-            statement = f"SELECT to_jsonb(t) - 'at' FROM {table['name']} AS t"
+            statement = f"SELECT to_jsonb(t) - 'at' - 'identity' FROM {table['name']} AS t"
             found[f"rows {table['name']}"] = "\n".join(sorted(row[0] for row in await connection.fetch(statement)))
     return {name: definition for name, definition in found.items() if _OF_ALEMBIC not in name}
 

@@ -29,6 +29,9 @@ _TEMPLATE = "fencing_template"
 GATEWAY = "fencing_gateway"
 """The role of gateways in tests. It has what ``gateway migrate --grant-to`` gives, and the tables of each test."""
 
+# A copy is another database to the gateway, which opens it anew. These copies stand for new installations.
+_INSTALLED_HERE = "UPDATE fencing.opening SET identity = (fencing.run_v1()).identity"
+
 # An operator grants the tables that are served. Here, each table is, as soon as it is made.
 _ROLE = f"""
 DO $$ BEGIN
@@ -140,6 +143,7 @@ def _create(server: Server) -> str:
     # On a disk it is much the slower way: each file is synchronised.
     strategy = "STRATEGY file_copy" if _in_memory() and isinstance(server, EmbeddedPostgres) else ""
     asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {name} TEMPLATE {template_of_today(server)} {strategy}"))
+    asyncio.run(_execute(server.dsn(name), _INSTALLED_HERE))
     return name
 
 

@@ -25,7 +25,7 @@ from gateway.api import (
 from gateway.api.configuration import ConfigurationAccess, configuration_routes
 from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
-from gateway.api.health import HealthCheck, MetricsSource, ProbedBuckets, health_routes, metrics_routes
+from gateway.api.health import HealthCheck, JournalState, MetricsSource, ProbedBuckets, health_routes, metrics_routes
 from gateway.api.leases import LeaseTerms
 from gateway.api.requests import MAX_BODY, Authenticate, BodyIntake, PathAsSent
 from gateway.api.transactions import Transact
@@ -51,6 +51,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     signer: Signer,
     audit: Audit,
     health: HealthCheck,
+    journal: JournalState,
     buckets: ProbedBuckets,
     transact: Transact,
     holding: LeaseTerms,
@@ -98,7 +99,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         transactions.routes(transact, caller),
         webhooks.routes(outbox, caller),
         configuration_routes(configuration, caller),
-        health_routes(health, buckets, caller),
+        health_routes(health, buckets, journal, caller),
         metrics_routes(metrics, caller),
     ):
         _add(app, router, caller, bodies)

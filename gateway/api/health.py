@@ -5,6 +5,7 @@ Each has a second path, where other programs have it. The app sends only request
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request, Response
@@ -32,18 +33,37 @@ ProbedBuckets: TypeAlias = Callable[[], Mapping[str, BucketView]]
 """Returns the probed buckets by name."""
 
 
+class JournalView(BaseModel):
+    """The journal of raised fences (docs/journal.md), and the last opening of the database."""
+
+    mode: str = Field(description="`off`, `async` or `sync`: the losses of the database that a raise survives.")
+    state: str = Field(description="`ok`, or the problem that the last append to the journal met.")
+    term: int = Field(description="The number of the last opening. It grows with each run of the database server.")
+    opened_at: datetime | None = Field(None, description="The last opening; left out before the first one.")
+    snapshot: int = Field(0, description="The newest snapshot of the journal that the database has noted.")
+    pending: int = Field(0, description="Raises that this gateway has not appended yet, with mode async.")
+    lag_seconds: float = Field(0.0, description="The age of the oldest of them.")
+
+
+JournalState: TypeAlias = Callable[[], Awaitable[JournalView | None]]
+"""Returns the state of the journal; None without the database."""
+
+
 class HealthView(BaseModel):
     """Each service behind the gateway, ``ok`` or ``unreachable``."""
 
     postgres: str
     s3: str | None = Field(None, description="Left out if no object store is configured.")
+    journal: JournalView | None = Field(None, description="For callers only.")
     buckets: dict[str, BucketView] | None = Field(
         None, description="For callers only: the buckets that were written to since the gateway started."
     )
 
 
-def health_routes(health: HealthCheck, buckets: ProbedBuckets, authenticate: Authenticate) -> APIRouter:
-    """Build the routes ``/v1/health`` and ``/v1/ready``. Both are public, but only callers see names of buckets."""
+def health_routes(
+    health: HealthCheck, buckets: ProbedBuckets, journal: JournalState, authenticate: Authenticate
+) -> APIRouter:
+    """Build the routes ``/v1/health`` and ``/v1/ready``. Both are public, but only callers see more than states."""
     router = APIRouter()
 
     @router.api_route(HEALTH, response_model_exclude_none=True, **_CUSTOMARY)
@@ -55,8 +75,9 @@ def health_routes(health: HealthCheck, buckets: ProbedBuckets, authenticate: Aut
     async def read_health(request: Request, response: Response) -> HealthView:
         services = await health()
         response.status_code = 200 if all(state == "ok" for state in services.values()) else 503
-        known = dict(buckets()) if _is_caller(request, authenticate) else {}
-        return HealthView(**services, buckets=known or None)
+        if not _is_caller(request, authenticate):
+            return HealthView(**services)
+        return HealthView(**services, journal=await journal(), buckets=dict(buckets()) or None)
 
     @router.api_route(READY, status_code=204, response_class=Response, **_CUSTOMARY)
     @router.get(

@@ -28,7 +28,7 @@ def show_plan(targets: Targets = None, config: ConfigPath = None) -> None:
     from gateway.naming import plan  # noqa: PLC0415 - it imports all libraries of both planes
 
     async def planned() -> "list[PlannedChange]":
-        async with plan.naming_changes(load(config)) as changes:
+        async with plan.naming_changes(load(config), only_look=True) as changes:
             return await changes.planned(targets or ())
 
     found = asyncio.run(planned())

@@ -43,7 +43,7 @@ class Origin:
         serving.check_tls(config.server.tls_certificate, config.server.tls_key)
         await serving.check_schema(config.postgres.dsn.get_secret_value())
         await targets.check(config, places(self.path), allow_missing=self.allow_missing, everything=True)
-        async with naming_changes(config) as changes:
+        async with naming_changes(config, only_look=True) as changes:
             differing = await changes.found()
         if differing:
             told = "; ".join(f"{one.name}: in force is {one.was}, configured is {one.following}" for one in differing)

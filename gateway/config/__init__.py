@@ -18,7 +18,7 @@ from gateway.config.observability import Alarm, Audit, Telemetry, Webhook
 from gateway.config.places import Places, explain, nearest
 from gateway.config.section import Misplaced, is_sendable
 from gateway.config.server import Auth, CallerKeys, Server
-from gateway.config.stores import ObjectStore, Postgres
+from gateway.config.stores import Journal, ObjectStore, Postgres
 from gateway.errors import ConfigurationError
 from gateway.fencing.policy import TokenPolicy
 
@@ -33,6 +33,7 @@ class Config(BaseSettings):
     server: Server = Server()
     postgres: Postgres
     s3: ObjectStore | None = None
+    journal: Journal = Journal()
     auth: Auth = Auth()
     fencing: Fencing = Fencing()
     leases: Leases = Leases()
@@ -56,6 +57,12 @@ class Config(BaseSettings):
             signed.append(("fencing", "tokens"))
         if signed and not self.leases.signing_keys:
             raise Misplaced(signed[0], "'signed' needs signing keys; set signing_keys in [leases]")
+        return self
+
+    @model_validator(mode="after")
+    def _journal_in_a_bucket_needs_a_store(self) -> "Config":
+        if self.journal.bucket is not None and self.s3 is None:
+            raise Misplaced(("journal", "bucket"), "a bucket needs an object store; set endpoint and keys in [s3]")
         return self
 
     @model_validator(mode="after")

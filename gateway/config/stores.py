@@ -6,6 +6,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.config.section import MEBIBYTE, Misplaced, Section, origin
 from gateway.fencing.intent import LATE_AFTER, Duplicates
+from gateway.journal.contents import PREFIX
+from gateway.journal.protocol import Mode
 
 
 class Postgres(Section):
@@ -65,6 +67,8 @@ class ObjectStore(Section):
     region: str = "us-east-1"
     access_key_id: str
     secret_access_key: SecretStr
+    evidence_keys: tuple[SecretStr, ...] = ()
+    """Keys that prove which token wrote an object. The first one signs; the secret access key is the last."""
     timeout: Annotated[float, Field(gt=0)] = 60.0
     """Seconds that one request to the store may take. For a streamed body: seconds without progress."""
     memory_threshold: Annotated[int, Field(ge=0)] = 8 * MEBIBYTE
@@ -90,3 +94,30 @@ class ObjectStore(Section):
     @classmethod
     def _origin_only(cls, value: str) -> str:
         return origin(value)
+
+
+class Journal(Section):
+    """The journal of raised fences, from which a database that was put back gets them again."""
+
+    mode: Mode = Mode.ASYNC
+    """The losses of the database that an acknowledged raise survives: async, sync or off. Without a store: off."""
+    bucket: str | None = None
+    """The bucket of [s3] that holds the journal."""
+    prefix: Annotated[str, Field(pattern=r"^[^/].*/$")] = PREFIX
+    dsn: SecretStr | None = None
+    """A second PostgreSQL that holds the journal, in place of a bucket."""
+    retention_days: Annotated[int, Field(ge=7)] = 35
+    """The age of the oldest backup that can be opened with this journal."""
+
+    @model_validator(mode="after")
+    def _one_store(self) -> "Journal":
+        if self.bucket is not None and self.dsn is not None:
+            raise Misplaced(("dsn",), "a journal has one store; remove dsn or bucket")
+        if self.bucket is None and self.dsn is None and "mode" in self.model_fields_set and self.mode is not Mode.OFF:
+            raise Misplaced(("mode",), f"mode {self.mode} needs a store; set bucket or dsn")
+        return self
+
+    @property
+    def effective_mode(self) -> Mode:
+        """The mode: without a store there is none."""
+        return Mode.OFF if self.bucket is None and self.dsn is None else self.mode

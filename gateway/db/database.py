@@ -1,20 +1,25 @@
 """Statements and transactions: the one door to Postgres, where asyncpg's exceptions become ours."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TypeAlias, TypeGuard, TypeVar
+from typing import Protocol, TypeAlias, TypeGuard, TypeVar, cast
 
 import asyncpg
 
 from gateway.db.pool import Session, SessionPool, SessionUse
 from gateway.db.servers import APPLICATION, Servers, pins
-from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
+from gateway.errors import GatewayError, OutcomeUnknown, RaiseUnsecured, SqlError, Unavailable
+from gateway.fencing.token import Token
+from gateway.journal.contents import Entry
+from gateway.journal.protocol import Acknowledged, Behind, Commit, Committed, Unsecured
 
 Record: TypeAlias = asyncpg.Record
 Lost: TypeAlias = Unavailable | OutcomeUnknown
 Result = TypeVar("Result")
+Claims: TypeAlias = Sequence[tuple[str, Token]]
 
 SHARED_SESSIONS = 4
 """Sessions for statements that share a trip, beside the ``pool_size`` others."""
@@ -53,6 +58,9 @@ _LOST: tuple[type[BaseException], ...] = (
     asyncpg.PostgresConnectionError,
 )
 # The database undid the transaction and asks for it again.
+# Errors of fencing.check_secured_v1: raises that are not in the journal, and a database that was opened too long ago.
+_UNSECURED, _BEHIND = "FN504", "FN505"
+_SECURE = "SELECT set_config('fencing.secured', $1, true), set_config('fencing.looked', $2, true)"
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.InvalidCachedStatementError)
 
 # Errors of the server, not of the statement: by class, or by the whole SQLSTATE. The statement is
@@ -69,10 +77,15 @@ _ENDS_THE_SESSION = ("FATAL", "PANIC")
 class Transaction:
     """One READ COMMITTED transaction under way. Errors in it are ours; nothing it did is kept unless it commits."""
 
-    def __init__(self, session: Session, pinned: str) -> None:
-        """``pinned``: the statements that give the session its settings."""
-        self._session, self._pinned = session, pinned
+    def __init__(self, session: Session, pinned: str, *, again: bool = False) -> None:
+        """``pinned``: the statements that give the session its settings.
+
+        ``again``: the database has undone a first attempt, most likely for a deadlock.
+        """
+        self._session, self._pinned, self.again = session, pinned, again
         self._translated = translated(Unavailable)
+        # The tokens that fences carry once it commits.
+        self.claimed: list[tuple[str, Token]] = []
 
     async def fetch(self, sql: str, *arguments: object) -> list[Record]:
         with self._translated:
@@ -90,9 +103,39 @@ class Transaction:
         """Pin the session again, if code in this transaction has changed its settings for its time or longer."""
         await self.execute(f"RESET ALL; RESET ROLE; {self._pinned}")
 
+    async def secure(self, entries: Sequence[Entry], looked: int = 0) -> None:
+        """Say that these raises are in the journal, and which term its marker had afterwards."""
+        await self.fetch(_SECURE, _write_entries(entries), str(looked))
+
     def expect_refused_writes(self) -> None:
         """Take a refused write (25006) for the statement's own fault, because the gateway made this read-only."""
         self._translated = translated(Unavailable, only_reads=True)
+
+
+CommitClaims: TypeAlias = Callable[[Commit], Awaitable[Committed | Unsecured | Behind]]
+"""Runs the transaction of ``Commit``. It may be called several times; each call that commits nothing leaves nothing."""
+
+
+class Openings(Protocol):
+    """Admits sessions to a database that is open for their run, and has raises stored where the journal needs them."""
+
+    pinned: Mapping[str, str]
+    """Settings of each session."""
+
+    async def admit(self, session: Session) -> None:
+        """Return once the database is open for the run of this session. Raises ``Unavailable`` if it is not."""
+
+    def term(self, session: Session) -> int:
+        """Return the term in which an admitted session found the database open."""
+
+    def now(self) -> datetime:
+        """Return about the time of the database's clock."""
+
+    async def claim(self, commit: CommitClaims) -> Acknowledged:
+        """Run a transaction that may raise fences, as ``gateway.journal.protocol.claim`` decides."""
+
+    async def may_send(self, resource: str, token: Token, intended_at: datetime, term: int) -> bool:
+        """Return whether the request of an object write may be sent, as ``gateway.journal.protocol.send`` decides."""
 
 
 class Database:
@@ -111,15 +154,25 @@ class Database:
         lock_timeout: float = 10.0,
         idle_timeout: float = 5.0,
         connect_timeout: float = 5.0,
+        openings: Openings | None = None,
+        servers: Servers | None = None,
     ) -> None:
-        """All time-outs are in seconds."""
-        self.servers = Servers(dsn, connect_timeout)
+        """All time-outs are in seconds. Without ``openings``, no run is compared and no journal kept.
+
+        ``servers``: those of the DSN, if another database shares them.
+        """
+        self._openings = openings
+        self.servers = servers or Servers(dsn, connect_timeout)
         connect = partial(
-            self.servers.connect, command_timeout=statement_timeout + connect_timeout, statement_cache_size=512
+            self.servers.connect,
+            admit=None if openings is None else openings.admit,
+            command_timeout=statement_timeout + connect_timeout,
+            statement_cache_size=512,
         )
         self._connect_apart = partial(self.servers.connect, {**_PINNED, **_SEARCHING, "statement_timeout": "0"})
         settings = {
             **_PINNED,
+            **({} if openings is None else openings.pinned),
             "statement_timeout": _milliseconds(statement_timeout),
             "lock_timeout": _milliseconds(lock_timeout),
             "idle_in_transaction_session_timeout": _milliseconds(idle_timeout),
@@ -184,6 +237,39 @@ class Database:
         """
         return await self._alone(asyncpg.Connection.fetchrow, OutcomeUnknown, sql, arguments)
 
+    async def fetchrow_claim(
+        self, sql: str, *arguments: object, claims: Callable[[Record], Claims], objects: bool = False
+    ) -> Record:
+        """Return the first row of one autocommitted statement that may raise fences. Raise what ``run`` raises.
+
+        ``claims``: what the fences carry, by that row. ``objects``: it announces an object write.
+        """
+
+        async def inside(transaction: Transaction) -> Record:
+            row = await transaction.fetchrow(sql, *arguments)
+            assert row is not None
+            transaction.claimed.extend(claims(row))
+            return row
+
+        async def commit(effect: Commit) -> Committed | Unsecured | Behind:
+            if effect.secured:
+                return await self._commit(inside, effect)
+            try:
+                row, session = await self._on_a_session(asyncpg.Connection.fetchrow, OutcomeUnknown, sql, arguments)
+            except RaiseUnsecured as error:
+                answer = self._unsecured(error)
+                if objects and isinstance(answer, Unsecured):
+                    return Unsecured(tuple(replace(entry, objects=entry.at) for entry in answer.entries))
+                return answer
+            assert row is not None
+            return self._committed(session, claims(row), row)
+
+        if self._openings is None:
+            row = await self.fetchrow_write(sql, *arguments)
+            assert row is not None
+            return row
+        return cast(Record, (await self._openings.claim(commit)).outcome)
+
     async def fetch_write(self, sql: str, *arguments: object) -> list[Record]:
         """All rows of one autocommitted statement that writes. Raises what ``fetchrow_write`` raises."""
         return await self._alone(asyncpg.Connection.fetch, OutcomeUnknown, sql, arguments)
@@ -203,11 +289,47 @@ class Database:
         """Run ``work`` in a transaction and commit it. Any error of ``work`` rolls everything back.
 
         Serialization failures and deadlocks are retried a few times, from the start. Raise ``Unavailable`` if nothing
-        is written, and ``OutcomeUnknown`` if the connection was lost during the commit, or if no standby has it.
+        is written, and ``OutcomeUnknown`` if the connection was lost during the commit, or if no standby has it. Raises
+        of fences are stored in the journal first, where its mode wants it. ``work`` is then run again.
         """
+        if self._openings is None:
+            return (await self._attempt(work, Commit((), 0)))[0]
+        return cast(Result, (await self._openings.claim(partial(self._commit, work))).outcome)
+
+    async def may_send(self, resource: str, token: Token, intended_at: datetime, term: int) -> bool:
+        """Return whether the request of an object write may be sent, whose intent was committed in this term.
+
+        False, and ``JournalUnusable``: another database may have been opened, and the intent must be given up.
+        """
+        return self._openings is None or await self._openings.may_send(resource, token, intended_at, term)
+
+    async def _commit(
+        self, work: Callable[[Transaction], Awaitable[object]], effect: Commit
+    ) -> Committed | Unsecured | Behind:
+        try:
+            outcome, transaction, session = await self._attempt(work, effect)
+        except RaiseUnsecured as error:
+            return self._unsecured(error)
+        return self._committed(session, transaction.claimed, outcome)
+
+    def _committed(self, session: Session, claims: Claims, outcome: object) -> Committed:
+        assert self._openings is not None
+        now = self._openings.now()
+        carried = tuple(Entry(resource, token, now) for resource, token in claims)
+        return Committed(self._openings.term(session), carried, outcome)
+
+    def _unsecured(self, error: RaiseUnsecured) -> Unsecured | Behind:
+        if not error.raises:
+            return Behind(0)
+        assert self._openings is not None
+        return Unsecured(_read_entries(error.raises, self._openings.now()))
+
+    async def _attempt(
+        self, work: Callable[[Transaction], Awaitable[Result]], effect: Commit
+    ) -> tuple[Result, Transaction, Session]:
         for attempt in range(_ATTEMPTS):
             try:
-                return await self._run_once(work)
+                return await self._run_once(work, effect, again=attempt > 0)
             except Unavailable as error:
                 if not wants_retry(error) or attempt == _ATTEMPTS - 1:
                     raise
@@ -222,6 +344,16 @@ class Database:
         sessions: SessionPool | None = None,
     ) -> Result:
         """One statement by itself."""
+        return (await self._on_a_session(fetch, lost, sql, arguments, sessions))[0]
+
+    async def _on_a_session(
+        self,
+        fetch: Callable[..., Awaitable[Result]],
+        lost: type[Lost],
+        sql: str,
+        arguments: tuple[object, ...],
+        sessions: SessionPool | None = None,
+    ) -> tuple[Result, Session]:
         sessions = sessions or self._sessions
         with translated(Unavailable):
             session = await sessions.take()
@@ -236,9 +368,11 @@ class Database:
                 sessions.drop(session)
             raise
         sessions.give(session)
-        return result
+        return result, session
 
-    async def _run_once(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
+    async def _run_once(
+        self, work: Callable[[Transaction], Awaitable[Result]], effect: Commit, *, again: bool
+    ) -> tuple[Result, Transaction, Session]:
         with translated(Unavailable):
             session = await self._sessions.take()
         transaction = session.transaction(isolation="read_committed")
@@ -251,7 +385,10 @@ class Database:
             raise
         try:
             try:
-                result = await work(Transaction(session, self._pinned))
+                inside = Transaction(session, self._pinned, again=again)
+                if effect.secured:
+                    await inside.secure(effect.secured, effect.looked)
+                result = await work(inside)
             except BaseException as error:
                 # The server rolls back the transaction of a session that is lost, before the rollback or during it.
                 with suppress(asyncpg.PostgresError, *_LOST):
@@ -266,7 +403,7 @@ class Database:
         finally:
             # One whose transaction could be ended neither way is still in it, and is not reused.
             self._sessions.give(session)
-        return result
+        return result, inside, session
 
     async def _check_lasting(self, session: Session) -> None:
         """Raise ``OutcomeUnknown`` if a failover could undo the commit, or has done so."""
@@ -308,7 +445,7 @@ class translated:  # noqa: N801 - reads as a phrase at its call sites
         if isinstance(error, _LOST) and not isinstance(error, ValueError):
             raise self._lost("The database connection was lost.") from error
 
-    def _of_server(self, error: asyncpg.PostgresError) -> Lost | SqlError:
+    def _of_server(self, error: asyncpg.PostgresError) -> Lost | SqlError | RaiseUnsecured:
         sqlstate, message = error.sqlstate or "XX000", error.message or str(error)
         if _ends_the_session(error):
             if sqlstate.startswith(_REFUSES_SESSIONS):
@@ -316,6 +453,8 @@ class translated:  # noqa: N801 - reads as a phrase at its call sites
             return self._lost("The database connection was lost.")
         if sqlstate == _COMPLETION_UNKNOWN:
             return self._lost(f"The database does not know the outcome: {message}.")
+        if sqlstate in (_UNSECURED, _BEHIND):
+            return RaiseUnsecured((error.detail or "") if sqlstate == _UNSECURED else "")
         if isinstance(error, asyncpg.LockNotAvailableError):
             return Unavailable("Another write of this resource is still under way.")
         if sqlstate == _READ_ONLY and self._only_reads:
@@ -358,3 +497,17 @@ def _ends_the_session(error: asyncpg.PostgresError) -> bool:
 
 def _milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
+
+
+def _write_entries(entries: Sequence[Entry]) -> str:
+    return ",".join(f"{entry.resource} {entry.token.epoch}.{entry.token.value}" for entry in entries)
+
+
+def _read_entries(text: str, at: datetime) -> tuple[Entry, ...]:
+    """Return the raises that ``fencing.check_secured_v1`` names. Names of resources contain no comma and no space."""
+    entries = []
+    for raised in text.split(","):
+        resource, _, token = raised.partition(" ")
+        epoch, _, value = token.partition(".")
+        entries.append(Entry(resource, Token(int(epoch), int(value)), at))
+    return tuple(entries)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID, uuid4
 
-from gateway.db.database import Database, Record, Transaction
+from gateway.db.database import Claims, Database, Record, Transaction
 from gateway.db.pool import load
 from gateway.fencing.decision import Decision, Equal, Fence, Tokens
 from gateway.fencing.lease import LockMode
@@ -75,10 +75,15 @@ async def _claim(
         equal is Equal.STRICT,
         write_id,
     )
-    return [
+    claims = [
         ClaimResult(row["fence"]["resource"], Decision(row["decision"]), fence_from_row(row["fence"]), row["pending"])
         for row in rows
     ]
+    refused = {one.resource for one in claims if not one.decision.passes}
+    transaction.claimed += [
+        (resource, tokens.token or tokens.pairs[resource]) for resource in resources if resource not in refused
+    ]
+    return claims
 
 
 async def read(database: Database, resource: str) -> Fence | None:
@@ -165,8 +170,14 @@ async def bump_epoch(database: Database, resource: str, expected: Token, caller:
 
     Raises ``OutcomeUnknown`` where the database was lost under way.
     """
-    row = await database.fetchrow_write(_SQL["bump"], resource, expected.epoch, expected.value, caller, reason)
-    assert row is not None
+
+    def claims(row: Record) -> Claims:
+        done = BumpOutcome(row["outcome"]) is BumpOutcome.DONE
+        return [(resource, Token(row["fence"]["epoch"], row["fence"]["value"]))] if done else []
+
+    row = await database.fetchrow_claim(
+        _SQL["bump"], resource, expected.epoch, expected.value, caller, reason, claims=claims
+    )
     fence = row["fence"]
     known = fence is not None and fence["resource"] is not None
     return BumpResult(BumpOutcome(row["outcome"]), fence_from_row(fence) if known else None, row["ended"])

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
 
-from gateway.db.database import Database, Record, Transaction
+from gateway.db.database import Claims, Database, Record, Transaction
 from gateway.db.fences import fence_from_row
 from gateway.db.pool import load
 from gateway.fencing.decision import Decision, Enforcement, Equal, Fence, Presented
@@ -45,14 +46,14 @@ async def begin(
 
     The condition is the ETag ``looked`` up at the key; without it the remembered one, else absence. ``outcomes``,
     ``over`` and ``calm``: as of ``Begin``. ``signed_at`` is the store's clock as of this call; None takes the
-    database's. ``dead_after``: as of ``Intent``. ``store_time`` is the store's clock as of its last answer.
-    It decides about forbidden and spent ETags, which end with the requests that wait for them.
+    database's. ``dead_after``: as of ``Intent``. ``store_time`` is the store's clock as of its last answer: forbidden
+    and spent ETags end by it, with the requests that wait for them.
 
     ``naming``: the generation of the bucket's naming to prove; without it, none is. Raise ``SqlError`` FN503 if it is
     not the one in force.
     """
     presented = write.presented
-    row = await database.fetchrow_write(
+    row = await database.fetchrow_claim(
         _SQL["begin" if looked is None else "begin_looked"],
         write.resource,
         presented.token.epoch if presented else None,
@@ -81,8 +82,9 @@ async def begin(
         signed_at,
         store_time,
         naming,
+        claims=partial(_claims, write.resource, presented.token if presented else None),
+        objects=True,
     )
-    assert row is not None
     return Begun(
         decision=None if row["decision"] is None else Decision(row["decision"]),
         fence=_fence(row["fence"]),
@@ -95,6 +97,7 @@ async def begin(
             Spent(one["etag"], Token(one["epoch"], one["value"]), one["dead_at"]) for one in row["spent"] or ()
         ),
         over=() if row["signed_at"] is None else tuple(over),
+        term=row["term"],
     )
 
 
@@ -190,10 +193,15 @@ async def forbid_longer(
 
 async def raise_fence(database: Database, resource: str, presented: Presented, caller: str) -> Raised:
     """Raise without writing, in one transaction, and say which older mutations are still under way."""
-    row = await database.fetchrow_write(
-        _RAISE, resource, presented.token.epoch, presented.token.value, presented.holder, caller
+    row = await database.fetchrow_claim(
+        _RAISE,
+        resource,
+        presented.token.epoch,
+        presented.token.value,
+        presented.holder,
+        caller,
+        claims=partial(_claims, resource, presented.token),
     )
-    assert row is not None
     fence = _fence(row["fence"])
     assert fence is not None
     return Raised(Decision(row["decision"]), fence, _intents(row["pending"]))
@@ -210,6 +218,11 @@ async def is_pending(database: Database, intent: Intent) -> bool:
 async def list_pending(database: Database, limit: int) -> list[Intent]:
     """Every mutation that may be under way, the oldest first."""
     return [intent_from_row(row["intent"]) for row in await database.fetch(_SQL["all_pending"], limit)]
+
+
+def _claims(resource: str, token: Token | None, row: Record) -> Claims:
+    passes = token is not None and row["decision"] is not None and Decision(row["decision"]).passes
+    return [(resource, token)] if token is not None and passes else []
 
 
 def _fence(row: Record | None) -> Fence | None:

@@ -12,6 +12,7 @@ from gateway.db.pool import load
 from gateway.errors import NamingChanged
 from gateway.fencing.intent import Intent
 from gateway.fencing.naming import BucketNaming, RegisteredNaming, TableNaming
+from gateway.fencing.token import Token
 
 _SQL = load("naming")
 
@@ -195,12 +196,10 @@ class Carry:
 
     async def execute(self, transaction: Transaction) -> None:
         """Raise the fences of the new names."""
-        if self.epoch is None:
-            await transaction.execute(_SQL["carry"].format(mapping=self.mapping), *self.arguments)
-        else:
-            await transaction.execute(
-                _SQL["carry_to_a_new_epoch"].format(mapping=self.mapping), self.epoch, *self.arguments
-            )
+        query = _SQL["carry" if self.epoch is None else "carry_to_a_new_epoch"].format(mapping=self.mapping)
+        epoch = () if self.epoch is None else (self.epoch,)
+        rows = await transaction.fetch(query, *epoch, *self.arguments)
+        transaction.claimed += [(row["resource"], Token(row["epoch"], row["value"])) for row in rows]
 
 
 async def _record(transaction: Transaction, target: str, following: str, carry: Carry, opened: list[Record]) -> None:

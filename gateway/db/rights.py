@@ -15,6 +15,7 @@ _SQL = load("rights")
 TABLES = {
     "migration": ("SELECT",),
     "fence": ("SELECT", "INSERT", "UPDATE"),
+    "opening": ("SELECT", "UPDATE"),
     "table_naming": ("SELECT", "INSERT", "UPDATE"),
     "bucket_naming": ("SELECT", "INSERT", "UPDATE"),
     "intent": ("SELECT", "INSERT", "UPDATE", "DELETE"),

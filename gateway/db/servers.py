@@ -7,10 +7,10 @@ connections and never answers. A former primary answers as if it were one still 
 import asyncio
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 from weakref import WeakSet
 
@@ -18,6 +18,8 @@ import asyncpg
 
 from gateway.db.pool import Session
 from gateway.errors import SessionsShared
+
+Admit: TypeAlias = Callable[[Session], Awaitable[None]]
 
 APPLICATION = "fencing-gateway"
 
@@ -73,8 +75,8 @@ class Servers:
         self._unconfirmed: WeakSet[Session] = WeakSet()
         self._kept = False
 
-    async def connect(self, pinned: Mapping[str, str], **settings: Any) -> Session:
-        """Open a session with these settings.
+    async def connect(self, pinned: Mapping[str, str], admit: Admit | None = None, **settings: Any) -> Session:
+        """Open a session with these settings. ``admit`` raises ``Unavailable`` for a session that must not write.
 
         Raise ``SessionsShared`` if a pooler gives the session to others between transactions.
         """
@@ -85,6 +87,8 @@ class Servers:
             if not direct and not self._kept:
                 await self._check_pooler(session)
                 self._kept = True
+            if admit is not None:
+                await admit(session)
         except BaseException:
             session.terminate()
             raise
@@ -144,7 +148,7 @@ class Servers:
                 await self._look(_LOOK)
             except Exception:  # noqa: BLE001 - no server says that it takes writes
                 return False
-        return not session.is_closed()
+        return session in self._sessions
 
     def is_confirmed(self, session: Session) -> bool:
         """Return whether no commit of the session since the last call was left waiting for its standby.
@@ -239,7 +243,8 @@ class Servers:
             return
         self._primary = dsn
         for session in tuple(self._sessions):
-            session.terminate()
+            # terminate() would take the protocol away from under a statement that is being prepared.
+            session._transport.abort()  # type: ignore[attr-defined]  # noqa: SLF001
         self._sessions.clear()
 
     async def _check_pooler(self, session: Session) -> None:

@@ -5,16 +5,17 @@ It looks at all that it can reach. An unreachable part is a finding, not an erro
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from gateway import targets
+from gateway import targets, wiring
 from gateway.config import Config, toml
 from gateway.config.places import Places
 from gateway.config.stores import ObjectStore
-from gateway.db import migrations, rights
+from gateway.db import migrations, opening, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server
 from gateway.doctor.bucket_writers import check_bucket_writers
@@ -33,15 +34,18 @@ from gateway.doctor.findings import (
 )
 from gateway.doctor.leftovers import UNKNOWN, check_leftovers, check_side_effects
 from gateway.doctor.other_writers import check_other_writers
-from gateway.errors import GatewayError, Unavailable
+from gateway.errors import GatewayError, JournalUnusable, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Duplicates
 from gateway.guard import installation as guard_findings
+from gateway.journal.contents import ADVICE, Flaw, Problem
+from gateway.journal.protocol import Mode, may_serve
 from gateway.naming.plan import naming_changes
 from gateway.objects.probe.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.probe.probe import PREFIX, probe
 from gateway.objects.s3 import xml
 from gateway.objects.store.operations import Upstream
+from gateway.observe.events import ignore
 from gateway.tables.sql.expressions import quote
 
 __all__ = ["Check", "CheckStatus", "Clock", "DoctorReport", "ReportSection", "examine", "local_time", "render"]
@@ -207,6 +211,7 @@ async def _of_database(
     return [
         *_of_server(server),
         *await attempt("schema", _of_schema(config, database, server)),
+        *await attempt("run", _of_run(config, database)),
         *await attempt("exposed schemas", _of_exposed(config, database, server)),
         *await attempt("rules", _of_names(config, database, known)),
         *await attempt("naming", _of_naming(config)),
@@ -218,7 +223,7 @@ async def _of_database(
 
 async def _of_naming(config: Config) -> Sequence[Check]:
     """Return a problem for each table and bucket whose configured names are not the ones in force."""
-    async with naming_changes(config) as changes:
+    async with naming_changes(config, only_look=True) as changes:
         differing = await changes.found()
     advice = "Correct the rule, or see what a change would do: gateway naming plan."
     return [
@@ -272,6 +277,36 @@ async def _of_schema(config: Config, database: Database, server: Server) -> Sequ
         await _of_statements(database, server),
         await _of_record(database, server),
     ]
+
+
+async def _of_run(config: Config, database: Database) -> Sequence[Check]:
+    """Examine the last opening of the database, and the journal that a lost fence is restored from."""
+    mode = config.journal.effective_mode
+    server, last = await opening.ask(database), await opening.read_opening(database)
+    flaw = await _flaw_of_journal(config)
+    run = f"timeline {server.run.timeline}, started at {server.run.started:%Y-%m-%d %H:%M:%S} UTC"
+    if flaw is not None:
+        checks = [problem("run", f"the database stays closed: {flaw}", ADVICE[flaw.problem])]
+    elif may_serve(server, mode):
+        checks = [ok("run", f"the database is open for the present run of its server: {run}")]
+    else:
+        advice = "Nothing to do: the first gateway that connects opens it, and puts it on record."
+        checks = [warning("run", f"the database is not open for the present run of its server: {run}", advice)]
+    opened = "at its installation" if last.opened_at is None else f"at {last.opened_at:%Y-%m-%d %H:%M:%S} UTC"
+    if mode is Mode.OFF:
+        return [*checks, ok("journal", f"off: a loss of the database loses fences; last opened {opened}")]
+    return [*checks, ok("journal", f"{mode}, snapshot {last.snapshot}; last opened {opened}, in term {last.term}")]
+
+
+async def _flaw_of_journal(config: Config) -> Flaw | None:
+    async with AsyncExitStack() as stack:
+        upstream = None if config.s3 is None else await stack.enter_async_context(Upstream(config.s3))
+        storage = wiring.storage(config, ignore, upstream)
+        stack.push_async_callback(storage.close)
+        try:
+            return await storage.journal.examine()
+        except JournalUnusable as error:
+            return Flaw(Problem(str(error.facts["problem"])), error.message)
 
 
 async def _of_statements(database: Database, server: Server) -> Check:

@@ -45,6 +45,8 @@ class MutationKind(StrEnum):
     """It completes an upload without a condition: give the upload up, until the store has none by that id."""
     AMENDMENT = "amendment"
     """It carries no condition, because S3 has none for it: wait until its signature, a short one, is dead."""
+    LOST = "lost"
+    """It stands for object writes that the database has forgotten (docs/journal.md): wait until all are dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +150,13 @@ class Begun:
     """The answer of the fence store to the announcement of a mutation.
 
     ``decision`` and ``fence`` are None without a presented token (observe mode). ``signed_at`` is the store's clock
-    at the announcement. It is None if the mutation must not be sent. Then it was refused, or ``pending`` names intents
-    that must be settled first, or it was to be announced only where it is ``calm``. ``waited``: ETags (``ABSENCE`` for
+    at the announcement. It is None if the mutation must not be sent: it was refused, intents are ``pending``, or the
+    key is not ``calm``. ``waited``: ETags (``ABSENCE`` for
     absence) that must not come back on the key. ``key``: the condition of the mutation. ``differs``: the state seen at
     the key is not the one that the last write through the gateway left; it decides nothing. ``spent``: ETags that
     should not come back either, the longest spent first. ``waits``: those are forbidden, too, and a mutation without a
-    condition stays announced. ``over``: intents of the key that this mutation settles by itself.
+    condition stays announced. ``over``: intents of the key that this mutation settles by itself. ``term``: that in
+    which the database was opened.
     """
 
     decision: Decision | None
@@ -166,6 +169,7 @@ class Begun:
     spent: tuple[Spent, ...] = ()
     waits: bool = False
     over: tuple[Intent, ...] = ()
+    term: int = 0
 
     @property
     def own(self) -> Token:

@@ -52,6 +52,8 @@ class Kind(StrEnum):
     """A write of a newer holder has taken a resource over."""
     BARRIER = "barrier"
     """A newer holder has taken a resource over by a barrier, before it reads."""
+    FENCE_RESTORED = "fence-restored"
+    """The database had lost a raise, and the journal has restored it."""
     EPOCH = "epoch"
     """A fence, or the lock service, has begun a new epoch."""
     SETTLED = "settled"

@@ -2,25 +2,20 @@
 
 The store must be linearizable for single objects, and list an object once it has answered for it. ``find_unfit`` tries
 what can be tried. A request that arrives late does no harm here: it adds what a holder has shown, or finds its
-condition broken. So requests are signed with the store's own time: that of its last answer, and the time since then.
+condition broken.
 """
 
-import asyncio
-from datetime import datetime, timedelta
 from urllib.parse import quote
 
 from gateway.errors import JournalUnusable, StoreError, Unavailable
-from gateway.journal.contents import MARKER, Flaw, Problem
+from gateway.journal.contents import PREFIX, Flaw, Problem
 from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
 from gateway.objects.s3.operations import Operation
-from gateway.objects.store.client import StoreResponse, clock_of, path, query_of
+from gateway.objects.store.client import StoreResponse, path, query_of
 from gateway.objects.store.operations import Upstream
-
-PREFIX = ".fencing-gateway/journal/"
-"""The prefix of a journal, unless another one is configured."""
 
 _MAX_OBJECT = 4 * 1024**3
 _MAX_PAGE = 16 * 1024**2
@@ -33,9 +28,7 @@ class BucketStore:
     def __init__(self, upstream: Upstream, bucket: str, prefix: str = PREFIX) -> None:
         self._upstream, self._bucket, self._prefix = upstream, bucket, prefix
         # As every bucket, it is probed before the first write: some stores want conditions in another form.
-        self._profiles = Profiles(upstream, self._time)
-        # The store's time in its last answer, and the event loop's time then.
-        self._answered: tuple[datetime, float] | None = None
+        self._profiles = Profiles(upstream)
 
     async def add(self, name: str, content: bytes) -> bool:
         """Write an object that must not exist. Return False if it does."""
@@ -49,7 +42,6 @@ class BucketStore:
         """Return an object and its version; None if it does not exist."""
         try:
             async with await self._upstream.send("GET", self._path(name)) as response:
-                self._note_time(response)
                 etag = (response.header("etag") or "").strip('"')
                 if response.status == 200 and etag:
                     return await response.read(_MAX_OBJECT), etag
@@ -74,8 +66,7 @@ class BucketStore:
 
     async def remove(self, name: str) -> None:
         """Remove an object, if there is one."""
-        signed_at = await self._time()
-        answer, _ = await self._upstream.exchange("DELETE", self._path(name), "", (), b"", signed_at=signed_at)
+        answer, _ = await self._upstream.exchange("DELETE", self._path(name), "", (), b"", signed_at=None)
         if not isinstance(answer, Applied | NotApplied):
             raise _fault(name, answer)
 
@@ -88,17 +79,8 @@ class BucketStore:
 
     async def _put(self, name: str, content: bytes, expected: str | None) -> WriteAnswer:
         await self._profile()
-        key, signed_at = quote(self._prefix + name), await self._time()
+        key, signed_at = quote(self._prefix + name), await self._upstream.time()
         return await self._upstream.put(self._bucket, key, content, [_TYPE], expected=expected, signed_at=signed_at)
-
-    async def _time(self) -> datetime:
-        """Return the store's time. Raises ``JournalUnusable``, which is an ``Unavailable``."""
-        if self._answered is None:
-            await self.read(MARKER)
-        if self._answered is None:
-            raise Flaw(Problem.UNFIT, "the store does not tell its time").error()
-        then, at = self._answered
-        return then + timedelta(seconds=asyncio.get_running_loop().time() - at)
 
     async def _profile(self) -> Profile:
         try:
@@ -107,11 +89,6 @@ class BucketStore:
             raise Flaw(Problem.UNWRITABLE, f"the store refuses it: {error.code}").error() from error
         except Unavailable as error:
             raise _unreachable(error) from error
-
-    def _note_time(self, response: StoreResponse) -> None:
-        date = clock_of(response.header("date"))
-        if date is not None:
-            self._answered = (date, asyncio.get_running_loop().time())
 
     def _written(self, name: str, answer: WriteAnswer) -> bool:
         if isinstance(answer, Applied):

@@ -13,6 +13,8 @@ from uuid import UUID
 from gateway.errors import JournalUnusable
 from gateway.fencing.token import Token
 
+PREFIX = ".fencing-gateway/journal/"
+"""The prefix of a journal in a bucket, unless another one is configured."""
 MARKER = "marker"
 SEGMENTS, SNAPSHOTS, FENCES = "segments/", "snapshots/", "fences/"
 """Names of the objects of a journal, or the prefixes of these names."""

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from gateway.errors import TokenMalformed
 from gateway.fencing.token import Token
 
-METADATA = "x-amz-meta-fencing-signature"
-
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
@@ -42,24 +40,20 @@ class Witness:
         signed = _signed(bucket, key, resource, token, write_id)
         return _mac(self._keys[0], signed) if self._keys and token else None
 
-    def find(self, resource: str, found: Metadata, presented: Token) -> Token | None:
-        """Return the token to which the fence of the resource must be raised before a write with ``presented``.
-
-        None where the object shows no higher token of this resource, or nothing proves it.
-        """
-        if found.resource != resource or not found.token or not found.write_id or not found.signature:
+    def find(self, found: Metadata) -> Token | None:
+        """Return the token that wrote an object; None where nothing proves it."""
+        if not found.resource or not found.token or not found.write_id or not found.signature:
             return None
-        signed = _signed(found.bucket, found.key, resource, found.token, found.write_id)
+        signed = _signed(found.bucket, found.key, found.resource, found.token, found.write_id)
         given = found.signature.encode(errors="replace")
         # All of them, so that the time does not tell which one fits.
         fits = [hmac.compare_digest(_mac(key, signed).encode(), given) for key in self._keys]
         if not any(fits):
             return None
         try:
-            token = Token.parse(found.token)
+            return Token.parse(found.token)
         except TokenMalformed:
             return None
-        return token if token > presented else None
 
 
 def _signed(*fields: str) -> bytes:

@@ -284,14 +284,14 @@ class OpenDatabase:
     Return False, and change nothing, if the term of the row is not lower, or the session belongs to another run.
 
     ``waits``: resources whose object writes and raises wait until the requests of earlier runs are dead; None stands
-    for all resources. ``new_epoch``: the lease service starts a new epoch.
+    for all resources. Without ``continues`` tokens that were issued may be lost: the lease service starts a new epoch.
     """
 
     run: Run
     opened: Opened
     losses: tuple[Loss, ...] = ()
     waits: frozenset[str] | None = frozenset()
-    new_epoch: bool = False
+    continues: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +367,11 @@ def _open(
     term = max(opened.term, marker.term if marker else 0) + (1 if accepted is None else FORGOTTEN)
     row = replace(opened, run=server.run, term=term, mode=mode)
     if mode is Mode.OFF:
-        plain = Opening(term, fresh=True, continues=continues(server, opened.term, 0), accepted=accepted)
-        return plain if (yield OpenDatabase(server.run, row)) else None
+        continued = not accept_loss and continues(server, opened.term, 0)
+        row = replace(row, began=term if accept_loss else row.began)
+        nothing: frozenset[str] | None = None if accept_loss else frozenset()
+        plain = Opening(term, fresh=True, continues=continued, waits=nothing, accepted=accepted)
+        return plain if (yield OpenDatabase(server.run, row, (), nothing, continues=continued)) else None
     row = replace(row, installation=marker.installation if marker else opened.installation)
     assert row.installation is not None
     base = _base(server, marker)
@@ -384,7 +387,7 @@ def _open(
     if isinstance(waits, Flaw):
         return waits
     row = _noted(row, read, anew=accepted is not None or opened.mode.is_weaker_than(mode))
-    if not (yield OpenDatabase(server.run, row, losses, waits, new_epoch=accepted is not None)):
+    if not (yield OpenDatabase(server.run, row, losses, waits, continues=continued)):
         return None
     if read.pristine:
         yield Begin(term)
@@ -435,6 +438,9 @@ class DatabaseSide(Protocol):
 
     async def open(self, effect: OpenDatabase) -> bool:
         """Carry out ``OpenDatabase``."""
+
+    async def beat(self) -> tuple[int, datetime] | None:
+        """Take the next position, if the database is open. Return it with the time of the database's clock."""
 
     async def note(self, run: Run, snapshot: int, entries: Sequence[Entry]) -> None:
         """Raise the fences that are lower and note the snapshot, in one transaction.

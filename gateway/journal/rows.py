@@ -74,6 +74,18 @@ class RowStore:
             raise _fault(error) from error
 
 
+async def install(dsn: str, grant_to: str | None) -> None:
+    """Make the table of a journal, and let a role use it. The session needs the right to create a schema."""
+    database = Database(dsn, pool_size=1)
+    try:
+        await RowStore(database).install()
+        if grant_to is not None:
+            for row in await database.fetch(_SQL["grants"], grant_to):
+                await database.fetchrow_write(row["statement"])
+    finally:
+        await database.close()
+
+
 def _fault(error: Unavailable | OutcomeUnknown | SqlError) -> JournalUnusable:
     if isinstance(error, SqlError) and error.sqlstate in _NO_TABLE:
         return Flaw(Problem.MISSING, f"its database has no table {SCHEMA}.object").error()

@@ -1,18 +1,23 @@
 """Run the journal's protocol: carry out each effect that it yields, and send it the answer."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
-from typing import Any, TypeAlias, assert_never
+from typing import Any, assert_never
+from weakref import WeakKeyDictionary
 
 from gateway.background import background_tasks, repeat
 from gateway.batching import Lane
-from gateway.errors import GatewayError, Unavailable
+from gateway.db import opening
+from gateway.db.database import CommitClaims
+from gateway.db.pool import Session
+from gateway.errors import DatabaseClosed, GatewayError, SqlError, Unavailable
 from gateway.fencing.token import Token
 from gateway.journal import protocol
 from gateway.journal.contents import Contents, Entry, Flaw, Problem
-from gateway.journal.journal import Journal
+from gateway.journal.journal import Journal, JournalStatus
 from gateway.journal.protocol import (
     Acknowledged,
     Append,
@@ -35,10 +40,7 @@ from gateway.journal.protocol import (
     Server,
     Unsecured,
 )
-from gateway.observe.events import Observe, ignore
-
-CommitClaims: TypeAlias = Callable[[Commit], Awaitable[Committed | Unsecured | Behind]]
-"""Runs the transaction of ``Commit``. It may be called several times; each call that commits nothing leaves nothing."""
+from gateway.observe.events import DatabaseOpened, Observe, ignore
 
 FLUSH_INTERVAL = 1.0
 """Seconds between two flushes of the journal."""
@@ -47,7 +49,10 @@ CLOSING = 5.0
 
 
 class Runner:
-    """Runs raises and openings of one gateway. Without a journal, the mode is off."""
+    """Runs raises and openings of one gateway, and admits its sessions. Without a journal, the mode is off.
+
+    Implements ``gateway.db.database.Openings``.
+    """
 
     def __init__(
         self,
@@ -61,13 +66,89 @@ class Runner:
         if (journal is None) != (mode is Mode.OFF):
             raise ValueError("every mode but off needs a journal")
         self._mode, self._database, self._journal = mode, database, journal
+        # The database refuses raises of a session once it is opened with another mode.
+        self.pinned: Mapping[str, str] = {"fencing.journal": mode.value}
         self._observe, self._flush_interval = observe, flush_interval
         self._fit = False
         # This process's own last acknowledged raises, and a counter around its transactions.
         self._own: tuple[OwnRaise, ...] = ()
+        self._began: int | None = None
+        self._announced = False
         self._moments = count()
+        # The terms in which the sessions of the gateway found the database open.
+        self._terms: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
+        # The database's clock, and this process's own at that moment, in seconds.
+        self._clock: tuple[datetime, float] | None = None
         # Requests that find the database closed at the same time share one opening.
         self._openings: Lane[None, Opening] = Lane(self._open_together, most=MOST_WAITING, lone_alone=False)
+
+    # Sessions -----------------------------------------------------------------------------------------------------
+
+    async def admit(self, session: Session) -> None:
+        """Return once the database is open for the run of this session. Raises ``Unavailable`` if it is not.
+
+        It must not lack what is remembered here either: a virtual machine that was put back with its memory is no new
+        run.
+        """
+        try:
+            server = await self._opened(session)
+            self._note_began(server.opened.began)
+            await self._compare(session)
+        except SqlError as error:
+            raise DatabaseClosed(f"The database cannot be opened for its present run: {error.message}.") from error
+        self._terms[session] = server.opened.term
+
+    def term(self, session: Session) -> int:
+        """Return the term in which an admitted session found the database open."""
+        return self._terms[session]
+
+    def now(self) -> datetime:
+        """Return about the time of the database's clock. A session was admitted before."""
+        assert self._clock is not None
+        then, at = self._clock
+        return then + timedelta(seconds=_seconds() - at)
+
+    async def _opened(self, session: Session) -> Server:
+        server = await self._ask(session)
+        if protocol.may_serve(server, self._mode):
+            return server
+        await self.ensure_open()
+        server = await self._ask(session)
+        if not protocol.may_serve(server, self._mode):
+            raise DatabaseClosed("The server of this session is not the one that was opened last.")
+        return server
+
+    async def _ask(self, session: Session) -> Server:
+        server = await opening.ask(session)
+        self._clock = server.now, _seconds()
+        return server
+
+    def _note_began(self, term: int) -> None:
+        """Note the term in which an operator has accepted a loss: what was acknowledged before may be lost."""
+        if self._began is not None and term > self._began:
+            self._own = ()
+        self._began = term
+
+    async def _compare(self, session: Session) -> None:
+        """Compare the fences with the last ones that this process has acknowledged."""
+        if not await self._is_rewound(session):
+            return
+        if self._mode is not Mode.OFF:
+            await self.open(again=True)
+            if not await self._is_rewound(session):
+                return
+        raise DatabaseClosed(
+            "The database has lost fences that this gateway has acknowledged.",
+            advice="Nothing was written. The operator restores a later state of the database, or accepts the loss with "
+            "'gateway open --accept-loss'.",
+        )
+
+    async def _is_rewound(self, session: Session) -> bool:
+        memory = self._own  # later raises need not be in the answer
+        resources = [one.entry.resource for one in memory]
+        return bool(memory) and protocol.contradicts(memory, await opening.read_tokens(session, resources))
+
+    # Raises -------------------------------------------------------------------------------------------------------
 
     async def claim(self, commit: CommitClaims) -> Acknowledged:
         """Carry out the claims of a write or a barrier, and return once the mode lets it be acknowledged.
@@ -94,13 +175,14 @@ class Runner:
         raise Flaw(Problem.BUSY, "it was opened again and again").error()
 
     @property
+    def status(self) -> JournalStatus | None:
+        """The state of the journal in this process; None without one."""
+        return None if self._journal is None else self._journal.status
+
+    @property
     def own_raises(self) -> tuple[OwnRaise, ...]:
         """The last raises that this process has acknowledged. A new session must find their fences, or higher ones."""
         return self._own
-
-    def is_rewound(self, fences: Mapping[str, Token]) -> bool:
-        """Return whether a database with these fences, of ``own_raises``, has lost a raise of this process."""
-        return protocol.contradicts(self._own, fences)
 
     async def may_send(self, resource: str, token: Token, intended_at: datetime, term: int) -> bool:
         """Return whether the request of an object write may be sent. Its intent is committed, in the ``term``.
@@ -108,6 +190,7 @@ class Runner:
         False: the database was replaced. The intent must be given up, and the caller told to try again. Raises
         ``JournalUnusable``, which means the same.
         """
+        self._announced = True
         announced = self._journal.announced(resource) if self._journal else None
         entry = Entry(resource, token, intended_at)
         return bool(await self._drive(protocol.send(self._mode, entry, term, announced=announced)))
@@ -128,6 +211,8 @@ class Runner:
             if (flaw := await self._the_journal.find_unfit()) is not None:
                 raise flaw.error()
             self._fit = True
+        # Without a journal, only the gateways' own memory tells of a loss. An operator who accepts it begins anew.
+        again = again or (accept_loss and self._mode is Mode.OFF)
         steps = protocol.open_database(self._mode, again=again, accept_loss=accept_loss)
         opening = _Opening(self._database, self._journal)
         outcome = await _driven(steps, opening.perform)
@@ -135,11 +220,41 @@ class Runner:
             raise outcome.error()
         assert isinstance(outcome, Opening)
         opening.adopt(outcome)
+        if outcome.fresh:
+            self._observe(opening.event(outcome))
         return outcome
 
+    async def examine(self) -> Flaw | None:
+        """Return what would keep the database closed, or the journal from promising what the mode says. Change nothing.
+
+        With mode sync, objects are written to find out whether the store is fit, and removed.
+        """
+        server = await self._database.ask()
+        if self._journal is None:
+            return protocol.judge(server, None, self._mode)
+        found = (await self._journal.marker()).marker
+        flaw = protocol.judge(server, found, self._mode)
+        if flaw is None and server.opened.installation is not None:
+            read = await self._journal.read(server.opened.installation, server.opened.snapshot, server.now)
+            flaw = read if isinstance(read, Flaw) else protocol.judge_contents(server, read)
+        if flaw is None and self._mode is Mode.SYNC:
+            flaw = await self._journal.find_unfit()
+        return flaw
+
     async def flush(self) -> None:
-        """Append what mode async has acknowledged, and the position that the database has reached."""
+        """Append what mode async has acknowledged, and a position that the database has reached.
+
+        A database that was put back has a lower position. So it is known that it may lack object writes under way.
+        """
         journal = self._the_journal
+        await self._adopt(journal)
+        if self._announced:
+            self._announced = False
+            position = await self._database.beat()
+            if position is None:
+                self._announced = True
+            else:
+                journal.reach(*position)
         async with journal.flushing() as (entries, term):
             if not entries:
                 await journal.note_position()
@@ -148,7 +263,7 @@ class Runner:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Flush, and write snapshots, in the background while the block runs; and flush once more in the end."""
+        """Flush, and write snapshots, in the background while the block runs."""
         if self._journal is None:
             yield
             return
@@ -156,9 +271,13 @@ class Runner:
         compacting = repeat("snapshot", self._compact_when_due, self._observe, 1.0, longest=60.0)
         async with background_tasks(flushing, compacting):
             yield
-        with suppress(GatewayError):
-            await self.flush()
-        await self._journal.close(CLOSING)
+
+    async def close(self) -> None:
+        """Flush once more, and wait for the appends under way."""
+        if self._journal is not None:
+            with suppress(GatewayError):
+                await self.flush()
+            await self._journal.close(CLOSING)
 
     async def _compact_when_due(self) -> None:
         journal = self._the_journal
@@ -166,20 +285,23 @@ class Runner:
         await journal.compact(self._database)
 
     async def _open_together(self, waiting: Sequence[None]) -> list[Opening]:
-        opening = await self.open()
+        try:
+            opening = await self.open()
+        except SqlError as error:
+            raise DatabaseClosed(f"The database cannot be opened for its present run: {error.message}.") from error
         return [opening] * len(waiting)
 
     async def _drive(self, steps: protocol.RaiseSteps[Any], commit: CommitClaims | None = None) -> Any:
-        if self._journal is not None and not self._journal.adopted:
-            await self.ensure_open()
-
         async def perform(effect: protocol.RaiseEffect) -> Any:
             match effect:
                 case Commit():
                     assert commit is not None
                     return await commit(effect)
                 case Append(entries):
-                    return await self._the_journal.append(entries)
+                    if self._journal is None:
+                        raise Flaw(Problem.WEAKER, "the database was opened with mode sync since").error()
+                    await self._adopt(self._journal)
+                    return await self._journal.append(entries)
                 case Remember(entries, term):
                     return self._the_journal.remember(entries, term)
                 case _:
@@ -198,10 +320,19 @@ class Runner:
             case _:
                 assert_never(effect)
 
+    async def _adopt(self, journal: Journal) -> None:
+        """Let the journal know its installation, before its first append. The database is open then."""
+        if not journal.adopted:
+            await self.ensure_open()
+
     @property
     def _the_journal(self) -> Journal:
         assert self._journal is not None, "mode off has no journal"
         return self._journal
+
+
+def _seconds() -> float:
+    return asyncio.get_running_loop().time()
 
 
 async def _driven(steps: Generator[Any, Any, Any], perform: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -267,6 +398,12 @@ class _Opening:
         installation = self._asked.opened.installation
         if self._store is not None and installation is not None:
             self._store.adopt(installation, opening.term)
+
+    def event(self, opening: Opening) -> DatabaseOpened:
+        """Return the event of an opening that this process has carried out."""
+        run = self._asked.run
+        waiting = None if opening.waits is None else len(opening.waits)
+        return DatabaseOpened(opening.term, run.timeline, run.started, opening.continues, len(opening.losses), waiting)
 
     @property
     def _asked(self) -> Server:

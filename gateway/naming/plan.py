@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gateway import wiring
 from gateway.config import Config
@@ -148,27 +148,28 @@ class NamingChanges:
 
 
 @asynccontextmanager
-async def naming_changes(config: Config) -> AsyncIterator[NamingChanges]:
-    """Connect to the database and the store of a configuration."""
+async def naming_changes(config: Config, *, only_look: bool = False) -> AsyncIterator[NamingChanges]:
+    """Connect to the database and the store of a configuration. With ``only_look`` nothing may be applied."""
     postgres = config.postgres
-    database = Database(
-        postgres.dsn.get_secret_value(),
-        pool_size=2,
-        statement_timeout=_STATEMENT_TIMEOUT,
-        lock_timeout=_LOCK_TIMEOUT,
-        connect_timeout=postgres.connect_timeout,
-    )
-    try:
-        if config.s3 is None:
+    limits: dict[str, Any] = {"pool_size": 2, "statement_timeout": _STATEMENT_TIMEOUT, "lock_timeout": _LOCK_TIMEOUT}
+    async with AsyncExitStack() as stack:
+        upstream = None
+        if config.s3 is not None:
+            upstream = await stack.enter_async_context(Upstream(config.s3, ignore))
+        if only_look:
+            dsn = postgres.dsn.get_secret_value()
+            database = Database(dsn, connect_timeout=postgres.connect_timeout, **limits)
+            stack.push_async_callback(database.close)
+        else:
+            storage = wiring.storage(config, ignore, upstream, **limits)
+            stack.push_async_callback(storage.close)
+            database = storage.database
+        if config.s3 is None or upstream is None:
             yield NamingChanges(config, database, None, None)
             return
-        async with Upstream(config.s3, ignore) as upstream:
-            profiles = Profiles(upstream, config.s3.distrust)
-            resources = wiring.resources(config)
-            runner = Runner(database, upstream, profiles, ignore, config.s3.pending_wait, resources)
-            yield NamingChanges(config, database, upstream, runner)
-    finally:
-        await database.close()
+        profiles = Profiles(upstream, config.s3.distrust)
+        runner = Runner(database, upstream, profiles, ignore, config.s3.pending_wait, wiring.resources(config))
+        yield NamingChanges(config, database, upstream, runner)
 
 
 def check_applicable(planned: PlannedChange, *, new_locks: bool, forget: bool) -> None:

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
+from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch, StoreError
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.naming import BucketNaming
 from gateway.fencing.resource import MAX_BYTES, Template, escape, escape_path
 
 DEFAULT_TEMPLATE = "s3/{bucket}/{key}"
+OWN_KEYS = ".fencing-gateway/"
+"""Keys in any bucket at which the gateway keeps objects of its own: no caller writes there."""
 DEFAULT_RULE = "s3"
 """The rule on record of a key that no rule is about. A pattern always has a slash."""
 
@@ -153,8 +155,15 @@ class Resources:
     """All object rules, in their order: the first match decides. ``mode`` and ``equal`` hold in general."""
 
     def __init__(
-        self, rules: Iterable[KeyRule] = (), *, mode: Enforcement = Enforcement.ENFORCE, equal: Equal = Equal.ACCEPT
+        self,
+        rules: Iterable[KeyRule] = (),
+        *,
+        mode: Enforcement = Enforcement.ENFORCE,
+        equal: Equal = Equal.ACCEPT,
+        journal: str = OWN_KEYS,
     ) -> None:
+        """``journal``: the prefix of keys at which the journal is, in whichever bucket."""
+        self._own = (OWN_KEYS, journal)
         self._rules = tuple(rules)
         self._default = Template.parse(DEFAULT_TEMPLATE)
         self._mode, self._equal = mode, equal
@@ -167,8 +176,11 @@ class Resources:
     def target(self, bucket: str, key: str, named: str | None = None) -> ObjectTarget:
         """Return what fences ``key``. ``named`` is the value of Fencing-Resource, in canonical form.
 
-        Raises ``ResourceMismatch`` where it names another resource, ``ResourceMalformed`` where the name gets too long.
+        Raises ``ResourceMismatch`` where it names another resource, ``ResourceMalformed`` where the name gets too long,
+        ``StoreError`` for a key of the gateway's own.
         """
+        if key.startswith(self._own):
+            raise StoreError("AccessDenied", 403, "This key is for the gateway's own objects.")
         target = self._derived(bucket, key)
         if named not in (None, target.resource):
             raise ResourceMismatch(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
 from gateway.fencing.record import Rejection
@@ -204,6 +204,23 @@ class BucketAdministered:
 
 
 @dataclass(frozen=True, slots=True)
+class DatabaseOpened:
+    """This gateway has opened the database for a new run of its server.
+
+    ``continues``: it is a restart of the same server. A promoted standby or a restored backup is another one, or on
+    another timeline, and may have lost fences. ``restored``: fences that were lost, and are raised again.
+    ``waiting``: resources whose object writes wait for lost ones to be dead; None for all.
+    """
+
+    term: int
+    timeline: int
+    started: datetime
+    continues: bool
+    restored: int = 0
+    waiting: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigurationNoted:
     """The configuration names something that does not exist yet, or that could not be checked."""
 
@@ -367,6 +384,7 @@ Event: TypeAlias = (
     | BucketAdministered
     | CatalogWarning
     | ConfigurationNoted
+    | DatabaseOpened
     | ConfigurationReloaded
     | ReloadFailed
 )

@@ -152,6 +152,15 @@ class StatusGauges:
         self.memory = Gauge("gateway_body_memory_bytes", "Memory that bodies of objects have reserved.")
         self.memory_limit = Gauge("gateway_body_memory_limit_bytes", "The most there may be of it.")
 
+        self.journal_pending = Gauge("gateway_journal_pending_raises", "Raises that are not in the journal yet.")
+        self.journal_lag = Gauge("gateway_journal_lag_seconds", "The age of the oldest of them; 0 without any.")
+        self.journal_failing = Gauge(
+            "gateway_journal_failing", "Whether the last append to the journal has failed: 1, or 0."
+        )
+        self.journal_snapshot = Gauge(
+            "gateway_journal_snapshot", "The number of the last snapshot that this process has written or read."
+        )
+
         # Of all gateways with this database and this store.
         self.up = Gauge("gateway_service_up", "Whether a service behind the gateway answers: 1, or 0.", ("service",))
         self.intents = Gauge(

@@ -18,6 +18,7 @@ from gateway.observe.events import (
     CatalogWarning,
     ConfigurationNoted,
     ConfigurationReloaded,
+    DatabaseOpened,
     Event,
     GuardRefused,
     HeadNoted,
@@ -194,6 +195,17 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
             _logger.info("alarm cleared", alarm=alarm, count=count)
         case ConfigurationNoted(warning):
             _logger.warning("configuration noted", warning=warning)
+        case DatabaseOpened(term, timeline, started, continues, restored, waiting):
+            log_it = _logger.error if restored else _logger.info if continues else _logger.warning
+            log_it(
+                "database opened",
+                term=term,
+                timeline=timeline,
+                started=started.isoformat(),
+                continues=continues,
+                restored=restored,
+                waiting="all" if waiting is None else waiting,
+            )
         case ConfigurationReloaded(by, caller, changes):
             _logger.info("configuration reloaded", by=by, caller=caller, changes=list(changes))
         case ReloadFailed(error):

@@ -10,6 +10,7 @@ _TITLES = {
     Kind.REJECTION: "Write refused",
     Kind.RAISED: "Taken over by a write",
     Kind.BARRIER: "Taken over by a barrier",
+    Kind.FENCE_RESTORED: "Lost fence restored",
     Kind.EPOCH: "New epoch",
     Kind.SETTLED: "Late write settled",
     Kind.LEASE_GRANTED: "Lock acquired",

@@ -85,6 +85,7 @@ def routes(site: Site) -> list[Route]:
             span=span,
             spans=SPANS,
             health=health,
+            journal=None if found is None else await site.journal(),
             buckets=site.buckets(),
             alarms=site.config.alarms,
             looked_at=overview.LOOKED_AT,

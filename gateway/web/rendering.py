@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -210,6 +211,21 @@ Health: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
 """Returns the state of each service behind the gateway: ``ok``, or the problem."""
 
 
+class Journal(Protocol):
+    """The state of the journal, and the last opening of the database."""
+
+    mode: str
+    state: str
+    term: int
+    opened_at: datetime | None
+    snapshot: int
+    pending: int
+    lag_seconds: float
+
+
+JournalState: TypeAlias = Callable[[], Awaitable[Journal | None]]
+
+
 class Bucket(Protocol):
     """The result of probing a bucket."""
 
@@ -232,12 +248,20 @@ class Site:
     """
 
     def __init__(
-        self, database: Database, follower: Follower, config: Config, health: Health, buckets: Buckets, api: ASGIApp
+        self,
+        database: Database,
+        follower: Follower,
+        config: Config,
+        health: Health,
+        journal: JournalState,
+        buckets: Buckets,
+        api: ASGIApp,
     ) -> None:
         self.database = database
         self.follower = follower
         self.config = config
         self.health = health
+        self.journal = journal
         self.buckets = buckets
         self.api = api
         self.assets = Assets()

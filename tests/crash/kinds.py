@@ -188,8 +188,10 @@ PUT = _around("objects.begin", "objects.put", "objects.finish")
 DELETE = _around("objects.begin", "objects.delete", "objects.finish")
 ENTOMB = _around("objects.begin", "objects.entomb", "objects.finish")
 COMPLETE = _around("objects.begin", "objects.complete", "objects.finish")
-# A key at which a request got lost is written by an upload, which is announced anew.
+# After a request of the key got lost, a put is sent as an upload.
 AS_UPLOAD = _around("objects.begin") + COMPLETE
+# A write of the key settles an older one by itself, and forgets it afterwards.
+DISPLACING = _around("objects.begin") + PUT + _around("objects.abandon")
 # The first completion is conditional, and refused; the second one is not.
 COMPLETE_OLDER = COMPLETE[:4] + _around("objects.abandon") + COMPLETE
 AMEND = _around("objects.begin", "objects.amend")
@@ -221,8 +223,6 @@ AMENDMENTS = (
     Kind("delete of a version", delete_version(), AMEND + _around("objects.abandon"), an_object, BEFORE),
 )
 
-# A put settles an older write of its own key by itself, and forgets it afterwards.
-PUT_OVER = _around("objects.begin") + PUT + _around("objects.abandon")
 SETTLED_BY_BUMP = _around("objects.forbid", "objects.bump", "objects.abandon")
 SETTLED_BY_TOMBSTONE = _around("objects.forbid", "objects.entomb", "objects.abandon")
 SETTLED_BY_GIVING_UP = _around("objects.give-up", "objects.abandon")
@@ -232,7 +232,7 @@ _LATE_DELETE = _late(delete(), an_object, method="DELETE")
 SECOND_COMPLETION = {"operation": "CompleteMultipartUpload", "nth": 2}
 _LATE_COMPLETION = _late(complete(ZOMBIE), an_older_upload, **SECOND_COMPLETION)
 
-OVER_OVERWRITE = Kind("put over overwrite", put(ZOMBIE), PUT_OVER, _LATE_OVERWRITE, BEFORE, 34)
+OVER_OVERWRITE = Kind("put over overwrite", put(ZOMBIE), DISPLACING, _LATE_OVERWRITE, BEFORE, 34)
 OVER_COMPLETION = Kind(
     "barrier over completion", barrier(), _around("objects.raise") + SETTLED_BY_GIVING_UP, _LATE_COMPLETION, BEFORE, 34
 )
@@ -241,7 +241,7 @@ SETTLERS = (
     Kind("barrier over create", barrier(), _around("objects.raise") + SETTLED_BY_TOMBSTONE, _LATE_CREATE, None, 34),
     Kind("barrier over delete", barrier(), _around("objects.raise") + SETTLED_BY_BUMP, _LATE_DELETE, BEFORE, 34),
     OVER_OVERWRITE,
-    Kind("put over create", put(ZOMBIE), PUT_OVER, _LATE_CREATE, None, 34),
+    Kind("put over create", put(ZOMBIE), DISPLACING, _LATE_CREATE, None, 34),
     OVER_COMPLETION,
     Kind("put over completion", put(b"34's"), PUT[:2] + SETTLED_BY_GIVING_UP + PUT, _LATE_COMPLETION, BEFORE, 34),
 )

@@ -17,7 +17,6 @@ from tests.crash.kinds import (
     OBJECTS,
     OTHERS,
     OVER_COMPLETION,
-    OVER_OVERWRITE,
     SETTLERS,
     TABLE_SETTLER,
     UPLOADS,
@@ -69,12 +68,6 @@ def test_killed_during_an_upload(stage: Stage, stop: Stop) -> None:
     play(stage, stop, "kill", by_restoring)
 
 
-# A small object has two forms. 33's request is on its way, and 34's, which was to settle it, gets lost too.
-BOTH_LOST = [Stop(OVER_OVERWRITE, "objects.begin.after", 2)] + [
-    Stop(OVER_OVERWRITE, step, 1) for step in ("objects.put.before", "objects.put.after", "objects.finish.before")
-]
-
-
 def settling() -> Iterator[Any]:
     for stop in stops([*SETTLERS, TABLE_SETTLER]):
         for takeover in (by_restoring, by_row):
@@ -92,9 +85,3 @@ def test_paused_while_settling(stage: Stage, stop: Stop, takeover: Takeover) -> 
 def test_killed_while_settling(stage: Stage, stop: Stop) -> None:
     """The write of 33 is still in flight, so 35 has to settle it."""
     play(stage, stop, "kill", by_restoring)
-
-
-@pytest.mark.parametrize("stop", BOTH_LOST, ids=str)
-def test_a_write_that_settles_and_gets_lost_blocks_no_holder(stage: Stage, stop: Stop) -> None:
-    """Both wait for the same ETag. So 35 settles both at once, and puts the same bytes back as 33 and 34 found."""
-    play(stage, stop, "stop", by_restoring)

@@ -379,10 +379,9 @@ class TestPending:
             dsn,
             f"INSERT INTO fencing.tombstone SELECT 's3/b/' || n, 'b', n FROM generate_series(1, {count}) AS n",
             "INSERT INTO fencing.forbidden (resource, bucket, key, etag, dead_at)"
-            f" SELECT 's3/b/' || n, 'b', n, '', now() + interval '1 minute' FROM generate_series(1, {waiting}) AS n",
+            f" SELECT 's3/b/' || n, 'b', n, '', now() + interval '1 hour' FROM generate_series(1, {waiting}) AS n",
             "INSERT INTO fencing.forbidden (resource, bucket, key, etag, dead_at)"
-            " VALUES ('s3/b/2', 'b', '2', '', now() - interval '1 minute'),"
-            " ('s3/b/3', 'b', '3', 'e', now() + interval '1 minute')",
+            " VALUES ('s3/b/2', 'b', '2', '', now() - interval '1 hour'), ('s3/b/3', 'b', '3', 'e', now())",
         )
         check = found(await examine(config(dsn)), "tombstones")
         assert check.status is status

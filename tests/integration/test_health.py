@@ -14,11 +14,13 @@ async def test_callers_are_told_what_the_stores_of_their_buckets_lack(postgres_s
     double = S3Double(buckets=["bucket", "unread"])
     double.behave(ignored_conditions=frozenset({"DeleteObject"}))
     async with staged(postgres_server, double) as stage, stage.api() as api:
-        assert (await api.get("/v1/health")).json() == {"postgres": "ok", "s3": "ok"}
+        journal = {"mode": "off", "state": "ok", "term": 0, "snapshot": 0, "pending": 0, "lag_seconds": 0.0}
+        assert (await api.get("/v1/health")).json() == {"postgres": "ok", "s3": "ok", "journal": journal}
         await call(connect(stage.origin, "1").put_object, Key="k", Body=b"x")
         assert (await api.get("/v1/health")).json() == {
             "postgres": "ok",
             "s3": "ok",
+            "journal": journal,
             "buckets": {
                 "bucket": {
                     "writable": True,

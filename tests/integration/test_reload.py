@@ -143,6 +143,7 @@ WRONG = [
     ('[[tables]]\nname = "public.orders"\nresource = "order/{id}"', "", "Rows or keys would get other names."),
     (RULE, 'listen = "127.0.0.1:1"', "not TOML"),
     (f"{RULE}[telemetry]\naccess_log = true", "", "A change needs a restart: [telemetry], access_log"),
+    (f'{RULE}[journal]\ndsn = "postgresql://a@b/c"', "", "A change needs a restart: [journal], dsn"),
 ]
 
 

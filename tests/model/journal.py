@@ -363,8 +363,8 @@ class Explorer:
         mode, weak = self._scope.mode, self._weakness
         if self._scope.evidence:
             found = yield Look()
-            proven = weak.witness.find(RESOURCE, found, Token(0, write.token)) if weak.witness else None
-            if proven is not None:
+            proven = weak.witness.find(found) if weak.witness else None
+            if proven is not None and proven > Token(0, write.token):
                 server = yield Connect(write.gateway)
                 yield from _on(server, weak.write(mode), Write("evidence", proven.value, write.gateway))
         server = yield Connect(write.gateway)

@@ -51,10 +51,10 @@ class Server:
         self.start()
 
 
-def etcd(directory: Path, *, tls: bool = False) -> Server:
+def etcd(directory: Path, *, tls: bool = False, former: bool = False) -> Server:
     """An etcd of one member, whose shortest lease is one second.
 
-    ``tls``: with the directory's ``certificate.pem`` and ``key.pem``.
+    ``tls``: with the directory's ``certificate.pem`` and ``key.pem``. ``former``: with the second version of its API.
     """
     port, peers = free_port(), f"http://127.0.0.1:{free_port()}"
     clients = f"http{'s' if tls else ''}://127.0.0.1:{port}"
@@ -67,6 +67,7 @@ def etcd(directory: Path, *, tls: bool = False) -> Server:
         *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", f"one={peers}"),
         *("--heartbeat-interval", "10", "--election-timeout", "100"),
         *(certificate if tls else ()),
+        *(("--enable-v2",) if former else ()),
     ]
     return Server("etcd", command, directory, port, lambda: _healthy(clients))
 

@@ -32,6 +32,7 @@ def test_the_docstring_shows_the_tree() -> None:
 def test_only_passing_troubles_are_worth_a_retry() -> None:
     assert {kind.code for kind in tree() if kind.retry_after is not None} == {
         "unavailable",
+        "database-closed",
         "outcome-unknown",
         "too-many-readers",
     }

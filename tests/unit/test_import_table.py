@@ -24,8 +24,8 @@ TABLE: dict[str, str] = {
     "background": "observe.events",
     "batching": "",
     "http": "observe.events observe.stages",
-    "config": "fencing webhooks.signing",
-    "db": "fencing timeline.history",
+    "config": "fencing journal.contents journal.protocol webhooks.signing",
+    "db": "fencing journal.contents journal.protocol timeline.history",
     "observe": "fencing config db",
     "auth": "fencing config",
     "admission": "fencing db observe",
@@ -41,7 +41,7 @@ TABLE: dict[str, str] = {
     "objects.s3": "fencing",
     "objects.protocol": "fencing objects.s3",
     "objects.body": "fencing auth http record",
-    "objects.store": "auth config fencing.intent observe objects.s3",
+    "objects.store": "fencing auth config journal.evidence observe objects.s3",
     "objects.probe": "objects.s3 objects.store",
     "objects.run": "fencing db observe objects.protocol objects.s3 objects.store objects.probe objects.resource_rules",
     "objects.writes": "fencing admission auth http db observe record objects.exchange objects.reads objects.body "
@@ -59,17 +59,18 @@ TABLE: dict[str, str] = {
     "api": "fencing admission auth db http leases observe record reloading webhooks",
     "web": "fencing api auth config db http record text timeline",
     # Assembling and running a gateway.
-    "wiring": "fencing admission api config db leases objects observe table_rules tables webhooks",
+    "wiring": "fencing admission api config db journal leases objects observe table_rules tables webhooks",
     "reloading": "fencing config observe",
-    "app": "fencing admission api auth background config db guard http leases objects observe record reloading "
-    "tables web webhooks wiring",
+    "app": "fencing admission api auth background config db guard http journal.protocol leases objects observe record "
+    "reloading tables web webhooks wiring",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "serving": "config db http.connection",
-    "doctor": "fencing config db guard naming objects table_rules tables.catalog tables.sql targets",
+    "doctor": "fencing config db guard journal.contents journal.protocol naming objects observe.events table_rules "
+    "tables.catalog tables.sql targets wiring",
     "demo": "fencing app config db serving webhooks",
     "commands": "fencing app client config doctor guard naming observe reloading serving targets text",
     "client": "fencing",
-    "cli": "app commands config db demo doctor serving text",
+    "cli": "app commands config db demo doctor journal.rows serving text",
     "__main__": "cli",
 }
 

@@ -2,7 +2,7 @@
 -- Claim the resource and announce a mutation of one key, unless others must be settled first. All of it is undone where
 -- the naming of the bucket is not the one that the gateway proves.
 SELECT decision, fence, pending, signed_at, forbidden, etag, tombstone, spent,
-    fencing.check_bucket_naming_v1($8, $27) AS named
+    fencing.check_bucket_naming_v1($8, $27) AS named, (SELECT term FROM fencing.opening) AS term
 FROM fencing.begin_v2(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
     $26)
@@ -50,7 +50,8 @@ SELECT EXISTS (SELECT FROM finished WHERE NOT settling) AS undisturbed FROM hurr
 -- The same for a sender that has looked at the key. It also returns whether the remembered state is a witness to another
 -- object.
 SELECT b.decision, b.fence, b.pending, b.signed_at, b.forbidden, b.etag, b.tombstone, b.spent,
-    o.witnessed AND o.etag IS DISTINCT FROM b.etag AS differs, fencing.check_bucket_naming_v1($8, $27) AS named
+    o.witnessed AND o.etag IS DISTINCT FROM b.etag AS differs, fencing.check_bucket_naming_v1($8, $27) AS named,
+    (SELECT term FROM fencing.opening) AS term
 FROM fencing.begin_v2(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
     $26) AS b
@@ -103,6 +104,7 @@ SELECT 'settled', 'objects', gone.resource, gone.epoch, gone.value, f.epoch, f.v
        jsonb_build_object('bucket', gone.bucket, 'key', gone.key, 'write_id', gone.write_id, 'mutation', gone.kind,
                           'announced_at', gone.announced_at, 'seen', $6::boolean)
 FROM gone JOIN fencing.fence AS f ON f.resource = gone.resource AND (f.epoch, f.value) > (gone.epoch, gone.value)
+WHERE gone.kind <> 'lost'
 RETURNING 1
 
 -- name: forbid
@@ -128,8 +130,8 @@ SELECT ARRAY(
 ) AS spent
 
 -- name: forbid_longer
--- This ETag (or absence) must not come back on the key before $5. A request waits for it that nothing announces.
--- $6: the request leaves a tombstone. The object that it leaves is the gateway's own work, which no write remembers.
+-- Forbid an ETag (or absence) until $5, because a request without an intent waits for it. $6:
+-- the request leaves a tombstone. Its object is the gateway's own work, and no write remembers it.
 WITH entombed AS (
     INSERT INTO fencing.tombstone (resource, bucket, key) SELECT $1, $2, $3 WHERE $6
     ON CONFLICT (resource, bucket, key) DO NOTHING

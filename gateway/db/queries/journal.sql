@@ -11,6 +11,12 @@ DO $install$ BEGIN
     COMMENT ON TABLE {journal}.object IS 'A journal of raised fences: docs/journal.md of the fencing gateway.';
 END $install$
 
+-- name: grants
+-- Statements that let a role use the table.
+SELECT format('GRANT USAGE ON SCHEMA {journal} TO %I', $1::text) AS statement
+UNION ALL
+SELECT format('GRANT SELECT, INSERT, UPDATE, DELETE ON {journal}.object TO %I', $1)
+
 -- name: add
 -- Write an object that must not exist.
 INSERT INTO {journal}.object (name, content) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING name

@@ -173,6 +173,7 @@ ORDER BY s.new, s.epoch DESC, s.value DESC, s.rank
 ON CONFLICT (resource) DO UPDATE SET epoch = excluded.epoch, value = excluded.value, holder = excluded.holder,
     caller = excluded.caller, raised_at = excluded.raised_at, write_id = excluded.write_id
 WHERE (excluded.epoch, excluded.value) > (fence.epoch, fence.value)
+RETURNING resource, epoch, value
 
 -- name: carry_to_a_new_epoch
 -- Let each new name begin in a new epoch.
@@ -182,3 +183,4 @@ SELECT DISTINCT m.new, $1::integer, 0 FROM mapping AS m WHERE octet_length(m.new
 ON CONFLICT (resource) DO UPDATE SET epoch = excluded.epoch, value = excluded.value, holder = NULL, caller = NULL,
     raised_at = clock_timestamp(), write_id = NULL
 WHERE (excluded.epoch, excluded.value) > (fence.epoch, fence.value)
+RETURNING resource, epoch, value

@@ -115,6 +115,14 @@ BEGIN
     LEFT JOIN LATERAL (
         SELECT t.epoch, t.value FROM fencing.fence t WHERE t.resource = u.resource COLLATE "C" OFFSET 0
     ) AS f ON true;
+    -- With the journal's mode sync: all raises at once, so that the gateway appends them together.
+    IF rising > 0 AND (SELECT o.mode FROM fencing.opening AS o) = 'sync' THEN
+        PERFORM fencing.check_secured_v1(ARRAY(
+            SELECT u.resource || ' ' || u.epoch || '.' || u.value
+            FROM unnest(p_resources, p_epochs, p_values) AS u (resource, epoch, value)
+            LEFT JOIN fencing.fence f ON f.resource = u.resource COLLATE "C"
+            WHERE f.resource IS NULL OR (f.epoch, f.value) < (u.epoch, u.value)));
+    END IF;
     IF known = 0 THEN
         BEGIN
             INSERT INTO fencing.fence (resource, epoch, value, holder, caller, write_id)

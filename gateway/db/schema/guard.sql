@@ -144,6 +144,8 @@ $function$;
 
 -- Claim a token, and note for the triggers what is held. It claims as claim_v1 does, in a statement of its own before
 -- the write. It runs with the rights of its owner: a writer needs none on the tables of this schema.
+-- A gateway checks once for each session that its database is open. A writer's session may be a pooler's, so each claim
+-- checks it.
 -- Takes the resource, the token as text, a name of the holder, and whether the resource is strict.
 -- Returns the decision: raised or held. Raises a refusal, which undoes the claim, the raise included.
 CREATE FUNCTION fencing.hold(resource text, token text, holder text DEFAULT NULL, strict boolean DEFAULT false)
@@ -153,6 +155,15 @@ DECLARE
     claimed record;
     reason text;
 BEGIN
+    -- No writer says of itself that its raises are in the journal.
+    PERFORM set_config('fencing.secured', '', true);
+    IF NOT fencing.is_open_v1() THEN
+        RAISE EXCEPTION USING
+            ERRCODE = CASE WHEN current_setting('fencing.dialect', true) = 'postgrest' THEN 'PT503' ELSE 'FN503' END,
+            MESSAGE = 'The database was not opened for its present run: it may have lost fences.',
+            DETAIL = jsonb_build_object('code', 'database-closed')::text,
+            HINT = 'Retry: a running gateway opens it at once. If none does, gateway doctor says why.';
+    END IF;
     reason := CASE
         WHEN fencing.canonical_v1(hold.resource) IS NOT TRUE THEN 'resource-malformed'
         WHEN shown.value IS NULL THEN 'token-malformed'

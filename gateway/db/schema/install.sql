@@ -15,6 +15,7 @@
 -- predecessor committed while the function waited for a lock (docs/decisions/004).
 CREATE SCHEMA IF NOT EXISTS fencing;
 \ir fences.sql
+\ir opening.sql
 \ir claim.sql
 \ir naming.sql
 \ir intents.sql

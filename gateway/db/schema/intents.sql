@@ -8,6 +8,7 @@ CREATE TABLE fencing.intent (
     bucket text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
     write_id uuid NOT NULL,
+    -- Intents that were lost have the lowest token there is, in epoch -1: all raises and writes settle them.
     -- Housekeeping has the highest token there is: no holder is newer, so that only writes of its key have to settle it.
     epoch integer NOT NULL,
     value bigint NOT NULL,
@@ -20,7 +21,7 @@ CREATE TABLE fencing.intent (
     -- A settlement has begun: what the write leaves may be replaced at any moment.
     settling boolean NOT NULL DEFAULT false,
     -- How the request is made unable to take effect: see gateway.fencing.intent.Kind.
-    kind text NOT NULL DEFAULT 'conditional' CHECK (kind IN ('conditional', 'upload', 'amendment')),
+    kind text NOT NULL DEFAULT 'conditional' CHECK (kind IN ('conditional', 'upload', 'amendment', 'lost')),
     -- The multipart upload that a request of kind 'upload' completes.
     upload_id text,
     -- So long after signed_at, by the store's clock, the request has had its effect or never has it.
@@ -73,11 +74,11 @@ CREATE INDEX spent_dead ON fencing.spent (dead_at);
 --   p_entombs       the write leaves a tombstone, which is listed before it is there.
 --   p_removes       the write makes its key absent, and leaves a tombstone where absence is spent or forbidden.
 --   p_outcomes      the ETags that the write can leave; null asks for all spent conditions of the key.
---   p_housekeeping  the write belongs to no holder. Only intents of its key are in its way, and it is in the way of
---                   no other key.
---   p_calm          write nothing down if the key has a forbidden ETag other than its present one.
---   p_over          the ids of intents of the key that the write itself settles, and p_over_attempts their attempts.
---                   They wait for the ETag that was seen, or complete the same upload. All others are pending.
+--   p_housekeeping  the write belongs to no holder: it waits for intents of its key only, and only writes of its key
+--                   wait for it.
+--   p_calm          write nothing down if an ETag of the key is forbidden that is not its present one.
+--   p_over, p_over_attempts  intents that the write itself settles. They wait for the ETag that was seen, or
+--                   complete the same upload. Others are pending.
 --   p_signed_at     the store's clock as of the call, with which the request is signed; null: the database's.
 --   p_store_time    the store's clock as of its last answer, null if it is not known.
 -- Returns the decision and the fence as claim_v1 does, and:
@@ -142,7 +143,7 @@ BEGIN
             SELECT i FROM fencing.intent i
             WHERE i.resource = p_resource
               AND ((i.bucket = p_bucket AND i.key = p_key)
-                  OR ((i.epoch, i.value) < (own_epoch, own_value) AND NOT p_housekeeping))
+                  OR ((i.epoch, i.value) < (own_epoch, own_value) AND NOT p_housekeeping) OR i.kind = 'lost')
               AND NOT (i.bucket = p_bucket AND i.key = p_key AND i.write_id = ANY (over_ids))
             ORDER BY i.bucket, i.key, i.rank
         );

@@ -11,11 +11,12 @@ The rules that carry the promise:
 - A holder with a higher token settles what older holders have under way before it writes or is acknowledged.
 - Settling forbids the ETag first and then makes it go away: a late request finds its condition broken. The ETag stays
   forbidden until no such request can take effect any more, by the store's clock.
-- A write settles older ones of its own key by itself, if they wait for the same ETag. That ETag is forbidden when the
-  write is announced, and gone once it has taken effect. If the write has no effect, they are as pending as before.
+- A write settles older ones of its own key by itself, if they wait for the same ETag. That is forbidden when the write
+  is announced, and gone once the write has taken effect. If the write has no effect, they are as pending as before.
 - A mutation without a condition is settled by what else stops it: its upload is aborted, or its signature has expired.
 - A key at which a request got lost is written as an upload for a while. If that gets lost too, settling it needs no
   further ETag: small bytes have only two.
+- An object that proves the token of a newer holder raises the fence first: the database may have forgotten it.
 - A finished request may arrive a second time. While its signature may be valid, the ETag it was conditioned on
   does not come back to the key where that can be helped. Nor does a write leave the ETag that it is conditioned on.
 """
@@ -36,6 +37,8 @@ from gateway.fencing.intent import (
     MutationKind,
     Raised,
 )
+from gateway.fencing.record import PROCESS
+from gateway.fencing.token import Token
 from gateway.objects.protocol.effects import (
     ATTEMPTS,
     Abandon,
@@ -85,6 +88,8 @@ __all__ = ["ATTEMPTS", "Steps", "amend", "barrier", "complete", "delete", "put",
 Mutate: TypeAlias = Callable[[Announcement, Begun, datetime], Steps[WriteOutcome | None]]
 
 NO_SUCH_UPLOAD = "NoSuchUpload"
+# Nothing but time ends the others.
+_ENDING = (MutationKind.CONDITIONAL, MutationKind.UPLOAD)
 TWICE = "a request that is over may reach the store a second time, and wait for every ETag that the object could get"
 UNSETTLED = "an earlier write to this resource may still be under way, and could not be settled yet"
 
@@ -177,8 +182,8 @@ def delete(
     """Make a key absent. A tombstone stands for it where absence is forbidden, or the store deletes unconditionally.
 
     So it does where a finished request of an older holder may still be waiting for absence. A finished request of the
-    holder's own leaves no tombstone by default: most objects that are deleted soon are deleted by their writer. If
-    the delete settles a lost request, a tombstone changes the key even if there was nothing to delete.
+    holder's own leaves no tombstone by default: most objects that are deleted soon are deleted by their writer. If the
+    delete settles a lost request, a tombstone changes the key even if there was nothing to delete.
 
     ``in_parts`` False: do not ask for an upload of a tombstone (``InParts``).
     """
@@ -457,7 +462,19 @@ def _look(write: Announcement) -> Steps[KnownObject | NotDone | StoreRefused]:
         return (
             StoreRefused(state.refusal) if state.refusal else NotDone(f"the object store does not say: {state.reason}")
         )
+    if isinstance(state, Found) and (newer := _newer(write, state)) is not None:
+        yield RaiseFence(write.resource, Presented(newer), PROCESS)
     return KnownObject(state.etag, state.tombstone) if isinstance(state, Found) else KnownObject(None)
+
+
+def _newer(write: Announcement, found: Found) -> Token | None:
+    """Return the token of a newer holder that has written the object; None if it shows none.
+
+    The fence carries it, unless the database was put back to a state from before.
+    """
+    shown = write.presented.token if write.presented else None
+    proven = found.proven if found.resource == write.resource else None
+    return proven if shown is not None and proven is not None and proven > shown else None
 
 
 def _clear(
@@ -473,7 +490,7 @@ def _clear(
     over: tuple[Intent, ...] = ()
     unsettled: tuple[Unsettled, ...] = ()
     for intent in begun.pending:
-        if intent.token >= begun.own and intent.kind is not MutationKind.AMENDMENT and (yield AwaitTurn(intent)):
+        if intent.token >= begun.own and intent.kind in _ENDING and (yield AwaitTurn(intent)):
             continue
         if displaces and _gives_way(intent, write, looked):
             over += (intent,)

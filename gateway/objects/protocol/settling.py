@@ -32,6 +32,8 @@ def settle(intent: Intent) -> Steps[Unsettled | None]:
             return (yield from _settle_upload(intent))
         case MutationKind.AMENDMENT:
             return (yield from _settle_amendment(intent))
+        case MutationKind.LOST:
+            return (yield from settle_by_the_clock(intent))
 
 
 def _settle_conditional(intent: Intent) -> Steps[Unsettled | None]:

@@ -49,7 +49,6 @@ from gateway.objects.resource_rules import Resources
 from gateway.objects.run.bucket_namings import BucketNamings
 from gateway.objects.run.bump import NO_FORM_LEFT, bump
 from gateway.objects.run.bypass_check import BypassCheck
-from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
 from gateway.objects.s3.documents import Part
 from gateway.objects.store.client import TextHeaders
@@ -179,6 +178,8 @@ class Runner:
         self, effect: Effect, payload: OperationPayload, check: BypassCheck
     ) -> EffectAnswer:
         match effect:
+            case Look("", _):
+                return await self._upstream.ask_time()
             case Look(bucket, key):
                 return await self._upstream.head(bucket, path_of(key))
             case Begin():
@@ -229,7 +230,7 @@ class Runner:
         for _ in range(_NAMING_ATTEMPTS):
             naming = await self._namings.generation(write.bucket) if proven else None
             try:
-                return await intents.begin(
+                begun = await intents.begin(
                     *(self._database, write, effect.looked, self._upstream.store_time, outcomes),
                     over=effect.over,
                     calm=effect.calm,
@@ -240,7 +241,25 @@ class Runner:
             except SqlError as error:
                 if not self._namings.has_changed(write.bucket, error):
                     raise
+            else:
+                return await self._confirmed(write, begun)
         raise Unavailable("The naming of the bucket keeps changing.")
+
+    async def _confirmed(self, write: Announcement, begun: Begun) -> Begun:
+        """Make sure that no other database was opened since, before the request is sent.
+
+        Raise ``Unavailable`` if one was. Its openers do not know of this intent.
+        """
+        if begun.signed_at is None:
+            return begun
+        try:
+            if await self._database.may_send(write.resource, begun.own, begun.signed_at, begun.term):
+                return begun
+        except Unavailable:
+            await intents.abandon(self._database, write)
+            raise
+        await intents.abandon(self._database, write)
+        raise Unavailable("The database was replaced by another server.")
 
     async def _forbid_longer(
         self, resource: str, bucket: str, key: str, expected: str | None, *, entombs: bool = False
@@ -254,8 +273,9 @@ class Runner:
     async def _put(self, effect: Put, payload: OperationPayload) -> WriteAnswer:
         write = effect.write
         token = write.presented.token if write.presented else ""
-        own = forwarded_headers.own_metadata(write.resource, str(token), str(write.write_id))
-        place, headers = (write.bucket, path_of(write.key)), [*payload.headers, *own]
+        place = (write.bucket, path_of(write.key))
+        own = self._upstream.own_metadata(*place, write.resource, str(token), str(write.write_id))
+        headers = [*payload.headers, *own]
         expected, signed_at = effect.expected, effect.signed_at
         if effect.form is UploadForm.PLAIN:
             answer = await self._upstream.put(*place, payload.body, headers, expected=expected, signed_at=signed_at)
@@ -310,10 +330,10 @@ class Runner:
         signed_at = effect.signed_at or await self._forbid_longer(
             owner.resource, owner.bucket, owner.key, effect.expected, entombs=True
         )
-        body = tombstone_body(uuid4())
-        own = forwarded_headers.own_metadata(owner.resource, token, str(write_id), tombstone=True)
+        place = (owner.bucket, path_of(owner.key))
+        own = self._upstream.own_metadata(*place, owner.resource, token, str(write_id), tombstone=True)
         return await self._upstream.put(
-            owner.bucket, path_of(owner.key), body, own, expected=effect.expected, signed_at=signed_at
+            *place, tombstone_body(uuid4()), own, expected=effect.expected, signed_at=signed_at
         )
 
     async def _bump(self, effect: Bump) -> WriteAnswer:

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.fencing.token import Token
 from gateway.objects.s3 import xml
 
 RawHeaders: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -78,6 +79,8 @@ class Found:
     """By the store's clock."""
     invocation: str | None = None
     """The digest of the call that wrote it: see ``writes/fenced_write.py``."""
+    proven: Token | None = None
+    """The token that wrote it, where a signature of the gateway proves it."""
 
 
 @dataclass(frozen=True, slots=True)

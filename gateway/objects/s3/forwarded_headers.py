@@ -13,6 +13,7 @@ OWN_METADATA = "x-amz-meta-fencing-"
 RESOURCE = "x-amz-meta-fencing-resource"
 TOKEN = "x-amz-meta-fencing-token"  # noqa: S105  # the name of a header, not a secret
 WRITE_ID = "x-amz-meta-fencing-write-id"
+SIGNATURE = "x-amz-meta-fencing-signature"
 INVOCATION = "x-amz-meta-fencing-invocation"
 TOMBSTONE = "x-amz-meta-fencing-tombstone"
 

@@ -328,7 +328,7 @@ class StoreClient:
         said = clock_of(response.headers.get("date"))
         if said is not None:
             self.store_time = said
-            # A Date has whole seconds. An estimate that agrees with it stays: time must not jump back and forth.
+            # A Date has whole seconds. A time that agrees with it stays, so that time does not jump back and forth.
             if self._ahead is None or not timedelta() <= self.now() - said <= _AGREEMENT:
                 self._ahead = said - _local_time()
         return StoreResponse(response)
@@ -384,7 +384,7 @@ def _is_expired(refusal: Rejected, signed_at: datetime, store_time: datetime | N
 
 
 def _local_time() -> datetime:
-    """Return the time since an arbitrary moment, by a clock that is never set."""
+    """Return the time since an arbitrary moment, by a clock that cannot be set."""
     return datetime.fromtimestamp(asyncio.get_running_loop().time(), UTC)
 
 

@@ -6,12 +6,14 @@ it if it comes late. Nothing of a multipart upload takes effect before its compl
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
 from urllib.parse import unquote, unquote_plus
 
 from gateway.config.stores import ObjectStore
 from gateway.errors import Unavailable
+from gateway.journal.evidence import Metadata, Witness
 from gateway.objects.s3 import documents, forwarded_headers, xml
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
@@ -60,18 +62,45 @@ class Upstream(StoreClient):
     def __init__(self, config: ObjectStore, observe: Observe = ignore) -> None:
         super().__init__(config, observe)
         self._unquoted: set[str] = set()
+        # Other keys are given where the secret of the store was replaced.
+        keys = (*config.evidence_keys, config.secret_access_key)
+        self._witness = Witness(key.get_secret_value() for key in keys)
 
     def drop_quotes(self, bucket: str) -> None:
         """Send ``If-Match`` to this bucket without quotation marks from now on, as some releases of Ceph need it."""
         self._unquoted.add(bucket)
 
+    def own_metadata(
+        self, bucket: str, raw_key: str, resource: str, token: str, write_id: str, *, tombstone: bool = False
+    ) -> TextHeaders:
+        """Return the metadata that the gateway gives each of its objects, signed: whose write it is, by which token."""
+        own = forwarded_headers.own_metadata(resource, token, write_id, tombstone=tombstone)
+        signature = self._witness.sign(bucket, raw_key, resource, token, write_id)
+        return own if signature is None else (*own, (forwarded_headers.SIGNATURE, signature))
+
+    async def ask_time(self) -> HeadAnswer:
+        """Ask the store for its clock: ``Missing`` with the time, or ``Unknown``."""
+        try:
+            async with await self.send("HEAD", "/") as response:
+                return Missing(clock_of(response.header("date")))
+        except Unavailable as error:
+            return Unknown(error.message)
+
     async def head(self, bucket: str, raw_key: str) -> HeadAnswer:
         """Return the object as it is now."""
         try:
             async with await self.send("HEAD", path(bucket, raw_key)) as response:
-                return _head_answer(response)
+                return self._with_evidence(bucket, raw_key, response, _head_answer(response))
         except Unavailable as error:
             return Unknown(error.message)
+
+    def _with_evidence(self, bucket: str, raw_key: str, response: StoreResponse, answer: HeadAnswer) -> HeadAnswer:
+        """Return what was found with the token that its metadata prove."""
+        signature = response.header(forwarded_headers.SIGNATURE)
+        if not isinstance(answer, Found) or signature is None:
+            return answer
+        found = Metadata(bucket, raw_key, answer.resource, answer.token, answer.write_id, signature)
+        return replace(answer, proven=self._witness.find(found))
 
     async def tagging(self, bucket: str, raw_key: str, version_id: str | None = None) -> list[tuple[str, str]] | None:
         """Return the object's tags; None where the store does not know tags, or has no such object.

@@ -166,7 +166,7 @@ class Copies:
         else:
             staging = self._puts.staging(write)
             staged = await staging.stage_parts(
-                [*headers, *write.marks()],
+                [*headers, *write.marks(self._upstream)],
                 lambda upload_id: self._copy_parts(write, source, found, staging, upload_id),
             )
             stored = await self._puts.complete(write.with_payload(found.size, None), profile, staged, request.condition)

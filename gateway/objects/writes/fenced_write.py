@@ -34,7 +34,7 @@ from gateway.errors import (
 )
 from gateway.fencing.decision import Decision, Enforcement, Fence, Presented, decide
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.intent import Announcement, Intent
+from gateway.fencing.intent import Announcement, Intent, MutationKind
 from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import Attempt, CapturedPayload, Refusal
 from gateway.fencing.token import MAX_EPOCH
@@ -59,11 +59,12 @@ from gateway.objects.protocol.effects import (
     WriteOutcome,
 )
 from gateway.objects.resource_rules import ObjectTarget, Resources
-from gateway.objects.run.runner import NO_PAYLOAD, OperationPayload, Runner
+from gateway.objects.run.runner import NO_PAYLOAD, OperationPayload, Runner, path_of
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import Found, HeadAnswer, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
 from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe, WriteAccepted
 from gateway.record.audit import Audit
 
@@ -113,10 +114,11 @@ class FencedWrite:
             mark=self.mark,
         )
 
-    def marks(self) -> TextHeaders:
+    def marks(self, upstream: Upstream, *, tombstone: bool = False) -> TextHeaders:
         """Return the metadata that tell whose write the object is, and of which call."""
-        token = str(self.presented.token) if self.presented else ""
-        return (*forwarded_headers.own_metadata(self.target.resource, token, str(self.mark)), *self.call_marks())
+        token, place = str(self.presented.token) if self.presented else "", (self.bucket, path_of(self.key))
+        own = upstream.own_metadata(*place, self.target.resource, token, str(self.mark), tombstone=tombstone)
+        return own if tombstone else (*own, *self.call_marks())
 
     def call_marks(self) -> TextHeaders:
         """Return the metadata that tell of which call the object is."""
@@ -420,6 +422,8 @@ def unavailable(outcome: NotDone, message: str, now: datetime) -> Unavailable:
 
 def _described(intent: Intent) -> str:
     """Return an earlier write in a few words: its kind, its place, its token."""
+    if intent.kind is MutationKind.LOST:
+        return "writes of this resource that the database has forgotten"
     token = "housekeeping" if intent.token.epoch == MAX_EPOCH else f"token {intent.token}"
     return f"{intent.kind} write of {intent.bucket}/{intent.key}, {token}"
 

@@ -55,7 +55,7 @@ class Uploads:
         write = await self._writes.prepare(exchange)
         await self._writes.refuse_if_stale(write)
         await self._writes.profile_for(write)
-        headers = [*exchange.request.headers, *write.marks()]
+        headers = [*exchange.request.headers, *write.marks(self._upstream)]
         started = await self._upstream.create_multipart(write.bucket, path_of(write.key), headers)
         if not isinstance(started, Started):
             raise _failure(started)

@@ -27,7 +27,6 @@ from gateway.objects.protocol.effects import (
     tombstone_body,
 )
 from gateway.objects.run.runner import OperationPayload, path_of
-from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import Uploaded
 from gateway.objects.s3.conditions import WriteCondition
 from gateway.objects.s3.documents import Part
@@ -66,7 +65,7 @@ class Puts:
                 write = write.with_captured(incoming.captured(body.content))
                 stored = await self.put_from_memory(write, profile, body, headers, condition)
         else:
-            staged = await self.staging(write).stage(incoming, [*headers, *write.marks()], write.write_id)
+            staged = await self.staging(write).stage(incoming, [*headers, *write.marks(self._upstream)], write.write_id)
             write = write.with_payload(incoming.length, incoming.proof.sha256).with_captured(incoming.captured())
             stored = await self.complete(write, profile, staged, condition)
         await exchange.response.stored(stored.applied, write.target.resource, stored.fence)
@@ -83,7 +82,7 @@ class Puts:
         # One part at a time is put together in memory, so its size must not grow with the body.
         size = part_size(min(most, _SMALL_PARTS), write.write_id)
         async with self._memory.reserved(size):
-            headers = [*headers, *write.marks()]
+            headers = [*headers, *write.marks(self._upstream)]
             staged = await self.staging(write).stage_unsized(incoming.chunks(), headers, size)
         write = write.with_payload(incoming.proof.size, incoming.proof.sha256).with_captured(incoming.captured())
         return await self.complete(write, profile, staged, None)
@@ -102,15 +101,13 @@ class Puts:
         payload = OperationPayload(body.content, [*headers, *body.digests.headers, *write.call_marks()])
         done = await self._writes.run(write, steps, payload)
         if isinstance(done, InParts):
-            staged = await self._staged(write, body.content, [*headers, *write.marks()])
+            staged = await self._staged(write, body.content, [*headers, *write.marks(self._upstream)])
             return await self.complete(write, profile, staged, condition, after=done)
         return _stored(done)
 
     async def entomb(self, write: FencedWrite, condition: WriteCondition | None, after: InParts) -> Deleted:
         """Delete an object by an upload of a tombstone. ``after`` is why."""
-        token = str(write.presented.token) if write.presented else ""
-        marks = forwarded_headers.own_metadata(write.target.resource, token, str(write.mark), tombstone=True)
-        staged = await self._staged(write, tombstone_body(uuid4()), marks)
+        staged = await self._staged(write, tombstone_body(uuid4()), write.marks(self._upstream, tombstone=True))
         announced = replace(write.announcement(), attempt=after.attempt, entombs=True, removes=True)
         steps = mutation.complete(
             announced, staged.upload_id, staged.etag, condition, conditional=False, tombstone=True

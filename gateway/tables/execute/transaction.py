@@ -7,7 +7,6 @@ refusal is recorded before it is answered.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Protocol
 
 from gateway.admission import Admission
@@ -220,10 +219,9 @@ class FencedTransactions:
         self, unit: UnitOfWork, claims: Claims, implausible: Mapping[str, ImplausibleToken]
     ) -> Callable[[Transaction], Awaitable[_Outcome]]:
         """Return the work of a transaction. The database calls it again after it has undone a first attempt."""
-        attempts = count()
 
         async def work(transaction: Transaction) -> _Outcome:
-            return await self._in_transaction(transaction, unit, claims, implausible, again=next(attempts) > 0)
+            return await self._in_transaction(transaction, unit, claims, implausible)
 
         return work
 
@@ -233,16 +231,11 @@ class FencedTransactions:
         unit: UnitOfWork,
         claims: Claims,
         implausible: Mapping[str, ImplausibleToken],
-        *,
-        again: bool,
     ) -> _Outcome:
-        """Claim, write and keep the answer. Any error undoes everything, claims and key included.
-
-        ``again``: the database has undone a first attempt, most likely for a deadlock.
-        """
+        """Claim, write and keep the answer. Any error undoes everything, claims and key included."""
         if unit.key is not None and await idempotency.take(transaction, unit.key) is not None:
             raise _AlreadyDone(unit.key)
-        if again:
+        if transaction.again:
             # Writers under one token share its fences. If they take the same rows in opposite orders they would
             # deadlock time and again, so each now runs alone.
             await claims.lock(transaction)

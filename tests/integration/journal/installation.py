@@ -10,8 +10,12 @@ import asyncpg
 from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
+from gateway.db import intents
 from gateway.db.database import Database
+from gateway.db.opening import OpeningTable
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.decision import Presented
+from gateway.fencing.token import Token
 from gateway.journal.archive import Store
 from gateway.journal.bucket import BucketStore
 from gateway.journal.journal import Journal
@@ -22,7 +26,6 @@ from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from tests.databases import fresh_database
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
-from tests.integration.journal.database_side import TABLE, Barrier, OpenedTable
 from tests.running import Events
 from tests.waiting import PATIENCE
 
@@ -45,7 +48,7 @@ class Gateway:
 
     mode: Mode
     database: Database
-    side: OpenedTable
+    side: OpeningTable
     runner: Runner
     kept_by: Journal | None
 
@@ -56,8 +59,11 @@ class Gateway:
 
     async def raised(self, resource: str, token: int, *, objects: bool = False) -> str:
         """The decision about a barrier, once it may be acknowledged."""
-        barrier = Barrier(self.database, self.mode, resource, token, objects)
-        return str((await self.runner.claim(barrier)).outcome)
+        raised = await intents.raise_fence(self.database, resource, Presented(Token(0, token)), "test")
+        if objects:
+            server = await self.side.ask()
+            assert await self.runner.may_send(resource, Token(0, token), server.now, server.opened.term)
+        return str(raised.decision)
 
 
 @dataclass(slots=True)
@@ -75,14 +81,18 @@ class Installation:
     def dsn(self) -> str:
         return self.server.dsn(self.name)
 
-    def gateway(self, mode: Mode = Mode.SYNC, *, checks: bool = False, **settings: Any) -> Gateway:
+    def gateway(
+        self, mode: Mode = Mode.SYNC, *, checks: bool = False, store: Store | None = None, **settings: Any
+    ) -> Gateway:
         """A gateway process. ``checks``: whether it finds out first if the store is fit, which takes its time."""
-        database, events = Database(self.dsn, connect_timeout=PATIENCE), Events()
-        self.opened.push_async_callback(database.close)
-        side = OpenedTable(database)
-        journal = None if mode is Mode.OFF else Journal(self.store, observe=events, **settings)
+        behind, events = Database(self.dsn, connect_timeout=PATIENCE), Events()
+        side = OpeningTable(behind)
+        journal = None if mode is Mode.OFF else Journal(store or self.store, observe=events, **settings)
         runner = Runner(mode, side, journal, events)
         runner._fit = not checks
+        database = Database(self.dsn, connect_timeout=PATIENCE, openings=runner)
+        for one in (database, behind):
+            self.opened.push_async_callback(one.close)
         return Gateway(mode, database, side, runner, journal)
 
     async def execute(self, sql: str, *, database: str | None = None) -> None:
@@ -110,7 +120,7 @@ class Installation:
 
     async def restart(self) -> None:
         """As if the server had been started again since."""
-        await self.execute("UPDATE fencing.opened SET started = started - interval '1 hour'")
+        await self.execute("UPDATE fencing.opening SET started = started - interval '1 hour'")
 
     async def save(self) -> str:
         """A backup of the database as it is. All gateways are disconnected."""
@@ -168,7 +178,6 @@ async def installed(
     async with fresh_database(server) as dsn:
         name = dsn.partition("?")[0].rpartition("/")[2]
         one = Installation(server, name, store, double)
-        await one.execute(TABLE)
         try:
             yield one
         finally:

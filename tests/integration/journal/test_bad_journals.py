@@ -17,7 +17,6 @@ from gateway.journal.contents import ACCEPTABLE, MARKER, SEGMENTS, SNAPSHOTS, En
 from gateway.journal.journal import Journal
 from gateway.journal.protocol import Mode
 from gateway.journal.rows import RowStore
-from gateway.journal.runner import Runner
 from tests.databases import GATEWAY, as_gateway
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.journal.installation import BUCKET, Gateway, Installation, connected
@@ -139,7 +138,7 @@ async def test_a_marker_that_is_spoilt_while_the_database_is_open_stops_raises(i
 
 async def test_two_installations_in_one_prefix(installation: Installation) -> None:
     await installation.gateway().raised("order/5", 1)
-    await installation.execute("UPDATE fencing.opened SET installation = gen_random_uuid()")
+    await installation.execute("UPDATE fencing.opening SET installation = gen_random_uuid()")
     await installation.restart()
     with pytest.raises(JournalUnusable, match="belongs to the installation") as refused:
         await installation.gateway().raised("order/5", 2)
@@ -196,9 +195,7 @@ async def test_a_clock_in_the_future_stops_nothing(installation: Installation) -
 @asynccontextmanager
 async def beside(installation: Installation, store: Store) -> AsyncIterator[Gateway]:
     """A gateway of the installation with another store for its journal."""
-    gateway = installation.gateway()
-    journal = Journal(store)
-    yield Gateway(Mode.SYNC, gateway.database, gateway.side, Runner(Mode.SYNC, gateway.side, journal), journal)
+    yield installation.gateway(store=store)
 
 
 async def refused(gateway: Gateway, problem: Problem) -> None:

@@ -77,7 +77,7 @@ async def test_a_copy_takes_over_all_metadata_but_the_gateways_own(shared: Stage
     }
     assert stored.tags == {"a": "b c", "d": ""}
     own = {name: value for name, value in stored.metadata.items() if name.startswith("fencing-")}
-    for mark in ("fencing-write-id", "fencing-invocation"):
+    for mark in ("fencing-write-id", "fencing-invocation", "fencing-signature"):
         assert own.pop(mark) != source.metadata[mark]
     assert own == {"fencing-token": "34", "fencing-resource": f"s3/bucket/{key}"}
     assert stored.metadata["colour"] == "red"
@@ -135,6 +135,7 @@ async def test_the_marks_of_a_source_are_never_those_of_its_copy(shared: Stage, 
     await call(connect(shared.origin, "34").copy_object, **named(key))
     metadata = dict(shared.double.objects("bucket")[key].content.metadata)
     assert metadata.pop("fencing-write-id") != "w"
+    assert metadata.pop("fencing-signature")
     assert metadata.pop("fencing-invocation") != "i"
     assert metadata == {"colour": "red", "fencing-token": "34", "fencing-resource": f"s3/bucket/{key}"}
 

@@ -56,7 +56,7 @@ async def test_clients_cannot_set_the_gateways_metadata(shared: Stage, key: str)
     assert [name for name in reply.headers if name.startswith("x-amz-meta-")] == ["x-amz-meta-colour"]
     assert (reply.headers["fencing-token"], reply.headers["fencing-resource"]) == ("33", f"s3/bucket/{key}")
     assert set(shared.double.objects("bucket")[key].content.metadata) == {
-        *("colour", "fencing-token", "fencing-resource", "fencing-write-id", "fencing-invocation"),
+        *("colour", "fencing-token", "fencing-resource", "fencing-write-id", "fencing-signature", "fencing-invocation"),
     }
 
 

@@ -54,7 +54,7 @@ class TestTombstones:
         assert await outcome(put, Key="needed", Body=b"x", IfNoneMatch="*") == (200, "")
 
     async def test_a_store_that_deletes_unconditionally_keeps_its_tombstones(self, stage: Stage) -> None:
-        """A removal that got lost would make a writer of the key wait. Housekeeping makes no holder wait."""
+        """If such a removal got lost, a writer of the key would have to wait. Housekeeping lets no holder wait."""
         stage.double.behave(ignored_conditions=frozenset({"DeleteObject"}))
         await entomb(stage, "k")
         since = stage.double.sequence

@@ -152,7 +152,7 @@ async def test_settling_keeps_the_object_as_it_is(shared: Stage, key: str, name:
 
 
 async def test_an_object_both_of_whose_forms_are_waited_for_is_bumped_later(shared: Stage, key: str) -> None:
-    """Two forms of the same bytes are two ETags. If both are forbidden the answer is "not yet", never "done".
+    """Two forms of the same bytes are two ETags. If both are forbidden, the answer is "not yet", never "done".
 
     The gateway's own writes do not get that far: they go as uploads where a request got lost.
     """

@@ -101,7 +101,7 @@ async def test_the_clock_of_the_store_counts_whatever_the_database_says(postgres
 
 
 async def test_late_after_is_a_setting(postgres_server: EmbeddedPostgres, key: str) -> None:
-    """A request that has begun in time may take effect for so long. The intent has it, for every gateway."""
+    """A request that has begun in time may take effect for so long. The intent says so to every gateway."""
     double = RecordingDouble()
     double.behave(ignored_conditions=WEAK["complete"])
     settings = {"timeout": 3.0, "pending_wait": 0.1, "late_after": 20.0}

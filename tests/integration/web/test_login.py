@@ -106,12 +106,15 @@ async def test_a_session_ends_after_twelve_hours_and_with_its_key(dsn: str, data
     async def health() -> dict[str, str]:
         return {"postgres": "ok"}
 
+    async def journal() -> None:
+        return None
+
     async def nowhere(*_: object) -> None:
         raise AssertionError("nothing is forwarded here")
 
     def page(callers: list[dict[str, object]]) -> httpx.AsyncClient:
         keys = Callers([CallerKeys.model_validate(caller) for caller in callers], anonymous=False)
-        site = Site(database, Follower(database, ignore, None), config, health, dict, nowhere)
+        site = Site(database, Follower(database, ignore, None), config, health, journal, dict, nowhere)
         app = build(site, keys, lambda: now, BodyReader(Memory(1_000_000)))
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
 

@@ -75,7 +75,7 @@ def begun(*forbidden: str) -> Begun:
 
 
 def lost(*forbidden: str) -> Begun:
-    """The answer to a write that was to be announced only where it is calm, where it is not."""
+    """The answer to a write that is announced only at a calm key, at one that is not."""
     return replace(begun(*forbidden), signed_at=None)
 
 

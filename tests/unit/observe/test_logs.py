@@ -19,6 +19,7 @@ from gateway.observe.events import (
     CatalogWarning,
     ConfigurationNoted,
     ConfigurationReloaded,
+    DatabaseOpened,
     Event,
     GuardRefused,
     HeadNoted,
@@ -69,6 +70,7 @@ WORDS: list[tuple[Event, str, str]] = [
     (CatalogWarning("t", "why"), "warning", "catalog warning"),
     (ConfigurationReloaded("SIGHUP", "gateway-process", ["a"]), "info", "configuration reloaded"),
     (ReloadFailed("why"), "error", "reload failed"),
+    (DatabaseOpened(3, 1, datetime.now(UTC), continues=True), "info", "database opened"),
     (ConfigurationNoted("why"), "warning", "configuration noted"),
     (RequestFailed("id", "GET", "/", ValueError()), "error", "request failed"),
 ]

@@ -4,6 +4,8 @@
 
 ALTER TABLE fencing.intent
     DROP CONSTRAINT intent_pkey,
+    DROP CONSTRAINT intent_kind_check,
+    ADD CONSTRAINT intent_kind_check CHECK (kind IN ('conditional', 'upload', 'amendment', 'lost')),
     ALTER dead_after SET DEFAULT interval '105 seconds',
     -- 0 for the newest one of the key, so that two writes cannot both find the key free.
     ADD rank integer NOT NULL DEFAULT 0,
@@ -32,11 +34,11 @@ ALTER TABLE fencing.forbidden ALTER dead_at SET NOT NULL;
 --   p_entombs       the write leaves a tombstone, which is listed before it is there.
 --   p_removes       the write makes its key absent, and leaves a tombstone where absence is spent or forbidden.
 --   p_outcomes      the ETags that the write can leave; null asks for all spent conditions of the key.
---   p_housekeeping  the write belongs to no holder. Only intents of its key are in its way, and it is in the way of
---                   no other key.
---   p_calm          write nothing down if the key has a forbidden ETag other than its present one.
---   p_over          the ids of intents of the key that the write itself settles, and p_over_attempts their attempts.
---                   They wait for the ETag that was seen, or complete the same upload. All others are pending.
+--   p_housekeeping  the write belongs to no holder: it waits for intents of its key only, and only writes of its key
+--                   wait for it.
+--   p_calm          write nothing down if an ETag of the key is forbidden that is not its present one.
+--   p_over, p_over_attempts  intents that the write itself settles. They wait for the ETag that was seen, or
+--                   complete the same upload. Others are pending.
 --   p_signed_at     the store's clock as of the call, with which the request is signed; null: the database's.
 --   p_store_time    the store's clock as of its last answer, null if it is not known.
 -- Returns the decision and the fence as claim_v1 does, and:
@@ -101,7 +103,7 @@ BEGIN
             SELECT i FROM fencing.intent i
             WHERE i.resource = p_resource
               AND ((i.bucket = p_bucket AND i.key = p_key)
-                  OR ((i.epoch, i.value) < (own_epoch, own_value) AND NOT p_housekeeping))
+                  OR ((i.epoch, i.value) < (own_epoch, own_value) AND NOT p_housekeeping) OR i.kind = 'lost')
               AND NOT (i.bucket = p_bucket AND i.key = p_key AND i.write_id = ANY (over_ids))
             ORDER BY i.bucket, i.key, i.rank
         );

@@ -1,12 +1,12 @@
-"""Forbidden ETags end, and a write of a key settles older ones of it, from ``r0003_settling.sql``."""
+"""Forbidden ETags end, and a write of a key settles older ones of it, from ``r0004_settling.sql``."""
 
 from pathlib import Path
 
 from alembic import op
 from sqlalchemy.engine import AdaptedConnection
 
-revision = "r0003"
-down_revision = "r0002"
+revision = "r0004"
+down_revision = "r0003"
 
 
 def upgrade() -> None:

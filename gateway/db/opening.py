@@ -1,0 +1,189 @@
+"""The run of a server, and the row that says for which run its database was opened, in which mode of the journal.
+
+The side of the database in the protocol of ``gateway.journal.protocol``.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+from gateway.db.database import Database, Transaction, translated
+from gateway.db.pool import Session, load
+from gateway.errors import Unavailable
+from gateway.fencing.token import Token
+from gateway.journal.contents import Entry
+from gateway.journal.protocol import Loss, Mode, OpenDatabase, Opened, Run, Server
+
+_SQL = load("opening")
+# An opening waits for all transactions that have raised a fence, and for other openings. Later ones wait for this one,
+# and read the row that it writes. Each takes this lock before that of the row.
+_WAIT_FOR_RAISES = "LOCK TABLE fencing.fence IN SHARE ROW EXCLUSIVE MODE"
+_KEEP_OPEN = "LOCK TABLE fencing.fence IN ROW EXCLUSIVE MODE"
+
+
+async def ask(session: "Session | Database | Transaction") -> Server:
+    """Return the run of a session, and the last opening. Raises ``Unavailable`` for a standby, which has no run."""
+    with translated(Unavailable):
+        row = await session.fetchrow(_SQL["ask"])
+    assert row is not None
+    if row["here_timeline"] is None:
+        raise Unavailable("The database is a standby, which takes no writes.")
+    opened = Opened(
+        installation=row["installation"],
+        run=Run(row["system"], row["timeline"], row["started"], row["identity"]),
+        term=row["term"],
+        mode=Mode(row["mode"]),
+        position=row["position"],
+        snapshot=row["snapshot"],
+        began=row["began"],
+    )
+    here = Run(row["here_system"], row["here_timeline"], row["here_started"], row["here_identity"])
+    return Server(here, opened, row["now"])
+
+
+@dataclass(frozen=True, slots=True)
+class LastOpening:
+    """The last opening of a database; ``opened_at`` is None before the first."""
+
+    mode: str
+    term: int
+    opened_at: datetime | None
+    snapshot: int
+
+
+async def read_opening(database: Database) -> LastOpening:
+    """Return the last opening, for people."""
+    row = await database.fetchrow(_SQL["last"])
+    assert row is not None
+    return LastOpening(row["mode"], row["term"], row["opened_at"], row["snapshot"])
+
+
+async def read_tokens(session: Session, resources: Sequence[str]) -> Mapping[str, Token]:
+    """Return the fences that a session finds of these resources."""
+    with translated(Unavailable):
+        rows = await session.fetch(_SQL["fences"], resources)
+    return {row["resource"]: Token(row["epoch"], row["value"]) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningTable:
+    """Implements ``gateway.journal.protocol.DatabaseSide``. Its database admits sessions of every run.
+
+    ``store_time``: asks for the clock of the object store; None without one. ``dead_after``: how long a request to the
+    store can take to have its effect.
+    """
+
+    database: Database
+    store_time: Callable[[], Awaitable[datetime]] | None = None
+    dead_after: timedelta = timedelta()
+
+    async def ask(self) -> Server:
+        """Return the run of the session's server, and the last opening."""
+        return await ask(self.database)
+
+    async def identify(self) -> None:
+        """Give the installation an id if it has none."""
+        await self.database.fetchrow_write(_SQL["identify"], uuid4())
+
+    async def find_lower(self, run: Run, entries: Sequence[Entry]) -> tuple[Loss, ...]:
+        """Return a loss for each fence that is lower, or absent. Raises ``Unavailable`` on another run."""
+
+        async def work(transaction: Transaction) -> tuple[Loss, ...]:
+            if (await ask(transaction)).run != run:
+                raise Unavailable("The database server was started again meanwhile.")
+            rows = await transaction.fetch(_SQL["lower"], *_columns(entries))
+            return tuple(Loss(entries[row["nth"] - 1], _token(row["epoch"], row["value"])) for row in rows)
+
+        return await self.database.run(work)
+
+    async def open(self, effect: OpenDatabase) -> bool:
+        """Open the database for a run, and put it on record with all that was lost.
+
+        Return False, and change nothing, if another gateway was quicker or the session belongs to another run. If the
+        object writes of all resources have to wait, so does this, for minutes.
+        """
+        now = await self.store_time() if self.store_time is not None else datetime.now(UTC)  # noqa: TID251
+        if effect.waits is None:
+            await asyncio.sleep(self.dead_after.total_seconds())
+
+        async def work(transaction: Transaction) -> bool:
+            await transaction.execute(_WAIT_FOR_RAISES)
+            server = await ask(transaction)
+            if server.run != effect.run or server.opened.term >= effect.opened.term:
+                return False
+            opened, run = effect.opened, effect.run
+            await transaction.fetch(
+                _SQL["write"],
+                opened.installation,
+                *(run.system, run.timeline, run.started, run.database),
+                *(opened.term, opened.mode, opened.snapshot, opened.began),
+            )
+            # The row comes first: no fence rises on a database that is not open.
+            await _raise(transaction, [loss.entry for loss in effect.losses], opened.term)
+            if effect.waits:
+                await transaction.fetch(_SQL["wait"], sorted(effect.waits), now, self.dead_after)
+            if not effect.continues:
+                await transaction.fetch(_SQL["new_epoch"], opened.term)
+            await transaction.fetch(_SQL["record"], json.dumps(_details(server, effect)))
+            return True
+
+        return await self.database.run(work)
+
+    async def note(self, run: Run, snapshot: int, entries: Sequence[Entry]) -> None:
+        """Raise the fences that are lower and note the snapshot, as ``DatabaseSide`` says."""
+
+        async def work(transaction: Transaction) -> None:
+            await transaction.execute(_KEEP_OPEN)
+            await transaction.fetch(_SQL["lock"])
+            server = await ask(transaction)
+            if server.run == run == server.opened.run and server.opened.snapshot < snapshot:
+                await _raise(transaction, entries, server.opened.term)
+                await transaction.fetch(_SQL["note"], snapshot)
+
+        await self.database.run(work)
+
+    async def beat(self) -> tuple[int, datetime] | None:
+        """Take a position, which grows. Return it with the time of the database's clock; None if it is not open."""
+        row = await self.database.fetchrow_write(_SQL["beat"])
+        return None if row is None else (row["position"], row["now"])
+
+
+async def _raise(transaction: Transaction, entries: Sequence[Entry], term: int) -> None:
+    if entries:
+        await transaction.secure(entries)
+        await transaction.fetch(_SQL["raise"], *_columns(entries), term)
+
+
+def _details(server: Server, effect: OpenDatabase) -> dict[str, object]:
+    before = server.opened.run
+    assert before is not None
+    return {
+        "operation": "OpenDatabase",
+        "run": _shown(effect.run),
+        "before": _shown(before),
+        "term": effect.opened.term,
+        "mode": effect.opened.mode,
+        "continues": effect.continues,
+        "restored": len(effect.losses),
+        "waiting": len(effect.waits or ()),
+        "loss_accepted": effect.opened.began == effect.opened.term and not effect.continues,
+    }
+
+
+def _shown(run: Run) -> dict[str, object]:
+    return {"system": run.system, "timeline": run.timeline, "started": run.started.isoformat()}
+
+
+def _columns(entries: Sequence[Entry]) -> tuple[list[str], list[int], list[int]]:
+    return (
+        [entry.resource for entry in entries],
+        [entry.token.epoch for entry in entries],
+        [entry.token.value for entry in entries],
+    )
+
+
+def _token(epoch: int | None, value: int | None) -> str | None:
+    return None if epoch is None or value is None else str(Token(epoch, value))
