@@ -169,7 +169,7 @@ def _details(server: Server, effect: OpenDatabase) -> dict[str, object]:
         "continues": effect.continues,
         "restored": len(effect.losses),
         "waiting": len(effect.waits or ()),
-        "loss_accepted": effect.opened.began == effect.opened.term and not effect.continues,
+        "loss_accepted": effect.waits is None,
     }
 
 
