@@ -31,7 +31,7 @@ class Trouble:
     """All faults. The trouble ends each hold and pause in time, and all of them at the end."""
 
     def __init__(self, soak: Soak, keys: Sequence[str] = tuple(KEYS), *, disconnects: bool = False) -> None:
-        """``keys``: requests of these to the store are disturbed. ``disconnects``: it drops all of them, too."""
+        """``keys``: whose requests to the store are disturbed; empty: of all. ``disconnects``: all at once, too."""
         self._keys, self._disconnects = keys, disconnects
         self._soak, self._random = soak, Random(f"{soak.seed}/trouble")
         self._later: list[tuple[float, Callable[[], None]]] = []
@@ -81,7 +81,8 @@ class Trouble:
 
     def _match(self) -> dict[str, Any]:
         (operation,) = self._random.choices(list(_OPERATIONS), list(_OPERATIONS.values()))
-        return {"operation": operation, "key": self._random.choice(self._keys), "nth": self._random.choice((1, 1, 2))}
+        key = {"key": self._random.choice(self._keys)} if self._keys else {}
+        return {"operation": operation, **key, "nth": self._random.choice((1, 1, 2))}
 
     def _hold(self) -> None:
         """Delay a request to the store, or its answer. Its sender may be dead by then."""
