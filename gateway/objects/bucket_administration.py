@@ -105,6 +105,6 @@ class Administration:
                 "BucketNotEmpty",
                 409,
                 "The bucket you tried to delete is not empty: it has tombstones of deleted objects. They have to stay "
-                "while a late request may be waiting for absence. Delete the bucket later, after a day at most.",
+                "while a late request may be waiting for absence. Delete the bucket later, after two minutes at most.",
             )
         return True

@@ -4,6 +4,7 @@ import pytest
 
 from tests.crash.history import REMOVAL, Attempt, Broken, Deed, History, Said, Seen, Span
 from tests.crash.replication import Change, Commit, Row
+from tests.crash.soak import storm as storms
 from tests.crash.soak.run import play
 
 SEED = 6  # the store is as on AWS
@@ -17,6 +18,14 @@ def test_the_promises_hold_whatever_happens() -> None:
     except Broken as broken:
         raise AssertionError(f"python -m tests.crash.soak --seed {SEED}") from broken
     assert counted["deeds"] > 0
+
+
+@pytest.mark.thorough
+def test_fresh_holders_are_accepted_soon_after_a_storm() -> None:
+    """For longer: ``python -m tests.crash.soak.storm``."""
+    storm = storms.play(SEED, 15, 1)
+    assert storm.deeds > 0
+    storm.check()
 
 
 # The soak is worth what its checks are worth -------------------------------------------------------------------------

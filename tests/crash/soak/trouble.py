@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -30,7 +30,9 @@ _OPERATIONS = {
 class Trouble:
     """All faults. The trouble ends each hold and pause in time, and all of them at the end."""
 
-    def __init__(self, soak: Soak) -> None:
+    def __init__(self, soak: Soak, keys: Sequence[str] = tuple(KEYS), *, disconnects: bool = False) -> None:
+        """``keys``: whose requests to the store are disturbed; empty: of all. ``disconnects``: all at once, too."""
+        self._keys, self._disconnects = keys, disconnects
         self._soak, self._random = soak, Random(f"{soak.seed}/trouble")
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._paused: set[int] = set()
@@ -45,6 +47,8 @@ class Trouble:
             self._pause_backend: 10,
             self._crash_database: 1,
         }
+        if self._disconnects:
+            kinds[self._disconnect] = 3
         try:
             while not self._soak.over.is_set():
                 (act,) = self._random.choices(list(kinds), list(kinds.values()))
@@ -77,7 +81,8 @@ class Trouble:
 
     def _match(self) -> dict[str, Any]:
         (operation,) = self._random.choices(list(_OPERATIONS), list(_OPERATIONS.values()))
-        return {"operation": operation, "key": self._random.choice(list(KEYS)), "nth": self._random.choice((1, 1, 2))}
+        key = {"key": self._random.choice(self._keys)} if self._keys else {}
+        return {"operation": operation, **key, "nth": self._random.choice((1, 1, 2))}
 
     def _hold(self) -> None:
         """Delay a request to the store, or its answer. Its sender may be dead by then."""
@@ -91,6 +96,11 @@ class Trouble:
         if action == "error-in-200":
             match["operation"] = "CompleteMultipartUpload"
         self._soak.double.rule(action, at=self._random.choice(("before", "after")), **match)
+
+    def _disconnect(self) -> None:
+        """Break each request to the store for a while, as a restart of it does."""
+        for at in ("before", "after"):
+            self._for_a_while(2, self._soak.double.rule("cut", at=at, times=1000).remove)
 
     def _pause(self) -> None:
         gateway = self._random.choice(self._soak.gateways)
