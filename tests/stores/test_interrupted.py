@@ -6,10 +6,17 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.fencing.intent import LATE_AFTER
+from tests.integration.journal.installation import connected
 from tests.stores.store import Store
 
 WITHOUT_END = {"moto", "versitygw"}
 """They wait for ever: docs/stores.md says what follows from it."""
+
+
+async def test_the_gateway_knows_a_store_that_waits_for_ever(store: Store) -> None:
+    async with connected(store.endpoint, store.owner.access_key_id, store.owner.secret_access_key) as upstream:
+        await upstream.time()
+        assert upstream.is_patient is (store.name == "versitygw"), "moto is for tests only"
 
 
 @pytest.mark.thorough

@@ -62,6 +62,7 @@ Result = TypeVar("Result")
 # would take a lock that every commit of the database has to pass.
 _POLL = 0.02
 _NAMING_ATTEMPTS = 3
+_INTERRUPTED = timedelta(days=1)
 
 _STEPS: dict[type, str] = {
     Begin: "begin",
@@ -126,7 +127,7 @@ class Runner:
         ``late_after``: how long a request can take to have its effect once the store has begun with it.
         """
         self.duplicates = duplicates
-        self._dead_after = SIGNATURE_LIFETIME + late_after
+        self._late_after = late_after
         self._database = database
         self._upstream = upstream
         self._profiles = profiles
@@ -235,7 +236,7 @@ class Runner:
                     over=effect.over,
                     calm=effect.calm,
                     signed_at=await self._upstream.time(),
-                    dead_after=self._dead_after,
+                    dead_after=self._dead_after(write.kind),
                     naming=naming,
                 )
             except SqlError as error:
@@ -261,12 +262,21 @@ class Runner:
         await intents.abandon(self._database, write)
         raise Unavailable("The database was replaced by another server.")
 
+    def _dead_after(self, kind: MutationKind) -> timedelta:
+        """Return how long a request can take from its signature to its effect.
+
+        A store that waits for interrupted bodies sets no bound to a put that a paused gateway continues. Its ETag stays
+        forbidden for a day.
+        """
+        patient = self._upstream.is_patient and kind is MutationKind.CONDITIONAL
+        return SIGNATURE_LIFETIME + (max(self._late_after, _INTERRUPTED) if patient else self._late_after)
+
     async def _forbid_longer(
         self, resource: str, bucket: str, key: str, expected: str | None, *, entombs: bool = False
     ) -> datetime:
         """Forbid the condition of a request that nothing announces. Return the time to sign it with."""
         signed_at = await self._upstream.time()
-        until = signed_at + self._dead_after
+        until = signed_at + self._dead_after(MutationKind.CONDITIONAL)
         await intents.forbid_longer(self._database, resource, bucket, key, expected, until, entombs=entombs)
         return signed_at
 

@@ -46,6 +46,8 @@ RequestBody: TypeAlias = bytes | BodyStream
 # gateway closes first.
 _KEEP_ALIVE = 4.0
 _MAX_CONNECT = 5.0
+# Versity S3 Gateway has no timeout for bodies.
+_PATIENT = frozenset({"VERSITYGW"})
 _AGREEMENT = timedelta(seconds=2)
 _MAX_DOCUMENT = 64 * 1024
 _LARGE = 512 * 1024
@@ -139,6 +141,8 @@ class StoreClient:
         self._session: aiohttp.ClientSession | None = None
         self.store_time: datetime | None = None
         """The store's clock, as it stood in its last answer; aware. None before the first answer."""
+        self.is_patient = False
+        """Whether the store waits for the rest of an interrupted body for ever (docs/stores.md)."""
         self._ahead: timedelta | None = None
 
     def now(self) -> datetime:
@@ -325,6 +329,7 @@ class StoreClient:
         return StoreResponse(response, document)
 
     def _received(self, response: aiohttp.ClientResponse) -> StoreResponse:
+        self.is_patient = self.is_patient or response.headers.get("server") in _PATIENT
         said = clock_of(response.headers.get("date"))
         if said is not None:
             self.store_time = said

@@ -16,8 +16,12 @@ import pytest
 
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import RequestHead, verify
+from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
+from gateway.fencing.intent import MutationKind
+from gateway.objects.probe.probe import Profiles
 from gateway.objects.run.bump import bump
+from gateway.objects.run.runner import Runner
 from gateway.objects.s3 import forwarded_headers
 from gateway.objects.s3.answers import (
     EXPIRED,
@@ -32,6 +36,7 @@ from gateway.objects.s3.answers import (
 )
 from gateway.objects.s3.documents import Part
 from gateway.objects.store.operations import Upstream
+from gateway.observe.events import ignore
 from tests.unit.objects.wire import AT, CLOCK, ERROR, HANG, OK, RESET, Store, answer, listening, upstream
 
 
@@ -338,6 +343,19 @@ async def test_a_request_that_came_too_late_is_told_from_one_that_is_forbidden(
     store.answers = [said]
     async with upstream(store) as up:
         assert (await put(up) == NotApplied(403, EXPIRED)) is expired
+
+
+async def test_a_put_at_a_store_that_waits_for_bodies_counts_as_dead_after_a_day(store: Store) -> None:
+    store.answers = [answer(200, Server="VERSITYGW"), answer(200, Server="other")]
+    async with upstream(store) as up:
+        runner = Runner(Database("postgresql://nobody@127.0.0.1/none"), up, Profiles(up), ignore, 0.0)
+        usual = timedelta(seconds=105)
+        assert {runner._dead_after(kind) for kind in MutationKind} == {usual}
+        for _ in range(2):
+            await up.head("bucket", "key")
+            longer = [kind for kind in MutationKind if runner._dead_after(kind) != usual]
+            assert longer == [MutationKind.CONDITIONAL]
+        assert runner._dead_after(MutationKind.CONDITIONAL) == timedelta(days=1, seconds=15)
 
 
 async def test_a_read_is_signed_with_the_time_of_reading(store: Store) -> None:
