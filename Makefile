@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 JAVASCRIPT := tests/clients/javascript
 MINUTES ?= 20
+OPERATIONS ?= 40000
 # Settings of the caller's shell must not reach into .venv.
 unexport PYTHONPATH
 unexport PYTHONHOME
@@ -51,8 +52,9 @@ stores: setup  ## find out what real stores do, those that are installed (docs/s
 
 nightly: conformance soak  ## run the suites that take too long for every change
 
-soak: setup  ## let writers, gateways, store and database fail at random for MINUTES
+soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES)
+	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS)
 
 conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS

@@ -1,9 +1,13 @@
 """Everything at random, for a short while; for longer: ``python -m tests.crash.soak``."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from tests.crash.history import REMOVAL, Attempt, Broken, Deed, History, Said, Seen, Span
 from tests.crash.replication import Change, Commit, Row
+from tests.crash.soak import losses
 from tests.crash.soak import storm as storms
 from tests.crash.soak.run import play
 
@@ -26,6 +30,15 @@ def test_fresh_holders_are_accepted_soon_after_a_storm() -> None:
     storm = storms.play(SEED, 15, 1)
     assert storm.deeds > 0
     storm.check()
+
+
+@pytest.mark.thorough
+def test_what_was_acknowledged_holds_though_the_database_goes_back(tmp_path: Path) -> None:
+    played = losses.play(200, SEED, "sync", ("rewinds",), tmp_path / "history", patience=1)
+    verdict = asyncio.run(played).verdict
+    assert verdict.violations == []
+    assert verdict.figures["rewinds"] > 0
+    assert verdict.figures["answers: done"] > 0
 
 
 # The soak is worth what its checks are worth -------------------------------------------------------------------------

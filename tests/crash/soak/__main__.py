@@ -7,19 +7,30 @@ rows of two resources, and go on as zombies after a takeover. Each resource cove
 pauses and kills gateways. It holds, loses and refuses requests and answers of the store. The database crashes, and one
 of its backends is paused in the middle of a statement. ``history.py`` then says whether the promises were kept.
 
+    python -m tests.crash.soak --operations 100000 --seed 7 --journal sync --faults rewinds failovers cuts
+
+With ``--operations``, the storage also forgets. ``losses.py`` says what stands there then, and ``checker.py`` judges
+the history of operations alone. Without ``--faults``, all of them happen. ``--keep`` names a file for the history.
+
 The seed decides the actions of every thread, and their times. The machine decides their order.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import signal
 import sys
+import tempfile
 import time
 from itertools import count
+from pathlib import Path
 
 from tests.crash.history import Broken
+from tests.crash.soak.losses import FAULTS, Result
+from tests.crash.soak.losses import play as play_with_losses
 from tests.crash.soak.run import play
+from tests.crash.soak.servers import POOLER
 from tests.crash.soak.stage import STORES
 
 
@@ -29,8 +40,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=1, help="of the first run; the next one has the next")
     parser.add_argument("--seconds", type=float, default=60, help="of one run")
+    parser.add_argument("--operations", type=int, help="with losses: the number of requests, in one run")
+    parser.add_argument("--journal", choices=("off", "async", "sync"), default="sync", help="with losses: its mode")
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=_faults(), help="with losses: their kinds")
+    parser.add_argument("--keep", type=Path, help="with losses: the file for the history")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # everything that runs here is ended with us
+    if given.operations is not None:
+        sys.exit(_with_losses(given.operations, given.seed, given.journal, tuple(given.faults), given.keep))
     deadline = time.monotonic() + 60 * given.minutes
     for seed in count(given.seed):
         print(f"seed {seed}, {list(STORES)[seed % len(STORES)]}", flush=True)
@@ -41,6 +58,30 @@ def main() -> None:
         print("".join(f"  {what}: {number}\n" for what, number in sorted(counted.items())), flush=True)
         if time.monotonic() > deadline:
             return
+
+
+def _faults() -> tuple[str, ...]:
+    """All kinds that can be played here."""
+    return FAULTS if POOLER is not None else tuple(name for name in FAULTS if name != "poolers")
+
+
+def _with_losses(operations: int, seed: int, mode: str, faults: tuple[str, ...], keep: Path | None) -> int:
+    """Run a soak with losses, and print its seed, its figures and its verdict; the exit code."""
+    print(f"seed {seed}, journal {mode}, faults: {' '.join(faults)}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="soak") as directory:
+        played = play_with_losses(operations, seed, mode, faults, keep or Path(directory) / "history")
+        result: Result = asyncio.run(played)
+    figures = result.counted + result.verdict.figures
+    print("".join(f"  {what}: {number}\n" for what, number in sorted(figures.items())), end="")
+    for violation in result.verdict.violations[:20]:
+        print(violation)
+    broken = len(result.verdict.violations)
+    rate = round(figures["operations"] / result.seconds)
+    verdict = f"{broken} VIOLATIONS" if broken else "nothing stale, nothing lost"
+    print(
+        f"seed {seed}: {verdict}; {figures['operations']} operations in {round(result.seconds)} s, {rate}/s", flush=True
+    )
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ class Writer:
         dead_after = DEAD_AFTER.total_seconds() + 1
         soak.double.behave(clock_offset=dead_after, check_signatures=False)
         for job in JOBS:
+            self._insist(partial(self._learn, job))
             self._held[job] = soak.issuer.next(job)
             self._insist(partial(self._barrier, job))
         soak.double.behave(clock_offset=0.0, check_signatures=True)
@@ -174,10 +175,16 @@ class Writer:
             deed = Deed("epoch", 0, job)
             self._soak.history.deeds.append(deed)
             self._attempt(deed, {job: begun}, lambda client: client.epoch(job, expected))
+        self._learn(job)
+
+    def _learn(self, job: str) -> bool:
+        """Tell the issuer the epoch of the fence; whether it could be read. The answer to a new epoch may get lost."""
         with suppress(OSError):
             fence = self._client("0").fence(job)
             if fence.succeeded and fence.json["token"] is not None:
                 self._soak.issuer.learn(job, _token(fence.json["token"])[0])
+            return fence.succeeded
+        return False
 
     # Rows
 

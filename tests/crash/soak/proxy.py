@@ -1,0 +1,186 @@
+"""A TCP proxy in a process of its own: it cuts connections, holds what comes, refuses new ones, and changes its target.
+
+Run as ``python -m tests.crash.soak.proxy``. It prints its port. Each line of its standard input is a command in JSON,
+the name of a method of ``_Proxy`` and its argument. It ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self, cast
+
+import uvloop
+
+_ROOT = Path(__file__).parents[3]
+
+
+class Proxy:
+    """A proxy, from outside; a context manager that ends it. Clients connect to ``port`` of 127.0.0.1."""
+
+    def __init__(self, *targets: int) -> None:
+        """``targets``: ports of this host; each connection goes to one of them, at random."""
+        command = [sys.executable, "-m", "tests.crash.soak.proxy"]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, cwd=_ROOT, stdin=pipe, stdout=pipe, text=True)
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+        self.aim(*targets)
+
+    def aim(self, *targets: int) -> None:
+        """Lead new connections there. Connections that exist go on."""
+        self._tell("aim", targets)
+
+    def cut(self, share: float = 1.0) -> None:
+        """Cut this share of the connections, with whatever is on its way."""
+        self._tell("cut", share)
+
+    def lose(self) -> None:
+        """Cut each connection at the next bytes from its target, which are lost: a request without its answer."""
+        self._tell("lose", None)
+
+    def hold(self, seconds: float) -> None:
+        """Deliver nothing for a while."""
+        self._tell("hold", seconds)
+
+    def refuse(self, seconds: float) -> None:
+        """Cut all connections, and take no new ones for a while: what clients see of a restart."""
+        self._tell("refuse", seconds)
+
+    def _tell(self, name: str, argument: Any) -> None:
+        assert self._process.stdin is not None
+        print(json.dumps([name, argument]), file=self._process.stdin, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            self._process.kill()
+
+
+class _Side(asyncio.Protocol):
+    """One side of a connection. ``other`` is the one across; ``lost``: the next bytes end both."""
+
+    def __init__(self, proxy: _Proxy, other: _Side | None = None) -> None:
+        self._proxy, self.other = proxy, other
+        self.transport: asyncio.Transport | None = None
+        self.waiting: list[bytes] = []
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self._proxy.sides.add(self)
+        if self.other is None:
+            self._proxy.connect(self)
+        else:
+            self.other.deliver()
+
+    def data_received(self, data: bytes) -> None:
+        if self.lost:
+            self.abort()
+            return
+        self.waiting.append(data)
+        if not self._proxy.holding:
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Pass on what has come from here."""
+        if self.other is not None and self.other.transport is not None and self.waiting:
+            self.other.transport.write(b"".join(self.waiting))
+            self.waiting.clear()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._proxy.sides.discard(self)
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
+
+    def abort(self) -> None:
+        for side in (self, self.other):
+            if side is not None and side.transport is not None:
+                side.transport.abort()
+
+
+class _Proxy:
+    """The proxy, in its own process."""
+
+    def __init__(self) -> None:
+        self.sides: set[_Side] = set()
+        self.holding = self._refusing = 0
+        self._targets: list[int] = []
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Side(self), "127.0.0.1", 0)
+        print(server.sockets[0].getsockname()[1], flush=True)
+        commands = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+        while line := await commands.readline():
+            name, argument = json.loads(line)
+            getattr(self, name)(argument)
+
+    def connect(self, client: _Side) -> None:
+        task = asyncio.create_task(self._connect(client))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, client: _Side) -> None:
+        if self._refusing:
+            client.abort()
+            return
+        target = random.choice(self._targets)
+        try:
+            _, server = await asyncio.get_running_loop().create_connection(
+                lambda: _Side(self, client), "127.0.0.1", target
+            )
+        except OSError:
+            client.abort()
+            return
+        client.other = server
+        if client not in self.sides or self._refusing:
+            server.abort()
+        elif not self.holding:
+            client.deliver()
+
+    def aim(self, targets: list[int]) -> None:
+        self._targets = targets
+
+    def cut(self, share: float) -> None:
+        for side in list(self.sides):
+            if random.random() < share:
+                side.abort()
+
+    def lose(self, _: None) -> None:
+        for side in self.sides:
+            side.lost = side.other in self.sides and side.transport is not None and self._leads_to_target(side)
+
+    def _leads_to_target(self, side: _Side) -> bool:
+        assert side.transport is not None
+        return side.transport.get_extra_info("peername")[1] in self._targets
+
+    def hold(self, seconds: float) -> None:
+        self.holding += 1
+        asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self.holding -= 1
+        if not self.holding:
+            for side in list(self.sides):
+                side.deliver()
+
+    def refuse(self, seconds: float) -> None:
+        self._refusing += 1
+        self.cut(1.0)
+        asyncio.get_running_loop().call_later(seconds, self._accept)
+
+    def _accept(self) -> None:
+        self._refusing -= 1
+
+
+if __name__ == "__main__":
+    uvloop.run(_Proxy().run())

@@ -1,0 +1,164 @@
+"""The judge of the soak with losses: each kind of violation is found in a forged history, and an honest one passes."""
+
+import ast
+import json
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.soak import checker
+from tests.crash.soak.checker import Checker
+
+JOB = "job/1"
+REWIND = {"line": "rewind", "storage": ["rows/"], "since": 10, "from": 20, "until": 21}
+_requests = count()
+
+
+def operation(
+    answer: str, token: int, sent: float, answered: float | None, content: int | None = None, place: str = "rows/1"
+) -> dict[str, Any]:
+    """A write of the place; with no place, a barrier."""
+    writes = [[place, JOB, content]] if place else []
+    times = {"sent": sent, "answered": answered, "request": f"request {next(_requests)}"}
+    return {"line": "operation", "answer": answer, "tokens": {JOB: [0, token]}, "writes": writes, **times}
+
+
+def read(content: int | None, sent: float, answered: float, place: str = "rows/1") -> dict[str, Any]:
+    return {"line": "read", "place": place, "content": content, "sent": sent, "answered": answered}
+
+
+def final(fence: int, places: dict[str, int] | None = None, refusals: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"line": "final", "at": 99, "places": places or {}, "fences": {JOB: [0, fence]}, "refusals": refusals}
+
+
+def mode(name: str) -> dict[str, Any]:
+    return {"line": "mode", "mode": name, "late": 2}
+
+
+def kinds(*lines: dict[str, Any]) -> list[str]:
+    """The kinds of violations that are found."""
+    return [one.kind for one in Checker(map(json.dumps, lines)).check().violations]
+
+
+def at_end(content: int) -> dict[str, Any]:
+    return final(2, {"rows/1": content})
+
+
+def barrier(token: int, sent: float, answered: float) -> dict[str, Any]:
+    return operation("done", token, sent, answered, place="")
+
+
+OLD, NEW = operation("done", 1, 1, 2, 101), operation("done", 2, 3, 4, 102)
+
+
+def test_it_shares_no_code_with_the_gateway_or_its_tests() -> None:
+    tree = ast.parse(Path(checker.__file__).read_text())
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert {str(name).partition(".")[0] for name in imported} <= sys.stdlib_module_names
+
+
+def test_an_honest_history_passes() -> None:
+    stale = operation("stale", 1, 5, 6, 103)
+    late = operation("nothing", 1, 1, None, 104)
+    unknown = operation("unknown", 2, 7, 8, 105)
+    removal = operation("done", 2, 9, 10)
+    lines = (
+        *(OLD, late, NEW, stale, unknown, removal),
+        *(read(None, 0, 1), read(101, 1, 3), read(104, 1.5, 3.5), read(102, 3.5, 6), read(None, 9.5, 11)),
+        final(2, refusals=(stale["request"],)),
+    )
+    assert kinds(mode("sync"), *lines) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        # Effects of stale writes
+        ("stale write took effect", (operation("nothing", 1, 5, None, 103), NEW, read(103, 6, 7), at_end(102))),
+        ("stale write took effect", (operation("nothing", 1, 1, None, 103), NEW, at_end(103))),
+        ("stale write took effect", (operation("nothing", 1, 3, None, 103), barrier(2, 1, 2), at_end(103))),
+        ("stale write took effect",
+            (operation("unknown", 1, 3, 5, 103, "objects/a"), barrier(2, 1, 2), read(103, 6, 7, "objects/a"),
+             final(2))),
+        ("stale write took effect",
+            (operation("nothing", 1, 12, None, 103), barrier(2, 11, 12), REWIND, operation("nothing", 1, 30, None, 104),
+             at_end(104))),
+        # Effects of refused writes
+        ("refused write took effect", (operation("refused", 2, 1, 2, 103), at_end(103))),
+        ("refused write took effect", (operation("not done", 2, 1, 2, 103), read(103, 3, 4), final(2))),
+        ("refused write took effect", (operation("idle", 2, 1, 2, 103), at_end(103))),
+        # Acknowledged writes that are gone
+        ("acknowledged write lost", (OLD, NEW, read(101, 5, 6), at_end(102))),
+        ("acknowledged write lost", (OLD, final(2))),
+        ("acknowledged write lost", (operation("done", 1, 1, 2, 101, "objects/a"), REWIND, final(2))),
+        ("acknowledged write lost", (OLD, REWIND, final(2))),
+        ("acknowledged write lost", (operation("done", 1, 30, 31, 101), REWIND, final(2))),
+        ("acknowledged write lost", (OLD, operation("done", 1, 3, 4), final(1, {"rows/1": 101}))),
+        # Tokens that went back
+        ("token went back", (NEW, operation("done", 1, 5, 6, 103), at_end(103))),
+        ("token went back", (barrier(2, 1, 2), barrier(1, 3, 4), final(2))),
+        ("token went back", (barrier(2, 1, 2), operation("idle", 1, 3, 4), final(2))),
+        ("token went back", (barrier(2, 1, 2), final(1))),
+        ("token went back", (barrier(2, 11, 12), REWIND, barrier(1, 30, 31), final(2))),
+        # Refusals without an entry
+        ("refusal not on record", (NEW, operation("stale", 1, 5, 6, 103), at_end(102))),
+        ("refusal not on record", (operation("stale", 1, 5, 6, 103), REWIND, final(2))),
+        # Contents without a writer
+        ("phantom", (final(0, {"rows/1": 7}),)),
+        ("phantom", (read(7, 1, 2), final(0))),
+        ("phantom", (operation("done", 1, 5, 6, 7), read(7, 1, 2), final(1, {"rows/1": 7}))),
+        ("incomplete", (NEW,)),
+    ],
+)  # fmt: skip
+def test_a_violation_is_found(kind: str, lines: tuple[dict[str, Any], ...]) -> None:
+    assert kind in kinds(mode("sync"), *lines)
+
+
+def test_of_several_tokens_each_one_counts() -> None:
+    """A transaction with a token that was overtaken takes effect nowhere."""
+    both = operation("nothing", 2, 5, None, 103)
+    both["tokens"] = {JOB: [0, 2], "job/2": [0, 7]}
+    overtaker = barrier(8, 1, 2) | {"tokens": {"job/2": [0, 8]}}
+    end = at_end(103) | {"fences": {JOB: [0, 2], "job/2": [0, 8]}}
+    assert kinds(mode("sync"), both, overtaker, end) == ["stale write took effect"]
+
+
+@pytest.mark.parametrize("name", ["off", "async", "sync"])
+def test_a_rewind_may_take_rows_and_refusals_in_every_mode(name: str) -> None:
+    gone = operation("done", 1, 11, 12, 103)
+    stale = operation("stale", 0, 11, 12, 104)
+    assert kinds(mode(name), OLD, gone, stale, REWIND, read(103, 13, 14), final(1, {"rows/1": 101})) == []
+
+
+def test_a_read_while_the_storage_goes_back_proves_nothing() -> None:
+    assert kinds(mode("sync"), OLD, REWIND, read(None, 20.5, 20.6), final(1, {"rows/1": 101})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "early", "late"), [("off", True, True), ("async", False, True), ("sync", False, False)]
+)
+def test_a_rewind_may_take_the_tokens_that_the_mode_does_not_keep(name: str, *, early: bool, late: bool) -> None:
+    """``early``: acknowledged seconds before the loss; ``late``: right before it."""
+    stale = operation("done", 1, 30, 31, 103)
+    for answered, forgiven in ((12, early), (19.5, late)):
+        history = (barrier(2, 11, answered), REWIND, stale, final(1, {"rows/1": 103}))
+        assert (kinds(mode(name), *history) == []) is forgiven
+
+
+def test_what_a_rewind_cannot_have_taken_counts_in_every_mode() -> None:
+    """It was acknowledged before the backup, or after the loss."""
+    for sent in (5, 25):
+        history = (barrier(2, sent, sent + 1), REWIND, operation("done", 1, 30, 31, 103), at_end(103))
+        assert "token went back" in kinds(mode("off"), *history)
+
+
+def test_its_file_is_judged_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "history"
+    file.write_text("\n".join(map(json.dumps, (mode("sync"), OLD, final(2)))))
+    monkeypatch.setattr(sys, "argv", ["checker", str(file)])
+    with pytest.raises(SystemExit, match="1"):
+        checker.main()
