@@ -407,9 +407,10 @@ class Database:
 
     async def _check_lasting(self, session: Session) -> None:
         """Raise ``OutcomeUnknown`` if a failover could undo the commit, or has done so."""
-        if not self.servers.is_confirmed(session):
+        if session in self.servers.unconfirmed:
+            self.servers.unconfirmed.discard(session)
             raise OutcomeUnknown("The database committed it, and no standby has confirmed that it has it.")
-        if not await self.servers.leads(session):
+        if self.servers.watched and not await self.servers.leads(session):
             raise OutcomeUnknown("The database committed it, and another server has taken over.")
 
 

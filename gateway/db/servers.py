@@ -68,11 +68,17 @@ class Servers:
         self._primary = self._dsns[0]
         self._timeout = timeout if len(self._dsns) == 1 else timeout / 3
         self._looking = asyncio.Lock()
-        self._watched, self._seen = False, float("-inf")
+        self.watched = False
+        """Whether a session may be with a server that another one has replaced."""
+        self.unconfirmed: WeakSet[Session] = WeakSet()
+        """Sessions with a commit that was left waiting for its standby. The answer to the commit takes it out.
+
+        PostgreSQL reports such a commit as a success, with a warning: it is on the disk of this server only.
+        """
+        self._seen = float("-inf")
         # Sessions to ask the servers on, kept while they are watched.
         self._asked: dict[str, Session] = {}
         self._sessions: WeakSet[Session] = WeakSet()
-        self._unconfirmed: WeakSet[Session] = WeakSet()
         self._kept = False
 
     async def connect(self, pinned: Mapping[str, str], admit: Admit | None = None, **settings: Any) -> Session:
@@ -125,24 +131,22 @@ class Servers:
         """
         if len(self._dsns) == 1:
             return
-        self._watched = True
+        self.watched = True
         try:
             while True:
                 with suppress(Exception):  # none of them takes writes at the moment, whatever the reason
                     await self._look(_LOOK)
                 await asyncio.sleep(_PAUSE)
         finally:
-            self._watched = False
+            self.watched = False
             self._stop_asking()
 
     async def leads(self, session: Session) -> bool:
         """Return whether the answer of this session is from the server that takes writes.
 
         A server that was paused continues as if it were the primary still. Without a synchronous standby, it would
-        acknowledge commits that its successor does not have.
+        acknowledge commits that its successor does not have. Call it only while the servers are watched.
         """
-        if not self._watched:
-            return True
         if monotonic() - self._seen > _TRUSTED:
             try:
                 await self._look(_LOOK)
@@ -150,19 +154,9 @@ class Servers:
                 return False
         return session in self._sessions
 
-    def is_confirmed(self, session: Session) -> bool:
-        """Return whether no commit of the session since the last call was left waiting for its standby.
-
-        PostgreSQL reports such a commit as a success, with a warning: it is on the disk of this server only.
-        """
-        if session in self._unconfirmed:
-            self._unconfirmed.discard(session)
-            return False
-        return True
-
     def _hear(self, session: Any, message: asyncpg.PostgresLogMessage) -> None:
         if message.server_source_function == _WAITS_FOR_STANDBY:
-            self._unconfirmed.add(session)
+            self.unconfirmed.add(session)
 
     async def _open(self, dsn: str, parameters: Mapping[str, str], **settings: Any) -> Session:
         settings = {"timeout": self._timeout, **settings}
@@ -190,7 +184,7 @@ class Servers:
             try:
                 self._move_to(await self._find(limit))
             finally:
-                if not self._watched:
+                if not self.watched:
                     self._stop_asking()
             self._seen = began
 

@@ -36,15 +36,15 @@ class How(StrEnum):
 class Fault:
     """Strikes the statement of this number, counted from 1. ``struck`` is its text, once it was sent."""
 
-    def __init__(self, number: int, how: How, operator: asyncpg.Connection) -> None:
-        self._left, self._how, self._operator = number, how, operator
+    def __init__(self, number: int, how: How, own: tuple[asyncpg.Connection, ...]) -> None:
+        self._left, self._how, self._own, self._operator = number, how, own, own[0]
         self.struck: str | None = None
 
     def strikes(self, session: asyncpg.Connection, sql: str) -> bool:
         """Count the statement, and return whether it is the one to end."""
-        # No timeout ends a rollback. The operator's session belongs to the test.
+        # No timeout ends a rollback. The operator's sessions belong to the test.
         timeless = self._how is How.TIMEOUT and sql.upper().startswith("ROLLBACK")
-        if timeless or session is self._operator or _IN_BACKGROUND.get():
+        if timeless or session in self._own or _IN_BACKGROUND.get():
             return False
         self._left -= 1
         if self._left == 0:
@@ -71,16 +71,17 @@ class Fault:
 class Ender:
     """Ends statements of gateways in this process, except those that they send in the background."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, operator: asyncpg.Connection) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, *own: asyncpg.Connection) -> None:
+        """``own``: the test's sessions. The first one ends others, perhaps still after the request was answered."""
         self._fault: Fault | None = None
-        self._operator = operator
+        self._own = own
         for name in _METHODS:
             patch.setattr(asyncpg.Connection, name, self._ending(getattr(asyncpg.Connection, name)))
 
     @contextmanager
     def ending(self, number: int, how: How) -> Iterator[Fault]:
         """End the statement of this number, counted from here on."""
-        fault = self._fault = Fault(number, how, self._operator)
+        fault = self._fault = Fault(number, how, self._own)
         try:
             yield fault
         finally:

@@ -131,14 +131,15 @@ async def opened(postgres: EmbeddedPostgres, patch: pytest.MonkeyPatch) -> Async
         "leases": {"signing_keys": ["k" * 32]},
     }
     async with staged(postgres, double, **sections) as stage:
-        operator = await asyncpg.connect(stage.dsn)
+        operator, ending = await asyncpg.connect(stage.dsn), await asyncpg.connect(stage.dsn)
         try:
             await operator.execute(SCHEMA)
             for table in ("accounts", "watched", "audited"):
                 await stage.knows(table)
             async with stage.api() as api:
-                world = World(stage, operator, api, Ender(patch, operator), count(1))
+                world = World(stage, operator, api, Ender(patch, ending, operator), count(1))
                 await world.object()  # the bucket is probed once
                 yield world
         finally:
             await operator.close()
+            await ending.close()

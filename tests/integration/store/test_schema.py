@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from alembic import command
 
 from gateway.db import fences, migrations
 from gateway.db.database import Database
@@ -20,7 +21,7 @@ from gateway.errors import UnreleasedSchema
 from gateway.fencing.decision import Decision, Equal, Tokens
 from gateway.fencing.token import Token
 from tests.catalogs import catalog, differences
-from tests.databases import Server, fresh, template_of_today
+from tests.databases import GATEWAY, Server, fresh, template_of_today
 from tests.integration.test_doctor import execute, found
 from tests.processes import called, run
 from tests.running import config
@@ -167,12 +168,19 @@ def test_every_file_of_the_schema_is_installed() -> None:
 def unreleased(postgres_server: Server, revision: str) -> Iterator[str]:
     """A database whose schema has a revision from before the first release, with a fence and a lock."""
     with fresh(postgres_server) as dsn:
+        asyncio.run(execute(dsn, "DROP SCHEMA fencing CASCADE"))
+        command.upgrade(migrations._alembic(dsn), "r0001")  # revision 0018 had these tables
         asyncio.run(
             execute(
                 dsn,
                 f"UPDATE fencing.migration SET version_num = '{revision}'",
                 "INSERT INTO fencing.fence (resource, epoch, value, holder) VALUES ('order/5', 0, 34, 'ann')",
                 "INSERT INTO fencing.lock (resource, epoch, value) VALUES ('job/1', 2, 7)",
+                "INSERT INTO fencing.forbidden (resource, bucket, key, etag) VALUES ('r', 'b', 'k', 'e')",
+                f"GRANT USAGE ON SCHEMA fencing TO {GATEWAY}",
+                f"GRANT ALL ON ALL TABLES IN SCHEMA fencing TO {GATEWAY}",
+                f"GRANT ALL ON ALL SEQUENCES IN SCHEMA fencing TO {GATEWAY}",
+                f"GRANT ALL ON ALL FUNCTIONS IN SCHEMA fencing TO {GATEWAY}",
             )
         )
         yield dsn
