@@ -39,6 +39,7 @@ async def ask(session: "Session | Database | Transaction") -> Server:
         position=row["position"],
         snapshot=row["snapshot"],
         began=row["began"],
+        epoch=row["epoch"],
     )
     here = Run(row["here_system"], row["here_timeline"], row["here_started"], row["here_identity"])
     return Server(here, opened, row["now"])
@@ -126,7 +127,7 @@ class OpeningTable:
             if effect.waits:
                 await transaction.fetch(_SQL["wait"], sorted(effect.waits), now, self.dead_after)
             if not effect.continues:
-                await transaction.fetch(_SQL["new_epoch"], opened.term)
+                await transaction.fetch(_SQL["new_epoch"], opened.term, opened.epoch)
             await transaction.fetch(_SQL["record"], json.dumps(_details(server, effect)))
             return True
 

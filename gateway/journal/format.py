@@ -36,7 +36,7 @@ def write_marker(marker: Marker) -> bytes:
         "database": marker.run.database,
     }
     fields = {"installation": marker.installation.hex, "term": marker.term, "base": marker.base, "run": run}
-    return _sealed("marker", {**fields, "at": marker.at.isoformat()})
+    return _sealed("marker", {**fields, "at": marker.at.isoformat(), "epoch": marker.epoch})
 
 
 def read_marker(content: bytes, name: str, installation: UUID | None) -> Marker | Flaw:
@@ -46,7 +46,8 @@ def read_marker(content: bytes, name: str, installation: UUID | None) -> Marker 
         run = fields["run"]
         made_for = Run(str(run["system"]), _number(run["timeline"]), _time(run["started"]), str(run["database"]))
         term, base = _number(fields["term"]), _number(fields["base"])
-        return Marker(UUID(fields["installation"]), term, base, made_for, _time(fields["at"]))
+        epoch = _number(fields["epoch"])
+        return Marker(UUID(fields["installation"]), term, base, made_for, _time(fields["at"]), epoch)
 
     return _read(content, name, "marker", installation, build)
 

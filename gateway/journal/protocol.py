@@ -13,6 +13,7 @@ The rules that carry the promise:
 - The marker is read before the server is asked for its run. So no opening of an ended run can displace a later one.
 - Each opening raises all fences to the journal, in one transaction on the run that its marker names.
 - Intents go back with a database, too. Object writes wait for their requests, unless the run continues the last one.
+- Issued tokens go back as well. A run that may lack some begins an epoch of locks. The marker has it before.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -73,6 +74,7 @@ class Opened:
 
     ``position`` grows with each heartbeat. ``snapshot``: the database has all raises of the journal's snapshots up to
     this one. ``began``: the term in which the journal began anew. It does not help databases from before.
+    ``epoch``: the one in which the lease service issues tokens.
     """
 
     installation: UUID | None = None
@@ -82,6 +84,7 @@ class Opened:
     position: int = 0
     snapshot: int = 0
     began: int = 0
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Marker:
     """The newest term of the journal, and the run that it was made for.
 
     ``base``: the newest term of a run before this one. Several gateways may have made markers for one run.
+    ``epoch``: the newest one that the lease service of any run may have begun.
     """
 
     installation: UUID
@@ -105,6 +109,7 @@ class Marker:
     base: int
     run: Run
     at: datetime
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +289,7 @@ class OpenDatabase:
     Return False, and change nothing, if the term of the row is not lower, or the session belongs to another run.
 
     ``waits``: resources whose object writes and raises wait until the requests of earlier runs are dead; None stands
-    for all resources. Without ``continues`` tokens that were issued may be lost: the lease service starts a new epoch.
+    for all resources. Without ``continues`` tokens that were issued may be lost: locks begin the row's epoch.
     """
 
     run: Run
@@ -317,6 +322,13 @@ class Opening:
     contents: Contents = field(default_factory=Contents)
 
 
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """The opening starts again: another gateway was quicker, or it needs an epoch that its marker does not have."""
+
+    begins_epoch: bool = False
+
+
 OpenEffect: TypeAlias = (
     ReadMarker | AskServer | Identify | CreateMarker | ReadJournal | FindLower | OpenDatabase | Begin
 )
@@ -329,6 +341,7 @@ def open_database(mode: Mode, *, again: bool = False, accept_loss: bool = False)
     ``again``: read the journal even if it is open, because the journal has got raises that no opening may have read.
     ``accept_loss``: open it in spite of a flaw, after which acknowledged raises may be missing.
     """
+    begins_epoch = False
     for _ in range(ATTEMPTS):
         if mode is Mode.OFF:
             marker: Marker | Flaw | None = None
@@ -340,11 +353,12 @@ def open_database(mode: Mode, *, again: bool = False, accept_loss: bool = False)
             continue
         if not again and may_serve(server, mode) and (mode is Mode.OFF or _is_newest(server.opened, marker)):
             return Opening(server.opened.term, fresh=False)
-        outcome = yield from _open(mode, server, marker, accept_loss=accept_loss)
+        outcome = yield from _open(mode, server, marker, accept_loss=accept_loss, begins_epoch=begins_epoch)
         if isinstance(outcome, Flaw) and mode is not Mode.OFF and (yield ReadMarker()) != marker:
             continue  # the marker was read before the server was asked, and another gateway has opened it since
-        if outcome is not None:
+        if not isinstance(outcome, _Again):
             return outcome
+        begins_epoch = outcome.begins_epoch
     return Flaw(Problem.BUSY, "other gateways are opening the database")
 
 
@@ -353,9 +367,9 @@ def _is_newest(opened: Opened, marker: Marker | Flaw | None) -> bool:
 
 
 def _open(
-    mode: Mode, server: Server, found: Marker | Flaw | None, *, accept_loss: bool
-) -> OpenSteps[Opening | Flaw | None]:
-    """Open the database once. None: another gateway was quicker."""
+    mode: Mode, server: Server, found: Marker | Flaw | None, *, accept_loss: bool, begins_epoch: bool
+) -> OpenSteps[Opening | Flaw | _Again]:
+    """Open the database once. ``begins_epoch``: an attempt before has found that tokens may be lost."""
     opened, marker = server.opened, found if isinstance(found, Marker) else None
     flaw = judge(server, found, mode)
     if flaw is None and mode is not Mode.OFF:
@@ -368,27 +382,32 @@ def _open(
     row = replace(opened, run=server.run, term=term, mode=mode)
     if mode is Mode.OFF:
         continued = not accept_loss and continues(server, opened.term, 0)
-        row = replace(row, began=term if accept_loss else row.began)
+        row = replace(row, began=term if accept_loss else row.began, epoch=opened.epoch + (not continued))
         nothing: frozenset[str] | None = None if accept_loss else frozenset()
         plain = Opening(term, fresh=True, continues=continued, waits=nothing, accepted=accepted)
-        return plain if (yield OpenDatabase(server.run, row, (), nothing, continues=continued)) else None
+        return plain if (yield OpenDatabase(server.run, row, (), nothing, continues=continued)) else _Again()
     row = replace(row, installation=marker.installation if marker else opened.installation)
     assert row.installation is not None
     base = _base(server, marker)
-    if not (yield CreateMarker(Marker(row.installation, term, base, server.run, server.now))):
-        return None
+    begins_epoch = begins_epoch or accepted is not None or not continues(server, base, 0)
+    epoch = max(opened.epoch, marker.epoch if marker else 0) + begins_epoch
+    if not (yield CreateMarker(Marker(row.installation, term, base, server.run, server.now, epoch))):
+        return _Again(begins_epoch)
     salvage = accepted is not None
     read = cast("Contents | Flaw", (yield ReadJournal(opened.snapshot, whole=salvage, salvage=salvage)))
     if isinstance(read, Flaw):
         return read
     losses = cast("tuple[Loss, ...]", (yield FindLower(server.run, tuple(read.entries.values()))))
     continued = accepted is None and not losses and continues(server, base, read.position)
+    if not continued and not begins_epoch:
+        return _Again(begins_epoch=True)
     waits = None if accepted else (yield from _find_waiting(opened, read, continued=continued))
     if isinstance(waits, Flaw):
         return waits
     row = _noted(row, read, anew=accepted is not None or opened.mode.is_weaker_than(mode))
+    row = replace(row, epoch=opened.epoch if continued else epoch)
     if not (yield OpenDatabase(server.run, row, losses, waits, continues=continued)):
-        return None
+        return _Again(begins_epoch)
     if read.pristine:
         yield Begin(term)
     return Opening(term, fresh=True, losses=losses, continues=continued, waits=waits, accepted=accepted, contents=read)

@@ -256,6 +256,8 @@ class Shared(NamedTuple):
     journal: Journal
     requests: tuple[Request, ...]
     appended: frozenset[int] = frozenset()
+    begun: frozenset[int] = frozenset()
+    """The epochs of the lease service that openings have begun."""
     dead: int = 0
     acknowledged: int = 0
     shown: int = 0
@@ -606,6 +608,8 @@ class Explorer:
         waits = effect.waits is None or RESOURCE in effect.waits
         fence = max([state.fence, *(loss.entry.token.value for loss in effect.losses)])
         state = state._replace(fence=fence, opened=effect.opened, waits=effect.opened.term if waits else state.waits)
+        if not effect.continues:
+            shared = _epoch_begun(shared, effect.opened.epoch)
         return [(True, _committed(shared, _handle(server, machine), state))]
 
     def _settle(self, server: int, token: int, own: int | None, shared: Shared) -> Outcomes:
@@ -768,6 +772,13 @@ def _committed(shared: Shared, handle: int, state: State) -> Shared:
 
 def _requested(shared: Shared, actor: int, **changes: Any) -> Shared:
     return shared._replace(requests=_with(shared.requests, actor, shared.requests[actor]._replace(**changes)))
+
+
+def _epoch_begun(shared: Shared, epoch: int) -> Shared:
+    """Tokens of an epoch are issued from the first one on, by every run that begins it."""
+    if epoch in shared.begun:
+        raise BrokenPromise(f"two runs have begun epoch {epoch} of the lease service")
+    return shared._replace(begun=shared.begun | {epoch})
 
 
 def _forgotten(shared: Shared, state: State) -> frozenset[int]:

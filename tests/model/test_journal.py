@@ -254,6 +254,26 @@ def test_a_replaced_server_is_not_opened_again(monkeypatch: pytest.MonkeyPatch, 
     report_states("journal, with a replaced server", shortest_way_to_a_broken_promise(explored, SOUND))
 
 
+def open_without_epochs(mode: Mode) -> protocol.OpenSteps[Any]:
+    """Weakened: the marker has no epoch of the lease service."""
+    steps = protocol.open_database(mode)
+    effect = next(steps)
+    while True:
+        if isinstance(effect, CreateMarker):
+            effect = CreateMarker(replace(effect.marker, epoch=0))
+        try:
+            effect = steps.send((yield effect))
+        except StopIteration as end:
+            return end.value
+
+
+def test_the_marker_knows_the_last_epoch(report_states: Report) -> None:
+    """Without it, each of two rewinds to the same state begins the same epoch, and tokens are issued twice."""
+    with pytest.raises(BrokenPromise, match="have begun epoch 1") as broken:
+        Explorer(scope("two rewinds, one opener"), Weakness(open=open_without_epochs)).run()
+    report_states("journal, without epochs", str(broken.value).count("\n"))
+
+
 def test_no_opening_of_an_ended_run_refuses_the_next_one(report_states: Report) -> None:
     """Without the order of its first two steps, a gateway refuses the server that is in use."""
     weak = Weakness(open=opening(run_first=True))

@@ -1,7 +1,7 @@
 -- name: ask
 -- The run of this session's server, and the last opening of the database.
 SELECT o.*, r.system AS here_system, r.timeline AS here_timeline, r.started AS here_started,
-    r.identity AS here_identity, clock_timestamp() AS now
+    r.identity AS here_identity, clock_timestamp() AS now, coalesce((SELECT i.epoch FROM fencing.issuer AS i), 0) AS epoch
 FROM fencing.run_v1() AS r, fencing.opening AS o
 
 -- name: last
@@ -62,16 +62,16 @@ UPDATE fencing.opening SET installation = $1, system = $2, timeline = $3, starte
     mode = $7, snapshot = $8, began = $9, opened_at = clock_timestamp()
 
 -- name: new_epoch
--- Let the lease service begin a new epoch, above whatever was lost.
+-- Let the lease service begin a new epoch, above whatever was lost. $2: the least one.
 WITH here AS (
     SELECT system_identifier::text AS system, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) AS line
     FROM pg_control_system()
 ), before AS (
     SELECT epoch FROM fencing.issuer FOR UPDATE
 ), begun AS (
-    INSERT INTO fencing.issuer (epoch, system_identifier, timeline) SELECT 1, system, line FROM here
-    ON CONFLICT (one) DO UPDATE SET epoch = issuer.epoch + 1, system_identifier = excluded.system_identifier,
-        timeline = excluded.timeline
+    INSERT INTO fencing.issuer (epoch, system_identifier, timeline) SELECT $2, system, line FROM here
+    ON CONFLICT (one) DO UPDATE SET epoch = greatest(issuer.epoch + 1, excluded.epoch),
+        system_identifier = excluded.system_identifier, timeline = excluded.timeline
     RETURNING epoch
 )
 INSERT INTO fencing.intake (kind, epoch, value, caller, details)

@@ -87,6 +87,7 @@ def test_a_copy_under_another_name_is_no_object_of_the_journal(read: Read) -> No
                 "base": 0,
                 "run": {"system": "1", "timeline": 1, "started": "2026-01-01T00:00:00", "database": ""},
                 "at": "2026-01-01T00:00:00",
+                "epoch": 0,
             }
         ),
         "[" * 100_000,

@@ -41,6 +41,7 @@ from tests.unit.journal.examples import MARKER, NOW, OURS, RUN, THEIRS, days, en
 
 ROW = Opened(OURS, RUN, 7, Mode.SYNC, position=3, snapshot=2)
 NEXT_RUN = replace(RUN, started=NOW + days(1))
+LATER_RUN = replace(NEXT_RUN, timeline=2)
 FIVE = entry("order/5", 5)
 
 
@@ -172,21 +173,43 @@ def test_after_a_loss_fences_are_raised_and_object_writes_wait() -> None:
     tail = Contents(number=2, position=3, entries={"order/5": FIVE}, segments=1, whole=False)
     whole = replace(tail, entries={"order/5": FIVE, "s3/a": with_objects}, whole=True)
     losses = (Loss(FIVE, "4"),)
+    row = replace(ROW, run=LATER_RUN, term=8, epoch=1)
     steps = [
         (ReadMarker, MARKER),
-        (AskServer, Server(NEXT_RUN, ROW, NOW)),
+        (AskServer, Server(LATER_RUN, ROW, NOW)),
         (ReadJournal, tail),
-        (CreateMarker, True),
+        (CreateMarker(Marker(OURS, 8, 7, LATER_RUN, NOW, epoch=1)), True),
         (ReadJournal, tail),
         (FindLower, losses),
         (ReadJournal(2, whole=True), whole),
-        (
-            OpenDatabase(NEXT_RUN, replace(ROW, run=NEXT_RUN, term=8), losses, frozenset({"s3/a"}), continues=False),
-            True,
-        ),
+        (OpenDatabase(LATER_RUN, row, losses, frozenset({"s3/a"}), continues=False), True),
     ]
     opening = driven(protocol.open_database(Mode.SYNC), steps)
     assert (opening.losses, opening.continues, opening.waits) == (losses, False, frozenset({"s3/a"}))
+
+
+def test_an_epoch_is_in_the_marker_before_it_begins() -> None:
+    """The loss of a fence is found after the marker was made: another one is made, with the epoch."""
+    losses = (Loss(FIVE, "4"),)
+    contents = Contents(number=2, entries={"order/5": FIVE}, segments=1)
+    server = Server(NEXT_RUN, replace(ROW, epoch=2), NOW)
+    first = replace(MARKER, term=8, base=7, run=NEXT_RUN, epoch=3)
+    steps = [
+        (ReadMarker, replace(MARKER, epoch=3)),
+        (AskServer, server),
+        (ReadJournal, contents),
+        (CreateMarker(first), True),
+        (ReadJournal, contents),
+        (FindLower, losses),
+        (ReadMarker, first),
+        (AskServer, server),
+        (ReadJournal, contents),
+        (CreateMarker(replace(first, term=9, epoch=4)), True),
+        (ReadJournal, contents),
+        (FindLower, losses),
+        (OpenDatabase(NEXT_RUN, replace(ROW, run=NEXT_RUN, term=9, epoch=4), losses, continues=False), True),
+    ]
+    assert driven(protocol.open_database(Mode.SYNC), steps).term == 9
 
 
 def test_the_first_opening_begins_the_journal() -> None:
@@ -302,13 +325,13 @@ def test_an_operator_may_accept_the_loss() -> None:
         (ReadMarker, MARKER),
         (AskServer, server),
         (ReadJournal, flaw),
-        (CreateMarker(Marker(OURS, TERM, 7, NEXT_RUN, NOW)), True),
+        (CreateMarker(Marker(OURS, TERM, 7, NEXT_RUN, NOW, epoch=1)), True),
         (ReadJournal(2, whole=True, salvage=True), Contents(number=4)),
         (FindLower, ()),
         (
             OpenDatabase(
                 NEXT_RUN,
-                replace(ROW, run=NEXT_RUN, term=TERM, snapshot=4, began=TERM),
+                replace(ROW, run=NEXT_RUN, term=TERM, snapshot=4, began=TERM, epoch=1),
                 (),
                 None,
                 continues=False,
