@@ -37,9 +37,13 @@ _BODIES = (b"one", b"two", b"three" * 1000)
 
 @dataclass(slots=True)
 class Storm:
-    """Figures of all rounds. ``waits``: for each fresh holder, seconds from the last fault until it was accepted."""
+    """Figures of all rounds. ``waits``: for each fresh holder, seconds from the last fault until it was accepted.
+
+    ``slow``: for each one that was not accepted soon, what it was answered.
+    """
 
     waits: list[float] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
     troubles: Counter[str] = field(default_factory=Counter)
     deeds: int = 0
     unknown: int = 0
@@ -121,11 +125,11 @@ def _calm(soak: Soak, storm: Storm, tokens: list[count[int]]) -> None:
     """Measure for each resource how long a fresh holder waits."""
     ended = time.monotonic()
     with ThreadPoolExecutor(max_workers=RESOURCES) as holders:
-        done = holders.map(lambda resource: _accepted(soak, tokens, resource, ended), range(RESOURCES))
+        done = holders.map(lambda resource: _accepted(soak, storm, tokens, resource, ended), range(RESOURCES))
         storm.waits += list(done)
 
 
-def _accepted(soak: Soak, tokens: list[count[int]], resource: int, ended: float) -> float:
+def _accepted(soak: Soak, storm: Storm, tokens: list[count[int]], resource: int, ended: float) -> float:
     """Return when a fresh holder has had a barrier, an object and a row, in seconds after the last fault."""
     client = Client(soak.gateways[resource % len(soak.gateways)].port, next(tokens[resource]), patience=30)
     steps: list[Callable[[], Answer]] = [
@@ -133,16 +137,22 @@ def _accepted(soak: Soak, tokens: list[count[int]], resource: int, ended: float)
         lambda: client.put(_key(resource), _BODIES[0]),
         lambda: _row(client, resource),
     ]
-    for step in steps:
+    refusals: dict[str, float] = {}
+    for number, step in enumerate(steps, 1):
         while True:
             with suppress(OSError):
                 answer = step()
                 if answer.succeeded:
                     break
                 assert answer.unknown, f"{answer} {answer.body!r}"
+                refusals[f"step {number}: {answer.body.decode(errors='replace')}"] = time.monotonic() - ended
             assert time.monotonic() - ended < 2 * AT_LAST, f"{_key(resource)} is still closed"
             time.sleep(0.2)
-    return time.monotonic() - ended
+    waited = time.monotonic() - ended
+    if waited > SOON:
+        told = "".join(f"\n    until {when:.1f} s: {text}" for text, when in refusals.items())
+        storm.slow.append(f"{_key(resource)} waited for {waited:.1f} s:{told}")
+    return waited
 
 
 def main() -> None:
@@ -153,7 +163,7 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # everything that runs here is ended with us
     storm = play(given.seed, 60 * given.minutes)
-    print(storm, *(f"  {kind}: {number}" for kind, number in sorted(storm.troubles.items())), sep="\n")
+    print(storm, *(f"  {kind}: {number}" for kind, number in sorted(storm.troubles.items())), *storm.slow, sep="\n")
     storm.check()
 
 
