@@ -118,14 +118,22 @@ class Victims:
         self._hatch = hatch
         self._hatching = ThreadPoolExecutor(max_workers=1)
         self._idle: list[Gateway] = []
+        self._taken: list[Gateway] = []
         self._reserve = self._hatching.submit(hatch)
 
     def take(self) -> Gateway:
         if self._idle:
-            return self._idle.pop()
-        # The next one is made in any case: that one cannot be made must not fail every case to come.
-        taken, self._reserve = self._reserve, self._hatching.submit(self._hatch)
-        return taken.result()
+            self._taken.append(self._idle.pop())
+        else:
+            # The next one is made in any case: that one cannot be made must not fail every case to come.
+            taken, self._reserve = self._reserve, self._hatching.submit(self._hatch)
+            self._taken.append(taken.result())
+        return self._taken[-1]
+
+    def awake(self) -> list[Gateway]:
+        """Those that can answer."""
+        ready = [*self._idle, *self._taken]
+        return [one for one in ready if one.status() not in (*_DEAD, psutil.STATUS_STOPPED)]
 
     def settle(self) -> None:
         """Return when none is being made."""
@@ -133,6 +141,7 @@ class Victims:
 
     def give_back(self, victim: Gateway, *, sound: bool) -> None:
         """Return a gateway to the idle ones. ``sound`` False: its state is unknown, so it is ended."""
+        self._taken.remove(victim)
         status = victim.status()
         if sound and status not in (*_DEAD, psutil.STATUS_STOPPED):
             self._idle.append(victim)

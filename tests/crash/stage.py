@@ -14,6 +14,7 @@ import asyncpg
 
 from gateway import app
 from gateway.objects.background.sweeper import Swept
+from tests.crash.clients import Client
 from tests.crash.processes import Gateway, Victims
 from tests.crash.story import Place, Story
 from tests.doubles.s3 import DoubleProcess
@@ -83,9 +84,13 @@ class Stage:
 
     @contextmanager
     def later(self, passed: timedelta) -> Iterator[None]:
-        """So much time has passed by the store's clock, and by no other."""
-        with self._behaving({"clock_offset": passed.total_seconds()}, {"clock_offset": 0.0}):
-            yield
+        """So much time has passed by the store's clock, and by no other. Afterwards all gateways learn it anew."""
+        try:
+            with self._behaving({"clock_offset": passed.total_seconds()}, {"clock_offset": 0.0}):
+                yield
+        finally:
+            for gateway in (self.healthy, *self.victims.awake()):
+                Client(gateway.port, 0).read("nothing")
 
     @contextmanager
     def aborting_slowly(self, seconds: float) -> Iterator[None]:

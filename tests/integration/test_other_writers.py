@@ -92,9 +92,9 @@ WAYS = {
         "DROP TABLE public.orders CASCADE",
     ),
     "fences": (
-        "GRANT USAGE ON SCHEMA fencing TO {app}; GRANT UPDATE ON fencing.fence TO {app}",
-        "{app} has UPDATE",
-        "UPDATE fencing.fence SET value = 1",
+        "GRANT USAGE ON SCHEMA fencing TO {app}; GRANT DELETE ON fencing.fence TO {app}",
+        "{app} has DELETE",
+        "DELETE FROM fencing.fence",
     ),
     "function": (
         "CREATE FUNCTION note() RETURNS void LANGUAGE sql SECURITY DEFINER AS $$ UPDATE orders SET note = 'x' $$",

@@ -52,7 +52,7 @@ async def test_recovery_to_a_point_in_time() -> None:
 
 async def test_a_disk_put_back_to_a_snapshot() -> None:
     """The database sees no restore here. The statement that the documentation gives its operator makes up for that."""
-    (told,) = re.findall(r"`(UPDATE [^`]*TRUNCATE [^`]*)`", (ROOT / "docs" / "operations.md").read_text())
+    (told,) = re.findall(r"```sql\n(UPDATE fencing.issuer [^`]*)```", (ROOT / "docs" / "locks.md").read_text())
     with tempfile.TemporaryDirectory(prefix="pg") as directory:
         data, snapshot = Path(directory) / "data", Path(directory) / "snapshot"
         with postgres(data) as server:
