@@ -11,6 +11,7 @@ bytes that were there before, and a row.
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 import threading
@@ -145,13 +146,14 @@ def _accepted(soak: Soak, storm: Storm, tokens: list[count[int]], resource: int,
                 if answer.succeeded:
                     break
                 assert answer.unknown, f"{answer} {answer.body!r}"
-                refusals[f"step {number}: {answer.body.decode(errors='replace')}"] = time.monotonic() - ended
+                told = re.sub(r"<RequestId>.*?</RequestId>", "", answer.body.decode(errors="replace"))
+                refusals[f"step {number}: {told}"] = time.monotonic() - ended
             assert time.monotonic() - ended < 2 * AT_LAST, f"{_key(resource)} is still closed"
             time.sleep(0.2)
     waited = time.monotonic() - ended
     if waited > SOON:
-        told = "".join(f"\n    until {when:.1f} s: {text}" for text, when in refusals.items())
-        storm.slow.append(f"{_key(resource)} waited for {waited:.1f} s:{told}")
+        answers = "".join(f"\n    until {when:.1f} s: {text}" for text, when in refusals.items())
+        storm.slow.append(f"{_key(resource)} waited for {waited:.1f} s:{answers}")
     return waited
 
 
