@@ -202,7 +202,7 @@ def open_database(
     """Open the database for the present run of its server, and raise lost fences to what the journal says.
 
     Gateways do it by themselves, unless the journal or the database needs an operator (docs/journal.md). With
-    --accept-loss it waits first until no lost write to the object store can arrive any more.
+    --accept-loss it waits first, for about two minutes, until no lost write to the object store can arrive any more.
     """
     from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
 

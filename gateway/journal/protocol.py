@@ -478,7 +478,7 @@ def judge(server: Server, marker: Marker | Flaw | None, mode: Mode) -> Flaw | No
     if marker is not None:
         return _judge_marker(server, marker)
     if mode is not Mode.OFF and opened.mode is not Mode.OFF:
-        return Flaw(Problem.MISSING, "the journal is empty, and the database was opened with it")
+        return Flaw(Problem.MISSING, "the journal has no marker, and the database was opened with it")
     return None
 
 

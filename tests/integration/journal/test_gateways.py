@@ -339,5 +339,5 @@ async def test_the_doctor_and_the_command_tell_what_keeps_a_database_closed(stag
     report = await examine(stage.config())
     checks = {check.name: check for section in report.sections for check in section.checks}
     assert checks["run"].status is CheckStatus.PROBLEM
-    assert "the journal is empty" in checks["run"].detail
+    assert "the journal has no marker" in checks["run"].detail
     assert "--accept-loss" in checks["run"].advice
