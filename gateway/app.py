@@ -25,7 +25,7 @@ from gateway.db import intents
 from gateway.db.notifications import CATALOG, LEASES, RECORD
 from gateway.db.opening import read_opening
 from gateway.db.record import record_administration
-from gateway.errors import Forbidden, GatewayError, Unavailable
+from gateway.errors import DatabaseClosed, Forbidden, GatewayError, JournalUnusable, Unavailable
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
@@ -331,7 +331,7 @@ class Gateway:
             await probe
         except GatewayError as error:
             self._observe(ServiceUnreachable(service, error.message))
-            return "unreachable"
+            return "closed" if isinstance(error, DatabaseClosed | JournalUnusable) else "unreachable"
         return "ok"
 
     async def _reach_store(self, upstream: Upstream) -> None:

@@ -206,7 +206,10 @@ def open_database(
     """
     from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
 
-    opening = asyncio.run(app.open_database(load(config), accept_loss=accept_loss))
+    loaded = load(config)
+    if accept_loss and loaded.s3 is not None:
+        typer.echo("Waiting until no lost write to the object store can arrive: up to two minutes.", err=True)
+    opening = asyncio.run(app.open_database(loaded, accept_loss=accept_loss))
     if not opening.fresh:
         typer.echo(f"The database is open for the present run of its server, in term {opening.term}.")
         return

@@ -50,7 +50,7 @@ JournalState: TypeAlias = Callable[[], Awaitable[JournalView | None]]
 
 
 class HealthView(BaseModel):
-    """Each service behind the gateway, ``ok`` or ``unreachable``."""
+    """Each service behind the gateway: ``ok``, ``unreachable``, or ``closed`` for a database that is not open."""
 
     postgres: str
     s3: str | None = Field(None, description="Left out if no object store is configured.")

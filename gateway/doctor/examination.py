@@ -286,8 +286,8 @@ async def _of_run(config: Config, database: Database) -> Sequence[Check]:
     flaw = await _flaw_of_journal(config)
     run = f"timeline {server.run.timeline}, started at {server.run.started:%Y-%m-%d %H:%M:%S} UTC"
     if flaw is not None:
-        checks = [problem("run", f"the database stays closed: {flaw}", ADVICE[flaw.problem])]
-    elif may_serve(server, mode):
+        return [problem("run", f"the database stays closed: {flaw}", ADVICE[flaw.problem])]
+    if may_serve(server, mode):
         checks = [ok("run", f"the database is open for the present run of its server: {run}")]
     else:
         advice = "Nothing to do: the first gateway that connects opens it, and puts it on record."

@@ -298,6 +298,7 @@ async def test_a_gateway_without_a_journal_remembers_its_own_raises(stage: Stage
         await end_sessions(stage.dsn)
         refused = await stage.patch(4)
         assert (refused.status_code, refused.json()["code"]) == (503, "database-closed")
+        assert (await stage.ask("GET", "/v1/health")).json()["postgres"] == "closed"
         opening = await app.open_database(stage.config(mode="off"), Events(), accept_loss=True)
         assert (opening.fresh, opening.continues) == (True, False)
         assert (await stage.patch(4)).status_code == 204, "the operator has said so"
@@ -341,3 +342,4 @@ async def test_the_doctor_and_the_command_tell_what_keeps_a_database_closed(stag
     assert checks["run"].status is CheckStatus.PROBLEM
     assert "the journal has no marker" in checks["run"].detail
     assert "--accept-loss" in checks["run"].advice
+    assert "journal" not in checks, "nothing about it is in order"
