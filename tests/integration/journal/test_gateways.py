@@ -1,6 +1,6 @@
 """Whole gateways with a journal: what they acknowledge survives that their database is put back."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,12 +50,12 @@ class Stage:
     def dsn(self) -> str:
         return self.server.dsn(self.name)
 
-    def config(self, **journal: Any) -> Any:
+    def config(self, tables: Sequence[dict[str, str]] = (), **journal: Any) -> Any:
         settings = {**self.journal, **journal}
         store = {"late_after": LATE_AFTER, "pending_wait": 0.1}
         given = config(self.dsn, self.endpoint).model_dump(exclude_unset=True)
         given["s3"] |= store
-        return config(self.dsn, self.endpoint, s3=given["s3"], journal=settings)
+        return config(self.dsn, self.endpoint, s3=given["s3"], journal=settings, tables=tables)
 
     @asynccontextmanager
     async def gateway(self, **journal: Any) -> AsyncIterator["Stage"]:
@@ -274,6 +274,28 @@ async def test_callers_cannot_touch_the_journal(stage: Stage) -> None:
         answer = await in_thread(holder.delete_objects, Bucket="journal", Delete=batch)
         assert [error["Code"] for error in answer["Errors"]] == ["AccessDenied"]
         assert (await stage.patch(2)).status_code == 204, "the journal is whole"
+
+
+async def test_a_transaction_has_all_its_raises_appended_at_once(stage: Stage) -> None:
+    """Strict resources between others are claimed by statements of their own."""
+    await stage.fetch("CREATE TABLE once AS SELECT id, note FROM orders")
+    await stage.fetch("ALTER TABLE once ADD PRIMARY KEY (id)")
+    rules = [
+        {"name": "public.orders", "resource": "order/{id}/a"},
+        {"name": "public.once", "resource": "order/{id}/once", "equal": "strict"},
+    ]
+    async with stage.gateway(tables=rules):
+        assert (await stage.patch(1, row=9)).status_code == 204
+        before = stage.double.sequence
+        writes = [
+            {"method": "PATCH", "table": table, "query": f"id=eq.{row}", "body": {"note": "x"}, "token": "5"}
+            for row in range(1, 8)
+            for table in ("orders", "once")
+        ]
+        answer = await stage.ask("POST", "/v1/transaction", json={"writes": writes})
+        assert answer.status_code == 200, answer.text
+        keys = [one.key or "" for one in stage.double.requests_since(before) if one.method == "PUT"]
+        assert len([key for key in keys if key.startswith(f"{PREFIX}segments/")]) == 1
 
 
 async def test_sessions_of_an_older_mode_raise_no_more(stage: Stage) -> None:
