@@ -298,6 +298,22 @@ async def test_a_transaction_has_all_its_raises_appended_at_once(stage: Stage) -
         assert len([key for key in keys if key.startswith(f"{PREFIX}segments/")]) == 1
 
 
+async def test_code_in_the_database_cannot_spoil_the_journal(stage: Stage) -> None:
+    """It uses the SQLSTATE by which the database asks for raises to be appended."""
+    await stage.fetch(
+        "CREATE FUNCTION named() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION USING ERRCODE = 'FN504', DETAIL = NEW.note; END $$"
+    )
+    await stage.fetch("CREATE TRIGGER named BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION named()")
+    async with stage.gateway():
+        assert (await stage.patch(1)).status_code == 204
+        before = stage.double.sequence
+        for named in ("x y z", "orders/2 0.99999999999999999999", "orders/2\t0.5", "Orders /2 0.5"):
+            refused = await stage.ask("POST", "/v1/tables/orders", 1, json={"id": 1, "note": named})
+            assert (refused.status_code, refused.json()["code"]) == (400, "FN504"), refused.text
+        assert not [one for one in stage.double.requests_since(before) if one.method == "PUT"]
+
+
 async def test_sessions_of_an_older_mode_raise_no_more(stage: Stage) -> None:
     """A gateway without a journal still runs when another one begins one."""
     async with stage.gateway(mode="off"):
