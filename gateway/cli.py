@@ -206,7 +206,11 @@ def open_database(
     """
     from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
 
-    opening = asyncio.run(app.open_database(load(config), accept_loss=accept_loss))
+    settings = load(config)
+    try:
+        opening = asyncio.run(app.open_database(settings, accept_loss=accept_loss))
+    except ValueError as error:
+        raise ConfigurationError("postgres.dsn: not the address of a database", advice="") from error
     if not opening.fresh:
         typer.echo(f"The database is open for the present run of its server, in term {opening.term}.")
         return
