@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from gateway.errors import GatewayError
-from gateway.fencing.token import Token
+from gateway.fencing.token import MAX_EPOCH, Token
 from gateway.journal.contents import FENCES, Entry, Flaw, Problem, Segment, Snapshot
 from gateway.journal.protocol import Marker, Run
 
@@ -25,7 +25,7 @@ _MAGIC = b"fencing-journal "
 _FIRST_LINE = re.compile(rb"fencing-journal ([1-9][0-9]{0,8}) (.*)")
 _REST = re.compile(rb"([a-z]+) (0|[1-9][0-9]{0,17}) ([0-9a-f]{64})")
 _LONGEST_FIRST_LINE = 256
-# What the database can take. Names of resources have neither commas nor spaces.
+# The database takes no other numbers and names. Names of resources have neither commas nor spaces.
 _LARGEST = 2**62
 _NAME = re.compile(r"[!-+\--~]+")
 
@@ -49,7 +49,8 @@ def read_marker(content: bytes, name: str, installation: UUID | None) -> Marker 
         run = fields["run"]
         made_for = Run(str(run["system"]), _number(run["timeline"]), _time(run["started"]), str(run["database"]))
         term, base = _number(fields["term"]), _number(fields["base"])
-        epoch = _number(fields["epoch"])
+        if (epoch := _number(fields["epoch"])) >= MAX_EPOCH:
+            raise ValueError("it is no epoch that another one can follow")
         return Marker(UUID(fields["installation"]), term, base, made_for, _time(fields["at"]), epoch)
 
     return _read(content, name, "marker", installation, build)

@@ -128,6 +128,14 @@ def test_snapshots_that_no_database_can_take_are_corrupt(change: dict[str, objec
     assert problem(encoding.read_snapshot(content, SNAPSHOT.name, OURS)) is Problem.CORRUPT
 
 
+@pytest.mark.parametrize("change", [{"term": 2**63}, {"epoch": 2**31 - 1}], ids=range(2))
+def test_markers_that_no_database_can_take_are_corrupt(change: dict[str, object]) -> None:
+    _, first, _ = encoding.write_marker(MARKER).split(b"\n")
+    rest = json.dumps({**json.loads(first), **change}).encode() + b"\n"
+    content = b"fencing-journal 1 marker %d %s\n" % (len(rest), encoding._digest(rest)) + rest
+    assert problem(encoding.read_marker(content, "marker", OURS)) is Problem.CORRUPT
+
+
 @given(st.binary(max_size=300))
 def test_no_bytes_crash_it(content: bytes) -> None:
     for read in (encoding.read_marker, encoding.read_segment, encoding.read_snapshot, encoding.read_fences):
