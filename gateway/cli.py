@@ -206,10 +206,13 @@ def open_database(
     """
     from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
 
-    loaded = load(config)
-    if accept_loss and loaded.s3 is not None:
-        typer.echo("Waiting until no lost write to the object store can arrive: up to two minutes.", err=True)
-    opening = asyncio.run(app.open_database(loaded, accept_loss=accept_loss))
+    settings = load(config)
+    if accept_loss and settings.s3 is not None:
+        typer.echo("Waiting until no lost write to the object store can arrive: for minutes.", err=True)
+    try:
+        opening = asyncio.run(app.open_database(settings, accept_loss=accept_loss))
+    except ValueError as error:
+        raise ConfigurationError("postgres.dsn: not the address of a database", advice="") from error
     if not opening.fresh:
         typer.echo(f"The database is open for the present run of its server, in term {opening.term}.")
         return

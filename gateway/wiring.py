@@ -16,7 +16,6 @@ from gateway.db.notifications import listening as listen
 from gateway.db.opening import OpeningTable
 from gateway.db.servers import Servers
 from gateway.db.webhooks import EntryFilter
-from gateway.fencing.intent import SIGNATURE_LIFETIME
 from gateway.fencing.policy import Policies, Policy, Unreachable
 from gateway.fencing.sequencer import Signer
 from gateway.journal import runner
@@ -124,7 +123,8 @@ def storage(config: Config, observe: Observe, upstream: Upstream | None, **setti
     kept = None if store is None else Journal(store, retention=timedelta(days=journal.retention_days), observe=observe)
     table = OpeningTable(behind[0])
     if config.s3 is not None and upstream is not None:
-        table = OpeningTable(behind[0], upstream.time, SIGNATURE_LIFETIME + timedelta(seconds=config.s3.late_after))
+        late_after = timedelta(seconds=config.s3.late_after)
+        table = OpeningTable(behind[0], upstream.time, partial(upstream.longest_put, late_after))
     openings = runner.Runner(mode, table, kept, observe)
     limits = {
         "pool_size": postgres.pool_size,

@@ -191,7 +191,9 @@ def _check_secrets(config: Config, known: Places) -> None:
     store = config.s3
     for place, secret in (
         (("postgres", "dsn"), config.postgres.dsn),
+        (("journal", "dsn"), config.journal.dsn),
         (("s3", "secret_access_key"), None if store is None else store.secret_access_key),
+        *((("s3", "evidence_keys", number), key) for number, key in enumerate(store.evidence_keys if store else ())),
     ):
         if secret is not None and not secret.get_secret_value():
             raise ConfigurationError(f"{known.describe(place)}: is empty; set it")

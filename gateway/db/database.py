@@ -12,6 +12,7 @@ import asyncpg
 from gateway.db.pool import Session, SessionPool, SessionUse
 from gateway.db.servers import APPLICATION, Servers, pins
 from gateway.errors import GatewayError, OutcomeUnknown, RaiseUnsecured, SqlError, Unavailable
+from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
 from gateway.journal.contents import Entry
 from gateway.journal.protocol import Acknowledged, Behind, Commit, Committed, Unsecured
@@ -322,7 +323,11 @@ class Database:
         if not error.raises:
             return Behind(0)
         assert self._openings is not None
-        return Unsecured(_read_entries(error.raises, self._openings.now()))
+        try:
+            return Unsecured(_read_entries(error.raises, self._openings.now()))
+        except (GatewayError, ValueError):
+            # Code in the database uses our SQLSTATE. The journal must not get what no fence can carry.
+            raise SqlError(_UNSECURED, "Code in the database names raises of fences that cannot be read.") from error
 
     async def _attempt(
         self, work: Callable[[Transaction], Awaitable[Result]], effect: Commit
@@ -506,9 +511,5 @@ def _write_entries(entries: Sequence[Entry]) -> str:
 
 def _read_entries(text: str, at: datetime) -> tuple[Entry, ...]:
     """Return the raises that ``fencing.check_secured_v1`` names. Names of resources contain no comma and no space."""
-    entries = []
-    for raised in text.split(","):
-        resource, _, token = raised.partition(" ")
-        epoch, _, value = token.partition(".")
-        entries.append(Entry(resource, Token(int(epoch), int(value)), at))
-    return tuple(entries)
+    raises = (raised.split(" ") for raised in text.split(","))
+    return tuple(Entry(canonical(resource), Token.parse(token), at) for resource, token in raises)

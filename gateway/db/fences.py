@@ -1,6 +1,6 @@
 """The fences: claim them inside the caller's transaction, raise them for a barrier, read them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID, uuid4
@@ -48,6 +48,16 @@ async def raise_all(
     A decision that does not pass has raised nothing, and rolls back nothing.
     """
     return await _claim(transaction, resources, tokens, Equal.ACCEPT, caller, None)
+
+
+async def secure(transaction: Transaction, tokens: Mapping[str, Token]) -> None:
+    """Have all raises stored in the journal together, where its mode needs it, before several claims. ``tokens``: by
+    resource.
+    """
+    shown = list(tokens.values())
+    await transaction.fetch(
+        _SQL["secure"], list(tokens), [token.epoch for token in shown], [token.value for token in shown]
+    )
 
 
 async def lock(transaction: Transaction, resources: Sequence[str]) -> None:

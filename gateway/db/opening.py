@@ -23,6 +23,9 @@ _SQL = load("opening")
 _WAIT_FOR_RAISES = "LOCK TABLE fencing.fence IN SHARE ROW EXCLUSIVE MODE"
 _KEEP_OPEN = "LOCK TABLE fencing.fence IN ROW EXCLUSIVE MODE"
 
+_LONGEST_WAIT = timedelta(minutes=10)
+"""How long an operator waits who accepts a loss. At a store that never gives up, a lost body may arrive later."""
+
 
 async def ask(session: "Session | Database | Transaction") -> Server:
     """Return the run of a session, and the last opening. Raises ``Unavailable`` for a standby, which has no run."""
@@ -74,12 +77,12 @@ class OpeningTable:
     """Implements ``gateway.journal.protocol.DatabaseSide``. Its database admits sessions of every run.
 
     ``store_time``: asks for the clock of the object store; None without one. ``dead_after``: how long a request to the
-    store can take to have its effect.
+    store can take to have its effect. It is asked for after the store's clock.
     """
 
     database: Database
     store_time: Callable[[], Awaitable[datetime]] | None = None
-    dead_after: timedelta = timedelta()
+    dead_after: Callable[[], timedelta] = timedelta
 
     async def ask(self) -> Server:
         """Return the run of the session's server, and the last opening."""
@@ -108,7 +111,7 @@ class OpeningTable:
         """
         now = await self.store_time() if self.store_time is not None else datetime.now(UTC)  # noqa: TID251
         if effect.waits is None:
-            await asyncio.sleep(self.dead_after.total_seconds())
+            await asyncio.sleep(min(self.dead_after(), _LONGEST_WAIT).total_seconds())
 
         async def work(transaction: Transaction) -> bool:
             await transaction.execute(_WAIT_FOR_RAISES)
@@ -125,7 +128,7 @@ class OpeningTable:
             # The row comes first: no fence rises on a database that is not open.
             await _raise(transaction, [loss.entry for loss in effect.losses], opened.term)
             if effect.waits:
-                await transaction.fetch(_SQL["wait"], sorted(effect.waits), now, self.dead_after)
+                await transaction.fetch(_SQL["wait"], sorted(effect.waits), now, self.dead_after())
             if not effect.continues:
                 await transaction.fetch(_SQL["new_epoch"], opened.term, opened.epoch)
             await transaction.fetch(_SQL["record"], json.dumps(_details(server, effect)))

@@ -22,6 +22,8 @@ from gateway.errors import SessionsShared
 Admit: TypeAlias = Callable[[Session], Awaitable[None]]
 
 APPLICATION = "fencing-gateway"
+UNREADABLE = "It is not the address of a database."
+"""The words of the ``ValueError`` for a DSN that cannot be read."""
 
 _DSN = re.compile(r"(?P<before>postgres(?:ql)?://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*)(?P<path>[^?#]*)(?:\?(?P<query>.*))?")
 # The server is gone, is starting or stopping, or takes no writes: another one may.
@@ -170,6 +172,9 @@ class Servers:
             # open.
             named = {"application_name": parameters["application_name"]}
             opened = await asyncpg.connect(dsn, server_settings=named, **settings)
+        except (ValueError, OverflowError):
+            # The driver's words may repeat the password.
+            raise ValueError(UNREADABLE) from None
         return opened
 
     async def _look(self, limit: float, lost: str | None = None) -> None:
@@ -279,6 +284,8 @@ def _one_by_one(dsn: str) -> list[str]:
         names = named["host"].split(",")
         ports = named.get("port", "").split(",")
         ports = ports * len(names) if len(ports) == 1 else ports
+        if len(ports) != len(names):
+            return [dsn]  # the driver refuses it
         places = [{"host": name, **({"port": port} if port else {})} for name, port in zip(names, ports, strict=True)]
         each = ["?" + urlencode([*place.items(), *rest]) for place in places]
         return [dsn] if len(each) == 1 else [f"{parts['before']}{parts['path']}{one}" for one in each]

@@ -19,6 +19,9 @@ MARKER = "marker"
 SEGMENTS, SNAPSHOTS, FENCES = "segments/", "snapshots/", "fences/"
 """Names of the objects of a journal, or the prefixes of these names."""
 
+_DIGITS = 18
+"""The most digits of a number in a name. Numbers of snapshots have twelve, as long as that is enough."""
+
 AHEAD = timedelta(minutes=5)
 """How far a time in the journal may be ahead of the database's clock before it counts as one of a wrong clock."""
 
@@ -208,12 +211,15 @@ def snapshot_name(number: int) -> str:
 def number_of(name: str) -> int:
     """Return the number of a snapshot, or of the snapshot that fences belong to, by its name; 0 for another name."""
     number = name.rpartition("/")[2].partition("-")[0]
-    return int(number) if number.isascii() and number.isdecimal() else 0
+    return int(number) if number.isascii() and number.isdecimal() and len(number) <= _DIGITS else 0
 
 
-def merge(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """Return the highest token of each resource, with the last announcement of object writes under any token."""
-    found: dict[str, Entry] = {}
+def merge(entries: Iterable[Entry], found: dict[str, Entry] | None = None) -> dict[str, Entry]:
+    """Return the highest token of each resource, with the last announcement of object writes under any token.
+
+    ``found``: what was merged before. The entries are added to it.
+    """
+    found = {} if found is None else found
     for entry in entries:
         held = found.get(entry.resource)
         found[entry.resource] = entry if held is None else _joined(held, entry)

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from gateway.errors import GatewayError
-from gateway.fencing.token import Token
-from gateway.journal.contents import Entry, Flaw, Problem, Segment, Snapshot
+from gateway.fencing.token import MAX_EPOCH, Token
+from gateway.journal.contents import FENCES, Entry, Flaw, Problem, Segment, Snapshot
 from gateway.journal.protocol import Marker, Run
 
 VERSION = 1
@@ -25,6 +25,9 @@ _MAGIC = b"fencing-journal "
 _FIRST_LINE = re.compile(rb"fencing-journal ([1-9][0-9]{0,8}) (.*)")
 _REST = re.compile(rb"([a-z]+) (0|[1-9][0-9]{0,17}) ([0-9a-f]{64})")
 _LONGEST_FIRST_LINE = 256
+# The database takes no other numbers and names. Names of resources have neither commas nor spaces.
+_LARGEST = 2**62
+_NAME = re.compile(r"[!-+\--~]+")
 
 
 def write_marker(marker: Marker) -> bytes:
@@ -46,7 +49,8 @@ def read_marker(content: bytes, name: str, installation: UUID | None) -> Marker 
         run = fields["run"]
         made_for = Run(str(run["system"]), _number(run["timeline"]), _time(run["started"]), str(run["database"]))
         term, base = _number(fields["term"]), _number(fields["base"])
-        epoch = _number(fields["epoch"])
+        if (epoch := _number(fields["epoch"])) >= MAX_EPOCH:
+            raise ValueError("it is no epoch that another one can follow")
         return Marker(UUID(fields["installation"]), term, base, made_for, _time(fields["at"]), epoch)
 
     return _read(content, name, "marker", installation, build)
@@ -113,7 +117,7 @@ def read_snapshot(content: bytes, name: str, installation: UUID | None) -> Snaps
             _number(fields["complete_from"]),
             _number(fields["position"]),
             _time(fields["at"]),
-            str(fields["fences"]),
+            _name_of_fences(fields["fences"]),
             _number(fields["began"]),
             frozenset(map(str, fields["covers"])),
             {UUID(writer): (_number(last), _time(at)) for writer, (last, at) in fields["reached"].items()},
@@ -162,7 +166,7 @@ def _read(
         if installation is not None and owner != installation:
             return Flaw(Problem.FOREIGN, f"belongs to the installation {owner}", name)
         return build(fields, lines)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, GatewayError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError, OSError, GatewayError):
         return Flaw(Problem.CORRUPT, "has contents that cannot be read", name)
 
 
@@ -196,7 +200,9 @@ def _line(entry: Entry) -> str:
 def _entry(line: str) -> Entry:
     token, at, objects, since, resource = line.split(" ", 4)
     announced = None if objects == "-" else _at(objects)
-    return Entry(resource, Token.parse(token), _at(at), announced, int(since))
+    if _NAME.fullmatch(resource) is None:
+        raise ValueError("it is no name of a resource")
+    return Entry(resource, Token.parse(token), _at(at), announced, _number(int(since)))
 
 
 def _seconds(moment: datetime) -> int:
@@ -208,7 +214,7 @@ def _at(seconds: str) -> datetime:
 
 
 def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
         raise ValueError("it is no number")
     return value
 
@@ -217,4 +223,10 @@ def _time(value: str) -> datetime:
     moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
         raise ValueError("it has no time zone")
-    return moment
+    return moment.astimezone(UTC)
+
+
+def _name_of_fences(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith(FENCES) or _NAME.fullmatch(value) is None:
+        raise ValueError("it is no name of fences")
+    return value

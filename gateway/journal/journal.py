@@ -124,7 +124,7 @@ class Journal:
         """Keep raises for the next flush. ``term``: the one in which they were committed."""
         if not self._pending:
             self._pending_since, self._pending_term = asyncio.get_running_loop().time(), term
-        self._pending = merge([*self._pending.values(), *entries])
+        self._pending = merge(entries, self._pending)
         self._pending_term = min(self._pending_term, term)
         self._note_announced(entries)
 

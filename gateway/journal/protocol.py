@@ -561,14 +561,14 @@ class OwnRaise:
     ended: int
 
 
-def remember_own(memory: Sequence[OwnRaise], acknowledged: OwnRaise) -> tuple[OwnRaise, ...]:
+def remember_own(memory: Sequence[OwnRaise], acknowledged: Iterable[OwnRaise]) -> tuple[OwnRaise, ...]:
     """Return the acknowledged raises of which the last commit is one.
 
     A rewind that spares these spares all earlier ones. Commits under way together may have any order. So a raise is
     forgotten only if it had ended before a remembered one began.
     """
-    together = (*memory, acknowledged)
-    latest = max(one.began for one in together)
+    together = (*memory, *acknowledged)
+    latest = max((one.began for one in together), default=0)
     return tuple(one for one in together if one.ended >= latest)
 
 

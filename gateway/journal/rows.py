@@ -64,13 +64,13 @@ class RowStore:
     async def _written(self, query: str, *arguments: object) -> bool:
         try:
             return await self._database.fetchrow_write(_SQL[query], *arguments) is not None
-        except (Unavailable, OutcomeUnknown, SqlError) as error:
+        except (Unavailable, OutcomeUnknown, SqlError, ValueError) as error:
             raise _fault(error) from error
 
     async def _read(self, query: str, *arguments: object) -> list[Record]:
         try:
             return await self._database.fetch(_SQL[query], *arguments)
-        except (Unavailable, SqlError) as error:
+        except (Unavailable, SqlError, ValueError) as error:
             raise _fault(error) from error
 
 
@@ -86,7 +86,9 @@ async def install(dsn: str, grant_to: str | None) -> None:
         await database.close()
 
 
-def _fault(error: Unavailable | OutcomeUnknown | SqlError) -> JournalUnusable:
+def _fault(error: Unavailable | OutcomeUnknown | SqlError | ValueError) -> JournalUnusable:
+    if isinstance(error, ValueError):
+        return Flaw(Problem.UNREACHABLE, "journal.dsn is not the address of a database").error()
     if isinstance(error, SqlError) and error.sqlstate in _NO_TABLE:
         return Flaw(Problem.MISSING, f"its database has no table {SCHEMA}.object").error()
     if isinstance(error, SqlError) and error.sqlstate in _REFUSED:

@@ -168,8 +168,8 @@ class Runner:
 
             done = await self._drive(protocol.claim(self._mode), timed)
             if isinstance(done, Acknowledged):
-                for entry in done.raised:
-                    self._own = protocol.remember_own(self._own, OwnRaise(entry, began, ended))
+                raised = [OwnRaise(entry, began, ended) for entry in done.raised]
+                self._own = protocol.remember_own(self._own, raised)
                 return done
             await self.ensure_open()
         raise Flaw(Problem.BUSY, "it was opened again and again").error()

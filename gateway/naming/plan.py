@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 from gateway import wiring
@@ -168,7 +169,10 @@ async def naming_changes(config: Config, *, only_look: bool = False) -> AsyncIte
             yield NamingChanges(config, database, None, None)
             return
         profiles = Profiles(upstream, config.s3.distrust)
-        runner = Runner(database, upstream, profiles, ignore, config.s3.pending_wait, wiring.resources(config))
+        runner = Runner(
+            *(database, upstream, profiles, ignore, config.s3.pending_wait, wiring.resources(config)),
+            late_after=timedelta(seconds=config.s3.late_after),
+        )
         yield NamingChanges(config, database, upstream, runner)
 
 

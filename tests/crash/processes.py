@@ -131,7 +131,7 @@ class Victims:
         return self._taken[-1]
 
     def awake(self) -> list[Gateway]:
-        """Those that can answer."""
+        """Return the gateways that can answer."""
         ready = [*self._idle, *self._taken]
         return [one for one in ready if one.status() not in (*_DEAD, psutil.STATUS_STOPPED)]
 

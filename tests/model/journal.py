@@ -562,7 +562,7 @@ class Explorer:
         shared = self._shown(_committed(shared, server, after), write)
         memories = shared.memories
         if self._scope.reverts or mode is Mode.OFF:
-            own = protocol.remember_own(memories[write.gateway], OwnRaise(entry, write.token, write.token))
+            own = protocol.remember_own(memories[write.gateway], [OwnRaise(entry, write.token, write.token)])
             memories = (*memories[: write.gateway], own, *memories[write.gateway + 1 :])
         return [(Committed(opened.term, raised), shared._replace(memories=memories))]
 

@@ -50,6 +50,8 @@ WRONG = [
     (DSN + '[auth]\nanonymous = "perhaps"', ("line 4: [auth], anonymous: must be true or false",)),
     (DSN + STORE, ("line 3: [s3], secret_access_key: it is missing", "secret_access_key_file")),
     (DSN + STORE + 'secret_access_key = ""', ("line 6: [s3], secret_access_key: is empty",)),
+    (DSN + STORE + 'secret_access_key = "x"\nevidence_keys = ["a", ""]', ("line 7: [s3], evidence_keys", "is empty")),
+    (DSN + '[journal]\ndsn = ""', ("line 4: [journal], dsn: is empty", "set it")),
     (
         DSN + '[s3]\nendpoint = "s3"\naccess_key_id = "a"\nsecret_access_key = "hunter2-secret"',
         ("line 4: [s3], endpoint: must be an http:// or https:// address",),

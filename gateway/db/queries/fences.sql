@@ -3,6 +3,17 @@
 -- Names contain no comma: one text of them is a tenth of the work of an array.
 SELECT decision, fence, pending FROM fencing.claim_many_v1(string_to_array($1, ','), $2, $3, $4, $5, $6, $7)
 
+-- name: secure
+-- With the journal's mode sync: all raises of a transaction at once, so that the gateway appends them together.
+SELECT fencing.check_secured_v1(rising.raises)
+FROM fencing.opening AS o, LATERAL (
+    SELECT array_agg(u.resource || ' ' || u.epoch || '.' || u.value) AS raises
+    FROM unnest($1::text[], $2::integer[], $3::bigint[]) AS u (resource, epoch, value)
+    LEFT JOIN fencing.fence AS f ON f.resource = u.resource COLLATE "C"
+    WHERE f.resource IS NULL OR (f.epoch, f.value) < (u.epoch, u.value)
+) AS rising
+WHERE o.mode = 'sync' AND rising.raises IS NOT NULL
+
 -- name: lock
 -- Lock the fences there are of these resources, in the order in which a claim locks them, and against other claims.
 SELECT FROM fencing.fence WHERE resource = ANY($1) ORDER BY resource COLLATE "C" FOR UPDATE

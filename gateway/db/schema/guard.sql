@@ -144,8 +144,8 @@ $function$;
 
 -- Claim a token, and note for the triggers what is held. It claims as claim_v1 does, in a statement of its own before
 -- the write. It runs with the rights of its owner: a writer needs none on the tables of this schema.
--- A gateway checks once for each session that its database is open. A writer's session may be a pooler's, so each claim
--- checks it.
+-- A gateway checks once for each session that its database is open. A writer's session may be a pooler's, so each
+-- transaction checks it.
 -- Takes the resource, the token as text, a name of the holder, and whether the resource is strict.
 -- Returns the decision: raised or held. Raises a refusal, which undoes the claim, the raise included.
 CREATE FUNCTION fencing.hold(resource text, token text, holder text DEFAULT NULL, strict boolean DEFAULT false)
@@ -157,13 +157,7 @@ DECLARE
 BEGIN
     -- No writer says of itself that its raises are in the journal.
     PERFORM set_config('fencing.secured', '', true);
-    IF NOT fencing.is_open_v1() THEN
-        RAISE EXCEPTION USING
-            ERRCODE = CASE WHEN current_setting('fencing.dialect', true) = 'postgrest' THEN 'PT503' ELSE 'FN503' END,
-            MESSAGE = 'The database was not opened for its present run: it may have lost fences.',
-            DETAIL = jsonb_build_object('code', 'database-closed')::text,
-            HINT = 'Retry: a running gateway opens it at once. If none does, gateway doctor says why.';
-    END IF;
+    PERFORM fencing.check_open_v1();
     reason := CASE
         WHEN fencing.canonical_v1(hold.resource) IS NOT TRUE THEN 'resource-malformed'
         WHEN shown.value IS NULL THEN 'token-malformed'
@@ -270,13 +264,17 @@ END
 $function$;
 
 -- Check a write of one resource.
--- Returns nothing where it passes or the guard only observes; else raises a refusal.
+-- Returns nothing where it passes or the guard only observes; else raises a refusal. A database that was put back may
+-- show a token that was overtaken, so nothing passes until it is open.
 CREATE FUNCTION fencing.guard_v1(
     p_resource text, p_target text, p_operation text, p_observe boolean, p_strict boolean
 ) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     judged record := fencing.guard_judge_v1(p_resource, p_strict);
 BEGIN
+    IF NOT p_observe THEN
+        PERFORM fencing.check_open_v1();
+    END IF;
     IF judged.reason IS NULL THEN
         RETURN;
     ELSIF p_observe THEN

@@ -62,7 +62,6 @@ Result = TypeVar("Result")
 # would take a lock that every commit of the database has to pass.
 _POLL = 0.02
 _NAMING_ATTEMPTS = 3
-_INTERRUPTED = timedelta(days=1)
 
 _STEPS: dict[type, str] = {
     Begin: "begin",
@@ -263,13 +262,10 @@ class Runner:
         raise Unavailable("The database was replaced by another server.")
 
     def _dead_after(self, kind: MutationKind) -> timedelta:
-        """Return how long a request can take from its signature to its effect.
-
-        A store that waits for interrupted bodies sets no bound to a put that a paused gateway continues. Its ETag stays
-        forbidden for a day.
-        """
-        patient = self._upstream.is_patient and kind is MutationKind.CONDITIONAL
-        return SIGNATURE_LIFETIME + (max(self._late_after, _INTERRUPTED) if patient else self._late_after)
+        """Return how long a request can take from its signature to its effect."""
+        if kind is MutationKind.CONDITIONAL:
+            return self._upstream.longest_put(self._late_after)
+        return SIGNATURE_LIFETIME + self._late_after
 
     async def _forbid_longer(
         self, resource: str, bucket: str, key: str, expected: str | None, *, entombs: bool = False

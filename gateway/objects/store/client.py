@@ -48,6 +48,7 @@ _KEEP_ALIVE = 4.0
 _MAX_CONNECT = 5.0
 # Versity S3 Gateway has no timeout for bodies.
 _PATIENT = frozenset({"VERSITYGW"})
+_INTERRUPTED = timedelta(days=1)
 _AGREEMENT = timedelta(seconds=2)
 _MAX_DOCUMENT = 64 * 1024
 _LARGE = 512 * 1024
@@ -144,6 +145,13 @@ class StoreClient:
         self.is_patient = False
         """Whether the store waits for the rest of an interrupted body for ever (docs/stores.md)."""
         self._ahead: timedelta | None = None
+
+    def longest_put(self, late_after: timedelta) -> timedelta:
+        """Return how long a put can take from its signature to its effect. ``late_after``: the configured bound.
+
+        A store that waits for interrupted bodies sets no bound to a put that a paused gateway continues.
+        """
+        return SIGNATURE_LIFETIME + (max(late_after, _INTERRUPTED) if self.is_patient else late_after)
 
     def now(self) -> datetime:
         """Return the store's clock: its last answer, and the time since. Before that, this machine's clock."""

@@ -90,6 +90,7 @@ class Claims:
 
         Raises ``ClaimsRefused``.
         """
+        await self._secure(transaction)
         claims: list[ClaimResult] = []
         for group in self.groups:
             claims += await fences.claim(transaction, group.resources, group.tokens, group.equal, caller)
@@ -108,8 +109,14 @@ class Claims:
 
         Return the resources on which an S3 mutation of a holder older than the caller is under way.
         """
+        await self._secure(transaction)
         claims = [await fences.raise_all(transaction, group.resources, group.tokens, caller) for group in self.groups]
         return [one.resource for group in claims for one in group if one.pending]
+
+    async def _secure(self, transaction: Transaction) -> None:
+        """Have raises of several groups stored together. Each claim does it for its own."""
+        if len(self.groups) > 1:
+            await fences.secure(transaction, {name: one.token for name, one in self.shown()})
 
 
 def unenforced(claims: Sequence[ClaimResult]) -> list[ClaimResult]:

@@ -333,3 +333,26 @@ async def test_a_column_that_has_changed_its_type_does_not_open_the_guard(guarde
     await guarded.execute("ALTER TABLE shipments ALTER order_id TYPE text USING 'n' || order_id")
     with pytest.raises(asyncpg.InvalidTextRepresentationError):
         await app.execute("UPDATE shipments SET state = 'x' WHERE id = 1")
+
+
+@pytest.mark.parametrize("observe", [False, True], ids=["enforced", "observed"])
+async def test_no_token_passes_before_the_database_is_open(stage: Stage, app: Session, *, observe: bool) -> None:
+    """It was put back, and shows a token that was overtaken. A session needs no claim of its own to hold that one."""
+    await stage.install("shipments", observe=observe)
+    await hold(app, "order/5", 34)
+    await stage.execute("UPDATE fencing.opening SET started = started - interval '1 day'")
+    declared = "SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'"
+    if observe:
+        async with app.transaction():
+            await app.execute(declared)
+            assert await app.execute(SENT) == "UPDATE 2"
+    else:
+        async with refused("FN503", "not opened") as error, app.transaction():
+            await app.execute(declared)
+            await app.execute(SENT)
+        assert json.loads(error.detail) == {"code": "database-closed"}
+        assert await states(stage) == dict.fromkeys((1, 2, 3, 4), "new")
+    await stage.execute("UPDATE fencing.opening SET started = (fencing.run_v1()).started")
+    async with app.transaction():
+        await app.execute(declared)
+        assert await app.execute(SENT) == "UPDATE 2"

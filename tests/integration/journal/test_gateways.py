@@ -1,6 +1,6 @@
 """Whole gateways with a journal: what they acknowledge survives that their database is put back."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from gateway.doctor.examination import examine
 from gateway.doctor.findings import CheckStatus
 from gateway.fencing.intent import SIGNATURE_LIFETIME
 from gateway.journal.contents import PREFIX
+from gateway.objects.store import client
 from gateway.observe.events import DatabaseOpened
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
@@ -50,12 +51,12 @@ class Stage:
     def dsn(self) -> str:
         return self.server.dsn(self.name)
 
-    def config(self, **journal: Any) -> Any:
+    def config(self, tables: Sequence[dict[str, str]] = (), **journal: Any) -> Any:
         settings = {**self.journal, **journal}
         store = {"late_after": LATE_AFTER, "pending_wait": 0.1}
         given = config(self.dsn, self.endpoint).model_dump(exclude_unset=True)
         given["s3"] |= store
-        return config(self.dsn, self.endpoint, s3=given["s3"], journal=settings)
+        return config(self.dsn, self.endpoint, s3=given["s3"], journal=settings, tables=tables)
 
     @asynccontextmanager
     async def gateway(self, **journal: Any) -> AsyncIterator["Stage"]:
@@ -185,6 +186,20 @@ async def test_object_writes_wait_until_lost_ones_are_dead(stage: Stage) -> None
         assert await stage.kinds("settled") == []
 
 
+async def test_they_wait_for_a_day_at_a_store_that_never_gives_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_PATIENT", {"AmazonS3"})
+    async with stage.gateway():
+        assert await stage.put(1) == DONE
+    saved = await stage.save()
+    await stage.put_back(saved)
+    async with stage.gateway():
+        refused = await stage.barrier(f"s3/bucket/{KEY}", 2)
+        assert refused.status_code == 503
+        assert 86_000 < int(refused.headers["retry-after"]) <= 86_400 + SIGNATURE_LIFETIME.total_seconds() + 2
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_a_restart_lets_nothing_wait(stage: Stage, mode: str) -> None:
     async with stage.gateway(mode=mode):
@@ -274,6 +289,44 @@ async def test_callers_cannot_touch_the_journal(stage: Stage) -> None:
         answer = await in_thread(holder.delete_objects, Bucket="journal", Delete=batch)
         assert [error["Code"] for error in answer["Errors"]] == ["AccessDenied"]
         assert (await stage.patch(2)).status_code == 204, "the journal is whole"
+
+
+async def test_a_transaction_has_all_its_raises_appended_at_once(stage: Stage) -> None:
+    """Strict resources between others are claimed by statements of their own."""
+    await stage.fetch("CREATE TABLE once AS SELECT id, note FROM orders")
+    await stage.fetch("ALTER TABLE once ADD PRIMARY KEY (id)")
+    rules = [
+        {"name": "public.orders", "resource": "order/{id}/a"},
+        {"name": "public.once", "resource": "order/{id}/once", "equal": "strict"},
+    ]
+    async with stage.gateway(tables=rules):
+        assert (await stage.patch(1, row=9)).status_code == 204
+        before = stage.double.sequence
+        writes = [
+            {"method": "PATCH", "table": table, "query": f"id=eq.{row}", "body": {"note": "x"}, "token": "5"}
+            for row in range(1, 8)
+            for table in ("orders", "once")
+        ]
+        answer = await stage.ask("POST", "/v1/transaction", json={"writes": writes})
+        assert answer.status_code == 200, answer.text
+        keys = [one.key or "" for one in stage.double.requests_since(before) if one.method == "PUT"]
+        assert len([key for key in keys if key.startswith(f"{PREFIX}segments/")]) == 1
+
+
+async def test_code_in_the_database_cannot_spoil_the_journal(stage: Stage) -> None:
+    """It uses the SQLSTATE by which the database asks for raises to be appended."""
+    await stage.fetch(
+        "CREATE FUNCTION named() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION USING ERRCODE = 'FN504', DETAIL = NEW.note; END $$"
+    )
+    await stage.fetch("CREATE TRIGGER named BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION named()")
+    async with stage.gateway():
+        assert (await stage.patch(1)).status_code == 204
+        before = stage.double.sequence
+        for named in ("x y z", "orders/2 0.99999999999999999999", "orders/2\t0.5", "Orders /2 0.5"):
+            refused = await stage.ask("POST", "/v1/tables/orders", 1, json={"id": 1, "note": named})
+            assert (refused.status_code, refused.json()["code"]) == (400, "FN504"), refused.text
+        assert not [one for one in stage.double.requests_since(before) if one.method == "PUT"]
 
 
 async def test_sessions_of_an_older_mode_raise_no_more(stage: Stage) -> None:

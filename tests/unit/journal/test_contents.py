@@ -89,7 +89,13 @@ def test_writers_are_forgotten_after_the_retention() -> None:
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [("snapshots/000000000012", 12), ("fences/000000000012-ab", 12), ("snapshots/x", 0), ("snapshots/", 0)],
+    [
+        ("snapshots/000000000012", 12),
+        ("fences/000000000012-ab", 12),
+        ("snapshots/x", 0),
+        ("snapshots/", 0),
+        (f"snapshots/{10**20}", 0),
+    ],
 )
 def test_numbers_stand_in_names(name: str, number: int) -> None:
     assert number_of(name) == number

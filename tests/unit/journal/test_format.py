@@ -101,6 +101,41 @@ def test_sealed_contents_that_make_no_sense_are_corrupt(fields: str) -> None:
     assert problem(encoding.read_marker(content, "marker", None)) is Problem.CORRUPT
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "1 999999999999999999 - 0 order/5",
+        "1 1 - 99999999999999999999 order/5",
+        "1 1 - -1 order/5",
+        "1 1 - 0 order/\0",
+        "1 1 - 0 order/5 0.7,order/6",
+        "1 1 - 0 ",
+    ],
+)
+def test_raises_that_no_database_can_take_are_corrupt(line: str) -> None:
+    rest = json.dumps({"installation": OURS.hex}).encode() + f"\n{line}\n".encode()
+    content = b"fencing-journal 1 fences %d %s\n" % (len(rest), encoding._digest(rest)) + rest
+    assert problem(encoding.read_fences(content, "fences/1", OURS)) is Problem.CORRUPT
+
+
+@pytest.mark.parametrize(
+    "change", [{"number": 10**30}, {"position": 2**63}, {"fences": "marker"}, {"fences": "fences/\0"}], ids=range(4)
+)
+def test_snapshots_that_no_database_can_take_are_corrupt(change: dict[str, object]) -> None:
+    _, first, _ = encoding.write_snapshot(SNAPSHOT).split(b"\n")
+    rest = json.dumps({**json.loads(first), **change}).encode() + b"\n"
+    content = b"fencing-journal 1 snapshot %d %s\n" % (len(rest), encoding._digest(rest)) + rest
+    assert problem(encoding.read_snapshot(content, SNAPSHOT.name, OURS)) is Problem.CORRUPT
+
+
+@pytest.mark.parametrize("change", [{"term": 2**63}, {"epoch": 2**31 - 1}], ids=range(2))
+def test_markers_that_no_database_can_take_are_corrupt(change: dict[str, object]) -> None:
+    _, first, _ = encoding.write_marker(MARKER).split(b"\n")
+    rest = json.dumps({**json.loads(first), **change}).encode() + b"\n"
+    content = b"fencing-journal 1 marker %d %s\n" % (len(rest), encoding._digest(rest)) + rest
+    assert problem(encoding.read_marker(content, "marker", OURS)) is Problem.CORRUPT
+
+
 @given(st.binary(max_size=300))
 def test_no_bytes_crash_it(content: bytes) -> None:
     for read in (encoding.read_marker, encoding.read_segment, encoding.read_snapshot, encoding.read_fences):

@@ -1,5 +1,6 @@
 """The single decisions of openings and raises. The explorer of ``tests/model`` plays them together."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -385,7 +386,7 @@ def test_no_rewind_escapes_a_gateways_memory() -> None:
             for answers in permutations("abc", 2):
                 memory: tuple[OwnRaise, ...] = ()
                 for name in answers:
-                    memory = protocol.remember_own(memory, OwnRaise(entry(name, 5), began[name], ended[name]))
+                    memory = protocol.remember_own(memory, [OwnRaise(entry(name, 5), began[name], ended[name])])
                 for spared in range(4):
                     fences = {name: Token(0, 5 if name in commits[:spared] else 4) for name in "abc"}
                     lost = any(name not in commits[:spared] for name in answers)
@@ -401,8 +402,14 @@ def _inversions(commits: Sequence[str], ended: dict[str, int]) -> list[tuple[str
 def test_memory_does_not_grow() -> None:
     memory: tuple[OwnRaise, ...] = ()
     for number in range(100):
-        memory = protocol.remember_own(memory, OwnRaise(entry(f"r/{number}", 1), 2 * number, 2 * number + 1))
+        memory = protocol.remember_own(memory, [OwnRaise(entry(f"r/{number}", 1), 2 * number, 2 * number + 1)])
     assert [one.entry.resource for one in memory] == ["r/99"]
+
+
+def test_one_write_of_many_resources_is_remembered_at_once() -> None:
+    began = time.perf_counter()
+    memory = protocol.remember_own((), [OwnRaise(entry(f"r/{number}", 1), 1, 2) for number in range(20_000)])
+    assert (len(memory), time.perf_counter() - began < 2.0) == (20_000, True)
 
 
 def test_a_fence_that_is_gone_contradicts_the_memory() -> None:
