@@ -149,6 +149,18 @@ def test_a_rewind_may_take_the_tokens_that_the_mode_does_not_keep(name: str, *, 
         assert (kinds(mode(name), *history) == []) is forgiven
 
 
+def test_a_rewind_of_the_database_takes_the_tokens_of_objects() -> None:
+    """An overtaken holder may then replace an object that is still there. No object is lost."""
+    place = "objects/1"
+    newer, older = operation("done", 2, 12, 13, 102, place), operation("done", 1, 25, 26, 103, place)
+    lines = (newer, REWIND, older, read(103, 27, 28, place), final(1, {place: 103}))
+    assert kinds(mode("off"), *lines) == []
+    assert "stale write took effect" in kinds(mode("sync"), *lines)
+    assert kinds(mode("off"), newer, REWIND, read(None, 27, 28, place), final(2, {place: 102})) == [
+        "acknowledged write lost"
+    ]
+
+
 def test_what_a_rewind_cannot_have_taken_counts_in_every_mode() -> None:
     """It was acknowledged before the backup, or after the loss."""
     for sent in (5, 25):

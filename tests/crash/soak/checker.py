@@ -128,7 +128,7 @@ class Checker:
         self._raises: dict[str, list[_Raises]] = {}
         self._resource: dict[str, str] = {}
         self._writers: dict[str, dict[Content, list[Operation]]] = defaultdict(lambda: defaultdict(list))
-        self._done: dict[tuple[str, int], _Done] = {}
+        self._done: dict[tuple[str, float], _Done] = {}
         self._verdict = Verdict()
 
     def _take(self, said: Mapping[str, Any]) -> None:
@@ -235,7 +235,7 @@ class Checker:
         able = [one for one in writers if one.answer not in WITHOUT_EFFECT]
         in_time = [one for one in able if one.lo <= min(one.hi, answered)]
         seen = f"{content} was read at {place} between {sent} and {answered}"
-        done = self._done_before(place, sum(one.begun <= answered for one in rewinds), rewinds)
+        done = self._done_before(place, rewinds, answered)
         number = bisect_left(done.answered, sent)
         if not number:
             if content is None or in_time:
@@ -257,11 +257,15 @@ class Checker:
         else:
             self._violated("phantom", f"{seen}, and no operation had written it")
 
-    def _done_before(self, place: str, era: int, rewinds: list[Rewind]) -> _Done:
-        """Return the acknowledged writes of a place that the first ``era`` rewinds cannot have taken."""
-        if (place, era) not in self._done:
-            resource, past = self._resource.get(place, ""), rewinds[:era]
-            after = past[-1].begun if past else 0.0
+    def _done_before(self, place: str, rewinds: list[Rewind], at: float) -> _Done:
+        """Return the acknowledged writes of a place that no rewind of its storage can have taken by then.
+
+        A rewind of the database takes the tokens of objects, too, and leaves their contents.
+        """
+        past = [one for one in rewinds if one.begun <= at]
+        after = max((one.begun for one in self._rewinds if one.begun <= at), default=0.0)
+        if (place, after) not in self._done:
+            resource = self._resource.get(place, "")
             kept = sorted(
                 (
                     one
@@ -271,12 +275,12 @@ class Checker:
                 ),
                 key=lambda one: one.answered,
             )
-            self._done[place, era] = _Done(
+            self._done[place, after] = _Done(
                 [one.answered for one in kept],
                 list(accumulate((one.sent for one in kept), max)),
                 list(accumulate((self._ranked(one, resource, after) for one in kept), max)),
             )
-        return self._done[place, era]
+        return self._done[place, after]
 
     def _ranked(self, one: Operation, resource: str, after: float) -> Token:
         """Return the token of a write, if the mode still keeps it after the last rewind."""
