@@ -16,7 +16,7 @@ from typing import TypeAlias
 import psutil
 
 from bench import hostile, locks, memory, objects, page, record, search, tables
-from bench.measure import CONNECTIONS, HEADER, SECONDS, TURN, TURNS, Row
+from bench.measure import CONNECTIONS, HEADER, SECONDS, TURN, TURNS, USAGE_HEADER, Row
 from tests.stores import ceph, minio, moto
 from tests.stores.store import Store, StoreMissing
 
@@ -37,6 +37,10 @@ def main() -> None:
     print(HEADER)
     for row in rows:
         print(row.line())
+    if measured := [row for row in rows if row.load.used is not None and row.peer.used is not None]:
+        print(f"\n{USAGE_HEADER}")
+        for row in measured:
+            print(row.usage_line())
     for name, lines in TABLES.items():
         if not named or name in named:
             print("\n" + "\n".join(lines()))

@@ -5,6 +5,7 @@ Runs as a process of its own, as the gateway does: ``python -m bench.direct_tabl
 
 import asyncio
 import json
+import os
 import random
 import sys
 import time
@@ -16,6 +17,7 @@ import uvloop
 
 from bench.measure import percentiles
 from bench.services import BULK
+from bench.usage import using
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -51,12 +53,11 @@ WORKS: dict[str, Callable[[Connection, int, int], Awaitable[None]]] = {
 }
 
 
-async def load(work: str, dsn: str, connections: int, seconds: float, rows: int) -> dict[str, float]:
+async def load(work: str, dsn: str, connections: int, seconds: float, rows: int) -> dict[str, float | None]:
     """Keep every connection busy for that long. Connecting is not part of it."""
     latencies: list[float] = []
     do = WORKS[work]
     opened = [await asyncpg.connect(dsn) for _ in range(connections)]
-    end = time.perf_counter() + seconds
 
     async def client(connection: Connection) -> None:
         count = 0
@@ -65,13 +66,16 @@ async def load(work: str, dsn: str, connections: int, seconds: float, rows: int)
             await do(connection, random.randint(1, rows), count)
             latencies.append(time.perf_counter() - start)
 
-    async with asyncio.TaskGroup() as tasks:
-        for connection in opened:
-            tasks.create_task(client(connection))
+    with using(os.getpid()) as usage:
+        end = time.perf_counter() + seconds
+        async with asyncio.TaskGroup() as tasks:
+            for connection in opened:
+                tasks.create_task(client(connection))
     for connection in opened:
         await connection.close()
     p50, p99 = percentiles(latencies)
-    return {"rate": len(latencies) / seconds, "p50": p50, "p99": p99}
+    used = {"seconds": usage.seconds, "calls": usage.calls}
+    return {"requests": len(latencies), "rate": len(latencies) / seconds, "p50": p50, "p99": p99, **used}
 
 
 if __name__ == "__main__":

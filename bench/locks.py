@@ -7,13 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from statistics import median
 from tempfile import NamedTemporaryFile, TemporaryDirectory
-from urllib.parse import parse_qs, urlsplit
 
-import psutil
-
+from bench import usage
 from bench.lock_client import BUNDLE, LEASES, TTL
 from bench.measure import CONNECTIONS, TURN, Load, Row, cpu_seconds, in_turns
 from bench.services import Services, answers, run_json, running
@@ -44,7 +41,8 @@ def table() -> Iterator[str]:
         with running(None) as services, _holding(services.gateway, number, most) as program:
             time.sleep(TTL / 3)  # until those that are due soon go together
             gateway = partial(cpu_seconds, services.gateway_pid)
-            read: list[Callable[[], float]] = [partial(cpu_seconds, program), gateway, _postgres(services)]
+            postgres = partial(usage.seconds, services.postgres_pid, family=True)
+            read: list[Callable[[], float]] = [partial(cpu_seconds, program), gateway, postgres]
             before, start = [seconds() for seconds in read], time.perf_counter()
             time.sleep(2 * TTL / 3)
             took = time.perf_counter() - start
@@ -102,7 +100,7 @@ def _renew(services: Services) -> Iterator[Row]:
 
 def _with_postgres(services: Services, measure: Measure, used: list[float]) -> Measure:
     """Return the same measurement, which also notes the cores that PostgreSQL has used meanwhile."""
-    seconds = _postgres(services)
+    seconds = partial(usage.seconds, services.postgres_pid, family=True)
 
     def measured() -> Load:
         before, start = seconds(), time.perf_counter()
@@ -111,13 +109,6 @@ def _with_postgres(services: Services, measure: Measure, used: list[float]) -> M
         return load
 
     return measured
-
-
-def _postgres(services: Services) -> Callable[[], float]:
-    """Asked, how many seconds of CPU PostgreSQL has used so far."""
-    directory = parse_qs(urlsplit(services.dsn).query)["host"][0]
-    server = psutil.Process(int((Path(directory) / "postmaster.pid").read_text().split()[0]))
-    return lambda: sum(cpu_seconds(process.pid) for process in (server, *server.children()))
 
 
 def _http(origin: str, work: str, connections: int, *file: str) -> Measure:

@@ -10,6 +10,8 @@ from typing import Self
 
 import psutil
 
+from bench.usage import Usage
+
 CONNECTIONS = 32
 SECONDS = int(os.environ.get("BENCH_SECONDS", "8"))
 """The duration of one measurement. A shorter one shows only whether everything works."""
@@ -21,13 +23,23 @@ MEBIBYTE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load generator's result: rate per second, latencies in milliseconds, and the number of failed requests."""
+    """A load generator's result: rate per second, latencies in milliseconds, and the number of failed requests.
+
+    ``used``: for each request, by the measured program itself. ``database``: by PostgreSQL. None if not measured.
+    """
 
     rate: float
     p50: float
     p99: float
     errors: int = 0
     requests: int = 0
+    used: Usage | None = None
+    database: Usage | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Return the processor time of one request, PostgreSQL's included."""
+        return sum(usage.seconds for usage in (self.used, self.database) if usage is not None)
 
     @classmethod
     def of_wrk(cls, output: str) -> Self:
@@ -92,6 +104,25 @@ class Row:
             f"{self.comparison} | {_both(load.p50, self.peer.p50)} | {_both(load.p99, self.peer.p99)} | "
             f"{self.processor_time}, {self.cost.memory:.0f} MiB |"
         )
+
+    def usage_line(self) -> str:
+        """Return the processor time and the system calls of one request of both sides in Markdown."""
+        ratio = f"{self.load.seconds / self.peer.seconds:.2f}"
+        return f"| {self.work} | {_usage(self.load)} | {_usage(self.peer)} | {ratio} |"
+
+
+def _usage(load: Load) -> str:
+    """Return the program's and PostgreSQL's microseconds, and their system calls."""
+    both = [usage for usage in (load.used, load.database) if usage is not None]
+    time_spent = " + ".join(f"{usage.seconds * 1e6:.0f}" for usage in both)
+    calls = " + ".join("?" if usage.calls is None else f"{usage.calls:.1f}" for usage in both)
+    return f"{time_spent} | {calls}"
+
+
+USAGE_HEADER = (
+    "| work | gateway + PostgreSQL, µs | system calls | peer + PostgreSQL, µs | system calls | ratio |\n"
+    "|---|--:|--:|--:|--:|--:|"
+)
 
 
 def _both(own: float, peer: float) -> str:

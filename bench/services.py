@@ -76,6 +76,7 @@ class Services:
     dsn: str
     gateway: str
     gateway_pid: int
+    postgres_pid: int
 
 
 @contextmanager
@@ -101,7 +102,8 @@ def running(store: Store | None) -> Iterator[Services]:
         origin = f"http://127.0.0.1:{port}"
         if not answers(f"{origin}/v1/ready"):
             raise SystemExit(f"the gateway did not get ready:\n{(directory / 'log').read_text()}")
-        yield Services(dsn, origin, process.pid)
+        postmaster = int((directory / "data" / "postmaster.pid").read_text().split()[0])
+        yield Services(dsn, origin, process.pid, postmaster)
 
 
 # The fences that writers with token 1 hold from the start. Every write of a holder but its first finds its fence so.

@@ -3,12 +3,14 @@
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from bench.measure import CONNECTIONS, TURN, Load
 from bench.services import BULK, ROWS, Services, run_json
+from bench.usage import Usage, using
 
 Measure: TypeAlias = Callable[[], Load]
 
@@ -20,7 +22,19 @@ def http(origin: str, work: str, connections: int = CONNECTIONS, *, rest: int = 
 
 def driver(services: Services, work: str, connections: int = CONNECTIONS) -> Measure:
     """One of the works in ``direct_tables.py``."""
-    return partial(_driven, work, services.dsn, str(connections), str(TURN), str(ROWS))
+    arguments = work, services.dsn, str(connections), str(TURN), str(ROWS)
+    return partial(_driven, services.postgres_pid, *arguments)
+
+
+def watched(services: Services, measure: Measure) -> Measure:
+    """Return the same measurement of the gateway, with what it and PostgreSQL have used."""
+
+    def measured() -> Load:
+        with using(services.gateway_pid) as own, using(services.postgres_pid, family=True) as database:
+            load = measure()
+        return replace(load, used=own.each(load.requests), database=database.each(load.requests))
+
+    return measured
 
 
 def beside(measure: Measure, origin: str, work: str) -> Measure:
@@ -50,6 +64,9 @@ def _in_background(command: list[str]) -> Iterator[None]:
         yield
 
 
-def _driven(*arguments: str) -> Load:
-    seen = run_json("bench.direct_tables", *arguments)
-    return Load(seen["rate"], seen["p50"], seen["p99"])
+def _driven(postgres_pid: int, *arguments: str) -> Load:
+    with using(postgres_pid, family=True) as database:
+        seen = run_json("bench.direct_tables", *arguments)
+    requests = int(seen["requests"])
+    own = Usage(seen["seconds"], seen["calls"]).each(requests)
+    return Load(seen["rate"], seen["p50"], seen["p99"], 0, requests, own, database.each(requests))

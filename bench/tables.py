@@ -6,7 +6,7 @@ from dataclasses import replace
 from bench import handwritten, storm
 from bench.measure import CONNECTIONS, Row, in_turns
 from bench.services import BULK, Services, running
-from bench.table_loads import Measure, driver, http
+from bench.table_loads import Measure, driver, http, watched
 
 MANY = 128
 DRIVER = "asyncpg direct, no fence"
@@ -22,7 +22,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
 
 
 def _compared(services: Services, work: str, own: Measure, against: str, peer: Measure, goal: str = "") -> Row:
-    load, other, cost = in_turns(services.gateway_pid, own, peer)
+    load, other, cost = in_turns(services.gateway_pid, watched(services, own), peer)
     return Row(work, against, load, other, cost, goal=goal)
 
 
@@ -62,7 +62,7 @@ def _get(services: Services) -> Iterator[Row]:
 
 
 def _shared(services: Services) -> Iterator[Row]:
-    own, peer = http(services.gateway, "update-shared"), http(services.gateway, "update")
+    own, peer = http(services.gateway, "update-shared"), watched(services, http(services.gateway, "update"))
     yield _compared(services, "fenced PATCH of rows of one resource", own, "each row its own", peer, "≥ 0.5")
 
 

@@ -1,6 +1,7 @@
 """The gateway: it wires the planes together, and dispatches requests between them by host and path. No logic."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -32,7 +33,8 @@ from gateway.guard.watching import GuardWatcher
 from gateway.http import origins
 from gateway.http.body import BodyReader, Memory, Pace
 from gateway.http.connection import Connection
-from gateway.http.head import Head
+from gateway.http.direct import Prepared
+from gateway.http.head import Head, KnownHeads
 from gateway.http.middleware import Middleware, answer_problem
 from gateway.journal.protocol import Opening
 from gateway.leases.service import LeaseService
@@ -138,11 +140,23 @@ class Gateway:
         self._table_prefixes = wiring.table_prefixes(config)
         self._domains = config.server.domains
         self._cors_origins = config.server.cors_origins
+        self.known_heads = KnownHeads(self._prepare, secrets.token_bytes(32))
         self._requests = 0
         self._retired, self._idle = asyncio.Event(), asyncio.Event()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def enter(self) -> None:
+        """Count a request that is under way."""
         self._requests += 1
+
+    def leave(self) -> None:
+        """Count a request as answered."""
+        self._requests -= 1
+        if not self._requests and self._retired.is_set():
+            self._idle.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if "begun" not in scope["state"]:
+            self.enter()
         try:
             scope["state"]["area"], serve = self._area(scope)
             try:
@@ -153,9 +167,18 @@ class Gateway:
                 return
             await serve(scope, receive, send)
         finally:
-            self._requests -= 1
-            if not self._requests and self._retired.is_set():
-                self._idle.set()
+            self.leave()
+
+    def _prepare(self, scope: Scope) -> Prepared | None:
+        """Prepare for requests with the head of this one. None if each of them needs a task.
+
+        Raises ``GatewayError`` if such requests are refused. Their tasks say so.
+        """
+        _, serve = self._area(scope)
+        if serve is not self._tables:
+            return None
+        self._check_origin(scope, serve)
+        return self._tables.prepare(Head.of(scope))
 
     def _check_origin(self, scope: Scope, serve: ASGIApp) -> None:
         """Raise ``Forbidden`` for a request that a page of another origin must not send.

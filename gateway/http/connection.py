@@ -6,14 +6,26 @@ and reads these bytes as the next request. ``gateway.http.body`` limits bodies.
 """
 
 from asyncio import Event, TimerHandle, Transport
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from httptools import HttpRequestParser
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from gateway.http import head
+from gateway.http.middleware import Middleware
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request's line, headers and trailers. S3's come to 8 KiB at most, metadata included."""
 HEAD_TIMEOUT = 20.0
 """Seconds until a head must be complete, and until the rest of the body of an answered request must have arrived."""
+HOLD = 0.02
+"""Seconds until a request gets a task whose body did not come with its head."""
 KEEP_ALIVE = 75
 """Seconds for which an idle connection is kept. Load balancers keep theirs shorter, so they close it first."""
 STALL_TIMEOUT = 300.0
@@ -38,6 +50,14 @@ class Connection(HttpToolsProtocol):
     _given_up = False
     _active: RequestResponseCycle | None = None
     """The request that is being served. Later ones of the same connection wait for it."""
+    _is_between = True  # the parser has seen no byte of a next request
+    _direct: bytes | None = None
+    """The request that is being answered without a task, and that the parser has not seen."""
+    _held = b""
+    """A request with a known head that has no task yet, because the rest of its body may be there in a moment."""
+    _hold: TimerHandle | None = None
+    _behind = b""  # the bytes after it
+    _handed_over: Mapping[str, Any] | None = None  # the state of the next request that the parser sees
     _is_last = False  # the last request of the connection: nothing after it is read
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -45,14 +65,17 @@ class Connection(HttpToolsProtocol):
         Connection.open += 1
         transport.set_write_buffer_limits(high=_WRITE_AHEAD)
         self._stopping = Event()
+        self._serving = self.app if isinstance(self.app, Middleware) else None
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         Connection.open -= 1
+        self._parse_held()
         if self._active is not None and self._active is not self.cycle and not self._active.response_complete:
             # uvicorn notifies the newest request only, which need not have begun.
             self._active.disconnected = True
             self._active.message_event.set()
+        self._behind = b""
         self._clear_deadline()
         self._clear_stall()
         super().connection_lost(exc)
@@ -60,6 +83,49 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._given_up or self._is_last:
             return
+        if self._direct is not None:  # requests are answered in their order
+            self._behind += data
+            self.flow.pause_reading()
+            return
+        held = self._released()
+        data = held + data
+        serving, packet = self._serving, None
+        if serving is not None and self._is_between and self._is_idle() and not self.flow.write_paused:
+            packet = head.read(data)
+        if serving is None or packet is None:
+            self._parse(data)
+            return
+        prepared = serving.known(packet)
+        if prepared is None:
+            self._parse(data)
+            if not (self._in_head or self._given_up) and self.cycle.keep_alive:
+                serving.learn(packet, cast("Scope", self.cycle.scope))
+        elif packet.missing:
+            self._unset_keepalive_if_required()
+            self._held, self._hold = data, self.loop.call_later(0 if held else HOLD, self._parse_held)
+        else:
+            self._unset_keepalive_if_required()
+            self._direct = data
+            if serving.begin(prepared, packet, self):
+                self._clear_deadline()
+            else:
+                self._direct = None
+                self._parse(data)
+
+    def _released(self) -> bytes:
+        """Return the bytes that are held, which are not held any more."""
+        if self._hold is not None:
+            self._hold.cancel()
+            self._hold = None
+        data, self._held = self._held, b""
+        return data
+
+    def _parse_held(self) -> None:
+        """Let the parser have the bytes that are held: the rest does not come soon enough."""
+        if self._held:
+            self._parse(self._released())
+
+    def _parse(self, data: bytes) -> None:
         self._arrived += len(data)
         super().data_received(data)
         # No body came of it: a head, trailers, or extensions of chunks, which the parser collects.
@@ -68,10 +134,50 @@ class Connection(HttpToolsProtocol):
         elif self._deadline is None and (self._in_head or self._is_idle()):
             self._set_deadline()
 
+    def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send the whole answer to the request that has no task, as uvicorn sends those of tasks."""
+        lines = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *headers):
+            lines += (name, b": ", value, b"\r\n")
+        is_last = self._stopping.is_set() and not self._behind
+        if is_last:
+            lines.append(b"connection: close\r\n")
+        lines += (b"\r\n", body)
+        self._direct = None
+        if self.parser is not None:
+            self.transport.write(b"".join(lines))
+        if is_last:
+            self.transport.close()
+        self.on_response_complete()
+        self._go_on()
+
+    def start_task(self, state: Mapping[str, Any]) -> None:
+        """Let a task answer the request that has none yet. ``state`` goes into its scope."""
+        assert self._direct is not None
+        data, self._direct, self._handed_over = self._direct, None, state
+        is_lost = self.parser is None
+        if is_lost:  # its client is gone, and it goes on nevertheless, as in a task from the start
+            self.parser = HttpRequestParser(self)
+        self._parse(data)
+        if is_lost:
+            self.parser, self.cycle.disconnected = None, True  # type: ignore[assignment]  # as uvicorn has it
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Read what has come after a request without a task, which is over."""
+        data, self._behind = self._behind, b""
+        if data:
+            self.data_received(data)
+        if self._stopping.is_set():
+            self.shutdown()
+
     def on_message_begin(self) -> None:
-        self._in_head = True
+        self._in_head, self._is_between = True, False
         self._head_size = self._arrived = 0
         super().on_message_begin()
+        if self._handed_over is not None:
+            self.scope["state"].update(self._handed_over)
+            self._handed_over = None
         # uvicorn silently drops bytes for a client that is gone. A handler that sends much can check.
         self.scope["state"]["gone"] = self.transport.is_closing
         self.scope["state"]["abort"] = self.transport.abort
@@ -80,7 +186,9 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Tell the requests that only wait that the server stops, because it waits for pending requests."""
         self._stopping.set()
-        super().shutdown()
+        self._parse_held()
+        if self._direct is None:
+            super().shutdown()
 
     def on_url(self, url: bytes) -> None:
         # No client sends a fragment. The parser would cut it off, and the request would be for something else.
@@ -122,6 +230,7 @@ class Connection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._is_between = True
         if not self._given_up:
             self.cycle.scope["state"]["whole"] = True
             super().on_message_complete()
@@ -146,7 +255,7 @@ class Connection(HttpToolsProtocol):
         return self._head_size <= MAX_HEAD
 
     def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+        return self._direct is None and (self.cycle is None or self.cycle.response_complete)
 
     def _set_deadline(self) -> None:
         self._deadline = self.loop.call_later(HEAD_TIMEOUT, self._expire)

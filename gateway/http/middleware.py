@@ -1,26 +1,22 @@
 """The outermost layer: a request id, the client's address, and an answer even if the gateway itself fails."""
 
-import re
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 from secrets import token_hex
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import GatewayError
-from gateway.http.head import Head
+from gateway.http.direct import App, Direct, Exchange, Prepared
+from gateway.http.head import REQUEST_ID, Head, KnownHeads, Packet, client_request_id
 from gateway.observe import stages
 from gateway.observe.events import Observe, RequestAnswered, RequestFailed
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
-
-REQUEST_ID = b"x-request-id"
-
-# The request ids that a client may choose. The gateway only logs them.
-_SANE = re.compile(rb"[!-~]{1,128}")
 
 
 class Middleware:
@@ -38,20 +34,51 @@ class Middleware:
         self._prefix = token_hex(8)
         self._count = count(1)
 
+    def known(self, packet: Packet) -> Prepared | None:
+        """Return what the serving app has prepared for requests with this head. None if they need a task."""
+        heads: KnownHeads[Prepared] | None = getattr(self.app, "known_heads", None)
+        return None if heads is None else heads.find(packet)
+
+    def learn(self, packet: Packet, scope: Scope) -> None:
+        """Let the serving app learn the head of a packet. ``scope`` has it as it was parsed."""
+        heads: KnownHeads[Prepared] | None = getattr(self.app, "known_heads", None)
+        if heads is not None:
+            with suppress(GatewayError):  # such requests are refused, and their tasks say so
+                heads.learn(packet, scope)
+
+    def begin(self, prepared: Prepared, packet: Packet, exchange: Exchange) -> bool:
+        """Begin to answer a packet without a task. Return whether that is possible. ``prepared``: see ``known``."""
+        app = cast("App", self.app)
+        began, request_id = perf_counter(), self._new_id()
+        try:
+            begun = prepared.begin(packet.query_string, packet.content)
+        except Exception:  # noqa: BLE001 - the task finds out the same, and answers
+            return False
+        if begun is None:
+            return False
+        app.enter()
+        if begun.row is None:
+            exchange.start_task({"arrival": (app, began, request_id), "begun": begun})
+        else:
+            begun.row.add_done_callback(Direct(app, began, request_id, exchange, prepared, begun, self._observe).finish)
+        return True
+
+    def _new_id(self) -> str:
+        return f"{self._prefix}{next(self._count):016x}"
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._lifespan(scope, receive, send)
             return
-        began = perf_counter()
-        request_id = f"{self._prefix}{next(self._count):016x}"
+        state = scope.setdefault("state", {})
+        app, began, request_id = state.get("arrival") or (self.app, perf_counter(), self._new_id())
         stages.REQUEST_ID.set(request_id)
         identity = (REQUEST_ID, request_id.encode())
         client = scope.get("client")
-        state = scope.setdefault("state", {})
         state["request_id"] = request_id
         state["client"] = client[0] if client else None
-        expects, theirs = False, None
         head = Head.of(scope)
+        expects, theirs = False, None
         for name, value in head.headers:
             if name == b"expect":
                 expects = True
@@ -71,7 +98,7 @@ class Middleware:
         try:
             if expects:
                 receive, send = _unless_held_back(head.headers, receive, send)
-            await self.app(scope, receive, identified)
+            await app(scope, receive, identified)
         except Exception as error:
             self._observe(RequestFailed(request_id, head.method, state.get("path", head.path), error))
             state["code"] = GatewayError.code
@@ -91,7 +118,7 @@ class Middleware:
                     sent,
                     state.get("caller"),
                     state["client"],
-                    theirs.decode() if theirs is not None and _SANE.fullmatch(theirs) else None,
+                    client_request_id(theirs),
                 )
             )
 

@@ -25,13 +25,15 @@ from gateway.db.notifications import Listen
 from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
 from gateway.fencing import headers as fencing_headers
 from gateway.http.body import Body, BodyReader, ClientGone, Memory, Message, Receive, Scope, offload
-from gateway.http.head import Head
+from gateway.http.direct import Origin
+from gateway.http.head import LARGEST, REQUEST_ID, Head, client_request_id
 from gateway.http.origins import origin_of
 from gateway.observe.events import Observe
 from gateway.record.audit import Audit
 from gateway.record.payload_capture import NOTHING, Capture
 from gateway.tables.dialect import errors, openapi, request
 from gateway.tables.dialect.cors import Origins
+from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import READS, WRITES, Target
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute import planning
@@ -39,6 +41,7 @@ from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.function_calls import FunctionCalls
 from gateway.tables.execute.planning import EffectivePreferences, ParsedWrite, Planner, Sender
 from gateway.tables.execute.reads import Description, Reader, ReadSettings
+from gateway.tables.execute.recipes import PlainHead
 from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork
 from gateway.tables.execute.write_list import ListSettings, WriteLists, with_details
 from gateway.tables.naming.plan import Rule
@@ -88,6 +91,34 @@ class Incoming(NamedTuple):
     candidate: Candidate
 
 
+class Prepared(NamedTuple):
+    """The known part of all requests with one head: their caller, and all but the values of their form.
+
+    ``headers``: of all answers to them.
+    """
+
+    fast_path: FastPath
+    plain: PlainHead
+    headers: Headers
+    origin: Origin
+
+    def begin(self, query_string: bytes, content: bytes) -> Candidate | None:
+        """Send the statement of a plain request of a known form. None if the request needs a task."""
+        candidate = Candidate(self.plain.with_query(query_string))
+        self.fast_path.begin(candidate, query_string, content)
+        return None if candidate.match is None else candidate
+
+    def answer(self, begun: Candidate) -> Response | None:
+        """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.
+
+        Raises ``GatewayError`` for a row that contradicts the request.
+        """
+        answer = self.fast_path.confirmed(begun)
+        if answer is not None:
+            answer.headers.extend(self.headers)
+        return answer
+
+
 class TablePlane:
     """The ASGI app. Construct it before the database is reachable: it connects when the first request needs it."""
 
@@ -134,6 +165,18 @@ class TablePlane:
         """Keep the schema cache up to date in the background. Without ``listen``, load it once."""
         return watching(self._schema_cache, listen, self._observe)
 
+    def prepare(self, head: Head) -> Prepared | None:
+        """Prepare for requests with this head, whatever their queries are. None if all of them have to be planned.
+
+        Raises ``GatewayError`` if such requests are refused.
+        """
+        caller, plain = self._authenticate(head.headers).name, self._fast_path.plain_head(head)
+        if plain is None or self._exposure.max_body < LARGEST:
+            return None
+        headers = self._cors.headers(origin_of(head.headers)) if self._cors else []
+        origin = Origin("tables", head.method, head.path, caller, client_request_id(head.value(REQUEST_ID)))
+        return Prepared(self._fast_path, plain.without_secrets(), headers, origin)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Receive one request and send its answer. A client that hangs up before its body is complete gets none."""
         head, body, state = Head.of(scope), self._bodies.of(scope, receive), scope["state"]
@@ -143,7 +186,8 @@ class TablePlane:
             if answer is None:
                 principal = self._authenticate(head.headers)
                 state["caller"] = principal.name
-                answer = await self._respond(Incoming(head, state, principal, body, self._fast_path.candidate(head)))
+                candidate = state.get("begun") or self._fast_path.candidate(head)
+                answer = await self._respond(Incoming(head, state, principal, body, candidate))
         except ClientGone:
             return
         except GatewayError as error:

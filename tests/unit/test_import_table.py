@@ -86,6 +86,7 @@ LIBRARIES: dict[str, str] = {
     "botocore": "client.s3 demo",
     "defusedxml": "objects.s3.xml",
     "fastapi": "api http.problems http.raw_routes",
+    "httptools": "http.connection",
     "httpx": "admission client commands demo webhooks.delivery",
     "jinja2": "web.rendering",
     "kazoo": "client.zookeeper",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -59,6 +60,11 @@ class Written:
     total: int | None = None
     etag: str | None = None
 
+    @property
+    def is_brief(self) -> bool:
+        """Return whether only the numbers of rows are known."""
+        return self.body is None and self.location is None and self.etag is None
+
     @classmethod
     def from_row(cls, row: Row) -> "Written":
         return cls(row["touched"], row["inserted"], row["body"], row["location"], etag=row["etag"])
@@ -115,7 +121,7 @@ def call(request: Request, written: Written, accepted: Accepted, *, sets: bool, 
 
     Raise PGRST103 for an offset beyond the end, PGRST116 unless there is one row.
     """
-    headers: Headers = _fences(accepted)
+    headers: Headers = fences(accepted)
     total, offset = written.total, request.query.offset
     if total is not None and offset > total:
         raise beyond(offset, total)
@@ -139,7 +145,7 @@ def beyond(offset: int, total: int) -> DialectError:
     return error
 
 
-def _fences(accepted: Accepted) -> Headers:
+def fences(accepted: Accepted) -> Headers:
     """Return the headers of the fences of an accepted write."""
     headers: Headers = []
     if accepted.pairs:
@@ -155,7 +161,7 @@ def _fences(accepted: Accepted) -> Headers:
 
 def write(request: Request, table: Table, written: Written, accepted: Accepted, path: str) -> Response:
     """Return the answer to a write that is durable."""
-    headers = _fences(accepted)
+    headers = fences(accepted)
     if request.method != "PUT":
         headers.append((b"content-range", _write_range(request, written.touched)))
     if written.location is not None and written.touched == 1 and table.primary_key:
@@ -308,4 +314,9 @@ def _bounded(resources: Sequence[str]) -> bytes:
 def _content_location(path: str, query_string: bytes) -> bytes:
     """Return one address for all orders of its parameters, and without the key that some clients repeat there."""
     parts = sorted(part for part in query_string.split(b"&") if part and not part.startswith(b"apikey="))
-    return b"?".join(filter(None, (quote(path).encode(), b"&".join(parts))))
+    return b"?".join(filter(None, (_quoted(path), b"&".join(parts))))
+
+
+@lru_cache
+def _quoted(path: str) -> bytes:
+    return quote(path).encode()

@@ -88,31 +88,29 @@ class Batches:
         self._one, self._many = one, many
         self._writes, self._observe = writes, observe
         self._lanes: dict[str, Lane[_Statement, Record]] = {}
-        self._sending = 0
+        self._under_way = 0
         self._back = float("-inf")
 
     def busy(self) -> bool:
         """Return whether a statement is under way, or was a moment ago: writers pause between two statements."""
-        return self._sending > 0 or perf_counter() - self._back < LULL
+        return self._under_way > 0 or perf_counter() - self._back < LULL
 
-    async def send(self, statement: Statement, arguments: list[object], resource: str | None, size: int) -> Record:
-        """Return the row of one statement. ``size``: bytes of its values. Raise what sending it alone raises.
+    def send(
+        self, statement: Statement, arguments: list[object], resource: str | None, size: int
+    ) -> "asyncio.Future[Record]":
+        """Return the row to come of one statement. It fails with what sending the statement alone raises.
 
-        Statements for one ``resource`` are sent in the order in which they come.
+        ``size``: bytes of its values. Statements for one ``resource`` are sent in the order in which they come.
         """
         asked = _Statement(resource, arguments, perf_counter(), ORIGIN.get())
-        self._sending += 1
-        try:
-            if size > LARGEST:
-                return await self._alone(statement.text, statement.names.index(CHECKS), asked)
-            lane = self._lanes.get(statement.text)
-            if lane is None:
-                if len(self._lanes) >= _MOST_LANES:
-                    self._lanes = {sql: lane for sql, lane in self._lanes.items() if not lane.idle()}
-                lane = self._lanes[statement.text] = self._lane(statement.text, statement.names.index(CHECKS))
-            return await lane.ask(asked, key=resource, size=size)
-        finally:
-            self._sending -= 1
+        if size > LARGEST:
+            return asyncio.ensure_future(self._alone(statement.text, statement.names.index(CHECKS), asked))
+        lane = self._lanes.get(statement.text)
+        if lane is None:
+            if len(self._lanes) >= _MOST_LANES:
+                self._lanes = {sql: lane for sql, lane in self._lanes.items() if not lane.idle()}
+            lane = self._lanes[statement.text] = self._lane(statement.text, statement.names.index(CHECKS))
+        return lane.ask(asked, key=resource, size=size)
 
     def _lane(self, sql: str, checks: int) -> Lane[_Statement, Record]:
         return Lane(
@@ -145,10 +143,12 @@ class Batches:
         return row
 
     def _begin(self, batch: Sequence[_Statement]) -> float:
+        self._under_way += 1
         self._observe(BatchBegun(self._writes, tuple(asked.origin for asked in batch)))
         return perf_counter()
 
     def _end(self, batch: Sequence[_Statement], began: float) -> None:
+        self._under_way -= 1
         self._back = perf_counter()
         waited = began - min(asked.since for asked in batch)
         self._observe(BatchSent(self._writes, len(batch), waited, self._back - began))

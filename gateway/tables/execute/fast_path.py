@@ -12,12 +12,13 @@ A write can take the fast path in two ways, and this module alone decides which:
 Statements of concurrent requests share round trips. Reads of one row by its key have recipes, too.
 """
 
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from gateway.admission import Admission
-from gateway.db.database import Database, wants_retry
+from gateway.db.database import Database, Record, wants_retry
 from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import GatewayError, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement, Equal
@@ -39,7 +40,7 @@ from gateway.tables.execute.batches import Batches, Storms
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
 from gateway.tables.execute.planning import PlannedWrite, Sender
 from gateway.tables.execute.reach import concerns
-from gateway.tables.execute.recipes import FormReader, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
+from gateway.tables.execute.recipes import FormReader, PlainHead, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import lower_write
@@ -57,27 +58,18 @@ _OF_NAMES_AND_VALUES = frozenset(("22", "42", "3F"))
 Values: TypeAlias = Mapping[str, object]
 
 
-@dataclass(slots=True)
-class Candidate:
-    """A request that may take the fast path. ``plain`` is None if the request has no form.
-
-    ``sent``: a statement of this request was sent and wrote nothing, so no second one is sent.
-    """
-
-    plain: PlainRequest | None
-    sent: bool = False
-
-
 class _LearntWrite(NamedTuple):
     """A recipe and the cached table it was learnt from. ``profile``: headers that name the schema, if one is to.
 
-    ``accepted``: the event of a write that took effect by it.
+    ``accepted``: the event of a write that took effect by it. ``answers``: those to writes of so many rows, so many
+    of them new, but for the headers of the fence.
     """
 
     recipe: WriteRecipe
     cached: CachedTable
     profile: Headers
     accepted: WriteAccepted
+    answers: dict[tuple[int, int], Response]
 
 
 class _LearntRead(NamedTuple):
@@ -94,6 +86,14 @@ class _Match(NamedTuple):
     token: Token
     shown: FencingHeaders
     payload: Payload | None
+    content: bytes
+
+
+class _ReadMatch(NamedTuple):
+    """A read with its recipe."""
+
+    learnt: _LearntRead
+    query_string: bytes
 
 
 @dataclass(slots=True)
@@ -102,6 +102,21 @@ class _LearntForm:
 
     columns: tuple[str, ...] | None
     by_body: dict[tuple[str, ...], _LearntWrite] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A request that may take the fast path. ``plain`` is None if the request has no form.
+
+    ``match``: its recipe, once it has begun. ``row``: the row to come of the statement that was sent by the recipe. It
+    is None if no statement was sent, because the fence is known to be higher. ``sent``: the statement wrote nothing, so
+    no second one is sent.
+    """
+
+    plain: PlainRequest | None
+    match: _Match | _ReadMatch | None = None
+    row: "Future[Record] | None" = None
+    sent: bool = False
 
 
 class FastPath:
@@ -128,6 +143,46 @@ class FastPath:
         """Return the request as a candidate for the fast path."""
         return Candidate(self._forms.read(head))
 
+    def plain_head(self, head: Head) -> PlainHead | None:
+        """Return the part of a form that is in the head. None if requests with this head are not plain."""
+        return self._forms.head(head)
+
+    def begin(self, candidate: Candidate, query_string: bytes, content: bytes) -> None:
+        """Send the statement of a request by its recipe, if it has one."""
+        plain = candidate.plain
+        if plain is None:
+            return
+        if plain.form in self._writes:
+            match = candidate.match = self._match(plain, content)
+            if match is not None and not self._is_overtaken(match.resource, match.token):
+                recipe, resource = match.learnt.recipe, match.resource
+                arguments = recipe.arguments(resource, match.shown, plain.values, match.payload)
+                candidate.row = self._send(recipe.statement, arguments, resource, len(content) + len(resource))
+        elif plain.form in self._reads:
+            learnt = self._reads[plain.form]
+            if learnt.cached.current:
+                candidate.match = _ReadMatch(learnt, query_string)
+                arguments = learnt.recipe.arguments(plain.values)
+                size = len(query_string)
+                candidate.row = self._read_batches.send(learnt.recipe.statement, arguments, None, size)
+
+    def confirmed(self, candidate: Candidate) -> Response | None:
+        """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.
+
+        Raises ``DialectError`` for a row that contradicts the request.
+        """
+        match, row = candidate.match, candidate.row
+        assert match is not None
+        assert row is not None
+        if row.cancelled() or row.exception() is not None:
+            return None
+        if isinstance(match, _ReadMatch):
+            return self._read(candidate, match, row.result())
+        if not row.result()["held"]:
+            return None
+        self._observe(FAST_AFTER)
+        return self._written(candidate, match, row.result())
+
     async def answer(
         self, candidate: Candidate, head: Head, content: Callable[[], Awaitable[bytes]], sender: Callable[[], Sender]
     ) -> Response | None:
@@ -138,16 +193,28 @@ class FastPath:
         plain = candidate.plain
         if plain is None:
             return None
+        if candidate.match is None:
+            self.begin(candidate, head.query_string, await content() if plain.form in self._writes else b"")
+        match = candidate.match
+        if match is None:
+            return None
         try:
-            if plain.form in self._writes:
-                return await self._write(candidate, plain, await content(), sender)
-            if plain.form in self._reads:
-                return await self._read(plain, head.query_string)
+            if isinstance(match, _ReadMatch):
+                assert candidate.row is not None
+                return self._read(candidate, match, await candidate.row)
+            rule, holder = match.learnt.cached.name, match.shown.holder
+            row = await self._confirm(
+                candidate.row, match.resource, lambda: sender().attempt(match.token, holder, match.content, rule)
+            )
         except SqlError as error:
             # The schema cache may be out of date. The planned request finds that out.
             if error.sqlstate[:2] not in _OF_NAMES_AND_VALUES:
                 raise
-        return None
+            return None
+        if row is None:
+            candidate.sent = True
+            return None
+        return self._written(candidate, match, row)
 
     async def execute(self, candidate: Candidate, write: PlannedWrite, key: IdempotencyKey | None) -> Response | None:
         """Execute a planned write by one statement, and keep its recipe if it is plain. ``key``: to keep the answer by.
@@ -174,10 +241,10 @@ class FastPath:
         if candidate.plain is not None:
             self._learn_write(candidate.plain, write, columns, statement, values)
         size = len(write.body) + len(write.sender.query)
+        overtaken = self._is_overtaken(resource, token)
+        sent = None if overtaken else self._send(statement, statement.arrange(values), resource, size)
         try:
-            row = await self._confirm(
-                statement, statement.arrange(values), resource, token, size, lambda: write.attempts()(resource)
-            )
+            row = await self._confirm(sent, resource, lambda: write.attempts()(resource))
         except SqlError as error:
             if error.sqlstate == MISMATCH:
                 error.hint = write.mismatch_advice()
@@ -213,37 +280,30 @@ class FastPath:
         if len(form.by_body) >= _MOST_BODIES:
             form.by_body.clear()
         profile = self._profile(plain, b"content-profile", cached)
-        form.by_body[columns] = _LearntWrite(recipe, cached, profile, WriteAccepted("tables", cached.name, "recipe"))
+        form.by_body[columns] = _LearntWrite(
+            recipe, cached, profile, WriteAccepted("tables", cached.name, "recipe"), {}
+        )
 
     def _profile(self, plain: PlainRequest, header: bytes, cached: CachedTable) -> Headers:
         """Return the header of an answer that names its schema, if the request names one or several are exposed."""
         shown = self._several_schemas or header in plain.headers
         return [(b"content-profile", cached.table.schema.encode())] if shown else []
 
-    async def _write(
-        self, candidate: Candidate, plain: PlainRequest, content: bytes, sender: Callable[[], Sender]
-    ) -> Response | None:
-        """Answer a write by the recipe of its form. Return None if there is no recipe, or nothing is confirmed."""
-        match = self._match(plain, content)
-        if match is None:
-            return None
-        (recipe, cached, profile, event), resource, token, shown, payload = match
-        arguments = recipe.arguments(resource, shown, plain.values, payload)
-        size = len(content) + len(resource)
-        row = await self._confirm(
-            recipe.statement, arguments, resource, token, size,
-            lambda: sender().attempt(token, shown.holder, content, cached.name),
-        )  # fmt: skip
-        if row is None:
-            candidate.sent = True
-            return None
+    def _written(self, candidate: Candidate, match: _Match, row: Row) -> Response:
+        """Return the answer to a write that its fence has confirmed."""
+        recipe, cached, profile, event, answers = match.learnt
         written = Written.from_row(row)
-        check_put(recipe.request, written.touched)
+        known = answers.get((written.touched, written.inserted)) if written.is_brief else None
+        if known is None:
+            check_put(recipe.request, written.touched)
+            assert candidate.plain is not None
+            known = response.write(recipe.request, cached.table, written, Accepted(), candidate.plain.form.path)
+            known.headers.extend(profile)
+            if written.is_brief and written.touched <= 1:
+                answers[written.touched, written.inserted] = known
         self._observe(event)
-        under = Accepted(token, (resource,))
-        answer = response.write(recipe.request, cached.table, written, under, plain.form.path)
-        answer.headers.extend(profile)
-        return answer
+        fences = response.fences(Accepted(match.token, (match.resource,)))
+        return Response(known.status, fences + known.headers, known.body)
 
     def _match(self, plain: PlainRequest, content: bytes) -> _Match | None:
         """Return the recipe of a write and what it claims. None if the write has to be planned."""
@@ -263,45 +323,44 @@ class FastPath:
         resource = learnt.recipe.resource(plain.values, payload)
         if resource is None or shown.resource not in (None, resource) or self._admits_each_time(resource, shown.token):
             return None
-        return _Match(learnt, resource, shown.token, shown, payload)
+        return _Match(learnt, resource, shown.token, shown, payload, content)
 
-    async def _read(self, plain: PlainRequest, query_string: bytes) -> Response | None:
-        """Answer a read by the recipe of its form. Return None if the recipe is out of date."""
-        learnt = self._reads[plain.form]
-        if not learnt.cached.current:
-            return None
-        recipe = learnt.recipe
-        row = await self._read_batches.send(recipe.statement, recipe.arguments(plain.values), None, len(query_string))
-        answer = response.read(recipe.request, row, plain.form.path, query_string)
-        answer.headers.extend(learnt.profile)
+    def _read(self, candidate: Candidate, match: _ReadMatch, row: Row) -> Response:
+        """Return the answer to a read."""
+        recipe, _, profile = match.learnt
+        assert candidate.plain is not None
+        answer = response.read(recipe.request, row, candidate.plain.form.path, match.query_string)
+        answer.headers.extend(profile)
         return answer
 
     def _admits_each_time(self, resource: str, token: Token) -> bool:
         """Return whether a policy has to look at this token although the fence carries it."""
         return self._admission is not None and self._admission.asks_about(resource, token)
 
+    def _is_overtaken(self, resource: str, token: Token) -> bool:
+        """Return whether the fence is known to be higher than this token."""
+        overtaken_by = self._overtaken.get(resource)
+        return overtaken_by is not None and token < overtaken_by
+
+    def _send(self, statement: Statement, arguments: list[object], resource: str, size: int) -> "Future[Record]":
+        """Send one fenced statement. ``size``: bytes of the values."""
+        self._observe(FAST_BEFORE)
+        return self._write_batches.send(statement, arguments, resource, size)
+
     async def _confirm(
-        self,
-        statement: Statement,
-        arguments: list[object],
-        resource: str,
-        token: Token,
-        size: int,
-        attempt: Callable[[], Attempt],
+        self, sent: "Future[Record] | None", resource: str, attempt: Callable[[], Attempt]
     ) -> Row | None:
-        """Send one fenced statement and return its row.
+        """Return the row of a fenced statement that was sent. ``sent`` is None if the fence is known to be higher.
 
         Return None if the fence does not carry the token, or the database asks for a retry: nothing is written then.
-        ``size``: bytes of the values. ``attempt`` makes the entry of a refusal.
+        ``attempt`` makes the entry of a refusal.
 
         Raises ``FenceRefusal`` (recorded) if the fence carries a higher token, ``SqlError`` if the database refuses the
         write, ``Unavailable`` (nothing is written) or ``OutcomeUnknown``.
         """
-        overtaken_by = self._overtaken.get(resource)
-        if overtaken_by is None or token >= overtaken_by:
-            self._observe(FAST_BEFORE)
+        if sent is not None:
             try:
-                row = await self._write_batches.send(statement, arguments, resource, size)
+                row = await sent
             except Unavailable as error:
                 if wants_retry(error):
                     return None

@@ -60,27 +60,24 @@ class PlainRequest(NamedTuple):
         return _fencing_headers(*map(self.headers.get, _FENCING))
 
 
-class FormReader:
-    """Tells plain requests from others."""
+class PlainHead(NamedTuple):
+    """The head of a plain request, but for its query."""
 
-    def __init__(self) -> None:
-        # Clients repeat the same names in the same order.
-        self._plain: dict[tuple[bytes, ...], bool] = {}
+    method: str
+    path: str
+    in_form: tuple[bytes | None, ...]
+    headers: Headers
 
-    def read(self, head: Head) -> PlainRequest | None:
-        """Return the request as a form and its values. None if it is not plain."""
-        pairs = head.headers
-        headers = dict(pairs)
-        names = tuple(headers)
-        plain = self._plain.get(names)
-        if plain is None:
-            plain = self._learnt(names)
-        if not plain or len(headers) != len(pairs):
-            return None
+    def without_secrets(self) -> "PlainHead":
+        """Return the same head with those headers only that forms and recipes look at."""
+        kept = {name: self.headers[name] for name in (*_IN_FORM, *_FENCING) if name in self.headers}
+        return self._replace(headers=kept)
+
+    def with_query(self, query_string: bytes) -> PlainRequest | None:
+        """Return the whole request as a form and its values. None if the query is not plain."""
         parameters: list[bytes | str] = []
         values: list[str] = []
-        query = head.query_string
-        for part in query.split(b"&") if query else ():
+        for part in query_string.split(b"&") if query_string else ():
             match = _PLAIN_FILTER.fullmatch(part)
             if match and match[1] not in _PARAMETERS:
                 parameters.append(match[1].decode())
@@ -90,8 +87,33 @@ class FormReader:
                 parameters.append(part)
             else:
                 return None
-        form = RequestForm(head.method, head.path, tuple(map(headers.get, _IN_FORM)), tuple(parameters))
-        return PlainRequest(form, values, headers)
+        form = RequestForm(self.method, self.path, self.in_form, tuple(parameters))
+        return PlainRequest(form, values, self.headers)
+
+
+class FormReader:
+    """Tells plain requests from others."""
+
+    def __init__(self) -> None:
+        # Clients repeat the same names in the same order.
+        self._plain: dict[tuple[bytes, ...], bool] = {}
+
+    def head(self, head: Head) -> PlainHead | None:
+        """Return the head of a plain request. None if the request is not plain, whatever its query is."""
+        pairs = head.headers
+        headers = dict(pairs)
+        names = tuple(headers)
+        plain = self._plain.get(names)
+        if plain is None:
+            plain = self._learnt(names)
+        if not plain or len(headers) != len(pairs):
+            return None
+        return PlainHead(head.method, head.path, tuple(map(headers.get, _IN_FORM)), headers)
+
+    def read(self, head: Head) -> PlainRequest | None:
+        """Return the request as a form and its values. None if it is not plain."""
+        plain = self.head(head)
+        return plain and plain.with_query(head.query_string)
 
     def _learnt(self, names: tuple[bytes, ...]) -> bool:
         if len(self._plain) >= MOST_NAMES:

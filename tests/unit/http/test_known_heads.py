@@ -1,0 +1,119 @@
+"""A known head stands for exactly the bytes that the parser has read. Everything else goes to the parser."""
+
+from typing import Any
+
+import pytest
+
+from gateway.http import head
+from gateway.http.head import KnownHeads, Packet, read
+
+LINE = b"PATCH /v1/tables/accounts?id=eq.1 HTTP/1.1\r\n"
+HEADERS = b"Host: gateway\r\nFencing-Token: 5\r\n"
+WHOLE = LINE + HEADERS + b"Content-Length: 2\r\n\r\n{}"
+
+
+def packet(data: bytes) -> Packet:
+    found = read(data)
+    assert found is not None
+    return found
+
+
+def scope(*names: bytes) -> dict[str, Any]:
+    given = [(name, b"") for name in names]
+    return {"method": "PATCH", "path": "/", "raw_path": b"/", "query_string": b"", "headers": given}
+
+
+def test_a_packet_is_split_into_what_repeats_and_what_changes() -> None:
+    found = packet(WHOLE)
+    assert (found.query_string, found.content, found.has_length) == (b"id=eq.1", b"{}", True)
+    other = LINE.replace(b"eq.1", b"eq.22") + HEADERS + b"Content-Length: 10\r\n\r\n0123456789"
+    assert packet(other).head == found.head
+    assert packet(other).content == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        WHOLE.replace(b"PATCH", b"PUT"),
+        WHOLE.replace(b"accounts", b"Accounts"),
+        WHOLE.replace(b"Token: 5", b"Token: 6"),
+        WHOLE.replace(b"Token: 5", b"Token:5"),
+        LINE + b"Content-Length: 2\r\n" + HEADERS + b"\r\n{}",
+        LINE + HEADERS + b"\r\n",
+        LINE + HEADERS.replace(b"\r\nF", b"\0F") + b"\r\n",
+        LINE + b"Host: gateway\r\nContent-Length: 2\r\nFencing-Token: 5\r\n\r\n{}",
+    ],
+)
+def test_any_other_head_is_another_one(data: bytes) -> None:
+    assert packet(data).head != packet(WHOLE).head
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        WHOLE[:-4],
+        WHOLE[:40],
+        WHOLE + b"x",
+        WHOLE + WHOLE,
+        b"\r\n" + WHOLE,
+        b"",
+        WHOLE.replace(b"1.1", b"1.0"),
+        WHOLE.replace(b" HTTP/1.1", b""),
+        WHOLE.replace(b"eq.1", b"eq.%31"),
+        WHOLE.replace(b"eq.1", b"eq.1#2"),
+        WHOLE.replace(b"eq.1", b"eq.\0"),
+        WHOLE.replace(b"eq.1 ", b"eq.1  "),
+        WHOLE.replace(b"/v1", b"http://gateway/v1"),
+        WHOLE.replace(b"PATCH", b"OPTIONS"),
+        WHOLE.replace(b"PATCH", b"patch"),
+        WHOLE.replace(b"\r\n\r\n", b"\n\n"),
+        LINE + HEADERS + b"\r\n{}",
+        LINE + HEADERS + b"X: " + bytes(head.LARGEST) + b"\r\n\r\n",
+    ],
+)
+def test_everything_but_one_whole_plain_request_goes_to_the_parser(data: bytes) -> None:
+    assert read(data) is None
+
+
+def test_the_rest_of_a_body_may_be_missing() -> None:
+    found = packet(WHOLE[:-1])
+    assert (found.head, found.content, found.missing) == (packet(WHOLE).head, b"{", 1)
+
+
+def test_a_head_is_prepared_for_when_it_is_seen_again() -> None:
+    known = KnownHeads(lambda _: "prepared", b"key")
+    for _ in range(2):
+        assert known.find(packet(WHOLE)) is None
+        known.learn(packet(WHOLE), scope(b"host", b"content-length"))
+    assert known.find(packet(WHOLE)) == "prepared"
+    assert known.find(packet(WHOLE.replace(b"Token: 5", b"Token: 6"))) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "parsed"),
+    [
+        (WHOLE, scope(b"content-length", b"content-length")),
+        (WHOLE, scope(b"content-length", b"transfer-encoding")),
+        (WHOLE, scope(b"transfer-encoding")),
+        (LINE + b"Content-Length:0\r\n\r\n", scope(b"content-length")),
+        (LINE + HEADERS + b"\r\n", scope(b"transfer-encoding")),
+    ],
+)
+def test_a_head_is_not_learnt_if_the_length_of_the_body_is_announced_in_another_way(
+    data: bytes, parsed: dict[str, Any]
+) -> None:
+    known = KnownHeads(lambda _: "prepared", b"key")
+    for _ in range(3):
+        known.learn(packet(data), parsed)
+    assert known.find(packet(data)) is None
+
+
+def test_only_so_many_heads_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "MOST", 3)
+    known = KnownHeads(lambda _: "prepared", b"key")
+    packets = [packet(WHOLE.replace(b"Token: 5", b"Token: %d" % token)) for token in range(20)]
+    for one in packets:
+        for _ in range(2):
+            known.learn(one, scope(b"content-length"))
+    assert known.find(packets[-1]) == "prepared"
+    assert sum(known.find(one) is not None for one in packets) <= 3
