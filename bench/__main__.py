@@ -1,7 +1,7 @@
 """Prints the tables of docs/performance.md. Needs wrk, nginx and curl beside what ``make setup`` installs.
 
-``python -m bench [tables] [locks] [record] [writes] [reads] [transfers] [held] [memory] [hostile] [page] [search]``:
-only these.
+``python -m bench [tables] [locks] [record] [writes] [reads] [transfers] [held] [memory] [hostile] [page] [search]
+[workers]``: only these.
 ``python -m bench tables patch get``: only these rows of the tables; ``bench/tables.py`` has their names in ``WORKS``.
 Stores that are missing are left out.
 """
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import psutil
 
-from bench import hostile, locks, memory, objects, page, record, search, tables
+from bench import hostile, locks, memory, objects, page, record, search, tables, workers
 from bench.measure import CONNECTIONS, HEADER, SECONDS, TURN, TURNS, USAGE_HEADER, Row
 from tests.stores import ceph, minio, moto
 from tests.stores.store import Store, StoreMissing
@@ -71,6 +71,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "memory": memory.table,
     "page": page.table,
     "search": search.table,
+    "workers": workers.table,
 }
 """The areas that have tables of their own."""
 

@@ -80,8 +80,8 @@ class Services:
 
 
 @contextmanager
-def running(store: Store | None) -> Iterator[Services]:
-    """Start a PostgreSQL and a gateway worker in front of it, and of the store."""
+def running(store: Store | None, workers: int = 1) -> Iterator[Services]:
+    """Start a PostgreSQL and a gateway in front of it, and of the store. ``workers``: its processes."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="bench")))
         with postgres(directory / "data") as server:
@@ -95,7 +95,7 @@ def running(store: Store | None) -> Iterator[Services]:
             CONFIG.format(port=port, dsn=dsn, keys=KEYS) + ("" if store is None else STORE.format(store=store))
         )
         log = stack.enter_context((directory / "log").open("wb"))
-        command = [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
+        command = [sys.executable, "-m", "gateway", "serve", "--config", str(config), "--workers", str(workers)]
         process = subprocess.Popen(command, stdout=log, stderr=log)
         stack.callback(process.wait)
         stack.callback(process.terminate)

@@ -47,7 +47,7 @@ from gateway.objects.run.runner import Runner
 from gateway.objects.s3.addressing import bucket_of_host
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe, ServiceUnreachable, Sinks
-from gateway.observe.gauges import GaugeReader, StatusGauges
+from gateway.observe.gauges import GaugeReader, Snapshot, StatusGauges
 from gateway.observe.logs import log
 from gateway.observe.telemetry import Observability
 from gateway.record.audit import Audit
@@ -64,6 +64,8 @@ from gateway.web.rendering import Site
 from gateway.webhooks.alarms import AlarmWatch
 from gateway.webhooks.outbox import Outbox
 from gateway.wiring import alarms, webhooks
+from gateway.workers.channel import NoAnswer
+from gateway.workers.link import Link
 
 _OF_LEASES = ("/v1/leases", "/v1/withdrawals")
 
@@ -76,15 +78,22 @@ class Gateway:
     """
 
     def __init__(
-        self, config: Config, telemetry: Observability, reload: Reload = never, *, allow_missing: bool = True
+        self,
+        config: Config,
+        telemetry: Observability,
+        reload: Reload = never,
+        *,
+        allow_missing: bool = True,
+        link: Link | None = None,
     ) -> None:
+        self._link = link
         self._upstream = None if config.s3 is None else Upstream(config.s3, telemetry.observe)
         self._storage = wiring.storage(config, telemetry.observe, self._upstream)
         self._database = self._storage.database
         self._listen = wiring.listening(config, self._database, CATALOG)
         self._profiles = self._build_profiles(config)
         self._retention = config.postgres.idempotency_retention
-        self._sweep_interval = 0.0 if config.s3 is None else config.s3.sweep_interval
+        self._sweep_interval = 0.0 if config.s3 is None else config.s3.sweep_interval * (link.count if link else 1)
         self._traffic = Traffic()
         self._telemetry = telemetry
         self._observe = observe = Sinks(telemetry.observe, self._traffic)
@@ -321,8 +330,23 @@ class Gateway:
         return web.answer_documentation(self._site, request)
 
     async def _scrape(self, accept: str) -> tuple[bytes, str]:
-        await self._vitals.refresh()
-        return self._telemetry.metrics.render(accept)
+        if self._link is None:
+            await self._vitals.refresh()
+            return self._telemetry.metrics.render(accept)
+        try:
+            gathered = await self._link.gather(self.snapshot())
+            counted = await self._vitals.refresh(gathered.counted)
+            if counted is not None:
+                await self._link.publish(counted)
+        except NoAnswer as error:
+            raise Unavailable("The parent of the workers has ended, and this worker is about to end.") from error
+        self._telemetry.standing.workers.set(gathered.serving)
+        return self._telemetry.metrics.render(accept, gathered)
+
+    def snapshot(self) -> Snapshot:
+        """Return the present values of this worker's metrics."""
+        self._set_gauges(self._telemetry.standing)
+        return self._telemetry.metrics.snapshot()
 
     def _set_gauges(self, standing: StatusGauges) -> None:
         """Set the gauges of this process."""
@@ -418,17 +442,22 @@ def _is_unsigned_read(head: Head) -> bool:
 
 
 def build(
-    config: Config, observe: Observe = log, *, source: Source | None = None, allow_missing: bool = True
+    config: Config,
+    observe: Observe = log,
+    *,
+    source: Source | None = None,
+    allow_missing: bool = True,
+    link: Link | None = None,
 ) -> ASGIApp:
     """Build the whole gateway as an ASGI app. Its lifespan opens and closes its resources.
 
     ``source`` is read again for a reload. Without ``allow_missing`` it serves no table until each table with a rule has
-    existed once.
+    existed once. ``link``: this process is one of several workers.
     """
     telemetry = Observability(config, observe)
 
     def gateway(config: Config, reload: Reload) -> Gateway:
-        return Gateway(config, telemetry, reload, allow_missing=allow_missing)
+        return Gateway(config, telemetry, reload, allow_missing=allow_missing, link=link)
 
     def switch(config: Config, serving: Gateway) -> None:
         telemetry.announce(config)
@@ -440,7 +469,9 @@ def build(
         finally:
             await telemetry.close()
 
-    reloading = Reloading(config, gateway, switch, telemetry.observe, source)
+    reloading = Reloading(config, gateway, switch, telemetry.observe, source, link)
+    if link is not None:
+        link.attach(reloading, lambda: reloading.serving.snapshot())  # noqa: PLW0108 - each reload replaces it
     middleware = Middleware(telemetry.around(reloading.serving), telemetry.observe, lifespan)
     return middleware
 

@@ -82,6 +82,9 @@ def options(
 def serve(
     config: ConfigPath = None,
     listen: Annotated[str | None, typer.Option(help="The host:port to listen on, instead of server.listen.")] = None,
+    workers: Annotated[
+        str, typer.Option(metavar="N|auto", help="Processes that serve, each on a core of its own; auto: one per core.")
+    ] = "1",
     *,
     allow_missing: AllowMissing = False,
 ) -> None:
@@ -89,7 +92,15 @@ def serve(
     from gateway.commands.serve import Origin  # noqa: PLC0415 - it imports all libraries of both planes
     from gateway.commands.serve import serve as serve_command  # noqa: PLC0415
 
-    serve_command(Origin(config, listen, allow_missing))
+    serve_command(Origin(config, listen, allow_missing), workers)
+
+
+@application.command(hidden=True)
+def worker(number: int, count: int, talk: int, connections: int) -> None:
+    """Run one worker. Only 'gateway serve --workers' starts it, with two sockets."""
+    from gateway.commands.serve import serve_as_worker  # noqa: PLC0415 - it imports all libraries of both planes
+
+    serve_as_worker(number, count, talk, connections)
 
 
 @application.command()

@@ -38,6 +38,38 @@ async def never(_: Attempt) -> list[str]:
     raise ReloadRefused("This gateway was built without a file or an environment to read again.")
 
 
+class Siblings(Protocol):
+    """The other workers of this gateway. All of them take a configuration, or none."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker watches the configuration for all."""
+
+    async def prepare(self, config: Config) -> None:
+        """Let each of them start a gateway, which does not serve yet. Raises ``ReloadRefused``."""
+
+    async def commit(self) -> None:
+        """Let their new gateways serve."""
+
+    async def abandon(self) -> None:
+        """End their new gateways."""
+
+
+class Alone:
+    """A process without siblings."""
+
+    leads = True
+
+    async def prepare(self, config: Config) -> None:
+        """Do nothing."""
+
+    async def commit(self) -> None:
+        """Do nothing."""
+
+    async def abandon(self) -> None:
+        """Do nothing."""
+
+
 class Serving(Protocol):
     """A gateway that serves under one configuration."""
 
@@ -80,10 +112,13 @@ class Reloading(Generic[Gateway]):
         switch: Callable[[Config, Gateway], None],
         observe: Observe,
         source: Source | None,
+        siblings: Siblings | None = None,
     ) -> None:
         """``switch`` lets new requests go to a gateway, at once. Without a ``source`` nothing can be reloaded."""
         self._config, self._source, self._observe = config, source, observe
         self._build, self._switch = build, switch
+        self._siblings = siblings or Alone()
+        self._prepared: tuple[Config, Gateway] | None = None
         self._certificate = None if source is None else source.certificate(config)
         self.serving = build(config, self.reload)
         """The gateway that new requests go to."""
@@ -101,6 +136,7 @@ class Reloading(Generic[Gateway]):
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
             watching.cancel()
+            await self.abandon()
             async with self._one_at_a_time:
                 for serving in self._running:
                     serving.stop()
@@ -148,19 +184,58 @@ class Reloading(Generic[Gateway]):
         following = self._build(config, self.reload)
         await self._start(following)
         try:
+            await self._siblings.prepare(config)
             await following.record_reload(attempt, changed)
             if certificate != self._certificate:
                 source.renew_certificate(config)
+            await self._siblings.commit()
         except BaseException:
             following.stop()
+            await self._siblings.abandon()
             raise
+        self._take(config, certificate, following)
+        said = [str(one) for one in changed]
+        self._observe(ConfigurationReloaded(attempt.method, attempt.caller, said))
+        return said
+
+    def _take(self, config: Config, certificate: bytes | None, following: Gateway) -> None:
         former, self.serving = self.serving, following
         self._config, self._certificate = config, certificate
         self._switch(config, following)
         former.retire()
-        said = [str(one) for one in changed]
-        self._observe(ConfigurationReloaded(attempt.method, attempt.caller, said))
-        return said
+
+    async def prepare(self, config: Config) -> str | None:
+        """Start a gateway for a configuration that another worker has checked. Return the reason if that cannot be."""
+        if self._one_at_a_time.locked():
+            return "It is reloading itself. Repeat the reload in a moment."
+        await self._one_at_a_time.acquire()
+        try:
+            following = self._build(config, self.reload)
+            await self._start(following)
+        except Exception as error:  # noqa: BLE001 - a bug must not end the gateway that serves
+            self._one_at_a_time.release()
+            return error.message if isinstance(error, GatewayError) else f"It failed: {type(error).__name__}."
+        self._prepared = config, following
+        return None
+
+    async def commit(self) -> None:
+        """Let the prepared gateway serve. An error ends this worker, because the others do it, too."""
+        assert self._prepared is not None
+        assert self._source is not None
+        config, following = self._prepared
+        certificate = await asyncio.to_thread(self._source.certificate, config)
+        if certificate != self._certificate:
+            self._source.renew_certificate(config)
+        self._prepared = None
+        self._take(config, certificate, following)
+        self._one_at_a_time.release()
+
+    async def abandon(self) -> None:
+        """End the prepared gateway, if there is one."""
+        if self._prepared is not None:
+            self._prepared[1].stop()
+            self._prepared = None
+            self._one_at_a_time.release()
 
     async def _start(self, serving: Gateway) -> None:
         started = asyncio.get_running_loop().create_future()
@@ -195,18 +270,19 @@ class Reloading(Generic[Gateway]):
         pause = _LOOK
         while True:
             await asyncio.sleep(pause)
-            if self._source is None or not self._config.server.watch:
+            if self._source is None or not (self._config.server.watch and self._siblings.leads):
                 continue
             state = await asyncio.to_thread(_state, self._source)
             if state in (wrong, (self._config, self._certificate)):
                 continue
-            refused = await self._by_operator("watch")
+            refused = await self.by_operator("watch")
             if refused is not None and refused.retry_after is not None:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             wrong, pause = state if refused else None, _LOOK
 
-    async def _by_operator(self, how: str) -> ReloadRefused | None:
+    async def by_operator(self, how: str) -> ReloadRefused | None:
+        """Reload because of a signal or a changed file. Return the problem, if there is one."""
         try:
             await self.reload(Attempt(None, None, PROCESS, how, "configuration", None, ""))
         except ReloadRefused as refused:
@@ -216,7 +292,7 @@ class Reloading(Generic[Gateway]):
     @contextmanager
     def _heeding_hangups(self) -> Iterator[None]:
         """Reload at SIGHUP while the block runs. If it says that the terminal is gone, stop."""
-        if self._source is None:
+        if self._source is None or not isinstance(self._siblings, Alone):  # the parent of workers heeds it for all
             yield
             return
         in_terminal = sys.stderr.isatty()
@@ -225,7 +301,7 @@ class Reloading(Generic[Gateway]):
             if in_terminal and not sys.stderr.isatty():
                 signal.raise_signal(signal.SIGTERM)
             else:
-                self._tasks.create_task(self._by_operator("SIGHUP"))
+                self._tasks.create_task(self.by_operator("SIGHUP"))
 
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, heed)

@@ -23,6 +23,8 @@ from gateway.http.connection import KEEP_ALIVE, Connection
 
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
+HttpServer: TypeAlias = uvicorn.Server
+
 GRACE = 30
 """Seconds that running requests get to finish after the gateway is told to stop."""
 

@@ -1,7 +1,11 @@
 """``gateway serve``: check the configuration, serve with it, and check each later one before it takes effect."""
 
 import asyncio
+import pickle
 import signal
+import socket
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +18,8 @@ from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
 from gateway.naming.plan import naming_changes
 from gateway.observe import events, logs
 from gateway.reloading import Source
+from gateway.workers.link import Link
+from gateway.workers.parent import Parent, number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +59,9 @@ class Origin:
             )
 
 
-def serve(origin: Origin) -> None:
-    """Serve until a signal. Raises ``ConfigurationError`` before it listens."""
+def serve(origin: Origin, workers: str = "1") -> None:
+    """Serve until a signal. Raises ``ConfigurationError`` before it listens. ``workers``: a number, or ``auto``."""
+    count = number_of(workers)
     # Nothing can be reloaded yet. Without a handler, SIGHUP would end the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     config = origin.read()
@@ -63,23 +70,75 @@ def serve(origin: Origin) -> None:
         serving.Signals(),
         serving.bind(config.server.host, config.server.port) as listener,
     ):
-        source = Source(
-            origin.read,
-            origin.check,
-            certificate=lambda following: serving.certificate(following.server),
-            renew_certificate=lambda following: serving.renew_certificate(server, following.server),
-        )
-        server = serving.server(build(config, source=source, allow_missing=origin.allow_missing), config.server)
-        serving.collect_rarely()
-        try:
-            asyncio.run(serving.check_schema(config.postgres.dsn.get_secret_value()))
-            known = places(origin.path)
-            for line in asyncio.run(targets.check(config, known, allow_missing=origin.allow_missing)):
-                logs.log(events.ConfigurationNoted(line))
-        except Unavailable as error:
-            logs.log(events.ServiceUnreachable("postgres", error.message))
+        if count == 1:
+            server = _server(origin, config)
+            serving.collect_rarely()
+            _check_at_start(origin, config)
+            logs.log(events.Listening(_url(config.server, listener.getsockname()[1])))
+            server.run(sockets=[listener])
+            return
+        serving.check_tls(config.server.tls_certificate, config.server.tls_key)
+        _check_at_start(origin, config)
         logs.log(events.Listening(_url(config.server, listener.getsockname()[1])))
-        server.run(sockets=[listener])
+        code = asyncio.run(_with_workers(origin, config, listener, count))
+    sys.exit(code)
+
+
+async def _with_workers(origin: Origin, config: Config, listener: socket.socket, count: int) -> int:
+    async def start(
+        config: Config, number: int, talk: socket.socket, connections: socket.socket
+    ) -> asyncio.subprocess.Process:
+        ends = talk.fileno(), connections.fileno()
+        command = (sys.executable, "-m", "gateway", "worker", *map(str, (number, count, *ends)))
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, pass_fds=ends)
+        assert process.stdin is not None
+        with suppress(OSError):  # it has ended already
+            # Not as arguments or in its environment, where others could read the secrets.
+            process.stdin.write(pickle.dumps((origin, config)))
+            process.stdin.close()
+            await process.stdin.wait_closed()
+        return process
+
+    parent = Parent(config=config, listener=listener, count=count, start=start, observe=logs.log, grace=serving.GRACE)
+    return await parent.run()
+
+
+def serve_as_worker(number: int, count: int, talk: int, connections: int) -> None:
+    """Serve the connections of a parent, which has written the configuration to standard input."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent heeds it for all
+    logs.name_worker(number)
+    origin, config = pickle.load(sys.stdin.buffer)  # noqa: S301 - the parent is this program
+    link = Link(number, count, socket.socket(fileno=talk), socket.socket(fileno=connections))
+    for end in (link.talk, link.connections):
+        end.setblocking(False)  # noqa: FBT003 - the signature of the standard library
+        end.set_inheritable(False)
+    with logs.of_libraries(), serving.Signals():
+        server = _server(origin, config, link)
+        serving.collect_rarely()
+        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            runner.run(link.serve(server))
+
+
+def _server(origin: Origin, config: Config, link: Link | None = None) -> serving.HttpServer:
+    source = Source(
+        origin.read,
+        origin.check,
+        certificate=lambda following: serving.certificate(following.server),
+        renew_certificate=lambda following: serving.renew_certificate(server, following.server),
+    )
+    app = build(config, source=source, allow_missing=origin.allow_missing, link=link)
+    server: serving.HttpServer = serving.server(app, config.server, grace=serving.GRACE)
+    return server
+
+
+def _check_at_start(origin: Origin, config: Config) -> None:
+    try:
+        asyncio.run(serving.check_schema(config.postgres.dsn.get_secret_value()))
+        known = places(origin.path)
+        for line in asyncio.run(targets.check(config, known, allow_missing=origin.allow_missing)):
+            logs.log(events.ConfigurationNoted(line))
+    except Unavailable as error:
+        logs.log(events.ServiceUnreachable("postgres", error.message))
 
 
 def _url(server: Server, port: int) -> str:

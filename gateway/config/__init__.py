@@ -174,7 +174,8 @@ def load(path: Path | None) -> Config:
     except ValidationError as error:
         raise ConfigurationError(explain(error, Config, known)) from None
     _check_secrets(config, known)
-    return config
+    # Two configurations are equal only if they are of one class, and only those of a known class travel to workers.
+    return Config.model_construct(config.model_fields_set, **dict(config))
 
 
 def _check_variables() -> None:

@@ -244,6 +244,16 @@ class ReloadFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """A worker has ended, and another one takes its place after ``wait`` seconds. ``code``: negative for a signal."""
+
+    worker: int
+    pid: int
+    code: int
+    wait: float
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogWarning:
     """Something about a fenced table that weakens what the fence can see."""
 
@@ -387,6 +397,7 @@ Event: TypeAlias = (
     | DatabaseOpened
     | ConfigurationReloaded
     | ReloadFailed
+    | WorkerEnded
 )
 
 Observe: TypeAlias = Callable[[Event], None]

@@ -7,8 +7,8 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from gateway.db import overview as store
 from gateway.db.database import Database
@@ -54,6 +54,8 @@ class Gauge:
     text: str
     labels: Labels = ()
     values: Mapping[Labels, float] = field(default_factory=dict)
+    over: Literal["one", "sum", "max"] = "one"
+    """Over the workers of a gateway: the value at the one that is asked, the sum, or the maximum."""
 
     def set(self, value: float | None) -> None:
         """Return the one value of a gauge without labels."""
@@ -100,6 +102,72 @@ class Histogram:
         return Distribution([0] * (len(self.bounds) + 1))
 
 
+Values: TypeAlias = Mapping[Labels, float | Distribution]
+Instrument: TypeAlias = Counter | Gauge | Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The values of one worker by the names of their instruments: those that only grow, and those of the moment."""
+
+    counts: Mapping[str, Values]
+    moment: Mapping[str, Mapping[Labels, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Entries of the record that have been counted, up to a position."""
+
+    position: RecordPosition
+    kinds: Mapping[Labels, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All that a worker needs to answer for all: the counts of those that have ended, and the snapshots of the others.
+
+    Its own is among these, as the parent has it. A later one would be lost if the worker died after its answer.
+    """
+
+    past: Mapping[str, Values]
+    snapshots: Sequence[Snapshot]
+    processes: Mapping[int, int]
+    """The process of each worker."""
+    serving: int
+    counted: Counted | None
+
+
+def added(one: Mapping[str, Values], more: Mapping[str, Values]) -> dict[str, Values]:
+    """Return the sums of counts."""
+    sums = {name: dict(values) for name, values in one.items()}
+    for name, values in more.items():
+        into = sums.setdefault(name, {})
+        for labels, value in values.items():
+            into[labels] = _sum(into[labels], value) if labels in into else value
+    return dict(sums)
+
+
+def _sum(one: float | Distribution, more: float | Distribution) -> float | Distribution:
+    if isinstance(one, Distribution) and isinstance(more, Distribution):
+        buckets = [first + second for first, second in zip(one.buckets, more.buckets, strict=True)]
+        return Distribution(buckets, one.total + more.total)
+    assert not isinstance(one, Distribution)
+    assert not isinstance(more, Distribution)
+    return one + more
+
+
+def over_workers(gauge: Gauge, moments: Sequence[Mapping[Labels, float]]) -> Gauge:
+    """Return a gauge of all workers, given the values at each of them."""
+    if gauge.over == "one":
+        return gauge
+    found: dict[Labels, list[float]] = {}
+    for values in moments:
+        for labels, value in values.items():
+            found.setdefault(labels, []).append(value)
+    join = max if gauge.over == "max" else sum
+    return replace(gauge, values={labels: float(join(values)) for labels, values in found.items()})
+
+
 class LabelNames:
     """The values that a label may have: those that are known, and the first others that come, at most ``most``."""
 
@@ -137,29 +205,40 @@ class StatusGauges:
         self.rules.values = dict.fromkeys(rules, 1)
 
         # Of this process.
-        self.connections = Gauge("gateway_connections", "Connections of clients that are open.")
+        self.connections = Gauge("gateway_connections", "Connections of clients that are open.", over="sum")
         self.sessions = Gauge(
             "gateway_sessions",
             "Sessions with Postgres; shared: for statements that share a trip.",
             ("pool", "state"),
+            over="sum",
         )
-        self.sessions_limit = Gauge("gateway_sessions_limit", "The most sessions there may be.", ("pool",))
+        self.sessions_limit = Gauge("gateway_sessions_limit", "The most sessions there may be.", ("pool",), over="sum")
         self.sessions_waiting = Gauge(
-            "gateway_sessions_waiting", "Requests that wait for a session with Postgres.", ("pool",)
+            "gateway_sessions_waiting", "Requests that wait for a session with Postgres.", ("pool",), over="sum"
         )
-        self.streams = Gauge("gateway_streams", "Streams of the record that are being followed.")
-        self.lock_waits = Gauge("gateway_lease_waiting", "Places in queues of locks that are waited with here.")
-        self.memory = Gauge("gateway_body_memory_bytes", "Memory that bodies of objects have reserved.")
-        self.memory_limit = Gauge("gateway_body_memory_limit_bytes", "The most there may be of it.")
+        self.streams = Gauge("gateway_streams", "Streams of the record that are being followed.", over="sum")
+        self.lock_waits = Gauge(
+            "gateway_lease_waiting", "Places in queues of locks that are waited with here.", over="sum"
+        )
+        self.memory = Gauge("gateway_body_memory_bytes", "Memory that bodies of objects have reserved.", over="sum")
+        self.memory_limit = Gauge("gateway_body_memory_limit_bytes", "The most there may be of it.", over="sum")
 
-        self.journal_pending = Gauge("gateway_journal_pending_raises", "Raises that are not in the journal yet.")
-        self.journal_lag = Gauge("gateway_journal_lag_seconds", "The age of the oldest of them; 0 without any.")
+        self.journal_pending = Gauge(
+            "gateway_journal_pending_raises", "Raises that are not in the journal yet.", over="sum"
+        )
+        self.journal_lag = Gauge(
+            "gateway_journal_lag_seconds", "The age of the oldest of them; 0 without any.", over="max"
+        )
         self.journal_failing = Gauge(
-            "gateway_journal_failing", "Whether the last append to the journal has failed: 1, or 0."
+            "gateway_journal_failing", "Whether the last append to the journal has failed: 1, or 0.", over="max"
         )
         self.journal_snapshot = Gauge(
-            "gateway_journal_snapshot", "The number of the last snapshot that this process has written or read."
+            "gateway_journal_snapshot",
+            "The number of the last snapshot that this process has written or read.",
+            over="max",
         )
+
+        self.workers = Gauge("gateway_workers", "Workers that serve; 1 without --workers.", values={(): 1})
 
         # Of all gateways with this database and this store.
         self.up = Gauge("gateway_service_up", "Whether a service behind the gateway answers: 1, or 0.", ("service",))
@@ -242,14 +321,22 @@ class GaugeReader:
         # Up to where entries of the record have been counted.
         self._counted: RecordPosition | None = None
 
-    async def refresh(self) -> None:
-        """Bring all gauges up to date. Raises nothing: what cannot be told is left out."""
+    async def refresh(self, counted: Counted | None = None) -> Counted | None:
+        """Bring all gauges up to date. Raises nothing: what cannot be told is left out.
+
+        Continue to count the record where another worker has ended. Return where the next one is to continue.
+        """
         loop = asyncio.get_running_loop()
         async with self._reading:
+            if counted is not None:
+                self._counted, self._standing.entries.values = counted.position, dict(counted.kinds)
             if loop.time() - self._read_at >= REUSE:
                 await asyncio.gather(self._ask_services(), self._count())
                 self._read_at = loop.time()
-        self._now(self._standing)
+            self._now(self._standing)
+            if self._counted is None:
+                return None
+            return Counted(self._counted, dict(self._standing.entries.values))
 
     async def _ask_services(self) -> None:
         asked = self._services()

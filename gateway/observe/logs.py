@@ -36,6 +36,7 @@ from gateway.observe.events import (
     UploadSwept,
     WebhookDelivered,
     WebhookFailed,
+    WorkerEnded,
     WriteRefused,
 )
 from gateway.observe.stages import REQUEST_ID, TRACE_IDS
@@ -68,10 +69,23 @@ def _redacted(value: Any) -> Any:
             return value
 
 
+_WORKER: dict[str, int] = {}
+
+
+def name_worker(number: int) -> None:
+    """Let each line of this process have the number of its worker."""
+    _WORKER["worker"] = number
+
+
+def _of_the_worker(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return {**line, **_WORKER}
+
+
 PROCESSORS = (
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     _of_the_request,
+    _of_the_worker,
     # Without local variables: among them are headers and bodies.
     structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
     _without_credentials,
@@ -210,6 +224,8 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
             _logger.info("configuration reloaded", by=by, caller=caller, changes=list(changes))
         case ReloadFailed(error):
             _logger.error("reload failed", error=error)
+        case WorkerEnded(number, pid, code, wait):
+            _logger.error("worker ended", number=number, pid=pid, code=code, wait=wait)
         case CatalogWarning(table, warning):
             _logger.warning("catalog warning", table=table, warning=warning)
         case RequestFailed(request_id, method, path, error):

@@ -3,8 +3,10 @@
 No label has a value that a caller could choose. Resources, callers and holders are named in the record only.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias, cast, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from functools import partial
+from typing import Any, cast, get_args
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -41,10 +43,22 @@ from gateway.observe.events import (
     WriteAccepted,
     WriteRefused,
 )
-from gateway.observe.gauges import OTHER, Counter, Distribution, Gauge, Histogram, LabelNames, StatusGauges
+from gateway.observe.gauges import (
+    OTHER,
+    Counter,
+    Distribution,
+    Gathered,
+    Gauge,
+    Histogram,
+    Instrument,
+    LabelNames,
+    Snapshot,
+    StatusGauges,
+    Values,
+    added,
+    over_workers,
+)
 from gateway.observe.stages import STAGES
-
-Instrument: TypeAlias = Counter | Gauge | Histogram
 
 MOST_RULES = 100
 """Rules with a label of their own: as many, of the configured ones first; all others are ``other``."""
@@ -277,19 +291,69 @@ class Exposition:
     """The metrics of one gateway, to be scraped."""
 
     def __init__(self, measures: EventMetrics, standing: StatusGauges) -> None:
+        self._measures, self._standing = measures, standing
         self._registry = CollectorRegistry()
         self._registry.register(_Instruments([*standing.instruments(), *measures.instruments()]))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
-    def render(self, accept: str) -> tuple[bytes, str]:
-        """Return the body of a scrape and its media type: OpenMetrics or Prometheus' text, by the header ``Accept``."""
+    def snapshot(self) -> Snapshot:
+        """Return the values that another worker needs to answer for all."""
+        return Snapshot(
+            {one.name: cast("Values", one.values) for one in self._measures.instruments()},
+            {
+                one.name: one.values
+                for one in self._standing.instruments()
+                if isinstance(one, Gauge) and one.over != "one"
+            },
+        )
+
+    def render(self, accept: str, gathered: Gathered | None = None) -> tuple[bytes, str]:
+        """Return the body of a scrape and its media type: OpenMetrics or Prometheus' text, by the header ``Accept``.
+
+        ``gathered``: answer for all workers.
+        """
+        registry = self._registry if gathered is None else self._of_all(gathered)
         # Not as prometheus_client chooses, which repeats to the sender whatever version it names.
         kinds = {one.partition(";")[0].strip().lower() for one in accept.split(",")}
         if _OPENMETRICS in kinds:
-            return openmetrics.generate_latest(self._registry), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
-        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
+            return openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
+        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+
+    def _of_all(self, gathered: Gathered) -> CollectorRegistry:
+        counts = gathered.past
+        for snapshot in gathered.snapshots:
+            counts = added(counts, snapshot.counts)
+        instruments: list[Instrument] = []
+        for gauge in self._standing.instruments():
+            moments = [snapshot.moment.get(gauge.name, {}) for snapshot in gathered.snapshots]
+            instruments.append(over_workers(gauge, moments) if isinstance(gauge, Gauge) else gauge)
+        for counted in self._measures.instruments():
+            total = copy(counted)
+            total.values = cast("Any", counts[counted.name])
+            instruments.append(total)
+        registry = CollectorRegistry()
+        registry.register(_Instruments(instruments))
+        registry.register(_Processes(gathered.processes))
+        PlatformCollector(registry=registry)
+        return registry
+
+
+class _Processes(Collector):
+    """The kernel's figures of each worker, by its number. Garbage collections are known to the worker alone."""
+
+    def __init__(self, processes: Mapping[int, int]) -> None:
+        self._processes = processes
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+        for number, pid in self._processes.items():
+            for family in ProcessCollector(pid=partial(int, pid), registry=None).collect():
+                samples = [one._replace(labels={"worker": str(number)}) for one in family.samples]
+                family.samples = [*(families[family.name].samples if family.name in families else ()), *samples]
+                families[family.name] = family
+        return families.values()
 
 
 class _Instruments(Collector):

@@ -61,14 +61,15 @@ TABLE: dict[str, str] = {
     # Assembling and running a gateway.
     "wiring": "fencing admission api config db journal leases objects observe table_rules tables webhooks",
     "reloading": "fencing config observe",
+    "workers": "config http.connection observe serving",
     "app": "fencing admission api auth background config db guard http journal.protocol leases objects observe record "
-    "reloading tables web webhooks wiring",
+    "reloading tables web webhooks wiring workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "serving": "config db http.connection",
     "doctor": "fencing config db guard journal.contents journal.protocol naming objects observe.events table_rules "
     "tables.catalog tables.sql targets wiring",
     "demo": "fencing app config db serving webhooks",
-    "commands": "fencing app client config doctor guard naming observe reloading serving targets text",
+    "commands": "fencing app client config doctor guard naming observe reloading serving targets text workers",
     "client": "fencing",
     "cli": "app commands config db demo doctor journal.rows serving text",
     "__main__": "cli",

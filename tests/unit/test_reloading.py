@@ -45,6 +45,27 @@ class Served:
             raise Unavailable("The database is away.")
 
 
+class Others:
+    """The other workers: they prepare, or refuse."""
+
+    leads = True
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self.told: list[str] = []
+
+    async def prepare(self, _: Config) -> None:
+        self.told.append("prepare")
+        if self.refusal:
+            raise ReloadRefused(self.refusal)
+
+    async def commit(self) -> None:
+        self.told.append("commit")
+
+    async def abandon(self) -> None:
+        self.told.append("abandon")
+
+
 class World:
     """The file, and all gateways that were built from it."""
 
@@ -55,6 +76,7 @@ class World:
         self.trouble = ""
         self.built: list[Served] = []
         self.serving: Served | None = None
+        self.others = Others()
 
     def build(self, _: Config, __: Reload) -> Served:
         self.built.append(Served(self.trouble))
@@ -74,7 +96,7 @@ class World:
 
 @asynccontextmanager
 async def running(world: World) -> AsyncIterator[Reloading[Served]]:
-    owner = Reloading(config(), world.build, world.switch, Events(), world.source())
+    owner = Reloading(config(), world.build, world.switch, Events(), world.source(), world.others)
     ready, stop, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     received = iter((None, stop))
 
@@ -121,6 +143,55 @@ async def test_a_reload_that_fails_changes_nothing(trouble: str) -> None:
         world.trouble, world.error = "", None
         assert await owner.reload(ATTEMPT)
         assert world.serving is world.built[-1]
+
+
+async def test_a_configuration_takes_effect_once_all_workers_have_prepared_for_it() -> None:
+    world = World()
+    async with running(world) as owner:
+        world.wanted, world.others.refusal = config(max_ttl=60), "Worker 2 failed."
+        with pytest.raises(ReloadRefused, match="Worker 2 failed"):
+            await owner.reload(ATTEMPT)
+        assert (world.others.told, owner.serving) == (["prepare", "abandon"], world.built[0])
+        assert world.built[1].ended.is_set()
+        world.others.refusal = ""
+        assert await owner.reload(ATTEMPT)
+        assert world.others.told[2:] == ["prepare", "commit"]
+        assert owner.serving is world.built[2]
+
+
+async def test_the_other_workers_are_told_if_the_record_fails() -> None:
+    world = World()
+    async with running(world) as owner:
+        world.wanted, world.trouble = config(max_ttl=60), "record"
+        with pytest.raises(ReloadRefused):
+            await owner.reload(ATTEMPT)
+        assert world.others.told == ["prepare", "abandon"]
+
+
+async def test_a_worker_serves_as_before_until_it_is_told_to_commit() -> None:
+    world = World()
+    async with running(world) as owner:
+        assert await owner.prepare(config(max_ttl=60)) is None
+        assert owner.serving is world.built[0]
+        assert "reloading itself" in str(await owner.prepare(config(max_ttl=61)))
+        await owner.abandon()
+        assert world.built[1].ended.is_set()
+        assert await owner.prepare(config(max_ttl=62)) is None
+        await owner.commit()
+        assert world.serving is owner.serving is world.built[2]
+        assert world.built[0].ended.is_set()
+        world.wanted = config(max_ttl=62)
+        assert await owner.reload(ATTEMPT) == [], "it knows the configuration that it has taken"
+
+
+async def test_a_worker_that_cannot_start_a_gateway_says_so_and_can_try_again() -> None:
+    world = World()
+    async with running(world) as owner:
+        world.trouble = "start"
+        assert await owner.prepare(config(max_ttl=60)) == "It failed: OSError."
+        world.trouble = ""
+        assert await owner.prepare(config(max_ttl=60)) is None
+        # It stops although the reload has no end yet.
 
 
 @pytest.mark.parametrize(("error", "again"), [(ConfigurationError("wrong"), False), (Unavailable("away"), True)])

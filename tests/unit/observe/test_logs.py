@@ -37,6 +37,7 @@ from gateway.observe.events import (
     UploadSwept,
     WebhookDelivered,
     WebhookFailed,
+    WorkerEnded,
     WriteRefused,
 )
 
@@ -70,6 +71,7 @@ WORDS: list[tuple[Event, str, str]] = [
     (CatalogWarning("t", "why"), "warning", "catalog warning"),
     (ConfigurationReloaded("SIGHUP", "gateway-process", ["a"]), "info", "configuration reloaded"),
     (ReloadFailed("why"), "error", "reload failed"),
+    (WorkerEnded(2, 17, -9, 0.1), "error", "worker ended"),
     (DatabaseOpened(3, 1, datetime.now(UTC), continues=True), "info", "database opened"),
     (ConfigurationNoted("why"), "warning", "configuration noted"),
     (RequestFailed("id", "GET", "/", ValueError()), "error", "request failed"),

@@ -1,5 +1,6 @@
 """The metrics count the right events, and no label takes values that callers choose."""
 
+import os
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from gateway.observe.events import (
     WriteAccepted,
     WriteRefused,
 )
-from gateway.observe.gauges import SECONDS, Histogram, LabelNames, StatusGauges
+from gateway.observe.gauges import SECONDS, Gathered, Histogram, LabelNames, StatusGauges
 from gateway.observe.metrics import MOST_RULES, EventMetrics, Exposition
 
 
@@ -161,6 +162,43 @@ class TestExposition:
         assert b"\ngateway_intents_pending " not in exposition.render("")[0]
         standing.intents.set(3)
         assert b"\ngateway_intents_pending 3.0" in exposition.render("")[0]
+
+
+class TestWorkers:
+    def test_one_worker_answers_for_all(self, measures: EventMetrics) -> None:
+        """Counters and histograms are sums, with those of workers that have ended; gauges have rules of their own."""
+        other, past = EventMetrics(), EventMetrics()
+        for sink, number in ((measures, 1), (other, 2), (past, 4)):
+            for _ in range(number):
+                sink(answered(seconds=0.3))
+        ours, theirs = StatusGauges("1", "3"), StatusGauges("1", "3")
+        for standing, number in ((ours, 3), (theirs, 5)):
+            standing.connections.set(number)
+            standing.journal_lag.set(number)
+            standing.position.set(number)
+            standing.sessions.values = {("own", "idle"): number}
+        theirs.sessions.values = {("own", "idle"): 5, ("shared", "idle"): 1}
+        exposition = Exposition(measures, ours)
+        gathered = Gathered(
+            past=Exposition(past, StatusGauges("1", "3")).snapshot().counts,
+            snapshots=[exposition.snapshot(), Exposition(other, theirs).snapshot()],
+            processes={1: os.getpid(), 2: os.getppid()},
+            serving=2,
+            counted=None,
+        )
+        lines = exposition.render("", gathered)[0].decode().splitlines()
+        assert 'gateway_request_duration_seconds_count{plane="tables",status="2xx"} 7.0' in lines
+        assert 'gateway_request_duration_seconds_bucket{le="0.2",plane="tables",status="2xx"} 0.0' in lines
+        assert 'gateway_request_duration_seconds_bucket{le="0.5",plane="tables",status="2xx"} 7.0' in lines
+        assert "gateway_connections 8.0" in lines
+        assert "gateway_journal_lag_seconds 5.0" in lines
+        assert "gateway_record_position 3.0" in lines
+        assert 'gateway_sessions{pool="own",state="idle"} 8.0' in lines
+        assert 'gateway_sessions{pool="shared",state="idle"} 1.0' in lines
+        assert len([line for line in lines if line.startswith('process_cpu_seconds_total{worker="')]) == 2
+        assert 'gateway_request_duration_seconds_count{plane="tables",status="2xx"} 1.0' in (
+            exposition.render("")[0].decode().splitlines()
+        ), "its own counts are as they were"
 
 
 class TestSinks:

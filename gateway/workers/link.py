@@ -1,0 +1,198 @@
+"""A worker's link to its parent: connections that it gets from it, and what it does together with the other workers."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
+
+from gateway.config import Config
+from gateway.errors import ReloadRefused
+from gateway.http.connection import Connection
+from gateway.observe.gauges import Counted, Gathered, Snapshot
+from gateway.serving import HttpServer
+from gateway.workers.channel import Channel, NoAnswer
+
+TAKEN = b"t"
+"""A worker's answer to each connection that it gets."""
+_REPORT = 1.0
+"""Seconds between two reports. The parent keeps the last one of a worker that dies."""
+_STARTED = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The state of one worker. A report with a higher ``number`` is newer."""
+
+    number: int
+    connections: int
+    snapshot: Snapshot
+
+
+class Reloads(Protocol):
+    """The part of a worker that reloads."""
+
+    async def by_operator(self, how: str) -> object:
+        """Reload for an operator. Return the problem, if there is one."""
+
+    async def prepare(self, config: Config) -> str | None:
+        """Start a gateway, which does not serve yet, for a configuration that another worker has checked.
+
+        Return the reason if that cannot be.
+        """
+
+    async def commit(self) -> None:
+        """Let the prepared gateway serve."""
+
+    async def abandon(self) -> None:
+        """End the prepared gateway."""
+
+
+@dataclass
+class Link:
+    """Known to the worker's gateway as its siblings. ``number`` is this worker's, from 1 to ``count``."""
+
+    number: int
+    count: int
+    talk: socket.socket
+    connections: socket.socket
+    leads: bool = False
+    """Whether this worker watches the configuration for all."""
+    _tasks: set["asyncio.Task[Any]"] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._reports = count(1)
+        self._channel = Channel(self.talk, self._answer)
+
+    def attach(self, reloads: Reloads, report: Callable[[], Snapshot]) -> None:
+        """Say what this worker reloads and reports with."""
+        self._reloads, self._report = reloads, report
+
+    async def prepare(self, config: Config) -> None:
+        """Let the other workers prepare for a configuration. Raises ``ReloadRefused`` if one of them cannot."""
+        refused = await self._asked("prepare", config)
+        if refused is not None:
+            raise ReloadRefused(refused)
+
+    async def commit(self) -> None:
+        """Let the other workers serve with what they have prepared."""
+        await self._asked("commit")
+
+    async def abandon(self) -> None:
+        """Let the other workers drop what they have prepared."""
+        with suppress(ReloadRefused):
+            await self._asked("abandon")
+
+    async def gather(self, ours: Snapshot) -> Gathered:
+        """Return what the other workers have counted. Raises ``NoAnswer``."""
+        gathered: Gathered = await self._channel.ask("gather", Report(next(self._reports), Connection.open, ours))
+        return gathered
+
+    async def publish(self, counted: Counted) -> None:
+        """Let the worker that is asked next continue to count the record from here. Raises ``NoAnswer``."""
+        await self._channel.ask("counted", counted)
+
+    async def serve(self, server: HttpServer) -> None:
+        """Run the server with the connections that the parent hands over. Stop when the parent has ended."""
+        self._server = server
+        async with asyncio.TaskGroup() as self._group:
+            self._start(self._talk())
+            self._start(self._begin())
+            try:
+                await server.serve(sockets=[])
+            finally:
+                asyncio.get_running_loop().remove_reader(self.connections)
+                for task in self._tasks:
+                    task.cancel()
+
+    async def _asked(self, name: str, value: Any = None) -> Any:
+        try:
+            return await self._channel.ask(name, value)
+        except NoAnswer as error:
+            raise ReloadRefused(f"The parent of the workers does not answer: {error}") from error
+
+    async def _talk(self) -> None:
+        await self._channel.run()
+        self._server.should_exit = True
+
+    async def _begin(self) -> None:
+        while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(_STARTED)
+        asyncio.get_running_loop().add_reader(self.connections, self._take)
+        with suppress(NoAnswer):
+            await self._channel.ask("ready")
+            while True:
+                await asyncio.sleep(_REPORT)
+                await self._channel.ask("report", self._state())
+
+    def _state(self) -> Report:
+        return Report(next(self._reports), Connection.open, self._report())
+
+    def _take(self) -> None:
+        """Take all connections that wait here."""
+        loop, server = asyncio.get_running_loop(), self._server
+        while True:
+            if server.should_exit:
+                loop.remove_reader(self.connections)
+                self._start(self._stop_taking())
+                return
+            try:
+                data, files, _, _ = socket.recv_fds(self.connections, 16, 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                data, files = b"", []
+            if not data:
+                loop.remove_reader(self.connections)
+                return
+            # From here on the connection is this worker's, and ends with it. Nothing of it has been read before.
+            with suppress(OSError):
+                self.connections.send(TAKEN)
+            for file in files:
+                connection = socket.socket(fileno=file)
+                connection.setblocking(False)  # noqa: FBT003 - the signature of the standard library
+                self._start(
+                    loop.connect_accepted_socket(
+                        lambda: Connection(
+                            config=server.config,
+                            server_state=server.server_state,
+                            app_state=server.lifespan.state,
+                            _loop=loop,
+                        ),
+                        connection,
+                        ssl=server.config.ssl,
+                    )
+                )
+
+    async def _stop_taking(self) -> None:
+        """Let the parent hand connections that wait here to another worker."""
+        with suppress(NoAnswer):
+            await self._channel.ask("stopping")
+
+    def _start(self, work: Awaitable[Any]) -> None:
+        async def until_lost() -> None:
+            with suppress(OSError):  # a client that is gone, or that fails the handshake of TLS
+                await work
+
+        task = self._group.create_task(until_lost())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, name: str, value: Any) -> Any:
+        match name:
+            case "report":
+                return self._state()
+            case "lead":
+                self.leads = True
+            case "reload":
+                # Not awaited: the reload itself asks the parent.
+                self._start(self._reloads.by_operator(value))
+            case "prepare":
+                return await self._reloads.prepare(value)
+            case "commit":
+                await self._reloads.commit()
+            case "abandon":
+                await self._reloads.abandon()
+        return None

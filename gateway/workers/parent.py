@@ -1,0 +1,411 @@
+"""The parent: it accepts connections and hands each to a worker, replaces workers that die, and stops them all.
+
+It serves no request itself. It keeps all that must survive a worker: the configuration in force, the counts of dead
+workers, and connections that no worker has taken yet.
+"""
+
+import asyncio
+import math
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gateway.config import Config
+from gateway.errors import ConfigurationError
+from gateway.observe.events import Observe, ReloadFailed, WorkerEnded
+from gateway.observe.gauges import Counted, Gathered, Values, added
+from gateway.workers.channel import Channel, NoAnswer
+from gateway.workers.link import TAKEN, Report
+
+MOST = 128
+KILLED_AFTER = 5.0
+"""Seconds that a worker gets beyond the time for its requests, until it is killed."""
+PREPARED_WITHIN = 15.0
+"""Seconds in which a worker must have prepared for a configuration, or taken it."""
+REPORTED_WITHIN = 1.0
+"""Seconds for which a scrape waits for a worker. After that, its last report counts."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
+_STABLE = 60.0
+"""Seconds after which the death of a worker is not taken for one more of a series."""
+_AT_ONCE = 64
+"""Connections that may be on their way to one worker. Others wait in the kernel."""
+_NO_FILES_LEFT = 1.0
+
+
+def number_of(workers: str) -> int:
+    """Return the number of workers that ``--workers`` asks for. Raises ``ConfigurationError``."""
+    if workers == "auto":
+        return min(cores(), MOST)
+    if not (workers.isascii() and workers.isdigit() and 1 <= int(workers) <= MOST):
+        raise ConfigurationError(f"--workers: must be a number from 1 to {MOST}, or auto", advice="")
+    return int(workers)
+
+
+def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return the number of cores that this process may use: those of its affinity, and of its share in a container."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        time, period = quota.read_text().split()
+        return max(1, min(allowed, math.ceil(int(time) / int(period))))
+    except (OSError, ValueError):  # none is set: it says max
+        return allowed
+
+
+@dataclass(eq=False)
+class Worker:
+    """A worker, as the parent sees it. ``config`` is the one that it serves with."""
+
+    number: int
+    config: Config
+    connections: socket.socket
+    process: asyncio.subprocess.Process
+    channel: Channel = field(init=False)
+    ready: bool = False
+    report: Report | None = None
+    handed: int = 0
+    """Connections handed to it since its last report."""
+    untaken: deque[socket.socket] = field(default_factory=deque)
+    """Connections that it has not taken yet, the oldest first."""
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Return what makes another worker the better one: connections that it does not take, and open ones."""
+        return len(self.untaken), self.handed + (self.report.connections if self.report else 0)
+
+
+@dataclass
+class Round:
+    """A reload under way: all workers take the configuration, or none."""
+
+    initiator: Worker
+    config: Config
+    prepared: list[Worker] = field(default_factory=list)
+
+
+class Parent:
+    """Runs ``count`` workers. ``start`` starts one, given its number and its ends of two pairs of sockets."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        listener: socket.socket,
+        count: int,
+        start: Callable[[Config, int, socket.socket, socket.socket], Awaitable[asyncio.subprocess.Process]],
+        observe: Observe,
+        grace: float,
+    ) -> None:
+        self._config, self._listener, self._start, self._observe = config, listener, start, observe
+        self._count, self._grace = count, grace
+        self._workers: list[Worker] = []
+        self._leader: Worker | None = None
+        self._round: Round | None = None
+        self._past: dict[str, Values] = {}
+        self._counted: Counted | None = None
+        self._waiting: deque[socket.socket] = deque()
+        self._accepts = self._has_served = False
+        self._code = 0
+
+    async def run(self) -> int:
+        """Run until a signal. Return the exit code: not 0 if no worker could begin to serve."""
+        self._stopping = asyncio.Event()
+        self._listener.setblocking(False)  # noqa: FBT003 - the signature of the standard library
+        # Accepted connections inherit it. Without it answers wait for an ACK.
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._heeding_signals():
+            async with asyncio.TaskGroup() as self._tasks:
+                for number in range(1, self._count + 1):
+                    self._tasks.create_task(self._keep(number))
+                await self._stopping.wait()
+                self._pause_accepting()
+                self._listener.close()
+                while self._waiting:
+                    self._waiting.popleft().close()
+                self._tasks.create_task(self._stop())
+        return self._code
+
+    async def _keep(self, number: int) -> None:
+        """Keep one worker running. Replace it each time it ends, after a pause that grows."""
+        loop, pause = asyncio.get_running_loop(), 0.0
+        while not self._stopping.is_set():
+            began = loop.time()
+            worker, code = await self._run_worker(number)
+            if self._stopping.is_set():
+                return
+            if not self._has_served and code > 0:
+                # It has said why. Others would fail the same way.
+                self._code = self._code or code
+                self._stopping.set()
+                return
+            pause = _FIRST_PAUSE if loop.time() - began > _STABLE else min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+            self._observe(WorkerEnded(number, worker.process.pid, code, pause))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+
+    async def _run_worker(self, number: int) -> tuple[Worker, int]:
+        talk, its_talk = socket.socketpair()
+        connections, its_connections = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its_talk, its_connections:
+            config = self._config
+            process = await self._start(config, number, its_talk, its_connections)
+        connections.setblocking(False)  # noqa: FBT003 - the signature of the standard library
+        worker = Worker(number, config, connections, process)
+        worker.channel = Channel(talk, lambda name, value: self._answer(worker, name, value))
+        loop = asyncio.get_running_loop()
+        self._workers.append(worker)
+        loop.add_reader(connections, self._taken, worker)
+        talking = self._tasks.create_task(worker.channel.run())
+        if self._stopping.is_set():
+            self._signal(worker, signal.SIGTERM)
+        code = await process.wait()
+        await talking  # its last words
+        self._ended(worker)
+        return worker, code
+
+    def _ended(self, worker: Worker) -> None:
+        """Keep what must survive a worker."""
+        self._workers.remove(worker)
+        self._hand_back(worker)
+        asyncio.get_running_loop().remove_reader(worker.connections)
+        worker.connections.close()
+        if worker.report is not None:
+            self._past = added(self._past, worker.report.snapshot.counts)
+        if self._round is not None and self._round.initiator is worker:
+            self._end_round("abandon")
+        if self._leader is worker:
+            self._lead(next((one for one in self._workers if one.ready), None))
+
+    def _hand_back(self, worker: Worker) -> None:
+        """Hand connections that a worker does not take any more to another one."""
+        self._taken(worker)
+        worker.ready = False
+        untaken, worker.untaken = worker.untaken, deque()
+        for connection in untaken:
+            self._hand(connection)
+
+    def _lead(self, worker: Worker | None) -> None:
+        self._leader = worker
+        if worker is not None:
+            self._tell(worker, "lead")
+
+    # Connections
+
+    def _resume_accepting(self) -> None:
+        while self._waiting and self._best() is not None:
+            self._hand(self._waiting.popleft())
+        if not self._accepts and not self._stopping.is_set() and self._best() is not None:
+            self._accepts = True
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def _pause_accepting(self) -> None:
+        if self._accepts:
+            self._accepts = False
+            asyncio.get_running_loop().remove_reader(self._listener)
+
+    def _best(self) -> Worker | None:
+        """Return the worker for the next connection. None if it has to wait."""
+        ready = [worker for worker in self._workers if worker.ready and len(worker.untaken) < _AT_ONCE]
+        return min(ready, key=lambda worker: worker.load, default=None)
+
+    def _accept(self) -> None:
+        while self._best() is not None:
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:  # too many open files: some close in a moment
+                self._pause_accepting()
+                asyncio.get_running_loop().call_later(_NO_FILES_LEFT, self._resume_accepting)
+                return
+            self._hand(connection)
+        self._pause_accepting()
+
+    def _hand(self, connection: socket.socket) -> None:
+        """Hand a connection to a worker. Until the worker has taken it, it is here, too, so that it survives."""
+        worker = self._best()
+        if worker is None:
+            self._waiting.append(connection)
+            return
+        try:
+            socket.send_fds(worker.connections, [b"c"], [connection.fileno()])
+        except (BrokenPipeError, ConnectionResetError):  # the worker has just ended
+            worker.ready = False
+            self._hand(connection)
+            return
+        except OSError:  # the kernel has no room for it
+            connection.close()
+            return
+        worker.untaken.append(connection)
+        worker.handed += 1
+
+    def _taken(self, worker: Worker) -> None:
+        """Let go of connections that a worker has taken."""
+        while True:
+            try:
+                taken = worker.connections.recv(len(TAKEN))
+            except BlockingIOError:
+                break
+            except OSError:
+                taken = b""
+            if not taken:
+                worker.ready = False
+                asyncio.get_running_loop().remove_reader(worker.connections)
+                break
+            worker.untaken.popleft().close()
+        self._resume_accepting()
+
+    # Questions of workers
+
+    async def _answer(self, worker: Worker, name: str, value: Any) -> Any:
+        match name:
+            case "ready":
+                worker.ready = self._has_served = True
+                if self._leader is None:
+                    self._lead(worker)
+                self._resume_accepting()
+            case "stopping":
+                self._hand_back(worker)
+            case "report":
+                self._note(worker, value)
+            case "gather":
+                self._note(worker, value)
+                return await self._gather(worker)
+            case "counted":
+                self._counted = value
+            case "prepare":
+                return await self._prepare(worker, value)
+            case "commit" | "abandon":
+                if self._round is not None and self._round.initiator is worker:
+                    await asyncio.gather(*self._end_round(name))  # so that all serve as the answer to the caller says
+        return None
+
+    @staticmethod
+    def _note(worker: Worker, report: Report) -> None:
+        if worker.report is None or report.number > worker.report.number:
+            worker.report, worker.handed = report, len(worker.untaken)
+
+    async def _gather(self, asker: Worker) -> Gathered:
+        async def refresh(worker: Worker) -> None:
+            with suppress(NoAnswer, TimeoutError):
+                async with asyncio.timeout(REPORTED_WITHIN):
+                    self._note(worker, await worker.channel.ask("report"))
+
+        others = [worker for worker in self._workers if worker is not asker]
+        await asyncio.gather(*(refresh(worker) for worker in others if worker.ready))
+        return Gathered(
+            past=self._past,
+            # Workers that have ended meanwhile are in the past.
+            snapshots=[one.report.snapshot for one in self._workers if one.report is not None],
+            processes={one.number: one.process.pid for one in self._workers},
+            serving=sum(one.ready for one in self._workers),
+            counted=self._counted,
+        )
+
+    # Reloads
+
+    async def _prepare(self, initiator: Worker, config: Config) -> str | None:
+        if self._round is not None:
+            return "Another worker is reloading. Repeat the reload in a moment."
+        self._round = current = Round(initiator, config)
+
+        async def prepare(worker: Worker) -> str | None:
+            try:
+                async with asyncio.timeout(PREPARED_WITHIN):
+                    refused: str | None = await worker.channel.ask("prepare", config)
+            except TimeoutError:
+                self._signal(worker, signal.SIGKILL)
+                return f"Worker {worker.number} did not prepare in time. It is replaced. Repeat the reload."
+            except NoAnswer:
+                # It is ending, or it failed. Its successor begins with the configuration in force.
+                self._signal(worker, signal.SIGTERM)
+                return None
+            if refused is None:
+                current.prepared.append(worker)
+            return refused if refused is None else f"Worker {worker.number}: {refused}"
+
+        others = [worker for worker in self._workers if worker.ready and worker is not initiator]
+        refused = [one for one in await asyncio.gather(*map(prepare, others)) if one is not None]
+        if self._round is not current:
+            return "The worker that reloads has ended."
+        if refused:
+            self._end_round("abandon")
+            return refused[0]
+        return None
+
+    def _end_round(self, outcome: str) -> list["asyncio.Task[None]"]:
+        """End a reload. Return the tasks that tell the other workers.
+
+        A worker that cannot follow is replaced, because its successor begins as the others are.
+        """
+        assert self._round is not None
+        ended, self._round = self._round, None
+        telling = [self._tell(worker, outcome) for worker in ended.prepared if worker in self._workers]
+        if outcome == "commit":
+            self._config = ended.config
+            follow = (ended.initiator, *ended.prepared)
+            for worker in self._workers:
+                if worker in follow:
+                    worker.config = ended.config
+                elif worker.config is not ended.config:
+                    self._signal(worker, signal.SIGTERM)
+        return telling
+
+    def _tell(self, worker: Worker, name: str, value: Any = None) -> "asyncio.Task[None]":
+        async def tell() -> None:
+            try:
+                async with asyncio.timeout(PREPARED_WITHIN):
+                    await worker.channel.ask(name, value)
+            except TimeoutError:
+                self._signal(worker, signal.SIGKILL)
+            except NoAnswer:
+                self._signal(worker, signal.SIGTERM)
+
+        return self._tasks.create_task(tell())
+
+    # Signals
+
+    @contextmanager
+    def _heeding_signals(self) -> Iterator[None]:
+        loop, in_terminal = asyncio.get_running_loop(), sys.stderr.isatty()
+
+        def hangup() -> None:
+            if in_terminal and not sys.stderr.isatty():
+                self._stopping.set()
+            elif self._leader is None:
+                self._observe(ReloadFailed("No worker serves yet. Repeat the reload in a moment."))
+            else:
+                self._tell(self._leader, "reload", "SIGHUP")
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, hangup)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
+
+    async def _stop(self) -> None:
+        """Let all workers end their requests, and kill those that take too long."""
+        for worker in self._workers:
+            self._signal(worker, signal.SIGTERM)
+        give_up = asyncio.get_running_loop().time() + self._grace + KILLED_AFTER
+        while self._workers:
+            if asyncio.get_running_loop().time() > give_up:
+                for worker in self._workers:
+                    self._signal(worker, signal.SIGKILL)
+            await asyncio.sleep(0.05)
+
+    @staticmethod
+    def _signal(worker: Worker, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            worker.process.send_signal(number)
