@@ -164,6 +164,8 @@ class Resources:
     ) -> None:
         """``journal``: the prefix of keys at which the journal is, in whichever bucket."""
         self._own = (OWN_KEYS, journal)
+        # A store that keeps objects as files could then make no file below.
+        self._above = {own[:end] for own in self._own for end, sign in enumerate(own) if sign == "/"}
         self._rules = tuple(rules)
         self._default = Template.parse(DEFAULT_TEMPLATE)
         self._mode, self._equal = mode, equal
@@ -179,7 +181,7 @@ class Resources:
         Raises ``ResourceMismatch`` where it names another resource, ``ResourceMalformed`` where the name gets too long,
         ``StoreError`` for a key of the gateway's own.
         """
-        if key.startswith(self._own):
+        if key.startswith(self._own) or key in self._above:
             raise StoreError("AccessDenied", 403, "This key is for the gateway's own objects.")
         target = self._derived(bucket, key)
         if named not in (None, target.resource):

@@ -1,10 +1,12 @@
 """Each key has exactly one resource, whichever caller names it."""
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch
+from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch, StoreError
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import canonical, covers
 from gateway.objects.resource_rules import KeyRule, Resources
@@ -83,6 +85,27 @@ def test_the_first_rule_that_matches_decides() -> None:
     assert (locked.resource, locked.mode, locked.equal) == ("locked", Enforcement.OBSERVE, Equal.STRICT)
     assert (other.resource, other.mode, other.equal) == ("x/open", Enforcement.ENFORCE, Equal.ACCEPT)
     assert (default.resource, default.mode, default.equal) == ("s3/b/open", Enforcement.ENFORCE, Equal.ACCEPT)
+
+
+@pytest.mark.parametrize(
+    ("key", "writable"),
+    [
+        (".fencing-gateway/probe/x", False),
+        ("a/b/marker", False),
+        (".fencing-gateway", False),
+        ("a", False),
+        ("a/b", False),
+        (".fencing-gateways", True),
+        ("a/c", True),
+        ("a/bc", True),
+        ("b", True),
+    ],
+)
+def test_no_caller_writes_at_the_gateways_own_keys_or_in_their_way(key: str, *, writable: bool) -> None:
+    """On a store that keeps objects as files, a file with the name of a folder would be in the way."""
+    resources = Resources(journal="a/b/")
+    with nullcontext() if writable else pytest.raises(StoreError, match="the gateway's own"):
+        assert resources.target("bucket", key).resource == f"s3/bucket/{key}"
 
 
 def test_a_named_resource_can_only_be_the_right_one() -> None:
