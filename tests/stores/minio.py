@@ -34,5 +34,5 @@ def running() -> Iterator[Store]:
         log = Path(name) / "log"
         command = [minio, "server", f"{name}/data", "--address", endpoint, "--quiet"]
         with daemon(command, log, environment) as process:
-            wait_until(partial(answers, f"http://{endpoint}/minio/health/live"), process, log)
+            wait_until(partial(answers, f"http://{endpoint}/minio/health/cluster", well=True), process, log)
             yield Store("minio", f"http://{endpoint}")

@@ -42,12 +42,12 @@ def wait_until(ready: Callable[[], bool], process: "subprocess.Popen[bytes]", lo
         time.sleep(0.03)
 
 
-def answers(endpoint: str) -> bool:
-    """Whether an HTTP server says anything at all."""
+def answers(endpoint: str, *, well: bool = False) -> bool:
+    """Whether an HTTP server says anything at all. ``well``: whether it says that it is well."""
     try:
         with urlopen(endpoint, timeout=5):
             return True
     except HTTPError:
-        return True
+        return not well
     except (URLError, OSError):
         return False

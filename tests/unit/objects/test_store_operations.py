@@ -478,7 +478,7 @@ async def test_an_upload_has_no_effect_before_its_completion(
     store.answers = [CLOCK, *answers]
     async with upstream(store) as up:
         assert await in_parts(up) == expected
-    assert [request.line.split(b" ")[0] for request in store.received] == [b"HEAD", *methods]
+    assert [request.line.split(b" ")[0] for request in store.received] == [b"GET", *methods]
 
 
 async def test_the_answer_to_a_delete_is_interpreted(store: Store) -> None:
