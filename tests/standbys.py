@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,24 @@ import psutil
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from tests.databases import memory_or_disk
 
-CANCELS = """
-SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid <> pg_backend_pid()
-"""
-"""Cancels each wait of a commit for its standby, as an impatient client does."""
+_WAITS = "SELECT pid, query_start FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+
+async def cancel_waits(dsn: str) -> None:
+    """Cancel each wait of a commit for its standby, as an impatient client does, until this is cancelled itself.
+
+    No wait is cancelled twice. The second cancellation could come late and meet the next statement of its session.
+    """
+    connection, done = await asyncpg.connect(dsn), set[tuple[int, datetime]]()
+    try:
+        while True:
+            for waiting in map(tuple, await connection.fetch(_WAITS)):
+                if waiting not in done:
+                    done.add(waiting)
+                    await connection.execute("SELECT pg_cancel_backend($1)", waiting[0])
+            await asyncio.sleep(0.005)
+    finally:
+        connection.terminate()
 
 
 @contextmanager

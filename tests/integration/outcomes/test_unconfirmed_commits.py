@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -16,7 +15,7 @@ from gateway.db.database import Database, Transaction
 from gateway.errors import OutcomeUnknown, Unavailable
 from tests.integration.outcomes.paths import PATHS
 from tests.integration.outcomes.world import World, opened
-from tests.standbys import CANCELS, Pair, paused, replicated
+from tests.standbys import Pair, cancel_waits, paused, replicated
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -39,16 +38,10 @@ async def world(servers: Pair) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def unconfirmed(servers: Pair, operator: asyncpg.Connection) -> AsyncIterator[None]:
+async def unconfirmed(servers: Pair) -> AsyncIterator[None]:
     """Stop the standby, and let no commit wait for it."""
-
-    async def cancel() -> None:
-        while True:
-            await operator.execute(CANCELS)
-            await asyncio.sleep(0.005)
-
     with paused(servers.data):
-        cancelling = asyncio.create_task(cancel())
+        cancelling = asyncio.create_task(cancel_waits(servers.primary.dsn()))
         try:
             yield
         finally:
@@ -60,7 +53,7 @@ async def unconfirmed(servers: Pair, operator: asyncpg.Connection) -> AsyncItera
 @pytest.mark.parametrize("path", first(PATHS))
 async def test_no_path_acknowledges_it(world: World, servers: Pair, path: str) -> None:
     attempt = await PATHS[path](world)
-    async with unconfirmed(servers, world.operator):
+    async with unconfirmed(servers):
         status, code = await attempt.send()
     try:
         if attempt.effect is None:
@@ -82,7 +75,7 @@ async def test_every_way_to_commit_is_unknown_without_it(world: World, servers: 
     async def work(transaction: Transaction) -> None:
         await transaction.fetch(write, row)
 
-    async with unconfirmed(servers, world.operator):
+    async with unconfirmed(servers):
         for commit in (
             database.fetchrow_write(write, row),
             database.fetch_write(write, row),
@@ -103,7 +96,7 @@ async def test_what_a_server_shows_before_its_standby_has_it_is_not_relied_upon(
     barrier = await PATHS["barrier"](world)
     lease = (await world.api.post(f"/v1/leases/job/{world.number}", json={"holder": "ann"})).json()
     check = {"sequencer": lease["sequencer"]}
-    async with unconfirmed(servers, world.operator):
+    async with unconfirmed(servers):
         for attempt in (keyed, barrier):
             assert (await attempt.send())[0] == 503
         # The server shows them by now: the row with its kept answer, and the fence. The same requests again write
@@ -122,7 +115,7 @@ async def test_a_database_that_asks_for_no_warnings_is_told_all_the_same(world: 
     await world.operator.execute("ALTER ROLE postgres SET client_min_messages = error")
     row = await world.row()
     database = Database(world.stage.dsn)
-    async with unconfirmed(servers, world.operator):
+    async with unconfirmed(servers):
         with pytest.raises(OutcomeUnknown):
             await database.fetchrow_write("UPDATE accounts SET note = 'silent' WHERE id = $1 RETURNING id", row)
     await world.operator.execute("ALTER ROLE postgres RESET client_min_messages")
@@ -135,6 +128,6 @@ async def test_nor_can_a_trigger_keep_it_back(world: World, servers: Pair) -> No
         "CREATE OR REPLACE FUNCTION told() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN PERFORM set_config('client_min_messages', 'error', true); RETURN NEW; END $$"
     )
-    async with unconfirmed(servers, world.operator):
+    async with unconfirmed(servers):
         status, code = await attempt.send()
     assert (status, code) == (503, OutcomeUnknown.code)
