@@ -193,6 +193,11 @@ class Admission:
         """Return whether every write needs a new check, because the lease of an admitted token may have ended."""
         return self._policies.ask_every_time(resource) and self._policies.of(resource).tokens is TokenPolicy.LIVE
 
+    def takes(self, resource: str, token: Token) -> bool:
+        """Return whether ``admit`` would take this token without a query."""
+        policy = self._policies.of(resource)
+        return policy.tokens is TokenPolicy.ANY and is_plausible(token, None, policy.max_jump)
+
     async def admit(self, shown: Iterable[tuple[str, Presented]]) -> list[ImplausibleToken]:
         """Return the refused tokens, each with its resource. An empty list admits all.
 

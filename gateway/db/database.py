@@ -100,6 +100,11 @@ class Transaction:
         with self._translated:
             await self._session.execute(sql, *arguments)
 
+    async def using(self, fetch: Callable[..., Awaitable[Result]], sql: str, arguments: tuple[object, ...]) -> Result:
+        """Return the result of a statement by one of the ways in which a session can run it."""
+        with self._translated:
+            return await fetch(self._session, sql, *arguments)
+
     async def restore_pins(self) -> None:
         """Pin the session again, if code in this transaction has changed its settings for its time or longer."""
         await self.execute(f"RESET ALL; RESET ROLE; {self._pinned}")
@@ -246,30 +251,61 @@ class Database:
         ``claims``: what the fences carry, by that row. ``objects``: it announces an object write.
         """
 
-        async def inside(transaction: Transaction) -> Record:
-            row = await transaction.fetchrow(sql, *arguments)
+        async def fetchrow(session: Session, sql: str, *arguments: object) -> Record:
+            row = await session.fetchrow(sql, *arguments)
             assert row is not None
-            transaction.claimed.extend(claims(row))
             return row
+
+        return await self._claim_by(fetchrow, sql, arguments, claims, self._sessions, objects=objects)
+
+    async def fetchmany_claim(
+        self,
+        sql: str,
+        arguments: Sequence[Sequence[object]],
+        claims: Callable[[list[Record]], Claims],
+        *,
+        objects: bool = False,
+    ) -> list[Record]:
+        """Do what ``fetchmany_write`` does for statements that may raise fences. Raise what ``run`` raises.
+
+        ``claims``: what the fences carry, by all rows. ``objects``: as of ``fetchrow_claim``.
+        """
+        return await self._claim_by(
+            asyncpg.Connection.fetchmany, sql, (arguments,), claims, self._shared, objects=objects
+        )
+
+    async def _claim_by(
+        self,
+        fetch: Callable[..., Awaitable[Result]],
+        sql: str,
+        arguments: tuple[object, ...],
+        claims: Callable[[Result], Claims],
+        sessions: SessionPool,
+        *,
+        objects: bool = False,
+    ) -> Result:
+        """Run one statement that may raise fences. It goes by itself, unless the journal needs its raises first."""
+
+        async def inside(transaction: Transaction) -> Result:
+            result = await transaction.using(fetch, sql, arguments)
+            transaction.claimed.extend(claims(result))
+            return result
 
         async def commit(effect: Commit) -> Committed | Unsecured | Behind:
             if effect.secured:
-                return await self._commit(inside, effect)
+                return await self._commit(inside, effect, sessions)
             try:
-                row, session = await self._on_a_session(asyncpg.Connection.fetchrow, OutcomeUnknown, sql, arguments)
+                result, session = await self._on_a_session(fetch, OutcomeUnknown, sql, arguments, sessions)
             except RaiseUnsecured as error:
                 answer = self._unsecured(error)
                 if objects and isinstance(answer, Unsecured):
                     return Unsecured(tuple(replace(entry, objects=entry.at) for entry in answer.entries))
                 return answer
-            assert row is not None
-            return self._committed(session, claims(row), row)
+            return self._committed(session, claims(result), result)
 
         if self._openings is None:
-            row = await self.fetchrow_write(sql, *arguments)
-            assert row is not None
-            return row
-        return cast(Record, (await self._openings.claim(commit)).outcome)
+            return await self._alone(fetch, OutcomeUnknown, sql, arguments, sessions)
+        return cast(Result, (await self._openings.claim(commit)).outcome)
 
     async def fetch_write(self, sql: str, *arguments: object) -> list[Record]:
         """All rows of one autocommitted statement that writes. Raises what ``fetchrow_write`` raises."""
@@ -305,10 +341,13 @@ class Database:
         return self._openings is None or await self._openings.may_send(resource, token, intended_at, term)
 
     async def _commit(
-        self, work: Callable[[Transaction], Awaitable[object]], effect: Commit
+        self,
+        work: Callable[[Transaction], Awaitable[object]],
+        effect: Commit,
+        sessions: SessionPool | None = None,
     ) -> Committed | Unsecured | Behind:
         try:
-            outcome, transaction, session = await self._attempt(work, effect)
+            outcome, transaction, session = await self._attempt(work, effect, sessions)
         except RaiseUnsecured as error:
             return self._unsecured(error)
         return self._committed(session, transaction.claimed, outcome)
@@ -330,11 +369,11 @@ class Database:
             raise SqlError(_UNSECURED, "Code in the database names raises of fences that cannot be read.") from error
 
     async def _attempt(
-        self, work: Callable[[Transaction], Awaitable[Result]], effect: Commit
+        self, work: Callable[[Transaction], Awaitable[Result]], effect: Commit, sessions: SessionPool | None = None
     ) -> tuple[Result, Transaction, Session]:
         for attempt in range(_ATTEMPTS):
             try:
-                return await self._run_once(work, effect, again=attempt > 0)
+                return await self._run_once(work, effect, sessions or self._sessions, again=attempt > 0)
             except Unavailable as error:
                 if not wants_retry(error) or attempt == _ATTEMPTS - 1:
                     raise
@@ -376,17 +415,17 @@ class Database:
         return result, session
 
     async def _run_once(
-        self, work: Callable[[Transaction], Awaitable[Result]], effect: Commit, *, again: bool
+        self, work: Callable[[Transaction], Awaitable[Result]], effect: Commit, sessions: SessionPool, *, again: bool
     ) -> tuple[Result, Transaction, Session]:
         with translated(Unavailable):
-            session = await self._sessions.take()
+            session = await sessions.take()
         transaction = session.transaction(isolation="read_committed")
         try:
             with translated(Unavailable):
                 await transaction.start()
         except BaseException:
             # asyncpg takes its session for one inside a transaction from then on, whatever the server says.
-            self._sessions.drop(session)
+            sessions.drop(session)
             raise
         try:
             try:
@@ -407,7 +446,7 @@ class Database:
             await self._check_lasting(session)
         finally:
             # One whose transaction could be ended neither way is still in it, and is not reused.
-            self._sessions.give(session)
+            sessions.give(session)
         return result, inside, session
 
     async def _check_lasting(self, session: Session) -> None:

@@ -1,9 +1,12 @@
 """The fences: claim them inside the caller's transaction, raise them for a barrier, read them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 from uuid import UUID, uuid4
+
+import orjson
 
 from gateway.db.database import Claims, Database, Record, Transaction
 from gateway.db.pool import load
@@ -48,6 +51,25 @@ async def raise_all(
     A decision that does not pass has raised nothing, and rolls back nothing.
     """
     return await _claim(transaction, resources, tokens, Equal.ACCEPT, caller, None)
+
+
+class Claim(NamedTuple):
+    """A claim of one resource, by a write that has no other."""
+
+    resource: str
+    token: Token
+    holder: str | None
+    caller: str
+
+
+def write_claims(claims: Iterable[Claim]) -> str:
+    """Return the claims of several senders as ``fencing.claim_each_v1`` takes them."""
+    return orjson.dumps(
+        [
+            {"resource": resource, "epoch": token.epoch, "value": token.value, "holder": holder, "caller": caller}
+            for resource, token, holder, caller in claims
+        ]
+    ).decode()
 
 
 async def secure(transaction: Transaction, tokens: Mapping[str, Token]) -> None:

@@ -81,6 +81,7 @@ class Servers:
         # Sessions to ask the servers on, kept while they are watched.
         self._asked: dict[str, Session] = {}
         self._sessions: WeakSet[Session] = WeakSet()
+        self._opening: set[asyncio.Future[Session]] = set()
         self._kept = False
 
     async def connect(self, pinned: Mapping[str, str], admit: Admit | None = None, **settings: Any) -> Session:
@@ -112,14 +113,14 @@ class Servers:
         while session is None:
             tried = self._primary
             try:
-                session = await self._open(tried, parameters, **settings)
+                session = await self._open_unless_replaced(tried, parameters, **settings)
             except (*_ELSEWHERE, asyncpg.PostgresError) as error:
                 if len(self._dsns) == 1 or not _may_be_elsewhere(error):
                     raise
                 await self._look(self._timeout, tried)
                 tried = self._primary
                 session = await self._open(tried, parameters, **settings)
-            if self._primary != tried:
+            if session is not None and self._primary != tried:
                 # Another server has taken over meanwhile. A former primary that continues would never confirm a commit.
                 session.terminate()
                 session = None
@@ -159,6 +160,20 @@ class Servers:
     def _hear(self, session: Any, message: asyncpg.PostgresLogMessage) -> None:
         if message.server_source_function == _WAITS_FOR_STANDBY:
             self.unconfirmed.add(session)
+
+    async def _open_unless_replaced(self, dsn: str, parameters: Mapping[str, str], **settings: Any) -> "Session | None":
+        """Open a session with a server. Return None if another one takes over meanwhile: a paused one never answers."""
+        opening = asyncio.ensure_future(self._open(dsn, parameters, **settings))
+        self._opening.add(opening)
+        try:
+            await asyncio.wait([opening])
+        except asyncio.CancelledError:
+            opening.add_done_callback(_end)  # it may be open already
+            opening.cancel()
+            raise
+        finally:
+            self._opening.discard(opening)
+        return None if opening.cancelled() else opening.result()
 
     async def _open(self, dsn: str, parameters: Mapping[str, str], **settings: Any) -> Session:
         settings = {"timeout": self._timeout, **settings}
@@ -241,6 +256,8 @@ class Servers:
         if dsn == self._primary:
             return
         self._primary = dsn
+        for opening in self._opening:
+            opening.cancel()
         for session in tuple(self._sessions):
             # terminate() would take the protocol away from under a statement that is being prepared.
             session._transport.abort()  # type: ignore[attr-defined]  # noqa: SLF001
@@ -263,6 +280,11 @@ class Servers:
                     raise SessionsShared
         finally:
             other.terminate()
+
+
+def _end(opening: "asyncio.Future[Session]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().terminate()
 
 
 def _may_be_elsewhere(error: BaseException) -> bool:

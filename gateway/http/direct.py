@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from gateway.http.head import REQUEST_ID, KnownHeads
+from gateway.http.head import REQUEST_ID, KnownHeads, Packet
 from gateway.observe.events import Observe, RequestAnswered
 
 
@@ -47,7 +47,7 @@ class Prepared(Protocol):
     @property
     def origin(self) -> Origin: ...
 
-    def begin(self, query_string: bytes, content: bytes) -> Begun | None:
+    def begin(self, packet: Packet) -> Begun | None:
         """Send what the request asks for. None if the request needs a task from the start."""
 
     def answer(self, begun: Any) -> Answer | None:

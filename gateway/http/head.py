@@ -1,12 +1,13 @@
 """The head of a request as one frozen value that authentication, planning and recipes all read.
 
-A client repeats its method, path and headers to the letter, while its query and body change. The digest of what it
-repeats leads to what the serving app has prepared for such requests, so that nothing parses them again. Only a packet
-that is exactly one request in its plainest form is looked up. All other bytes go to the parser, and so do new heads.
+A client repeats its method, path and most headers to the letter, while its query, body and token change. The digest of
+what it repeats leads to what the serving app has prepared for such requests, so that nothing parses them again. Only a
+packet that is exactly one request in its plainest form is looked up. All other bytes go to the parser, and so do new
+heads.
 """
 
 import re
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from hashlib import blake2b
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -23,7 +24,10 @@ REQUEST_ID = b"x-request-id"
 
 # The request ids that a client may choose. The gateway only logs them.
 _SANE = re.compile(rb"[!-~]{1,128}")
-_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,5})\r\n")
+# Headers whose values change while the rest of a head does not: from body to body, and from holder to holder.
+_CHANGING = re.compile(rb"\r\n([Cc]ontent-[Ll]ength|[Ff]encing-[Tt]oken|[Ff]encing-[Hh]older): ([!-~]{1,256})(?=\r\n)")
+_LENGTH = b"content-length"
+_FRAMING = (_LENGTH, b"transfer-encoding")
 
 Prepared = TypeVar("Prepared")
 
@@ -62,20 +66,17 @@ def client_request_id(value: bytes | None) -> str | None:
 
 
 class Packet(NamedTuple):
-    """One request. ``head`` identifies its head without the query and the value of ``Content-Length``.
+    """One request. ``head`` identifies its head without the query and the values of ``changing`` headers.
 
-    ``missing``: the bytes of the body that are still to come.
+    ``changing``: the headers whose values clients change, by lower-case name. ``missing``: the bytes of the body that
+    are still to come.
     """
 
     head: bytes
     query_string: bytes
     content: bytes
+    changing: Mapping[bytes, bytes]
     missing: int = 0
-
-    @property
-    def has_length(self) -> bool:
-        """Return whether the head has a ``Content-Length``."""
-        return self.head.startswith(b"+")
 
 
 def read(data: bytes) -> Packet | None:
@@ -83,19 +84,27 @@ def read(data: bytes) -> Packet | None:
     line, end = _LINE.match(data), data.find(b"\r\n\r\n")
     if line is None or end < 0 or len(data) > LARGEST:
         return None
-    start = line.end()
     method_and_path, query_string = line.groups(b"")
-    length = _LENGTH.search(data, start - 2, end + 2)
-    if length is None:
-        if len(data) != end + 4:
+    # No head that the parser accepts has a zero byte, so these mark where values were.
+    pieces, begin = [method_and_path, b"\0"], line.end()
+    changing: dict[bytes, bytes] = {}
+    for header in _CHANGING.finditer(data, begin - 2, end + 2):
+        name = header[1].lower()
+        if name in changing:
             return None
-        return Packet(b"-%b\0%b" % (method_and_path, data[start:end]), query_string, b"")
-    missing = end + 4 + int(length[1]) - len(data)
-    if missing < 0 or end + int(length[1]) > LARGEST:
+        changing[name] = header[2]
+        pieces += (data[begin : header.start(2)], b"\0")
+        begin = header.end()
+    pieces.append(data[begin:end])
+    head, length = b"".join(pieces), changing.get(_LENGTH)
+    if length is None:
+        return Packet(head, query_string, b"", changing) if len(data) == end + 4 else None
+    if len(length) > 5 or not length.isdigit():
         return None
-    # No head that the parser accepts has a zero byte, so these mark where the header was.
-    head = b"+%b\0%b\0%b" % (method_and_path, data[start : length.start()], data[length.end() : end])
-    return Packet(head, query_string, data[end + 4 :], missing)
+    missing = end + 4 + int(length) - len(data)
+    if missing < 0 or end + int(length) > LARGEST:
+        return None
+    return Packet(head, query_string, data[end + 4 :], changing, missing)
 
 
 class KnownHeads(Generic[Prepared]):
@@ -125,9 +134,11 @@ class KnownHeads(Generic[Prepared]):
                 self._seen.clear()
             self._seen.add(mark)
             return
-        # The framing was read off the packet, so no other header may have a say in it.
-        framing = [name for name, _ in Head.of(scope).headers if name in (b"content-length", b"transfer-encoding")]
-        prepared = self._prepare(scope) if framing == [b"content-length"] * packet.has_length else None
+        # These headers were read off the packet, so the parser must have read the same. No other may have a say in the
+        # framing.
+        read_off = (*packet.changing, *_FRAMING)
+        parsed = sorted(header for header in Head.of(scope).headers if header[0] in read_off)
+        prepared = self._prepare(scope) if parsed == sorted(packet.changing.items()) else None
         if prepared is not None:
             if len(self._known) >= MOST:
                 self._known.clear()

@@ -51,7 +51,7 @@ class Middleware:
         app = cast("App", self.app)
         began, request_id = perf_counter(), self._new_id()
         try:
-            begun = prepared.begin(packet.query_string, packet.content)
+            begun = prepared.begin(packet)
         except Exception:  # noqa: BLE001 - the task finds out the same, and answers
             return False
         if begun is None:

@@ -26,7 +26,7 @@ from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlErro
 from gateway.fencing import headers as fencing_headers
 from gateway.http.body import Body, BodyReader, ClientGone, Memory, Message, Receive, Scope, offload
 from gateway.http.direct import Origin
-from gateway.http.head import LARGEST, REQUEST_ID, Head, client_request_id
+from gateway.http.head import LARGEST, REQUEST_ID, Head, Packet, client_request_id
 from gateway.http.origins import origin_of
 from gateway.observe.events import Observe
 from gateway.record.audit import Audit
@@ -102,10 +102,11 @@ class Prepared(NamedTuple):
     headers: Headers
     origin: Origin
 
-    def begin(self, query_string: bytes, content: bytes) -> Candidate | None:
+    def begin(self, packet: Packet) -> Candidate | None:
         """Send the statement of a plain request of a known form. None if the request needs a task."""
-        candidate = Candidate(self.plain.with_query(query_string))
-        self.fast_path.begin(candidate, query_string, content)
+        plain = self.plain.with_query(packet.query_string, packet.changing)
+        candidate = Candidate(plain, self.origin.caller)
+        self.fast_path.begin(candidate, packet.query_string, packet.content)
         return None if candidate.match is None else candidate
 
     def answer(self, begun: Candidate) -> Response | None:
@@ -186,7 +187,7 @@ class TablePlane:
             if answer is None:
                 principal = self._authenticate(head.headers)
                 state["caller"] = principal.name
-                candidate = state.get("begun") or self._fast_path.candidate(head)
+                candidate = state.get("begun") or self._fast_path.candidate(head, principal.name)
                 answer = await self._respond(Incoming(head, state, principal, body, candidate))
         except ClientGone:
             return

@@ -247,13 +247,15 @@ SETTLERS = (
 )
 
 FAST = _around("tables.fast")
+RAISE = _around("tables.raise")
 SLOW = ("tables.claim.after", "tables.write.after", "tables.commit.after")
 TABLES = (
     Kind("update", update("zombie"), FAST, a_row_of_this_holder),
     Kind("delete row", delete_row(), FAST, a_row_of_this_holder),
-    Kind("raising update", update("zombie"), FAST + SLOW, a_row),
-    Kind("raising insert", insert("zombie"), FAST + SLOW, nothing),
-    Kind("raising delete row", delete_row(), FAST + SLOW, a_row),
+    Kind("raising update", update("zombie"), FAST + RAISE, a_row),
+    Kind("raising insert", insert("zombie"), FAST + RAISE, nothing),
+    Kind("raising delete row", delete_row(), FAST + RAISE, a_row),
+    Kind("raising update of one", update_one("zombie"), SLOW, a_row),
     Kind("insert of two", insert_two("zombie"), SLOW, nothing),
 )
 # Writes that are repeated with the same key: see test_sent_again.py.
@@ -264,7 +266,7 @@ KEYED = (
 TABLE_SETTLER = Kind(
     "row over overwrite",
     upsert("zombie"),
-    (*FAST, SLOW[0], *_around("objects.raise"), *SETTLED_BY_BUMP, *SLOW),
+    (*FAST, *RAISE, SLOW[0], *_around("objects.raise"), *SETTLED_BY_BUMP, *SLOW),
     _LATE_OVERWRITE,
     BEFORE,
     34,

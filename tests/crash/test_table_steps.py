@@ -10,6 +10,7 @@ from tests.crash.deeds import (
     insert_two,
     put,
     update,
+    update_one,
 )
 from tests.crash.kinds import TABLES, ZOMBIE, Stop, a_row, an_object, cases, nothing
 from tests.crash.promises import Promises
@@ -49,7 +50,7 @@ def test_a_paused_row_does_not_hold_up_an_object(stage: Stage, step: str) -> Non
     with stage.story() as story:
         a_row(story)
         an_object(story)
-        zombie = story.stopped_at(34, update("zombie"), step, 1, "stop")
+        zombie = story.stopped_at(34, update_one("zombie"), step, 1, "stop")
         story.taken_over(35, *by_restoring(None))
         story.resumed()
         Promises(story).check()

@@ -1,6 +1,7 @@
 """Batches of fenced statements: statements of one text that arrive together are one transaction and one commit.
 
-A sender sees no difference. A statement whose batch fails is sent again alone.
+A sender sees no difference. A statement whose batch fails is sent again alone. If fences have to rise first, the first
+statement of the batch claims for all others (docs/decisions/074).
 """
 
 import asyncio
@@ -8,16 +9,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from gateway.batching import Lane
-from gateway.db.database import Record
+from gateway.db import fences
+from gateway.db.database import Claims, Record
+from gateway.db.fences import Claim
 from gateway.fencing.record import Attempt, Rejection
 from gateway.observe.events import BatchBegun, BatchSent, Observe, ignore
 from gateway.observe.stages import ORIGIN
 from gateway.record.audit import Audit
 from gateway.tables.sql.expressions import Statement
-from gateway.tables.sql.shape import CHECKS
+from gateway.tables.sql.shape import CHECKS, CLAIMS
+
+What = TypeVar("What")
+Answer = TypeVar("Answer")
 
 MOST_REFUSALS = 256
 # Seconds between two batches while holders write: the share of gateway and database that a storm may take.
@@ -55,6 +61,9 @@ class Storms:
 
 SendOne: TypeAlias = Callable[..., Awaitable[Record | None]]
 SendMany: TypeAlias = Callable[[str, Sequence[Sequence[object]]], Awaitable[list[Record]]]
+ClaimMany: TypeAlias = Callable[
+    [str, Sequence[Sequence[object]], Callable[[list[Record]], Claims]], Awaitable[list[Record]]
+]
 
 MOST = 64
 # Seconds after which the next batch sets out beside a batch under way. That one may be waiting for a lock or for a slow
@@ -71,29 +80,66 @@ _MOST_LANES = 256
 
 
 @dataclass(slots=True)
-class _Statement:
-    """The values of one statement, when it was asked for, and the request that asked."""
+class _Asked(Generic[What]):
+    """The values of one statement, when it was asked for, and the request that asked. ``what``: what it is about."""
 
-    resource: str | None
+    what: What
     arguments: list[object]
     since: float
     origin: object | None
 
 
-class Batches:
-    """Sends statements that answer with exactly one row each: by itself with ``one``, or ``many`` in one round trip."""
+class _Lanes(Generic[What, Answer]):
+    """A lane for each text of a statement."""
 
-    def __init__(self, one: SendOne, many: SendMany, *, writes: bool = True, observe: Observe = ignore) -> None:
-        """Send by ``one`` and ``many``. ``writes`` tells ``observe`` whether the statements write."""
-        self._one, self._many = one, many
-        self._writes, self._observe = writes, observe
-        self._lanes: dict[str, Lane[_Statement, Record]] = {}
+    _writes = True
+
+    def __init__(self, observe: Observe) -> None:
+        self._observe = observe
+        self._lanes: dict[str, Lane[_Asked[What], Answer]] = {}
         self._under_way = 0
         self._back = float("-inf")
 
     def busy(self) -> bool:
         """Return whether a statement is under way, or was a moment ago: writers pause between two statements."""
         return self._under_way > 0 or perf_counter() - self._back < LULL
+
+    def _ask(
+        self, statement: Statement, what: What, arguments: list[object], resource: str | None, size: int
+    ) -> "asyncio.Future[Answer]":
+        lane = self._lanes.get(statement.text)
+        if lane is None:
+            if len(self._lanes) >= _MOST_LANES:
+                self._lanes = {sql: lane for sql, lane in self._lanes.items() if not lane.idle()}
+            lane = self._lanes[statement.text] = self._lane(statement)
+        return lane.ask(_asked(what, arguments), key=resource, size=size)
+
+    def _lane(self, statement: Statement) -> Lane[_Asked[What], Answer]:
+        raise NotImplementedError
+
+    def _begin(self, batch: Sequence[_Asked[What]]) -> float:
+        self._under_way += 1
+        self._observe(BatchBegun(self._writes, tuple(asked.origin for asked in batch)))
+        return perf_counter()
+
+    def _end(self, batch: Sequence[_Asked[What]], began: float) -> None:
+        self._under_way -= 1
+        self._back = perf_counter()
+        waited = began - min(asked.since for asked in batch)
+        self._observe(BatchSent(self._writes, len(batch), waited, self._back - began))
+
+
+def _asked(what: What, arguments: list[object]) -> _Asked[What]:
+    return _Asked(what, arguments, perf_counter(), ORIGIN.get())
+
+
+class Batches(_Lanes[str | None, Record]):
+    """Sends statements that answer with exactly one row each: by itself with ``one``, or ``many`` in one round trip."""
+
+    def __init__(self, one: SendOne, many: SendMany, *, writes: bool = True, observe: Observe = ignore) -> None:
+        """Send by ``one`` and ``many``. ``writes`` tells ``observe`` whether the statements write."""
+        super().__init__(observe)
+        self._one, self._many, self._writes = one, many, writes
 
     def send(
         self, statement: Statement, arguments: list[object], resource: str | None, size: int
@@ -102,27 +148,23 @@ class Batches:
 
         ``size``: bytes of its values. Statements for one ``resource`` are sent in the order in which they come.
         """
-        asked = _Statement(resource, arguments, perf_counter(), ORIGIN.get())
         if size > LARGEST:
-            return asyncio.ensure_future(self._alone(statement.text, statement.names.index(CHECKS), asked))
-        lane = self._lanes.get(statement.text)
-        if lane is None:
-            if len(self._lanes) >= _MOST_LANES:
-                self._lanes = {sql: lane for sql, lane in self._lanes.items() if not lane.idle()}
-            lane = self._lanes[statement.text] = self._lane(statement.text, statement.names.index(CHECKS))
-        return lane.ask(asked, key=resource, size=size)
+            checks = statement.names.index(CHECKS)
+            return asyncio.ensure_future(self._alone(statement.text, checks, _asked(resource, arguments)))
+        return self._ask(statement, resource, arguments, resource, size)
 
-    def _lane(self, sql: str, checks: int) -> Lane[_Statement, Record]:
+    def _lane(self, statement: Statement) -> Lane[_Asked[str | None], Record]:
+        sql, checks = statement.text, statement.names.index(CHECKS)
         return Lane(
             partial(self._together, sql, checks),
             partial(self._alone, sql, checks),
             most=MOST,
             room=ROOM,
-            order=lambda asked: asked.resource or "",
+            order=lambda asked: asked.what or "",
             overlap=OVERLAP,
         )
 
-    async def _together(self, sql: str, checks: int, batch: Sequence[_Statement]) -> list[Record]:
+    async def _together(self, sql: str, checks: int, batch: Sequence[_Asked[str | None]]) -> list[Record]:
         # The first statement of a transaction checks its table. The result holds until the transaction ends.
         for asked in batch[1:]:
             asked.arguments[checks] = False
@@ -132,7 +174,7 @@ class Batches:
         finally:
             self._end(batch, began)
 
-    async def _alone(self, sql: str, checks: int, asked: _Statement) -> Record:
+    async def _alone(self, sql: str, checks: int, asked: _Asked[str | None]) -> Record:
         asked.arguments[checks] = True
         began = self._begin([asked])
         try:
@@ -142,13 +184,71 @@ class Batches:
         assert row is not None
         return row
 
-    def _begin(self, batch: Sequence[_Statement]) -> float:
-        self._under_way += 1
-        self._observe(BatchBegun(self._writes, tuple(asked.origin for asked in batch)))
-        return perf_counter()
 
-    def _end(self, batch: Sequence[_Statement], began: float) -> None:
-        self._under_way -= 1
-        self._back = perf_counter()
-        waited = began - min(asked.since for asked in batch)
-        self._observe(BatchSent(self._writes, len(batch), waited, self._back - began))
+class Raises(_Lanes[Claim, Record | None]):
+    """Sends fenced statements whose fences may have to rise first, in one round trip and one transaction.
+
+    The first statement of a batch claims for all others, and writes nothing. It waits for the writers that it
+    overtakes. Each other statement has a snapshot of its own, looks at its fence, and writes.
+    """
+
+    def __init__(self, many: ClaimMany, observe: Observe) -> None:
+        super().__init__(observe)
+        self._many = many
+        # Statements whose last batch has raised a fence.
+        self._rising: set[str] = set()
+
+    def expected(self, statement: Statement) -> bool:
+        """Return whether fences have risen lately with such statements."""
+        return statement.text in self._rising
+
+    def send(
+        self, statement: Statement, claim: Claim, arguments: list[object], size: int
+    ) -> "asyncio.Future[Record | None] | None":
+        """Return the row to come of one statement. The row is None if its batch has failed: nothing is written then.
+
+        Return None for a statement that is too large. It fails with ``OutcomeUnknown`` only.
+        """
+        size += len(claim.resource) + len(claim.holder or "") + len(claim.caller)
+        if size > LARGEST:
+            return None
+        return self._ask(statement, claim, arguments, claim.resource, size)
+
+    def _lane(self, statement: Statement) -> Lane[_Asked[Claim], Record | None]:
+        return Lane(
+            partial(self._together, statement),
+            _not_alone,
+            most=MOST,
+            room=ROOM,
+            order=lambda asked: asked.what.resource,
+            lone_alone=False,
+            overlap=OVERLAP,
+        )
+
+    async def _together(self, statement: Statement, batch: Sequence[_Asked[Claim]]) -> list[Record]:
+        first: dict[str, object] = {CHECKS: True, CLAIMS: fences.write_claims(asked.what for asked in batch)}
+        checks = statement.names.index(CHECKS)
+        for asked in batch:
+            asked.arguments[checks] = False
+
+        def carried(rows: list[Record]) -> Claims:
+            pairs = zip(batch, rows[1:], strict=True)
+            return [(asked.what.resource, asked.what.token) for asked, row in pairs if row["held"]]
+
+        began = self._begin(batch)
+        try:
+            sent = [[first.get(name) for name in statement.names], *(asked.arguments for asked in batch)]
+            claimed, *rows = await self._many(statement.text, sent, carried)
+        finally:
+            self._end(batch, began)
+        if claimed["risen"]:
+            if len(self._rising) >= _MOST_LANES:
+                self._rising.clear()
+            self._rising.add(statement.text)
+        elif any(row["held"] for row in rows):  # stale tokens tell nothing about the next holder's
+            self._rising.discard(statement.text)
+        return rows
+
+
+async def _not_alone(_: _Asked[Claim]) -> None:
+    """Leave a statement whose batch has failed to a transaction of its own."""

@@ -1,7 +1,8 @@
-"""The fast path: one statement that writes only if the fence already carries exactly the token of the write.
+"""The fast path: one statement that writes only if the fence carries exactly the token of the write.
 
-This statement only confirms a claim. It never raises a fence and decides nothing else. If the fence does not confirm
-the token, or anything else is out of the ordinary, nothing is written and the request takes the transaction.
+This statement only confirms a claim, and decides nothing else. If fences may have to rise, a claim goes before it, in
+the same transaction and round trip. If the fence does not confirm the token, nothing is written. The request takes a
+transaction of its own then, as does everything that is out of the ordinary.
 
 A write can take the fast path in two ways, and this module alone decides which:
 
@@ -19,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 from gateway.admission import Admission
 from gateway.db.database import Database, Record, wants_retry
+from gateway.db.fences import Claim
 from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import GatewayError, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement, Equal
@@ -36,7 +38,7 @@ from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
-from gateway.tables.execute.batches import Batches, Storms
+from gateway.tables.execute.batches import Batches, Raises, Storms
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
 from gateway.tables.execute.planning import PlannedWrite, Sender
 from gateway.tables.execute.reach import concerns
@@ -47,10 +49,13 @@ from gateway.tables.sql.shape import lower_write
 
 FAST_BEFORE = StepReached("tables.fast.before")
 FAST_AFTER = StepReached("tables.fast.after")
+RAISE_BEFORE = StepReached("tables.raise.before")
+RAISE_AFTER = StepReached("tables.raise.after")
 
 _MOST_FORMS = 4096
 _MOST_BODIES = 64
 _MOST_OVERTAKEN = 4096
+_MOST_RAISED = 4096
 
 # Classes of SQLSTATE: invalid values, unknown names, unknown schemas.
 _OF_NAMES_AND_VALUES = frozenset(("22", "42", "3F"))
@@ -61,13 +66,14 @@ Values: TypeAlias = Mapping[str, object]
 class _LearntWrite(NamedTuple):
     """A recipe and the cached table it was learnt from. ``profile``: headers that name the schema, if one is to.
 
-    ``accepted``: the event of a write that took effect by it. ``answers``: those to writes of so many rows, so many
-    of them new, but for the headers of the fence.
+    ``may_raise``: see ``_may_share_a_raise``. ``accepted``: the event of a write that took effect by it. ``answers``:
+    those to writes of so many rows, so many of them new, but for the headers of the fence.
     """
 
     recipe: WriteRecipe
     cached: CachedTable
     profile: Headers
+    may_raise: bool
     accepted: WriteAccepted
     answers: dict[tuple[int, int], Response]
 
@@ -105,17 +111,31 @@ class _LearntForm:
 
 
 @dataclass(slots=True)
+class _Fenced:
+    """A fenced statement with its values. ``size``: bytes of these. ``claimed``: it was sent behind a claim."""
+
+    statement: Statement
+    arguments: list[object]
+    claim: Claim
+    size: int
+    may_raise: bool
+    claimed: bool = False
+
+
+@dataclass(slots=True)
 class Candidate:
     """A request that may take the fast path. ``plain`` is None if the request has no form.
 
-    ``match``: its recipe, once it has begun. ``row``: the row to come of the statement that was sent by the recipe. It
-    is None if no statement was sent, because the fence is known to be higher. ``sent``: the statement wrote nothing, so
-    no second one is sent.
+    ``match``: its recipe, once it has begun. ``fenced``: its statement by that recipe, if it is a write. ``row``: the
+    row to come of the statement that was sent. It is None if none was sent, because the fence is known to be higher.
+    ``sent``: the statement wrote nothing, so no second one is sent.
     """
 
     plain: PlainRequest | None
+    caller: str
     match: _Match | _ReadMatch | None = None
-    row: "Future[Record] | None" = None
+    fenced: _Fenced | None = None
+    row: "Future[Record] | Future[Record | None] | None" = None
     sent: bool = False
 
 
@@ -129,19 +149,23 @@ class FastPath:
         self._several_schemas = len(schemas) > 1
         # None if no policy ever looks at a token that its fence carries: the hot path then need not ask.
         self._admission = admission if admission.asks_about_any else None
+        self._takes = admission.takes
         self._write_batches = Batches(database.fetchrow_write, database.fetchmany_write, observe=observe)
         self._read_batches = Batches(database.fetchrow, database.fetchmany, writes=False, observe=observe)
-        self._storms = Storms(audit, self._write_batches.busy)
+        self._raises = Raises(database.fetchmany_claim, observe)
+        self._storms = Storms(audit, lambda: self._write_batches.busy() or self._raises.busy())
         # Fences that were higher than a token shown to them. A fence never goes down, so a write with a lower token is
         # not sent again. Its answer is what the database says when the refusal is recorded.
         self._overtaken: dict[str, Token] = {}
+        # Tokens that fences carry since a write of this gateway has raised them.
+        self._raised: dict[str, Token] = {}
         self._forms = FormReader()
         self._writes: dict[RequestForm, _LearntForm] = {}
         self._reads: dict[RequestForm, _LearntRead] = {}
 
-    def candidate(self, head: Head) -> Candidate:
+    def candidate(self, head: Head, caller: str) -> Candidate:
         """Return the request as a candidate for the fast path."""
-        return Candidate(self._forms.read(head))
+        return Candidate(self._forms.read(head), caller)
 
     def plain_head(self, head: Head) -> PlainHead | None:
         """Return the part of a form that is in the head. None if requests with this head are not plain."""
@@ -154,10 +178,13 @@ class FastPath:
             return
         if plain.form in self._writes:
             match = candidate.match = self._match(plain, content)
-            if match is not None and not self._is_overtaken(match.resource, match.token):
+            if match is not None:
                 recipe, resource = match.learnt.recipe, match.resource
                 arguments = recipe.arguments(resource, match.shown, plain.values, match.payload)
-                candidate.row = self._send(recipe.statement, arguments, resource, len(content) + len(resource))
+                claim = Claim(resource, match.token, match.shown.holder, candidate.caller)
+                size = len(content) + len(resource)
+                candidate.fenced = _Fenced(recipe.statement, arguments, claim, size, match.learnt.may_raise)
+                candidate.row = self._send(candidate.fenced)
         elif plain.form in self._reads:
             learnt = self._reads[plain.form]
             if learnt.cached.current:
@@ -176,12 +203,17 @@ class FastPath:
         assert row is not None
         if row.cancelled() or row.exception() is not None:
             return None
-        if isinstance(match, _ReadMatch):
-            return self._read(candidate, match, row.result())
-        if not row.result()["held"]:
+        found = row.result()
+        if found is None:
             return None
-        self._observe(FAST_AFTER)
-        return self._written(candidate, match, row.result())
+        if isinstance(match, _ReadMatch):
+            return self._read(candidate, match, found)
+        if not found["held"]:
+            return None
+        assert candidate.fenced is not None
+        self._observe(RAISE_AFTER if candidate.fenced.claimed else FAST_AFTER)
+        self._remember(candidate.fenced)
+        return self._written(candidate, match, found)
 
     async def answer(
         self, candidate: Candidate, head: Head, content: Callable[[], Awaitable[bytes]], sender: Callable[[], Sender]
@@ -201,10 +233,13 @@ class FastPath:
         try:
             if isinstance(match, _ReadMatch):
                 assert candidate.row is not None
-                return self._read(candidate, match, await candidate.row)
+                found = await candidate.row
+                assert found is not None
+                return self._read(candidate, match, found)
             rule, holder = match.learnt.cached.name, match.shown.holder
+            assert candidate.fenced is not None
             row = await self._confirm(
-                candidate.row, match.resource, lambda: sender().attempt(match.token, holder, match.content, rule)
+                candidate.fenced, candidate.row, lambda: sender().attempt(match.token, holder, match.content, rule)
             )
         except SqlError as error:
             # The schema cache may be out of date. The planned request finds that out.
@@ -240,11 +275,11 @@ class FastPath:
         statement = cached.statements.write(shape)
         if candidate.plain is not None:
             self._learn_write(candidate.plain, write, columns, statement, values)
+        claim = Claim(resource, token, write.tokens.holder, write.sender.caller)
         size = len(write.body) + len(write.sender.query)
-        overtaken = self._is_overtaken(resource, token)
-        sent = None if overtaken else self._send(statement, statement.arrange(values), resource, size)
+        fenced = _Fenced(statement, statement.arrange(values), claim, size, _may_share_a_raise(write))
         try:
-            row = await self._confirm(sent, resource, lambda: write.attempts()(resource))
+            row = await self._confirm(fenced, self._send(fenced), lambda: write.attempts()(resource))
         except SqlError as error:
             if error.sqlstate == MISMATCH:
                 error.hint = write.mismatch_advice()
@@ -281,7 +316,7 @@ class FastPath:
             form.by_body.clear()
         profile = self._profile(plain, b"content-profile", cached)
         form.by_body[columns] = _LearntWrite(
-            recipe, cached, profile, WriteAccepted("tables", cached.name, "recipe"), {}
+            recipe, cached, profile, _may_share_a_raise(write), WriteAccepted("tables", cached.name, "recipe"), {}
         )
 
     def _profile(self, plain: PlainRequest, header: bytes, cached: CachedTable) -> Headers:
@@ -291,7 +326,7 @@ class FastPath:
 
     def _written(self, candidate: Candidate, match: _Match, row: Row) -> Response:
         """Return the answer to a write that its fence has confirmed."""
-        recipe, cached, profile, event, answers = match.learnt
+        recipe, cached, profile, _, event, answers = match.learnt
         written = Written.from_row(row)
         known = answers.get((written.touched, written.inserted)) if written.is_brief else None
         if known is None:
@@ -337,41 +372,78 @@ class FastPath:
         """Return whether a policy has to look at this token although the fence carries it."""
         return self._admission is not None and self._admission.asks_about(resource, token)
 
-    def _is_overtaken(self, resource: str, token: Token) -> bool:
+    def _is_overtaken(self, claim: Claim) -> bool:
         """Return whether the fence is known to be higher than this token."""
-        overtaken_by = self._overtaken.get(resource)
-        return overtaken_by is not None and token < overtaken_by
+        overtaken_by = self._overtaken.get(claim.resource)
+        return overtaken_by is not None and claim.token < overtaken_by
 
-    def _send(self, statement: Statement, arguments: list[object], resource: str, size: int) -> "Future[Record]":
-        """Send one fenced statement. ``size``: bytes of the values."""
+    def _send(self, fenced: _Fenced) -> "Future[Record] | Future[Record | None] | None":
+        """Send a fenced statement: behind a claim, if fences have risen lately with such statements.
+
+        Return None if the fence is known to be higher.
+        """
+        resource, token, _, _ = claim = fenced.claim
+        if self._overtaken and self._is_overtaken(claim):
+            return None
+        if self._raises.expected(fenced.statement) and self._raised.get(resource) != token:
+            sent = self._send_behind_claim(fenced)
+            if sent is not None:
+                return sent
         self._observe(FAST_BEFORE)
-        return self._write_batches.send(statement, arguments, resource, size)
+        return self._write_batches.send(fenced.statement, fenced.arguments, resource, fenced.size)
+
+    def _send_behind_claim(self, fenced: _Fenced) -> "Future[Record | None] | None":
+        """Send a fenced statement behind a claim. Return None if that is not possible."""
+        resource, token, _, _ = claim = fenced.claim
+        if not fenced.may_raise or not self._takes(resource, token):
+            return None
+        sent = self._raises.send(fenced.statement, claim, fenced.arguments, fenced.size)
+        if sent is not None:
+            fenced.claimed = True
+            self._observe(RAISE_BEFORE)
+        return sent
 
     async def _confirm(
-        self, sent: "Future[Record] | None", resource: str, attempt: Callable[[], Attempt]
+        self,
+        fenced: _Fenced,
+        sent: "Future[Record] | Future[Record | None] | None",
+        attempt: Callable[[], Attempt],
     ) -> Row | None:
         """Return the row of a fenced statement that was sent. ``sent`` is None if the fence is known to be higher.
 
-        Return None if the fence does not carry the token, or the database asks for a retry: nothing is written then.
-        ``attempt`` makes the entry of a refusal.
+        If the fence is lower, the statement is sent once more, behind a claim. Return None if the fence does not carry
+        the token, or the database asks for a retry: nothing is written then. ``attempt`` makes the entry of a refusal.
 
         Raises ``FenceRefusal`` (recorded) if the fence carries a higher token, ``SqlError`` if the database refuses the
         write, ``Unavailable`` (nothing is written) or ``OutcomeUnknown``.
         """
-        if sent is not None:
+        while sent is not None:
             try:
                 row = await sent
             except Unavailable as error:
                 if wants_retry(error):
                     return None
                 raise
-            self._observe(FAST_AFTER)
-            if row["held"]:
-                return row
-            if not row["overtaken"]:
+            if row is None:
                 return None
-        await self._refuse(resource, attempt())
+            self._observe(RAISE_AFTER if fenced.claimed else FAST_AFTER)
+            if row["held"]:
+                self._remember(fenced)
+                return row
+            if row["overtaken"]:
+                break
+            sent = None if fenced.claimed else self._send_behind_claim(fenced)
+            if sent is None:
+                return None
+        await self._refuse(fenced.claim.resource, attempt())
         return None
+
+    def _remember(self, fenced: _Fenced) -> None:
+        """Remember that the fence carries the token, if a claim went before the statement."""
+        if fenced.claimed:
+            if len(self._raised) >= _MOST_RAISED:
+                self._raised.clear()
+            self._raised[fenced.claim.resource] = fenced.claim.token
 
     async def _refuse(self, resource: str, attempt: Attempt) -> None:
         """Record the refusal and raise it. Return if the fence carries no higher token after all."""
@@ -383,6 +455,15 @@ class FastPath:
             self._overtaken.clear()
         self._overtaken[resource] = rejection.fence.token
         raise refusal_error(rejection)
+
+
+def _may_share_a_raise(write: PlannedWrite) -> bool:
+    """Return whether a claim may go before the statement of an eligible write, in a transaction with others.
+
+    A PUT can fail after its statement, by its answer, and would have to undo the raise. A guarded write asks for the
+    names of rows as they were.
+    """
+    return write.request.method != "PUT" and not write.guarded
 
 
 def _is_eligible(write: PlannedWrite, columns: tuple[str, ...]) -> bool:

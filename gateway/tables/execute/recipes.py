@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from gateway.fencing import headers as fencing_headers
@@ -27,6 +28,7 @@ from gateway.tables.sql.expressions import Statement
 MOST_NAMES = 1024
 
 Headers: TypeAlias = Mapping[bytes, bytes]
+_NO_HEADERS: Headers = MappingProxyType({})
 
 # The headers that are part of a form. Any other header of the dialect makes a request special.
 _IN_FORM = (b"prefer", b"accept", b"content-type", b"accept-profile", b"content-profile")
@@ -73,8 +75,11 @@ class PlainHead(NamedTuple):
         kept = {name: self.headers[name] for name in (*_IN_FORM, *_FENCING) if name in self.headers}
         return self._replace(headers=kept)
 
-    def with_query(self, query_string: bytes) -> PlainRequest | None:
-        """Return the whole request as a form and its values. None if the query is not plain."""
+    def with_query(self, query_string: bytes, changing: Headers = _NO_HEADERS) -> PlainRequest | None:
+        """Return the whole request as a form and its values. None if the query is not plain.
+
+        ``changing``: headers of this request whose values replace those of the head.
+        """
         parameters: list[bytes | str] = []
         values: list[str] = []
         for part in query_string.split(b"&") if query_string else ():
@@ -88,7 +93,7 @@ class PlainHead(NamedTuple):
             else:
                 return None
         form = RequestForm(self.method, self.path, self.in_form, tuple(parameters))
-        return PlainRequest(form, values, self.headers)
+        return PlainRequest(form, values, {**self.headers, **changing} if changing else self.headers)
 
 
 class FormReader:

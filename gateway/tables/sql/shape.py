@@ -49,6 +49,10 @@ CHECKS = "checks"
 """The value that tells a statement to check that its table is unchanged, unless its transaction has done so already."""
 
 
+CLAIMS = "claims"
+"""The claims that a fenced statement makes in place of a write, for the statements behind it; None for a write."""
+
+
 class ReadShape(NamedTuple):
     """A GET without its values. ``select`` empty stands for all columns, unless there are ``embeds``: then for none.
 
@@ -156,6 +160,8 @@ def lower_write(
         tagged=_asks_for_tag(request, table),
     )
     values[CHECKS] = True
+    if fenced:
+        values[CLAIMS] = None
     return shape, values
 
 

@@ -41,7 +41,7 @@ from gateway.tables.sql.expressions import (
     tag,
     unchanged,
 )
-from gateway.tables.sql.shape import CHECKS, FilterShape, LockShape, ReadShape, SelectShape, WriteShape
+from gateway.tables.sql.shape import CHECKS, CLAIMS, FilterShape, LockShape, ReadShape, SelectShape, WriteShape
 from gateway.tables.sql.where import Conditions
 
 # Their texts hold nothing that would have to be escaped.
@@ -202,7 +202,7 @@ class Statements:
             results += _verification(resource, raises=shape.fenced)
         if fence is not None:
             held = sa.exists(sa.select(fence.c.resource))
-            results += [held.label("held"), sa.and_(sa.not_(held), _overtaken()).label("overtaken")]
+            results += [held.label("held"), sa.and_(sa.not_(held), _overtaken()).label("overtaken"), _claims()]
         return compiled(sa.select(*results).select_from(write))
 
     def _as_planned(self, shape: WriteShape) -> str:
@@ -377,8 +377,8 @@ def _fence() -> CTE:
     """Return the fence row, locked against a raise, if it carries exactly the presented token and nothing older is
     pending.
 
-    The visible version already carries the token, so the raise was committed before this statement's snapshot. The
-    snapshot sees all writes of the holder before. That is why one statement is enough.
+    The visible version already carries the token. So the raise was committed before this statement's snapshot, or an
+    earlier statement of this transaction has made it. The snapshot sees all that the raise has waited for.
     """
     fence = sa.table("fence", *(sa.column(name) for name in ("resource", "epoch", "value", "holder")), schema="fencing")
     intent = sa.table("intent", *(sa.column(name) for name in ("resource", "epoch", "value")), schema="fencing")
@@ -409,6 +409,15 @@ def _overtaken() -> ColumnElement[Any]:
     return sa.func.fencing.is_overtaken_v1(
         bound("resource", sa.Text()), bound("epoch", sa.Integer()), bound("value", sa.BigInteger())
     )
+
+
+def _claims() -> ColumnElement[Any]:
+    """Return how many fences the claims have raised, which the statement makes for those behind it. Null without any.
+
+    The claims are in a subquery of their own, for the same reason as the question of ``_if_asked``.
+    """
+    claims = sa.select(sa.cast(bound(CLAIMS, sa.Text()), Type("json"))).scalar_subquery()
+    return sa.func.fencing.claim_each_v1(claims).label("risen")
 
 
 def _if_asked(check: str) -> ColumnElement[Any]:

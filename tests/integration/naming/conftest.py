@@ -75,8 +75,8 @@ class Gateway:
     origin: str
     client: httpx.AsyncClient
 
-    async def patch(self, row: int, token: object, note: str = "x") -> httpx.Response:
-        return await send(self.client, "PATCH", f"/orders?id=eq.{row}", {"note": note}, token=token)
+    async def patch(self, row: int, token: object, note: str = "x", prefer: str | None = None) -> httpx.Response:
+        return await send(self.client, "PATCH", f"/orders?id=eq.{row}", {"note": note}, token=token, prefer=prefer)
 
     async def patch_account(self, account: int, token: object) -> httpx.Response:
         return await send(self.client, "PATCH", f"/orders?account=eq.{account}", {"note": "x"}, token=token)

@@ -230,7 +230,8 @@ async def test_a_write_that_has_not_proved_its_naming_is_refused(place: Place) -
         holding = await asyncpg.connect(place.dsn)
         async with holding.transaction():
             await holding.execute("SELECT FROM orders WHERE id = 2 FOR UPDATE")
-            writing = asyncio.create_task(before.patch(2, 9, "late"))
+            # In a transaction of its own: a shared one does not wait for so long.
+            writing = asyncio.create_task(before.patch(2, 9, "late", "handling=strict, max-affected=1"))
             await place.until(SESSIONS + " AND wait_event_type = 'Lock'")
             applying = asyncio.create_task(apply(place, BY_ACCOUNT))
             await place.until("SELECT FROM fencing.table_naming WHERE change IS NOT NULL")

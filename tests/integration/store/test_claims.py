@@ -1,6 +1,7 @@
 """The claim function decides as ``gateway.fencing.decision.decide`` does, under a lock, whatever runs beside it."""
 
 import asyncio
+import json
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -70,6 +71,47 @@ async def test_sql_and_python_decide_alike(
             if said is not None:
                 assert (said.decision, replace(said.fence, raised_at=NOW)) == (expected, known[resource])
         assert await state(database) == known
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=st.lists(st.tuples(several, st.sampled_from(HOLDERS)), max_size=8))
+async def test_claims_for_several_senders_raise_what_python_would_and_nothing_else(
+    database: Database, history: list[tuple[dict[str, Token], str | None]]
+) -> None:
+    await database.run(lambda transaction: transaction.execute("DELETE FROM fencing.fence"))
+    recorded = "SELECT count(*) AS entries FROM fencing.intake WHERE kind = 'raised'"
+    known: dict[str, Fence] = {}
+    for number, (pairs, first) in enumerate(history):
+        before = await database.fetchrow(recorded)
+        claims = [
+            {
+                "resource": resource,
+                "epoch": token.epoch,
+                "value": token.value,
+                "holder": first and f"{first} {place}",
+                "caller": str(number),
+            }
+            for place, (resource, token) in enumerate(pairs.items())
+        ]
+        rising = {
+            one["resource"]: one
+            for one in claims
+            if decide(known.get(str(one["resource"])), Presented(pairs[str(one["resource"])])) is Decision.RAISED
+        }
+        overtaken = len(rising.keys() & known.keys())
+        said = await database.fetchrow_write("SELECT fencing.claim_each_v1($1) AS risen", json.dumps(claims))
+        after = await database.fetchrow(recorded)
+        assert said is not None
+        assert before is not None
+        assert after is not None
+        assert (said["risen"], after["entries"] - before["entries"]) == (len(rising), overtaken)
+        for resource, one in rising.items():
+            name = str(resource)
+            known[name] = Fence(name, pairs[name], one["holder"] and str(one["holder"]), str(number), NOW)  # type: ignore[arg-type]
+        found = await state(database)
+        assert all(one.write_id is not None for one in found.values()), "each was raised by a write"
+        assert {resource: replace(one, write_id=None) for resource, one in found.items()} == known
+    assert (await database.fetchrow("SELECT fencing.claim_each_v1(NULL) AS risen"))["risen"] is None  # type: ignore[index]
 
 
 async def test_only_what_has_something_older_pending_needs_attention(database: Database) -> None:

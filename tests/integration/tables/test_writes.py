@@ -222,14 +222,15 @@ async def test_one_row_of_defaults(write: Send, tables: Database, client: httpx.
 
 
 async def test_the_steps_are_announced(write: Send, events: list[Event]) -> None:
-    async def steps(token: int) -> list[str]:
+    async def steps(token: int, prefer: str | None = None) -> list[str]:
         events.clear()
-        await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=token)
+        await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=token, prefer=prefer)
         return [event.name.removeprefix("tables.") for event in events if isinstance(event, StepReached)]
 
-    slow = ["claim.after", "write.after", "commit.after"]
-    assert await steps(5) == ["fast.before", "fast.after", *slow]
+    claimed = ["raise.before", "raise.after"]
+    assert await steps(5) == ["fast.before", "fast.after", *claimed]
     assert await steps(5) == ["fast.before", "fast.after"]
-    assert await steps(4) == ["fast.before", "fast.after", "reject.before", "reject.after"]
+    assert await steps(4) == [*claimed, "reject.before", "reject.after"]
     assert await steps(4) == ["reject.before", "reject.after"], "it is known that the fence is higher"
-    assert await steps(6) == ["fast.before", "fast.after", *slow]
+    assert await steps(6) == claimed, "at once, because fences have risen lately"
+    assert await steps(7, "handling=strict, max-affected=1") == ["claim.after", "write.after", "commit.after"]

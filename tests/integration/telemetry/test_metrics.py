@@ -40,9 +40,9 @@ async def moved(stage: Stage) -> Samples:
 @pytest.mark.parametrize(
     ("name", "labels", "expected"),
     [
-        ("gateway_writes_accepted_total", {"rule": "public.accounts", "way": "transaction"}, 3),
-        ("gateway_writes_accepted_total", {"rule": "public.accounts", "way": "recipe"}, 6),
-        ("gateway_writes_accepted_total", {"rule": "public.watched"}, 1),
+        ("gateway_writes_accepted_total", {"rule": "public.accounts", "way": "statement"}, 1),
+        ("gateway_writes_accepted_total", {"rule": "public.accounts", "way": "recipe"}, 8),
+        ("gateway_writes_accepted_total", {"rule": "public.watched", "way": "transaction"}, 1),
         ("gateway_writes_accepted_total", {"rule": "bucket/reports/**", "way": "store"}, 1),
         ("gateway_writes_refused_total", {"rule": "public.accounts", "reason": "token-stale"}, 1),
         ("gateway_writes_refused_total", {"rule": "bucket/reports/**", "reason": "token-stale"}, 1),
@@ -57,7 +57,7 @@ async def moved(stage: Stage) -> Samples:
         ("gateway_request_errors_total", {"plane": "objects", "code": "token-stale"}, 1),
         ("gateway_request_errors_total", {"plane": "api", "code": "not-found"}, 1),
         ("gateway_request_errors_total", {"plane": "leases", "code": "lock-held"}, 2),
-        ("gateway_stage_duration_seconds_count", {"plane": "tables", "stage": "transaction"}, 5),
+        ("gateway_stage_duration_seconds_count", {"plane": "tables", "stage": "transaction"}, 2),
         ("gateway_stage_duration_seconds_count", {"plane": "tables", "stage": "record"}, 2),
         ("gateway_stage_duration_seconds_count", {"plane": "objects", "stage": "put"}, 1),
         ("gateway_stage_duration_seconds_count", {"plane": "objects", "stage": "raise"}, 2),

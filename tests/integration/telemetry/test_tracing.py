@@ -82,7 +82,8 @@ class TestTables:
     async def test_a_write_is_a_tree(self, stage: Stage, collector: Collector) -> None:
         trace = uuid4().hex
         async with stage.api() as api:
-            assert await patch(api, 1, 5, **within(trace)) == 204
+            alone = {"prefer": "handling=strict, max-affected=1"}
+            assert await patch(api, 1, 5, **alone, **within(trace)) == 204
         found = await collector.trace(trace, "PATCH tables")
         assert above(found, "PATCH tables") == PARENT
         assert above(found, "tables.transaction") == "PATCH tables"

@@ -11,7 +11,7 @@ from gateway.tables.dialect.request import parse
 from gateway.tables.execute import recipes
 from gateway.tables.execute.recipes import FormReader, RequestForm, WriteRecipe
 from gateway.tables.naming.plan import Rule, naming
-from gateway.tables.sql.shape import CHECKS, lower_write
+from gateway.tables.sql.shape import CHECKS, CLAIMS, lower_write
 from gateway.tables.sql.statements import Statements
 from tests.unit.tables.samples import ACCOUNTS
 
@@ -135,7 +135,7 @@ def test_a_recipe_takes_the_values_of_the_next_request() -> None:
     found = dict(zip(recipe.statement.names, recipe.arguments(resource, shown, values, payload), strict=True))
     assert found == {
         "v0": "bob", "v1": "22", "resource": resource, "epoch": 2, "value": 7, "holder": "me", "payload": payload.text,
-        CHECKS: True,
+        CHECKS: True, CLAIMS: None,
     }  # fmt: skip
 
 
