@@ -29,107 +29,157 @@ _SQL = load("intents")
 _RAISE = load("fences")["raise"]
 
 
-async def begin(
-    database: Database,
-    write: Announcement,
-    looked: KnownObject | None = None,
-    store_time: datetime | None = None,
-    outcomes: Sequence[str] | None = None,
-    *,
-    over: Sequence[Intent] = (),
-    calm: bool = False,
-    signed_at: datetime | None = None,
-    dead_after: timedelta = DEAD_AFTER,
-    naming: UUID | None = None,
-) -> Begun:
-    """Claim the resource and announce the mutation in one transaction.
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A claim of a resource, and the announcement of a mutation.
 
     The condition is the ETag ``looked`` up at the key; without it the remembered one, else absence. ``outcomes``,
-    ``over`` and ``calm``: as of ``Begin``. ``signed_at`` is the store's clock as of this call; None takes the
-    database's. ``dead_after``: as of ``Intent``. ``store_time`` is the store's clock as of its last answer: forbidden
-    and spent ETags end by it, with the requests that wait for them.
+    ``over`` and ``calm``: as of ``gateway.objects.protocol.effects.Begin``. ``signed_at`` is the store's clock as of
+    this call; None takes the database's. ``dead_after``: as of ``Intent``. ``store_time`` is the store's clock as of
+    its last answer: forbidden and spent ETags end by it, with the requests that wait for them.
 
-    ``naming``: the generation of the bucket's naming to prove; without it, none is. Raise ``SqlError`` FN503 if it is
-    not the one in force.
+    ``naming``: the generation of the bucket's naming to prove; without it, none is.
     """
-    presented = write.presented
-    row = await database.fetchrow_claim(
-        _SQL["begin" if looked is None else "begin_looked"],
-        write.resource,
-        presented.token.epoch if presented else None,
-        presented.token.value if presented else None,
-        presented.holder if presented else None,
-        write.caller,
-        write.equal is Equal.STRICT,
-        write.mode is Enforcement.OBSERVE,
-        write.bucket,
-        write.key,
-        write.write_id,
-        write.attempt,
-        looked is not None,
-        looked.etag if looked else None,
-        looked.tombstone if looked else None,
-        write.kind,
-        write.upload_id,
-        dead_after,
-        write.entombs,
-        write.removes,
-        None if outcomes is None else list(outcomes),
-        write.housekeeping,
-        calm,
-        [intent.write_id for intent in over],
-        [intent.attempt for intent in over],
-        signed_at,
-        store_time,
-        naming,
-        claims=partial(_claims, write.resource, presented.token if presented else None),
-        objects=True,
-    )
-    return Begun(
-        decision=None if row["decision"] is None else Decision(row["decision"]),
-        fence=_fence(row["fence"]),
-        pending=_intents(row["pending"]),
-        signed_at=row["signed_at"],
-        waited=tuple(ForbiddenETag(one["etag"], one["dead_at"]) for one in row["forbidden"] or ()),
-        key=KnownObject(row["etag"], bool(row["tombstone"])),
-        differs=looked is not None and bool(row["differs"]),
-        spent=tuple(
-            Spent(one["etag"], Token(one["epoch"], one["value"]), one["dead_at"]) for one in row["spent"] or ()
-        ),
-        over=() if row["signed_at"] is None else tuple(over),
-        term=row["term"],
-    )
+
+    write: Announcement
+    looked: KnownObject | None = None
+    store_time: datetime | None = None
+    outcomes: Sequence[str] | None = None
+    over: Sequence[Intent] = ()
+    calm: bool = False
+    signed_at: datetime | None = None
+    dead_after: timedelta = DEAD_AFTER
+    naming: UUID | None = None
+
+    @property
+    def sql(self) -> str:
+        return _SQL["begin" if self.looked is None else "begin_looked"]
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes the statement's values have."""
+        write = self.write
+        listed = sum(map(len, self.outcomes or ())) + 32 * len(self.over)
+        return 256 + len(write.resource) + len(write.caller) + len(write.bucket) + 4 * len(write.key) + listed
+
+    def values(self) -> tuple[object, ...]:
+        """Return the values of the statement."""
+        write, looked = self.write, self.looked
+        presented = write.presented
+        return (
+            write.resource,
+            presented.token.epoch if presented else None,
+            presented.token.value if presented else None,
+            presented.holder if presented else None,
+            write.caller,
+            write.equal is Equal.STRICT,
+            write.mode is Enforcement.OBSERVE,
+            write.bucket,
+            write.key,
+            write.write_id,
+            write.attempt,
+            looked is not None,
+            looked.etag if looked else None,
+            looked.tombstone if looked else None,
+            write.kind,
+            write.upload_id,
+            self.dead_after,
+            write.entombs,
+            write.removes,
+            None if self.outcomes is None else list(self.outcomes),
+            write.housekeeping,
+            self.calm,
+            [intent.write_id for intent in self.over],
+            [intent.attempt for intent in self.over],
+            self.signed_at,
+            self.store_time,
+            self.naming,
+        )
+
+    def claims(self, row: Record) -> Claims:
+        """Return what the fence carries, by the row of the statement."""
+        presented = self.write.presented
+        return _claims(self.write.resource, presented.token if presented else None, row)
+
+    def begun(self, row: Record) -> Begun:
+        """Return the result, by the row of the statement."""
+        return Begun(
+            decision=None if row["decision"] is None else Decision(row["decision"]),
+            fence=_fence(row["fence"]),
+            pending=_intents(row["pending"]),
+            signed_at=row["signed_at"],
+            waited=tuple(ForbiddenETag(one["etag"], one["dead_at"]) for one in row["forbidden"] or ()),
+            key=KnownObject(row["etag"], bool(row["tombstone"])),
+            differs=self.looked is not None and bool(row["differs"]),
+            spent=tuple(
+                Spent(one["etag"], Token(one["epoch"], one["value"]), one["dead_at"]) for one in row["spent"] or ()
+            ),
+            over=() if row["signed_at"] is None else tuple(self.over),
+            term=row["term"],
+        )
 
 
-async def finish(
-    database: Database,
-    write: Announcement,
-    etag: str | None,
-    *,
-    tombstone: bool,
-    certain: bool = True,
-    spent: Sequence[str] = (),
-) -> bool:
-    """Finish a mutation that has taken effect. Return False if it is being settled, or was settled and its intent is
-    gone.
+async def begin(database: Database, asked: Begin) -> Begun:
+    """Claim and announce in one transaction.
+
+    Raise ``SqlError`` FN503 if the naming of the bucket is not the one to prove.
+    """
+    return asked.begun(await database.fetchrow_claim(asked.sql, *asked.values(), claims=asked.claims, objects=True))
+
+
+async def begin_many(database: Database, asked: Sequence[Begin]) -> list[Begun]:
+    """Do what ``begin`` does for several writes with the same statement, in one transaction and round trip.
+
+    If one of them fails, none is announced.
+    """
+
+    def claims(rows: list[Record]) -> Claims:
+        return [claim for one, row in zip(asked, rows, strict=True) for claim in one.claims(row)]
+
+    rows = await database.fetchmany_claim(asked[0].sql, [one.values() for one in asked], claims, objects=True)
+    return [one.begun(row) for one, row in zip(asked, rows, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of a mutation that has taken effect.
 
     ``certain`` is False if the ETag was seen at the key before the announcement. ``spent``: the conditions of the
     requests that were sent for it.
     """
-    row = await database.fetchrow_write(
-        _SQL["finish"],
-        write.resource,
-        write.bucket,
-        write.key,
-        write.write_id,
-        write.attempt,
-        etag,
-        tombstone,
-        certain,
-        list(spent),
-    )
+
+    write: Announcement
+    etag: str | None
+    tombstone: bool
+    certain: bool = True
+    spent: Sequence[str] = ()
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes the statement's values have."""
+        write = self.write
+        return 128 + len(write.resource) + len(write.bucket) + 4 * len(write.key) + sum(map(len, self.spent))
+
+    def values(self) -> tuple[object, ...]:
+        """Return the values of the statement."""
+        write = self.write
+        return (
+            *(write.resource, write.bucket, write.key, write.write_id, write.attempt),
+            *(self.etag, self.tombstone, self.certain, list(self.spent)),
+        )
+
+
+async def finish(database: Database, asked: Finish) -> bool:
+    """Forget the intent. Return False if it is being settled, or was settled and is gone."""
+    row = await database.fetchrow_write(_SQL["finish"], *asked.values())
     assert row is not None
     return bool(row["undisturbed"])
+
+
+async def finish_many(database: Database, asked: Sequence[Finish]) -> list[bool]:
+    """Do what ``finish`` does for several writes, in one transaction and round trip."""
+    rows = await database.fetchmany_write(_SQL["finish"], [one.values() for one in asked])
+    return [bool(row["undisturbed"]) for row in rows]
 
 
 async def abandon(database: Database, write: Announcement, spent: Sequence[str] = ()) -> None:

@@ -352,7 +352,7 @@ class TestPending:
     async def test_writes_that_stay_pending_are_shown(
         self, dsn: str, database: Database, age: int, status: CheckStatus
     ) -> None:
-        await intents.begin(database, _announcement(), None)
+        await intents.begin(database, intents.Begin(_announcement(), None))
         await execute(dsn, f"UPDATE fencing.intent SET signed_at = now() - interval '{age} seconds'")
         check = found(await examine(config(dsn)), "intents")
         assert check.status is status

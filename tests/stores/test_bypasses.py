@@ -194,7 +194,7 @@ class TestNothingElse:
             for key in ("k", "never"):
                 name = f"s3/{front.bucket}/{key}"
                 write = Announcement(name, front.bucket, key, uuid4(), Presented(Token(0, 1)), "zombie")
-                assert (await intents.begin(database, write)).signed_at is not None
+                assert (await intents.begin(database, intents.Begin(write))).signed_at is not None
         finally:
             await database.close()
         await put_beside(front, ["k"], b"the zombie's, which is late")

@@ -43,7 +43,8 @@ TABLE: dict[str, str] = {
     "objects.body": "fencing auth http record",
     "objects.store": "fencing auth config journal.evidence observe objects.s3",
     "objects.probe": "objects.s3 objects.store",
-    "objects.run": "batching fencing db observe objects.protocol objects.s3 objects.store objects.probe objects.resource_rules",
+    "objects.run": "batching fencing db observe objects.protocol objects.s3 objects.store objects.probe "
+    "objects.resource_rules",
     "objects.writes": "fencing admission auth http db observe record objects.exchange objects.reads objects.body "
     "objects.protocol objects.s3 objects.store objects.probe objects.run objects.resource_rules",
     "objects.background": "fencing db observe objects.protocol objects.s3 objects.store objects.probe objects.run "

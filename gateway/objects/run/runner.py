@@ -46,7 +46,7 @@ from gateway.objects.protocol.effects import (
     tombstone_body,
 )
 from gateway.objects.resource_rules import Resources
-from gateway.objects.run.bucket_namings import BucketNamings
+from gateway.objects.run.announcements import Announcements
 from gateway.objects.run.bump import NO_FORM_LEFT, bump
 from gateway.objects.run.bypass_check import BypassCheck
 from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
@@ -61,7 +61,6 @@ Result = TypeVar("Result")
 # Seconds between two checks whether another write of the same holder is over. Polling is cheaper here: a notification
 # would take a lock that every commit of the database has to pass.
 _POLL = 0.02
-_NAMING_ATTEMPTS = 3
 
 _STEPS: dict[type, str] = {
     Begin: "begin",
@@ -133,7 +132,7 @@ class Runner:
         self._observe = observe
         self._pending_wait = pending_wait
         self._resources = resources or Resources()
-        self._namings = BucketNamings(database, self._resources)
+        self._announcements = Announcements(database, self._resources)
 
     def now(self) -> datetime:
         """Return the store's clock, for telling callers how long to wait."""
@@ -202,9 +201,7 @@ class Runner:
                 return await self._bump(effect)
             case Finish(write, etag, tombstone, spent):
                 certain = check.is_certain(effect)
-                return await intents.finish(
-                    self._database, write, etag, tombstone=tombstone, certain=certain, spent=spent
-                )
+                return await self._announcements.finish(intents.Finish(write, etag, tombstone, certain, spent))
             case Abandon(intent, seen, spent):
                 if isinstance(intent, Announcement):
                     await intents.abandon(self._database, intent, spent)
@@ -227,23 +224,15 @@ class Runner:
         write = effect.write
         outcomes = None if self.duplicates is Duplicates.WAIT else effect.outcomes
         proven = write.mode is Enforcement.ENFORCE or write.caller == SWEEPER
-        for _ in range(_NAMING_ATTEMPTS):
-            naming = await self._namings.generation(write.bucket) if proven else None
-            try:
-                begun = await intents.begin(
-                    *(self._database, write, effect.looked, self._upstream.store_time, outcomes),
-                    over=effect.over,
-                    calm=effect.calm,
-                    signed_at=await self._upstream.time(),
-                    dead_after=self._dead_after(write.kind),
-                    naming=naming,
-                )
-            except SqlError as error:
-                if not self._namings.has_changed(write.bucket, error):
-                    raise
-            else:
-                return await self._confirmed(write, begun)
-        raise Unavailable("The naming of the bucket keeps changing.")
+        begun = await self._announcements.begin(
+            intents.Begin(
+                *(write, effect.looked, self._upstream.store_time, outcomes, effect.over, effect.calm),
+                signed_at=await self._upstream.time(),
+                dead_after=self._dead_after(write.kind),
+            ),
+            proven=proven,
+        )
+        return await self._confirmed(write, begun)
 
     async def _confirmed(self, write: Announcement, begun: Begun) -> Begun:
         """Make sure that no other database was opened since, before the request is sent.

@@ -569,8 +569,8 @@ class TestWhatIsRemembered:
 
     async def finished(self, database: Database, etag: str, *, certain: bool) -> None:
         write = self.write()
-        assert (await intents.begin(database, write)).signed_at is not None
-        assert await intents.finish(database, write, etag, tombstone=False, certain=certain)
+        assert (await intents.begin(database, intents.Begin(write))).signed_at is not None
+        assert await intents.finish(database, intents.Finish(write, etag, tombstone=False, certain=certain))
 
     async def test_an_etag_seen_before_the_announcement(self, database: Database) -> None:
         await self.finished(database, "seen", certain=False)
@@ -584,10 +584,10 @@ class TestWhatIsRemembered:
         """The settler may be about to bump it, and may be gone before it has forgotten the row."""
         await self.finished(database, "e1", certain=True)
         write = self.write()
-        await intents.begin(database, write)
+        await intents.begin(database, intents.Begin(write))
         (intent,) = await intents.list_pending(database, 1)
         await intents.forbid(database, intent)
-        assert not await intents.finish(database, write, "e2", tombstone=False)
+        assert not await intents.finish(database, intents.Finish(write, "e2", tombstone=False))
         assert await self.remembered(database) == [("e1", False)]
 
     @pytest.mark.parametrize("disturbed", ["settling", "another-write", "another-row", "nothing"])
@@ -596,7 +596,7 @@ class TestWhatIsRemembered:
     ) -> None:
         await self.finished(database, "e1", certain=True)
         write = self.write()
-        await intents.begin(database, write)
+        await intents.begin(database, intents.Begin(write))
         if disturbed == "settling":
             await intents.forbid(database, (await intents.list_pending(database, 1))[0])
         elif disturbed == "another-write":

@@ -225,7 +225,7 @@ class TestIntents:
             "s3/bucket/k", "bucket", "k", uuid4(), Presented(Token(0, 5)), "w", kind=kind, upload_id=upload_id
         )
         database = Database(stage.dsn)
-        await intents.begin(database, write)
+        await intents.begin(database, intents.Begin(write))
         await database.close()
         await stage.rows("UPDATE fencing.intent SET signed_at = now() - $1::interval", age)
         since = stage.double.sequence
@@ -241,7 +241,7 @@ class TestIntents:
         stage.double.behave(clock_offset=-3600.0, check_signatures=False)
         write = Announcement("s3/bucket/k", "bucket", "k", uuid4(), Presented(Token(0, 5)), "w")
         database = Database(stage.dsn)
-        await intents.begin(database, write)
+        await intents.begin(database, intents.Begin(write))
         await database.close()
         await stage.rows("UPDATE fencing.intent SET signed_at = now() - interval '60 minutes'")
         async with sweeper(stage) as (one, _):

@@ -133,14 +133,17 @@ async def real(
     match call:
         case "begin" | "begin over" | "begin calm":
             return await intents.begin(
-                *(database, write, looked(etag), now, outcomes(etag)),
-                over=over,
-                calm=call == "begin calm",
-                signed_at=now,
-                dead_after=TICK,
+                database,
+                intents.Begin(
+                    *(write, looked(etag), now, outcomes(etag)),
+                    over=over,
+                    calm=call == "begin calm",
+                    signed_at=now,
+                    dead_after=TICK,
+                ),
             )
         case "finish":
-            return await intents.finish(database, write, etag, tombstone=False, spent=spent(etag))
+            return await intents.finish(database, intents.Finish(write, etag, tombstone=False, spent=spent(etag)))
         case "abandon":
             return await intents.abandon(database, write, spent(etag))
         case "forbid":

@@ -30,7 +30,7 @@ def waiting_for(etag: str, now: datetime) -> Intent:
 
 
 async def forbidden(database: Database, write: Announcement, store_time: datetime | None) -> frozenset[str]:
-    begun = await intents.begin(database, write, KnownObject("e"), store_time)
+    begun = await intents.begin(database, intents.Begin(write, KnownObject("e"), store_time))
     await intents.abandon(database, write)
     return begun.forbidden
 
@@ -84,9 +84,9 @@ async def test_other_keys_keep_theirs(database: Database) -> None:
 
 async def written(database: Database, write: Announcement, *spent: str, effective: bool = True) -> datetime:
     """Announce a write and end it; when its requests were signed."""
-    begun = await intents.begin(database, write, KnownObject("e"))
+    begun = await intents.begin(database, intents.Begin(write, KnownObject("e")))
     if effective:
-        await intents.finish(database, write, "f", tombstone=False, spent=spent)
+        await intents.finish(database, intents.Finish(write, "f", tombstone=False, spent=spent))
     else:
         await intents.abandon(database, write, spent)
     assert begun.signed_at is not None
@@ -97,7 +97,7 @@ async def spent(
     database: Database, store_time: datetime | None, outcomes: tuple[str, ...] | None = None
 ) -> tuple[Spent, ...]:
     asked = replace(WRITE, write_id=UUID(int=5), presented=Presented(Token(0, 9)))
-    begun = await intents.begin(database, asked, KnownObject("e"), store_time, outcomes)
+    begun = await intents.begin(database, intents.Begin(asked, KnownObject("e"), store_time, outcomes))
     await intents.abandon(database, asked)
     return begun.spent
 
@@ -130,7 +130,7 @@ async def test_only_possible_outcomes_are_named_the_longest_spent_first(database
 
 
 async def test_what_a_settler_has_taken_over_is_forbidden_and_not_spent(database: Database) -> None:
-    begun = await intents.begin(database, WRITE, KnownObject("e"))
+    begun = await intents.begin(database, intents.Begin(WRITE, KnownObject("e")))
     (intent,) = await intents.list_pending(database, 1)
     assert begun.signed_at is not None
     await intents.forbid(database, intent)
@@ -160,38 +160,38 @@ async def test_dead_conditions_are_cleared_away_in_batches(database: Database) -
 
 async def test_a_delete_lists_its_key_where_absence_is_spent(database: Database) -> None:
     removal = replace(WRITE, write_id=UUID(int=3), removes=True)
-    await intents.begin(database, removal, KnownObject("e"))
+    await intents.begin(database, intents.Begin(removal, KnownObject("e")))
     await intents.abandon(database, removal)
     assert await database.fetch("SELECT FROM fencing.tombstone") == []
     signed_at = await written(database, WRITE, ABSENCE)
-    await intents.begin(database, removal, KnownObject("e"), signed_at, (ABSENCE,))
+    await intents.begin(database, intents.Begin(removal, KnownObject("e"), signed_at, (ABSENCE,)))
     rows = await database.fetch("SELECT resource, bucket, key FROM fencing.tombstone")
     assert [tuple(row) for row in rows] == [("r", "bucket", "k")]
 
 
 async def test_a_write_that_settles_another_one_forbids_its_condition(database: Database) -> None:
     """In the transaction that announces it. Only what waits for the object that was seen is settled that way."""
-    first = await intents.begin(database, WRITE, KnownObject("e"))
+    first = await intents.begin(database, intents.Begin(WRITE, KnownObject("e")))
     assert first.signed_at is not None
     (intent,) = await intents.list_pending(database, 2)
     newer = replace(WRITE, write_id=UUID(int=2), presented=Presented(Token(0, 2)))
-    refused = await intents.begin(database, newer, KnownObject("other"), over=[intent])
+    refused = await intents.begin(database, intents.Begin(newer, KnownObject("other"), over=[intent]))
     assert (refused.pending, refused.signed_at, refused.forbidden) == ((intent,), None, frozenset())
-    begun = await intents.begin(database, newer, KnownObject("e"), over=[intent])
+    begun = await intents.begin(database, intents.Begin(newer, KnownObject("e"), over=[intent]))
     assert begun.signed_at is not None
     assert begun.until() == {"e": intent.dead_at}
     assert len(await intents.list_pending(database, 3)) == 2, "until the write has taken effect"
-    assert not await intents.finish(database, WRITE, "f", tombstone=False), "it is being settled"
+    assert not await intents.finish(database, intents.Finish(WRITE, "f", tombstone=False)), "it is being settled"
 
 
 async def test_no_third_write_comes_between(database: Database) -> None:
     """The newest intent has the place that a further one needs."""
-    await intents.begin(database, WRITE, KnownObject("e"))
+    await intents.begin(database, intents.Begin(WRITE, KnownObject("e")))
     (intent,) = await intents.list_pending(database, 2)
     second = replace(WRITE, write_id=UUID(int=2))
-    await intents.begin(database, second, KnownObject("e"), over=[intent])
+    await intents.begin(database, intents.Begin(second, KnownObject("e"), over=[intent]))
     await intents.abandon(database, WRITE)
-    third = await intents.begin(database, replace(WRITE, write_id=UUID(int=3)), KnownObject("e"))
+    third = await intents.begin(database, intents.Begin(replace(WRITE, write_id=UUID(int=3)), KnownObject("e")))
     assert [one.write_id for one in third.pending] == [UUID(int=2)]
     ranks = await database.fetch("SELECT rank FROM fencing.intent")
     assert [row["rank"] for row in ranks] == [0]
@@ -199,10 +199,10 @@ async def test_no_third_write_comes_between(database: Database) -> None:
 
 async def test_housekeeping_is_in_the_way_of_its_key_only(database: Database) -> None:
     sweep = replace(WRITE, presented=None, mode=Enforcement.OBSERVE, housekeeping=True)
-    await intents.begin(database, OTHER_KEY, KnownObject("e"))
-    assert (await intents.begin(database, sweep, KnownObject("t", tombstone=True))).signed_at is not None
+    await intents.begin(database, intents.Begin(OTHER_KEY, KnownObject("e")))
+    assert (await intents.begin(database, intents.Begin(sweep, KnownObject("t", tombstone=True)))).signed_at is not None
     raised = await intents.raise_fence(database, "r", Presented(Token(0, 9)), "tester")
     assert [one.key for one in raised.pending] == ["other"]
     newest = replace(WRITE, write_id=UUID(int=5), presented=Presented(Token(0, 10)))
-    begun = await intents.begin(database, newest, KnownObject("t", tombstone=True))
+    begun = await intents.begin(database, intents.Begin(newest, KnownObject("t", tombstone=True)))
     assert {one.key for one in begun.pending} == {"k", "other"}
