@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tes
 	--ignore=tests/conformance/test_conformance.py
 
 .PHONY: help setup demo test test-all thorough installed clients stores nightly conformance soak check audit format \
-	bench lock clean
+	bench bench-quick lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -84,8 +84,11 @@ format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## measure, and print the tables of docs/performance.md
+bench: setup  ## measure, and print the tables of docs/performance.md: at most 15 minutes on two cores
 	$(BIN)/python -m bench
+
+bench-quick: setup  ## measure a few rows in two minutes, to see whether everything works
+	BENCH_SECONDS=2 BENCH_JSON=bench-quick.json $(BIN)/python -m bench tables patch takeover keyed get lone
 
 lock: setup  ## pin every dependency again
 	$(BIN)/python -m pip install --quiet uv

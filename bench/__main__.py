@@ -1,22 +1,29 @@
 """Prints the tables of docs/performance.md. Needs wrk, nginx and curl beside what ``make setup`` installs.
 
 ``python -m bench [tables] [locks] [record] [writes] [reads] [transfers] [held] [memory] [hostile] [page] [search]
-[workers]``: only these.
+[workers] [growth]``: only these. Without a name, all but ``search`` and ``growth``, which fill large databases.
 ``python -m bench tables patch get``: only these rows of the tables; ``bench/tables.py`` has their names in ``WORKS``.
+``BENCH_SECONDS``: those of one measurement. ``BENCH_JSON``: the file for the rows, ``bench.json`` by default.
 Stores that are missing are left out.
 """
 
+import os
 import platform
 import shutil
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TypeAlias
 
+import asyncpg
+import orjson
 import psutil
 
-from bench import hostile, locks, memory, objects, page, record, search, tables, workers
-from bench.measure import CONNECTIONS, HEADER, SECONDS, TURN, TURNS, USAGE_HEADER, Row
+from bench import growth, hostile, locks, memory, objects, page, record, search, tables, workers
+from bench.measure import CONNECTIONS, ENOUGH, GOALS_HEADER, HEADER, SECONDS, TURN, TURNS, USAGE_HEADER, Row, progress
 from tests.stores import ceph, minio, moto
 from tests.stores.store import Store, StoreMissing
 
@@ -27,23 +34,64 @@ def main() -> None:
     for name in ("wrk", "curl"):
         if shutil.which(name) is None:
             raise SystemExit(f"bench needs {name}; on Debian: apt-get install {name}")
-    named = sys.argv[1:]
-    unknown = sorted(set(named) - {*SUBJECTS, *tables.WORKS, *TABLES})
-    if unknown:
-        raise SystemExit(f"nothing is called {unknown[0]}; there are {', '.join((*SUBJECTS, *TABLES, *tables.WORKS))}")
-    rows = [row for name, measure in SUBJECTS.items() if not named or name in named for row in measure(named)]
-    print(f"\n{CONNECTIONS} connections unless it says otherwise, 1 worker; {_machine()}")
-    print(f"{SECONDS} s each; of tables the middle one of {TURNS} turns of {TURN} s\n")
-    print(HEADER)
-    for row in rows:
-        print(row.line())
-    if measured := [row for row in rows if row.load.used is not None and row.peer.used is not None]:
-        print(f"\n{USAGE_HEADER}")
-        for row in measured:
-            print(row.usage_line())
+    names = [*SUBJECTS, *TABLES, *tables.WORKS]
+    if unknown := sorted(set(sys.argv[1:]) - set(names)):
+        raise SystemExit(f"nothing is called {unknown[0]}; there are {', '.join(names)}")
+    named = sys.argv[1:] or [name for name in (*SUBJECTS, *TABLES) if name not in LONG]
+    began = time.monotonic()
+    print(f"{CONNECTIONS} connections unless it says otherwise, 1 worker; {_machine()}")
+    print(f"{SECONDS} s each; of tables the middle one of {TURNS} turns of {TURN} s")
+    if SECONDS < ENOUGH:
+        print("Such short turns show whether everything works, and no more.")
+    rows = _measured_rows(named, began)
+    if used := [row for row in rows if row.load.used is not None and row.peer.used is not None]:
+        print("", USAGE_HEADER, *(row.usage_line() for row in used), sep="\n")
     for name, lines in TABLES.items():
-        if not named or name in named:
-            print("\n" + "\n".join(lines()))
+        if name in named:
+            _announce(name, began)
+            print()
+            for line in lines():
+                print(line, flush=True)
+    if goals := [line for row in rows for line in row.goal_lines()]:
+        print("", GOALS_HEADER, *goals, sep="\n")
+    document = {"machine": _machine(), "seconds": SECONDS, "rows": [_document(row) for row in rows]}
+    file = Path(os.environ.get("BENCH_JSON", "bench.json"))
+    file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    print(f"\n{_minutes(began)} in all; the rows are in {file}")
+
+
+def _measured_rows(named: Collection[str], began: float) -> list[Row]:
+    """Measure the rows of the named subjects, and print each as soon as it is there."""
+    rows: list[Row] = []
+    for name, measure in SUBJECTS.items():
+        if name not in named:
+            continue
+        _announce(name, began)
+        for row in measure(named):
+            progress("")
+            if not rows:
+                print(f"\n{HEADER}")
+            print(row.line(), flush=True)
+            rows.append(row)
+    return rows
+
+
+def _announce(name: str, began: float) -> None:
+    print(f"after {_minutes(began)}: {name}", file=sys.stderr, flush=True)
+
+
+def _minutes(began: float) -> str:
+    minutes, seconds = divmod(round(time.monotonic() - began), 60)
+    return f"{minutes} min {seconds} s"
+
+
+def _document(row: Row) -> dict[str, object]:
+    goals = [
+        {"of": goal.of, "bound": goal.bound, "value": value, "met": None if value is None else goal.is_met(value)}
+        for goal in row.goals
+        for value in [row.value(goal.of)]
+    ]
+    return {**asdict(row), "goals": goals}
 
 
 def _on_stores(measure: Callable[[Store], Iterator[Row]], *kinds: Kind) -> Iterator[Row]:
@@ -72,13 +120,17 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "page": page.table,
     "search": search.table,
     "workers": workers.table,
+    "growth": growth.table,
 }
 """The areas that have tables of their own."""
+LONG = ("search", "growth")
+"""Tables that fill large databases first."""
 
 
 def _machine() -> str:
     return (
-        f"Python {platform.python_version()}, {psutil.cpu_count()} cores shared with PostgreSQL, S3 and load generator"
+        f"Python {platform.python_version()}, asyncpg {asyncpg.__version__}, "
+        f"{psutil.cpu_count()} cores shared with PostgreSQL, S3 and load generator"
     )
 
 

@@ -12,7 +12,7 @@ from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 from bench import usage
 from bench.lock_client import BUNDLE, LEASES, TTL
-from bench.measure import CONNECTIONS, TURN, Load, Row, cpu_seconds, in_turns
+from bench.measure import CONNECTIONS, TURN, Goal, Load, Measured, Row, cpu_seconds, in_turns
 from bench.services import Services, answers, run_json, running
 from bench.table_loads import Measure
 from gateway.client import renewal_batch
@@ -68,13 +68,13 @@ def _acquire(services: Services) -> Iterator[Row]:
     work, own = "acquire a lock and release it", _http(services.gateway, "acquire", CONNECTIONS)
     peer = _driver(services, "acquire", CONNECTIONS)
     load, other, cost = in_turns(services.gateway_pid, own, peer)
-    yield Row(work, "rows and asyncpg by hand", load, other, cost, goal="rate ≥ 1,500")
+    yield Row(work, "rows and asyncpg by hand", load, other, cost, goals=(Goal(1_500, Measured.RATE),))
     if shutil.which("etcd") is None:
         print("left out: etcd is not installed", file=sys.stderr)
         return
     with _etcd() as origin:
         load, other, cost = in_turns(services.gateway_pid, own, _http(origin, "etcd", CONNECTIONS))
-    yield Row(work, "etcd, through its HTTP gateway", load, other, cost)
+    yield Row(work, "etcd, through its HTTP gateway", load, other, cost, goals=(Goal(1.0),))
 
 
 def _hand_over(services: Services) -> Row:
@@ -82,7 +82,7 @@ def _hand_over(services: Services) -> Row:
     peer = _driver(services, "hand-over", WAITERS)
     load, other, cost = in_turns(services.gateway_pid, own, peer)
     work = f"hand over a lock with {WAITERS} waiters"
-    return Row(work, "pg_advisory_lock", load, other, cost, goal="p50 ≤ 10 ms", added=True)
+    return Row(work, "pg_advisory_lock", load, other, cost, goals=(Goal(10, Measured.MEDIAN),), added=True)
 
 
 def _renew(services: Services) -> Iterator[Row]:
@@ -95,7 +95,7 @@ def _renew(services: Services) -> Iterator[Row]:
             used: list[float] = []
             load, other, cost = in_turns(services.gateway_pid, _with_postgres(services, own, used), peer)
             work = f"keep {LEASES:,} leases of {TTL} s alive, {mine}; PostgreSQL used {median(used):.2f} cores"
-            yield Row(work, theirs, load, other, cost, goal="< 0.10 cores")
+            yield Row(work, theirs, load, other, cost, goals=(Goal(0.1, Measured.CORES),))
 
 
 def _with_postgres(services: Services, measure: Measure, used: list[float]) -> Measure:

@@ -1,20 +1,23 @@
 """One measurement: how much was done in what time, and what it took of the machine."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import Self, assert_never
 
 import psutil
 
 from bench.usage import Usage
 
 CONNECTIONS = 32
-SECONDS = int(os.environ.get("BENCH_SECONDS", "8"))
-"""The duration of one measurement. A shorter one shows only whether everything works."""
+ENOUGH = 4
+"""Seconds of one measurement. A shorter one shows only whether everything works."""
+SECONDS = int(os.environ.get("BENCH_SECONDS", str(ENOUGH)))
 TURNS = 3
 TURN = max(1, SECONDS // 2)
 """Seconds. A measurement in turns is repeated so often, and the median turn counts."""
@@ -61,12 +64,44 @@ class Cost:
     seconds_per_gibibyte: float | None = None
 
 
+class Measured(StrEnum):
+    """The quantity that a goal is about."""
+
+    RATIO = "rate, of the peer's"
+    ADDED = "median, ms more than the peer's"
+    RATE = "rate, /s"
+    CORES = "cores"
+    MEDIAN = "median, ms"
+    PROCESSOR = "processor time with PostgreSQL, of the peer's"
+
+
+_AT_MOST = (Measured.ADDED, Measured.MEDIAN, Measured.PROCESSOR, Measured.CORES)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The bound of a quantity: an upper one for times, a lower one for rates."""
+
+    bound: float
+    of: Measured = Measured.RATIO
+
+    def __str__(self) -> str:
+        if self.of is Measured.ADDED:
+            return f"≤ {self.bound:+.2f} ms"
+        unit = {Measured.RATE: "rate ", Measured.MEDIAN: "p50 ", Measured.CORES: "cores "}.get(self.of, "")
+        return f"{unit}{'≤' if self.of in _AT_MOST else '≥'} {self.bound:,}"
+
+    def is_met(self, value: float) -> bool:
+        """Return whether a measured value is within the bound."""
+        return value <= self.bound if self.of in _AT_MOST else value >= self.bound
+
+
 @dataclass(slots=True)
 class Row:
     """One line of the table. ``peer`` is the same work without the gateway, or with another proxy, in the same run.
 
-    ``goal`` is what the comparison ought to be; ``added``: it is of the median latency, in milliseconds more. ``size``:
-    how much of ``unit`` one request does.
+    ``goals``: what the measured quantities ought to be; the table shows the first. ``added``: the comparison is of the
+    median latency, in milliseconds more. ``size``: how much of ``unit`` one request does.
     """
 
     work: str
@@ -75,7 +110,7 @@ class Row:
     peer: Load
     cost: Cost = field(default_factory=Cost)
     unit: str = "/s"
-    goal: str = ""
+    goals: tuple[Goal, ...] = ()
     added: bool = False
     size: int = 1
 
@@ -84,7 +119,33 @@ class Row:
         """How the load compares to the peer, and how it ought to."""
         own, peer = self.load, self.peer
         compared = f"{own.p50 - peer.p50:+.2f} ms" if self.added else f"{own.rate / peer.rate:.2f}"
-        return f"{compared} ({self.goal})" if self.goal else compared
+        return f"{compared} ({self.goals[0]})" if self.goals else compared
+
+    def value(self, of: Measured) -> float | None:
+        """Return a quantity. None if it was not measured."""
+        own, peer = self.load, self.peer
+        match of:
+            case Measured.RATIO:
+                return own.rate / peer.rate
+            case Measured.ADDED:
+                return own.p50 - peer.p50
+            case Measured.RATE:
+                return own.rate
+            case Measured.MEDIAN:
+                return own.p50
+            case Measured.CORES:
+                return self.cost.cores
+            case Measured.PROCESSOR:
+                return own.seconds / peer.seconds if own.used and peer.used else None
+            case _:
+                assert_never(of)
+
+    def goal_lines(self) -> Iterator[str]:
+        """Yield a line in Markdown for each goal: met or missed."""
+        for goal in self.goals:
+            value = self.value(goal.of)
+            met = "not measured" if value is None else "met" if goal.is_met(value) else "**missed**"
+            yield f"| {self.work} | {goal.of} | {'' if value is None else f'{value:,.2f}'} | {goal} | {met} |"
 
     @property
     def processor_time(self) -> str:
@@ -134,10 +195,19 @@ def _milliseconds(value: float) -> str:
     return f"{value:,.1f}" if value >= 10 else f"{value:.2f}"
 
 
+GOALS_HEADER = "| work | quantity | measured | goal | |\n|---|---|--:|--:|---|"
+
 HEADER = (
     "| work | rate | peer in the same run | ratio (goal) | p50 ms (peer) | p99 ms (peer) | the gateway used |\n"
     "|---|--:|--:|--:|--:|--:|--:|"
 )
+
+
+def progress(text: str) -> None:
+    """Say on the terminal what is going on."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{text}")
+        sys.stderr.flush()
 
 
 @contextmanager
@@ -155,10 +225,12 @@ def in_turns(pid: int, own: Callable[[], Load], peer: Callable[[], Load]) -> tup
 
     The cost is that of the process in its turn. A first round only warms both up.
     """
+    progress("warming up")
     own()
     peer()
     loads, peers = [], []
-    for _ in range(TURNS):
+    for turn in range(TURNS):
+        progress(f"turn {turn + 1} of {TURNS}")
         peers.append(peer())
         with costing(pid) as cost:
             load = own()

@@ -6,7 +6,7 @@ from functools import partial
 
 import asyncpg
 
-from bench.measure import TURN, Load, Row, in_turns
+from bench.measure import TURN, Goal, Load, Measured, Row, in_turns
 from bench.services import Services, run_json, running
 from bench.storm import take_over
 from bench.table_loads import Measure, http
@@ -34,7 +34,7 @@ def _layer(services: Services) -> Iterator[Row]:
             services.gateway_pid, _kept(answered, _direct(services, own)), _kept(answered, _direct(services, peer))
         )
         _check_none_is_lost(services, before, answered)
-        yield Row(work, against, load, other, cost, goal="rate ≥ 10,000")
+        yield Row(work, against, load, other, cost, goals=(Goal(10_000, Measured.RATE),))
 
 
 def _over_http(services: Services) -> Row:

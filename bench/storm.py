@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import asyncpg
 import httpx
 
-from bench.measure import Load, Row, in_turns
+from bench.measure import Goal, Load, Row, in_turns
 from bench.services import Services
 from bench.table_loads import beside, http
 
@@ -28,13 +28,13 @@ def rows(services: Services) -> Iterator[Row]:
     refused, peer, cost = in_turns(pid, lambda: _refused(origin, answered), accepted)
     recorded, expected = _recorded(services) - before, sum(load.requests for load in answered)
     assert recorded >= expected, f"{expected} writes were refused, {recorded} are on record"
-    yield Row(f"stale PATCH, refused; {recorded:,} on record", "accepted", refused, peer, cost, goal="≥ 1.0")
+    yield Row(f"stale PATCH, refused; {recorded:,} on record", "accepted", refused, peer, cost, goals=(Goal(1.0),))
     for work, alone in (
         ("fenced PATCH beside a storm of stale ones", accepted),
         (f"the same, each connection resting {REST} ms", http(origin, "update", rest=REST)),
     ):
         load, peer, cost = in_turns(pid, beside(alone, origin, "update-overtaken"), alone)
-        yield Row(work, "no storm", load, peer, cost, goal="≥ 0.8")
+        yield Row(work, "no storm", load, peer, cost, goals=(Goal(0.8),))
     load, peer, cost = in_turns(
         pid, beside(accepted, origin, "update-overtaken"), beside(accepted, origin, "update-shared")
     )

@@ -15,9 +15,12 @@ from bench.usage import Usage, using
 Measure: TypeAlias = Callable[[], Load]
 
 
-def http(origin: str, work: str, connections: int = CONNECTIONS, *, rest: int = 0) -> Measure:
-    """One of the works in ``tables.lua``. ``rest``: milliseconds between two requests of a connection."""
-    return partial(_finished, _command(origin, work, connections, TURN, rest))
+def http(origin: str, work: str, connections: int = CONNECTIONS, *, rest: int = 0, resources: int = 1) -> Measure:
+    """One of the works in ``tables.lua``. ``rest``: milliseconds between two requests of a connection.
+
+    ``resources``: those of one request, where the work has several.
+    """
+    return partial(_finished, _command(origin, work, connections, TURN, rest, resources))
 
 
 def driver(services: Services, work: str, connections: int = CONNECTIONS) -> Measure:
@@ -47,10 +50,10 @@ def beside(measure: Measure, origin: str, work: str) -> Measure:
     return measured
 
 
-def _command(origin: str, work: str, connections: int, seconds: int, rest: int = 0) -> list[str]:
+def _command(origin: str, work: str, connections: int, seconds: int, rest: int = 0, resources: int = 1) -> list[str]:
     script = Path(__file__).with_name("tables.lua")
     wrk = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), origin]
-    return [*wrk, "--", work, str(ROWS), str(BULK), str(rest)]
+    return [*wrk, "--", work, str(ROWS), str(BULK), str(rest), str(resources)]
 
 
 def _finished(command: list[str]) -> Load:

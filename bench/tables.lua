@@ -1,5 +1,5 @@
 -- wrk: asks for one kind of work again and again. Arguments: the work, rows, rows of a bulk, milliseconds that a
--- connection rests between two requests.
+-- connection rests between two requests, resources of a request.
 local make, rows, count
 
 local function headers(token)
@@ -52,6 +52,16 @@ local works = {
         return function(id) return wrk.format("POST", "/v1/tables/entries", headers(), entry(id, count)) end
     end,
     ["insert-many"] = bulks,
+    -- Rows of many resources in one request, which has the token of all of them.
+    ["insert-spread"] = function(_, resources)
+        return function(id)
+            local entries = {}
+            for step = 1, resources do
+                entries[step] = entry((id + step) % rows, count)
+            end
+            return wrk.format("POST", "/v1/tables/entries", headers(), '[' .. table.concat(entries, ",") .. ']')
+        end
+    end,
     -- Rows that carry their own key: each is a new resource.
     ["insert-keyed"] = function()
         local first = os.time() * 1000000
@@ -65,7 +75,7 @@ local works = {
 function init(args)
     math.randomseed(1)
     rows, count = tonumber(args[2]), 0
-    make = works[args[1]](tonumber(args[3]))
+    make = works[args[1]](tonumber(args[3]), tonumber(args[5]))
     local rest = tonumber(args[4])
     if rest > 0 then
         delay = function() return rest end

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -45,7 +45,9 @@ def seconds(pid: int, *, family: bool = False) -> float:
     spent = float(times.user + times.system)
     if family:
         spent += times.children_user + times.children_system
-        spent += sum(seconds(child.pid) for child in process.children())
+        for child in process.children():
+            with suppress(psutil.NoSuchProcess):  # it has just ended, and counts with its parent from now on
+                spent += seconds(child.pid)
     return spent
 
 
@@ -58,7 +60,11 @@ def _counting(pids: Sequence[int], usage: Usage) -> Iterator[None]:
         command = ["perf", "stat", "-x,", "-e", "raw_syscalls:sys_enter", "-o", file.name]
         with subprocess.Popen([*command, "-p", ",".join(map(str, pids))], stderr=subprocess.DEVNULL) as counter:
             yield
-            counter.send_signal(signal.SIGINT)
+            # A signal at an unlucky moment is lost.
+            while counter.poll() is None:
+                counter.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    counter.wait(1)
         fields = [line.split(",") for line in Path(file.name).read_text().splitlines() if "sys_enter" in line]
     if fields and fields[0][0].isdigit():
         usage.calls = float(fields[0][0])
