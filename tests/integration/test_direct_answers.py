@@ -53,7 +53,8 @@ def asked(line: str, *headers: str, body: str | None = None, version: str = "HTT
 def plain(chance: random.Random) -> tuple[str, bytes]:
     """One of few heads: after some repetitions all of them are known."""
     row, token = chance.randint(1, ROWS), chance.choices([5, 4, 6], [40, 2, 1])[0]
-    fencing = (KEY, "Content-Type: application/json", f"Fencing-Token: {token}")
+    holder = chance.choice([(), (), (), ("Fencing-Holder: ann",), ("Fencing-Holder: bob",)])
+    fencing = (KEY, "Content-Type: application/json", f"Fencing-Token: {token}", *holder)
     method = chance.choices(["PATCH", "POST", "GET", "DELETE", "PUT"], [9, 5, 6, 1, 2])[0]
     if method == "GET":
         query = chance.choice(["", "", "", "", "&select=id,note", "&balance=eq.0", "&select=nothing", "&id=gt.0"])
@@ -102,8 +103,31 @@ ODD = [
     b"\r\n" + asked(GET, KEY),
     b"GET nonsense\r\n\r\n",
     asked(PATCH, KEY, "Fencing-Token: 5", "Expect: 100-continue", body=BALANCE),
-    asked(PATCH, KEY, "Fencing-Token: x", body=BALANCE),
     asked(PATCH, KEY, body=BALANCE),
+    # Each of these is another token, or none, to a parser. The rest of the head may be known.
+    *(
+        asked(PATCH, KEY, "Content-Type: application/json", *headers, body=BALANCE)
+        for headers in (
+            ("Fencing-Token: x",),
+            ("Fencing-Token: 05",),
+            ("Fencing-Token: 0.6",),
+            ("Fencing-Token: 6 ",),
+            ("Fencing-Token:  6",),
+            ("Fencing-Token: 5\r\n 6",),
+            ("Fencing-Token: 5\r\nX: 1",),
+            ("Fencing-Token: 5", "Fencing-Token: 6"),
+            ("Fencing-Token: 5", "fencing-token: 6"),
+            ("Fencing-Token: 5", "Fencing_Token: 6"),
+            ("Fencing-Token: public.accounts/1=6",),
+            ("Fencing-Token: public.accounts/1=6,public.accounts/2=6",),
+            (f"Fencing-Token: {2**60}",),
+            ("Fencing-Token: 6", "Fencing-Holder: ann bob"),
+            ("Fencing-Token: 6", "Fencing-Holder: %00"),
+            ("Fencing-Token: 6", 'Fencing-Holder: "}]'),
+            ("Fencing-Token: 6", "Fencing-Holder: "),
+            ("Fencing-Token: 6", "Fencing-Resource: public.accounts/2"),
+        )
+    ),
     asked("GET /healthz"),
     asked("GET /bucket/key", KEY),
 ]
@@ -116,7 +140,7 @@ def history(seed: int) -> list[Step]:
 
 def _step(chance: random.Random) -> Step:
     kind = chance.random()
-    if kind < 0.2:
+    if kind < 0.25:
         odd = chance.choice(ODD)
         return Step([odd], [odd.split()[0].decode()])
     method, packet = plain(chance)
