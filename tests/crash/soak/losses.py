@@ -41,6 +41,8 @@ LATE = 10.0
 _JOURNAL = "journal"
 _GATEWAYS = 3
 _HOLDERS = 12
+_OPENING = 60.0
+"""Seconds in which a gateway must have opened the database."""
 _LATE_AFTER = 5
 """``[s3] late_after``: longer than requests are held here."""
 _TABLES = """
@@ -116,6 +118,19 @@ async def _conclude(scene: _Scene, notes: Notes, seed: int, patience: float) -> 
     last.close()
     notes.counted["seconds until the last holder had all"] = round(time.monotonic() - begun)
     notes.counted["resources that the last holder did not get"] = len(left)
+    await asyncio.to_thread(_await_opening, scene)
+
+
+def _await_opening(scene: _Scene) -> None:
+    """Return once a gateway has opened the database after the last rewind: it restores the fences by that.
+
+    Nothing is acknowledged before. A busy machine takes longer for it than the last holder has patience.
+    """
+    session, deadline = Postgres(scene.database.dsn), time.monotonic() + _OPENING
+    while not session.value("SELECT fencing.is_open_v1()"):
+        assert time.monotonic() < deadline, "no gateway opens the database"
+        time.sleep(0.1)
+    session.close()
 
 
 def _final(scene: _Scene) -> dict[str, Any]:
