@@ -11,6 +11,7 @@ have left. kazoo keeps a session alive from its own thread, for as long as the p
 import asyncio
 import logging
 import re
+import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -40,8 +41,10 @@ class Session:
         self._log = _Log(min(ttl, _SHORTEST))
         # As it comes, kazoo waits for up to a minute before it connects again: longer than any session lasts.
         again = {"max_tries": -1, "delay": 0.05, "max_delay": 1.0}
+        handler = _handler(timeout, lambda: self._kazoo.connected)
         self._kazoo = KazooClient(
-            **{"hosts": hosts, "timeout": ttl, "connection_retry": again, "logger": self._log} | options
+            **{"hosts": hosts, "timeout": ttl, "connection_retry": again, "logger": self._log, "handler": handler}
+            | options
         )
         self._timeout = timeout
         self._connected = False
@@ -165,6 +168,31 @@ class Session:
             method(*arguments, **options).rawlink(lambda result: _in(loop, settle, result))
             async with asyncio.timeout(self._timeout):
                 return await answered
+
+
+def _handler(timeout: float, connected: Callable[[], bool]) -> Any:
+    """Return a handler for kazoo that gives up a connection without a session after ``timeout`` seconds.
+
+    A ZooKeeper that starts takes connections whose first request it never answers. kazoo waits for that answer as long
+    as a session lasts, and so loses the session.
+    """
+    from kazoo.handlers.threading import SequentialThreadingHandler  # noqa: PLC0415 - an extra, as above
+
+    class Handler(SequentialThreadingHandler):  # type: ignore[misc]
+        def create_connection(self, *arguments: Any, **options: Any) -> Any:
+            made = super().create_connection(*arguments, **options)
+
+            def give_up() -> None:
+                if not connected():
+                    with suppress(OSError):
+                        made.shutdown(socket.SHUT_RDWR)
+
+            timer = threading.Timer(timeout, give_up)
+            timer.daemon = True
+            timer.start()
+            return made
+
+    return Handler()
 
 
 class _Absent(Unavailable):

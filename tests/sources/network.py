@@ -17,6 +17,8 @@ class Network:
         self._moving = threading.Event()
         self._moving.set()
         self._to_lose: bytes | None = None
+        self._to_swallow = 0
+        self.swallowed = 0
 
     def stand_still(self) -> None:
         """From now on nothing arrives, in neither direction, and nothing is lost."""
@@ -29,6 +31,10 @@ class Network:
         """Break off the next connection that carries ``request``, once its answer is there."""
         self._to_lose = request
 
+    def swallow_next(self) -> None:
+        """Take the next connection, and never answer it."""
+        self._to_swallow += 1
+
     def serve(self) -> None:
         """Take connections until the listener is closed."""
         with suppress(OSError):
@@ -38,6 +44,13 @@ class Network:
 
     def _connection(self, client: socket.socket) -> None:
         losing = threading.Event()
+        if self._to_swallow:
+            self._to_swallow -= 1
+            self.swallowed += 1
+            with client, suppress(OSError):
+                while client.recv(65536):
+                    pass
+            return
         with client, suppress(OSError), socket.create_connection(("127.0.0.1", self._port)) as server:
             threading.Thread(target=self._requests, args=(client, server, losing), daemon=True).start()
             while answer := server.recv(65536):

@@ -21,6 +21,7 @@ from gateway.client.zookeeper import ZooKeeperSource
 from tests.sources import servers
 from tests.sources.conftest import started
 from tests.sources.kinds import KINDS, Kind
+from tests.sources.network import Network
 from tests.sources.servers import Server
 from tests.sources.test_contract import again
 from tests.waiting import PATIENCE
@@ -93,6 +94,21 @@ async def test_it_is_the_lock_of_kazoo(source: ZooKeeperSource, server: Server, 
     after = await waiting
     assert after.value > held.value
     await source.release(after)
+
+
+async def test_a_connection_that_a_starting_server_swallows_is_given_up(
+    server: Server, net: Network, resource: str
+) -> None:
+    """The trap: kazoo waits for the answer as long as a session lasts, and has lost the session by then."""
+    source = ZooKeeperSource(net.address, timeout=0.5)
+    held = await source.acquire(resource, holder="one", ttl=2 * PATIENCE, wait=0, mode="exclusive")
+    net.swallow_next()
+    net.lose_answer_to(parent(resource).encode())
+    async with asyncio.timeout(PATIENCE):
+        assert await again(lambda: source.holds(held))
+    assert (net.lost, net.swallowed) == (1, 1)
+    await source.release(held)
+    await source.aclose()
 
 
 def snapshots(server: Server) -> list[Path]:
