@@ -1,7 +1,7 @@
 """Prints the tables of docs/performance.md. Needs wrk, nginx and curl beside what ``make setup`` installs.
 
-``python -m bench [tables] [locks] [record] [writes] [reads] [transfers] [held] [memory] [hostile] [page] [search]
-[workers] [growth]``: only these. Without a name, all but ``search`` and ``growth``, which fill large databases.
+``python -m bench [tables] [locks] [record] [writes] [versitygw] [reads] [transfers] [held] [memory] [hostile] [page]
+[search] [workers] [growth]``: only these. Without a name, all but ``search`` and ``growth``: they fill large databases.
 ``python -m bench tables patch get``: only these rows of the tables; ``bench/tables.py`` has their names in ``WORKS``.
 ``BENCH_SECONDS``: those of one measurement. ``BENCH_JSON``: the file for the rows, ``bench.json`` by default.
 Stores that are missing are left out.
@@ -109,6 +109,7 @@ SUBJECTS: dict[str, Callable[[Collection[str]], Iterator[Row]]] = {
     "locks": lambda _: locks.rows(),
     "record": lambda _: record.rows(),
     "writes": lambda _: _on_stores(objects.small_writes, moto.running, ceph.running, minio.running),
+    "versitygw": lambda _: _on_stores(objects.against_versitygw, minio.running),
     "reads": lambda _: _on_stores(objects.small_reads, ceph.running, minio.running),
     "transfers": lambda _: _on_stores(objects.large_transfers, ceph.running, minio.running),
 }

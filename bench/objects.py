@@ -22,6 +22,7 @@ from bench.measure import (
     peak_memory,
 )
 from bench.services import KEYS, Services, run_json, running
+from tests.stores import versitygw
 from tests.stores.store import Store, User, connect
 
 NAMES = 50
@@ -62,6 +63,23 @@ def small_reads(store: Store) -> Iterator[Row]:
         with costing(services.gateway_pid) as cost:
             load = _get(through_gateway, SECONDS)
         yield Row(f"GetObject of 4 KiB, {store.name}", "nginx", load, peer, cost, goals=(Goal(0.8),))
+
+
+def against_versitygw(store: Store) -> Iterator[Row]:
+    """PutObject and GetObject of 4 KiB against another gateway. It checks and signs as ours, and fences nothing."""
+    with running(store) as services, versitygw.in_front_of(store) as other:
+        keys = (store.owner.access_key_id, store.owner.secret_access_key)
+        _put(services.gateway, KEYS, "1", CONNECTIONS, seconds=2)
+        _put(other, keys, "-", CONNECTIONS, seconds=2)
+        peer = _put(other, keys, "-", CONNECTIONS)
+        with costing(services.gateway_pid) as cost:
+            load = _put(services.gateway, KEYS, "1", CONNECTIONS)
+        yield Row(f"fenced PutObject of 4 KiB, {store.name}", "versitygw in front of it", load, peer, cost)
+        store.connect().put_object(Bucket=BUCKET, Key="small", Body=bytes(4096))
+        peer = _get(presigned(other, store.owner, "get_object", "small"), SECONDS)
+        with costing(services.gateway_pid) as cost:
+            load = _get(presigned(services.gateway, User("bench", *KEYS), "get_object", "small"), SECONDS)
+        yield Row(f"GetObject of 4 KiB, {store.name}", "versitygw in front of it", load, peer, cost)
 
 
 def large_transfers(store: Store) -> Iterator[Row]:

@@ -169,6 +169,7 @@ def credential(text: str, code: str) -> CredentialScope:
     return CredentialScope(match["id"], match["day"], match["region"])
 
 
+@lru_cache(maxsize=256)  # a caller's requests of one second have the same, and a presigned URL always
 def moment(timestamp: str) -> datetime | None:
     """Return the time of ``20260131T235959Z``, aware; None for text of another form."""
     if len(timestamp) != 16:

@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Self, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -359,6 +359,7 @@ def query_of(parameters: Mapping[str, object]) -> str:
     return "&".join(f"{name}={quote(str(value), safe='')}" for name, value in parameters.items() if value is not None)
 
 
+@lru_cache(maxsize=16)  # the answers of one second have the same
 def clock_of(value: str | None) -> datetime | None:
     """Return the time in a header of the store's, aware. None where there is none."""
     try:
