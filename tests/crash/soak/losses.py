@@ -124,7 +124,7 @@ async def _conclude(scene: _Scene, notes: Notes, seed: int, patience: float) -> 
 def _await_opening(scene: _Scene) -> None:
     """Return once a gateway has opened the database after the last rewind: it restores the fences by that.
 
-    Nothing is acknowledged before. A busy machine takes longer for it than the last holder has patience.
+    Nothing is acknowledged before. A busy machine takes longer for it than the last holder tries.
     """
     session, deadline = Postgres(scene.database.dsn), time.monotonic() + _OPENING
     while not session.value("SELECT fencing.is_open_v1()"):
