@@ -31,8 +31,15 @@ CONFIG = """
 listen = "127.0.0.1:{port}"
 [postgres]
 dsn = "{dsn}"
-[auth]
-anonymous = true
+[[grants]]
+callers = ["anonymous"]
+actions = ["read", "write", "lock", "barrier"]
+tables = ["public.*"]
+resources = ["**"]
+[[grants]]
+callers = ["bench"]
+actions = ["read", "write", "lock", "barrier", "audit"]
+everything = true
 [[callers]]
 name = "bench"
 access_key_id = "{keys[0]}"

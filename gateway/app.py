@@ -19,6 +19,7 @@ from gateway.api.health import CUSTOMARY_PATHS, BucketView, JournalView, Metrics
 from gateway.api.leases import without_id
 from gateway.api.requests import path_as_sent
 from gateway.auth.callers import Callers
+from gateway.auth.sigv4 import Signers
 from gateway.background import background_tasks
 from gateway.config import Config, toml
 from gateway.config.changes import Change
@@ -51,6 +52,7 @@ from gateway.observe.gauges import GaugeReader, Snapshot, StatusGauges
 from gateway.observe.logs import log
 from gateway.observe.telemetry import Observability
 from gateway.record.audit import Audit
+from gateway.record.denials import Denials
 from gateway.record.following import Follower
 from gateway.record.payload_capture import Capture
 from gateway.record.sealing import Sealing
@@ -100,7 +102,8 @@ class Gateway:
         self._capture = Capture(config.audit.capture, config.audit.redact)
         pace = Pace(idle=config.server.body_timeout, grace=config.server.body_timeout)
         self._bodies = BodyReader(Memory(config.server.memory), pace)
-        keys = Callers(config.callers, anonymous=config.auth.anonymous)
+        keys = Callers(config.callers, config.grants)
+        self._denials = Denials(self._database, observe)
         policies, signer, self._issuer = (
             wiring.policies(config),
             wiring.signer(config),
@@ -122,6 +125,7 @@ class Gateway:
             admission=self._admission,
             signer=signer,
             audit=Audit(self._database, observe, "api"),
+            denials=self._denials,
             health=self._health,
             journal=self._journal,
             buckets=self._buckets,
@@ -394,10 +398,10 @@ class Gateway:
             upstream=self._upstream,
             profiles=self._profiles,
             resources=wiring.resources(config),
-            secret_of=keys.secret_of,
+            signers=Signers(keys.secret_of, _clock, keys.anonymous),
+            denials=self._denials,
             admission=self._admission,
             observe=self._observe,
-            clock=_clock,
             settings=Settings(
                 domains=config.server.domains,
                 max_body=config.server.max_body,
@@ -422,6 +426,7 @@ class Gateway:
             wiring.exposure(config, allow_missing=allow_missing),
             authenticate=keys.by_bearer,
             observe=self._observe,
+            denials=self._denials,
             settle=self._settle,
             admission=self._admission,
             capture=self._capture,

@@ -1,7 +1,7 @@
 """The command line.
 
-Its commands: serve, reload, config, migrate, doctor, sweep, guard, naming, audit, credentials, epoch, run, demo, and
-completion.
+Its commands: serve, reload, config, migrate, doctor, sweep, auth, guard, naming, audit, credentials, epoch, run, demo,
+and completion.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
 listens. From then on, all that it writes is the log.
@@ -18,6 +18,7 @@ import typer
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]  # both are re-exported
 
 from gateway.commands.audit import audit
+from gateway.commands.auth import auth
 from gateway.commands.config import AllowMissing, configuration
 from gateway.commands.console import ConfigPath, api_key, load, places, print_report, say
 from gateway.commands.guard import guard
@@ -44,6 +45,7 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+application.add_typer(auth, name="auth")
 application.add_typer(guard, name="guard")
 application.add_typer(audit, name="audit")
 application.add_typer(naming, name="naming")

@@ -30,6 +30,7 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── ReloadRefused            409  reload-refused
     ├── Unauthenticated          401  unauthenticated
     ├── Forbidden                403  forbidden
+    ├── Denied                   403  denied
     ├── NotFound                 404  not-found
     ├── BodyTooLarge             413  body-too-large
     ├── BodyTooSlow              408  body-too-slow
@@ -310,6 +311,16 @@ class Forbidden(GatewayError):
     s3_code = "AccessDenied"
     title = "The caller may not do this"
     default_advice = "Ask the operator of the gateway for the right."
+
+
+class Denied(GatewayError):
+    """The caller lacks a grant. The answer is the same whether the table, object or resource exists or not."""
+
+    code = "denied"
+    status = 403
+    s3_code = "AccessDenied"
+    title = "The caller lacks the grant for this"
+    default_advice = "Ask the operator of the gateway for the missing grant (docs/grants.md)."
 
 
 class NotFound(GatewayError):

@@ -11,11 +11,50 @@ from typing import Any
 import uvicorn
 
 from gateway import app
+from gateway.auth.grants import Action
 from gateway.config import Config
+from gateway.config.access import GrantRule
 from gateway.http.connection import Connection
 from gateway.observe.events import Event, Observe
 from tests.databases import as_gateway
 from tests.waiting import PATIENCE
+
+ORDINARY = (Action.READ, Action.WRITE, Action.CALL, Action.LOCK, Action.BARRIER, Action.CREDENTIALS)
+"""The actions of callers that write, and no more."""
+GRANTS: list[dict[str, Any]] = [
+    {"groups": ["admins"], "actions": [action.value for action in Action], "everything": True},
+    {"groups": ["auditors"], "actions": ["audit"], "everything": True},
+    {"callers": ["*"], "actions": [action.value for action in ORDINARY], "everything": True},
+]
+"""All that tests grant that are not about grants: everything but administration, and the record to auditors."""
+GRANT_RULES = [GrantRule.model_validate(one) for one in GRANTS]
+"""The same, as the configuration has them."""
+GRANTS_TOML = """
+[[grants]]
+callers = ["*"]
+actions = ["read", "write", "call", "lock", "barrier", "credentials"]
+everything = true
+"""
+"""The same for the file of a configuration without administrators."""
+OPERATOR_TOML = """
+[[grants]]
+callers = ["{}"]
+actions = ["epoch", "break", "audit", "administer"]
+everything = true
+"""
+"""The rest, for one caller."""
+OPEN: list[dict[str, Any]] = [
+    *GRANTS,
+    {
+        "callers": ["anonymous"],
+        "actions": [action.value for action in ORDINARY],
+        "tables": ["*"],
+        "functions": ["*"],
+        "resources": ["**"],
+    },
+    {"callers": ["anonymous"], "actions": ["audit"], "everything": True},
+]
+"""The same for callers without credentials, who see the record too, but use no buckets."""
 
 ACCESS_KEY, SECRET_KEY, API_KEY = "AKIAWRITER", "writer-secret", "writer-api-key"
 
@@ -30,10 +69,12 @@ def config(dsn: str, endpoint: str | None = None, **sections: Any) -> Config:
         "sweep_interval": 0,
     }
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
-    caller = {"name": "writer", "audit": True, **keys}
+    caller = {"name": "writer", "groups": ["auditors"], **keys}
     database = {"dsn": as_gateway(dsn), "connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
-    given = {"postgres": database, "s3": store if endpoint else None, "callers": [caller]}
-    return Config.model_validate({**given, **sections})
+    given = {"postgres": database, "s3": store if endpoint else None, "callers": [caller], **sections}
+    groups = {group for one in given["callers"] for group in one.get("groups", ())}
+    grants = [one for one in GRANTS if groups.issuperset(one.get("groups", ()))]
+    return Config.model_validate({"grants": grants, **given})
 
 
 class Events(list[Event]):

@@ -22,6 +22,7 @@ from gateway.api import (
     transactions,
     webhooks,
 )
+from gateway.api.authorisation import Authorisation, Authorised, rules_of
 from gateway.api.configuration import ConfigurationAccess, configuration_routes
 from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
@@ -37,6 +38,7 @@ from gateway.http import problems
 from gateway.http.body import BodyReader
 from gateway.http.head import Head
 from gateway.record.audit import Audit
+from gateway.record.denials import Denials
 from gateway.record.following import Follower
 from gateway.webhooks.outbox import Outbox
 
@@ -50,6 +52,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     admission: Admission,
     signer: Signer,
     audit: Audit,
+    denials: Denials,
     health: HealthCheck,
     journal: JournalState,
     buckets: ProbedBuckets,
@@ -62,7 +65,10 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     configuration: ConfigurationAccess,
     documentation: Callable[[Request], Awaitable[Response]],
 ) -> FastAPI:
-    """Build the API as a FastAPI app. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
+    """Build the API as a FastAPI app. ``denials`` records what no grant covers.
+
+    ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``.
+    """
     app = FastAPI(
         title="Fencing gateway",
         description="Fencing tokens in front of Postgres tables and S3 buckets: fences, barriers, refused writes.",
@@ -83,9 +89,10 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
             state["caller"] = principal.name
         return principal
 
+    authorisation = Authorisation(denials)
     # The router tries routes in this order.
     for router in (
-        leases.routes(holding, barrier, audit, caller),
+        leases.routes(holding, barrier, audit, authorisation, caller),
         lock_administration.routes(holding, caller),
         fences.routes(database, barrier, admission, audit, caller),
         fences.epoch_routes(database, barrier, caller),
@@ -93,17 +100,19 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         exports.routes(database, caller),
         record.rejection_routes(database, caller),
         record.routes(database, caller),
-        exports.report_routes(make_report, caller),
-        credentials.routes(database, keys, admission, audit, caller),
-        fences.sequencer_routes(database, signer, caller),
+        exports.report_routes(make_report),
+        credentials.routes(database, keys, admission, audit, authorisation, caller),
+        fences.sequencer_routes(database, signer, authorisation, caller),
         transactions.routes(transact, caller),
-        webhooks.routes(outbox, caller),
+        webhooks.routes(outbox),
         configuration_routes(configuration, caller),
         health_routes(health, buckets, journal, caller),
         metrics_routes(metrics, caller),
     ):
-        _add(app, router, caller, bodies)
+        _add(app, router, caller, authorisation, bodies)
     app.router.add_route("/v1/docs", documentation, include_in_schema=False)
+    for route in app.router.routes:
+        rules_of(route)  # none may lack a rule
     return app
 
 
@@ -120,7 +129,9 @@ _LIMITS: dict[str, int | None] = {
 }
 
 
-def _add(app: FastAPI, router: APIRouter, caller: Authenticate, bodies: BodyReader) -> None:
+def _add(
+    app: FastAPI, router: APIRouter, caller: Authenticate, authorisation: Authorisation, bodies: BodyReader
+) -> None:
     """Add the routes of ``router`` as they are. FastAPI would rebuild those of an included router later."""
     for route in router.routes:
         if isinstance(route, APIRoute):
@@ -128,4 +139,5 @@ def _add(app: FastAPI, router: APIRouter, caller: Authenticate, bodies: BodyRead
             limit = _LIMITS.get(route.path, MAX_BODY)
             if limit is not None and (route.body_field is not None or "requestBody" in (route.openapi_extra or {})):
                 route.app = BodyIntake(route.app, caller, bodies, limit)
+            route.app = Authorised(route.app, rules_of(route), caller, authorisation)
         app.router.routes.append(route)

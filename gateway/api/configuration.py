@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, Field
 
-from gateway.api.requests import Authenticate, attempt, check_administrator
+from gateway.api.requests import Authenticate, attempt
 from gateway.auth.principal import Principal
 from gateway.fencing.headers import FencingHeaders
 from gateway.http.problems import Problem
@@ -34,28 +34,25 @@ class ConfigurationAccess:
 def configuration_routes(configuration: ConfigurationAccess, caller: Authenticate) -> APIRouter:
     """Build the routes below ``/v1/config``."""
     router = APIRouter()
-    forbidden: dict[int | str, dict[str, Any]] = {
-        403: {"model": Problem, "description": "The caller is no administrator."}
-    }
+    forbidden: dict[int | str, dict[str, Any]] = {403: {"model": Problem, "description": "The caller lacks the grant."}}
 
     @router.get(
         "/v1/config",
         summary="Show the configuration in force",
-        description="For administrators. Every gateway answers for itself.",
+        description="Needs the grant `administer`. Every gateway answers for itself.",
         responses=forbidden,
     )
-    async def show_configuration(principal: Annotated[Principal, Depends(caller)]) -> ConfigurationView:
-        check_administrator(principal)
+    async def show_configuration() -> ConfigurationView:
         return ConfigurationView(toml=configuration.shown)
 
     @router.post(
         "/v1/config/reload",
         summary="Put the configuration in force that stands in the file",
-        description="For administrators. It takes effect as a whole, or not at all. Every gateway reloads its own.",
+        description="Needs the grant `administer`. It takes effect as a whole, or not at all. "
+        "Every gateway reloads its own.",
         responses={**forbidden, 409: {"model": Problem, "description": "It cannot be used, or it needs a restart."}},
     )
     async def reload_configuration(request: Request, principal: Annotated[Principal, Depends(caller)]) -> ReloadView:
-        check_administrator(principal)
         return ReloadView(changes=await configuration.reload(attempt(request, principal, FencingHeaders())))
 
     return router

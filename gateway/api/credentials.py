@@ -7,10 +7,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admission import Admission
+from gateway.api.authorisation import Authorisation
 from gateway.api.fences import SequencerText
 from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
 from gateway.auth.callers import Callers
-from gateway.auth.principal import EVERYTHING, Grant, Principal
+from gateway.auth.grants import EVERYTHING, Action
+from gateway.auth.principal import FencedScope, Principal
 from gateway.db import fences, record
 from gateway.db.database import Database
 from gateway.fencing.decision import Presented, decide
@@ -62,7 +64,14 @@ class CredentialsView(BaseModel):
     read: Scope
 
 
-def routes(database: Database, keys: Callers, admission: Admission, audit: Audit, caller: Authenticate) -> APIRouter:
+def routes(
+    database: Database,
+    keys: Callers,
+    admission: Admission,
+    audit: Audit,
+    authorisation: Authorisation,
+    caller: Authenticate,
+) -> APIRouter:
     """Build the route ``/v1/credentials``."""
     router = APIRouter()
 
@@ -87,15 +96,16 @@ def routes(database: Database, keys: Callers, admission: Admission, audit: Audit
         lifetime = timedelta(seconds=body.ttl)
         expires = (await database.now()).replace(microsecond=0) + lifetime
         sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
-        grant = Grant(body.resource, Token.parse(body.token), body.holder, expires, sequencer, body.beside)
-        issued = keys.issue(principal, grant)
-        headers = FencingHeaders(grant.token, grant.pattern, grant.holder)
-        presented = Presented(grant.token, grant.holder, sequencer=sequencer)
+        scope = FencedScope(body.resource, Token.parse(body.token), body.holder, expires, sequencer, body.beside)
+        await authorisation.over(request, principal, (Action.CREDENTIALS,), scope.pattern)
+        issued = keys.issue(principal, scope)
+        headers = FencingHeaders(scope.token, scope.pattern, scope.holder)
+        presented = Presented(scope.token, scope.holder, sequencer=sequencer)
         # Each write is checked when it arrives. This early check refuses useless credentials at once.
         # A pattern of many resources has no single fence to check.
-        if grant.plain and (refused := await admission.admit([(grant.pattern, presented)])):
+        if scope.plain and (refused := await admission.admit([(scope.pattern, presented)])):
             raise await audit.implausible(refused, attempt(request, principal, headers))
-        fence = await fences.read(database, grant.pattern) if grant.plain else None
+        fence = await fences.read(database, scope.pattern) if scope.plain else None
         decision = decide(fence, presented)
         if fence is not None and not decision.passes:
             raise await audit.refused([(decision, fence)], attempt(request, principal, headers))
@@ -103,11 +113,11 @@ def routes(database: Database, keys: Callers, admission: Admission, audit: Audit
             database,
             attempt(request, principal, headers),
             "IssueCredentials",
-            grant.pattern if grant.plain else None,
-            pattern=grant.pattern,
+            scope.pattern if scope.plain else None,
+            pattern=scope.pattern,
             access_key_id=issued.access_key_id,
             expiration=expires.isoformat(),
-            **({"read": body.read} if grant.read else {}),
+            **({"read": body.read} if scope.read else {}),
         )
         response.headers["Cache-Control"] = "no-store"
         return CredentialsView(
@@ -115,9 +125,9 @@ def routes(database: Database, keys: Callers, admission: Admission, audit: Audit
             secret_access_key=issued.secret_access_key,
             session_token=issued.session_token,
             expiration=expires,
-            resource=grant.pattern,
-            token=str(grant.token),
-            holder=grant.holder,
+            resource=scope.pattern,
+            token=str(scope.token),
+            holder=scope.holder,
             read=body.read,
         )
 

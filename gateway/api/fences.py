@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admission import Admission
+from gateway.api.authorisation import LOOK, Authorisation
 from gateway.api.requests import (
     MAX_PAGE,
     Authenticate,
@@ -14,7 +15,6 @@ from gateway.api.requests import (
     ResourceName,
     TokenText,
     attempt,
-    check_administrator,
     storable,
 )
 from gateway.auth.principal import Principal
@@ -60,7 +60,9 @@ class SequencerView(BaseModel):
     overtaken: bool = Field(description="Whether the fence is higher. Then no write with this token can succeed.")
 
 
-def sequencer_routes(database: Database, signer: Signer, caller: Authenticate) -> APIRouter:
+def sequencer_routes(
+    database: Database, signer: Signer, authorisation: Authorisation, caller: Authenticate
+) -> APIRouter:
     """Build the route ``/v1/sequencers/check``."""
     router = APIRouter()
 
@@ -69,11 +71,13 @@ def sequencer_routes(database: Database, signer: Signer, caller: Authenticate) -
         summary="Check a sequencer",
         description="For a server that is shown a sequencer, because it takes tokens of this gateway itself. "
         "The state of the lease may change a moment later. A sequencer that was overtaken stays overtaken.",
-        dependencies=[Depends(caller)],
         responses={400: {"model": Problem, "description": "The sequencer cannot be read."}},
     )
-    async def check_sequencer(body: SequencerRequest) -> SequencerView:
+    async def check_sequencer(
+        body: SequencerRequest, request: Request, principal: Annotated[Principal, Depends(caller)]
+    ) -> SequencerView:
         sequencer = Sequencer.parse(body.sequencer)
+        await authorisation.on(request, principal, LOOK, sequencer.resource)
         # Its caller decides about a write by this answer, so a failover must not undo what it says.
         (found,) = await fences.read_token_states(
             database, [(sequencer.resource, sequencer.token)], sequencer.mode, confirmed=True
@@ -210,18 +214,17 @@ def epoch_routes(database: Database, barrier: Barrier, caller: Authenticate) -> 
     @router.post(
         "/v1/fences/{resource:path}/epoch",
         summary="Start a new epoch",
-        description="For administrators, if an issuer has lost its counter, or the fence was raised beyond all tokens. "
+        description="Needs the grant `epoch`. For an issuer that has lost its counter, or a fence beyond all tokens. "
         "If the fence carries the expected token, it moves to the beginning of its next epoch, on record. "
         "From then on every earlier token is refused, and the leases with such a token end.",
         responses={
-            403: {"model": Problem, "description": "The caller is no administrator."},
+            403: {"model": Problem, "description": "The caller lacks the grant."},
             409: {"model": Problem, "description": "The fence carries another token, or it is in its last epoch."},
         },
     )
     async def start_epoch(
         resource: ResourceName, body: EpochRequest, principal: Annotated[Principal, Depends(caller)]
     ) -> FenceView:
-        check_administrator(principal)
         name, expected = canonical(resource), Token.parse(body.expected)
         bumped = await fences.bump_epoch(database, name, expected, principal.name, storable(body.reason) or "")
         if bumped.outcome is not BumpOutcome.DONE or bumped.fence is None:

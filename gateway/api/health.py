@@ -63,7 +63,7 @@ class HealthView(BaseModel):
 def health_routes(
     health: HealthCheck, buckets: ProbedBuckets, journal: JournalState, authenticate: Authenticate
 ) -> APIRouter:
-    """Build the routes ``/v1/health`` and ``/v1/ready``. Both are public, but only callers see more than states."""
+    """Build the routes ``/v1/health`` and ``/v1/ready``. Only callers with the grant audit see more than states."""
     router = APIRouter()
 
     @router.api_route(HEALTH, response_model_exclude_none=True, **_CUSTOMARY)
@@ -75,7 +75,7 @@ def health_routes(
     async def read_health(request: Request, response: Response) -> HealthView:
         services = await health()
         response.status_code = 200 if all(state == "ok" for state in services.values()) else 503
-        if not _is_caller(request, authenticate):
+        if not _audits(request, authenticate):
             return HealthView(**services)
         return HealthView(**services, journal=await journal(), buckets=dict(buckets()) or None)
 
@@ -92,12 +92,11 @@ def health_routes(
     return router
 
 
-def _is_caller(request: Request, authenticate: Authenticate) -> bool:
+def _audits(request: Request, authenticate: Authenticate) -> bool:
     try:
-        authenticate(request)
+        return authenticate(request).audits
     except Unauthenticated:
         return False
-    return True
 
 
 Scrape: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
@@ -124,8 +123,9 @@ def metrics_routes(metrics: MetricsSource, authenticate: Authenticate) -> APIRou
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def read_metrics(request: Request) -> Response:
-        if not metrics.public:
-            authenticate(request)
+        principal = None if metrics.public else authenticate(request)
+        if principal is not None and principal.is_anonymous and not principal.audits:
+            raise Unauthenticated("Metrics are for callers.")
         content, media_type = await metrics.scrape(request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
 

@@ -11,8 +11,10 @@ from uuid import UUID
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.api.authorisation import Authorisation
 from gateway.api.fences import Barrier
 from gateway.api.requests import Authenticate, HolderName, ResourceName, attempt
+from gateway.auth.grants import Action
 from gateway.auth.principal import Principal
 from gateway.errors import Forbidden, LeaseLost, RequestMalformed
 from gateway.fencing.decision import Presented
@@ -195,6 +197,7 @@ class LeaseEndpoints:
     locks: LeaseTerms
     barrier: Barrier
     audit: Audit
+    authorisation: Authorisation
     caller: Authenticate
 
     async def acquire(self, request: Request, resource: ResourceName) -> Response:
@@ -240,14 +243,24 @@ class LeaseEndpoints:
         principal = self.caller(request)
         wish = await read_body(request, RenewManyRequest)
         wanted = [self.locks.renewal(one.resource, one.lease, principal.name, one.ttl) for one in wish.leases]
+        granted = [one for one in wanted if await self._may_lock(request, principal, one.resource)]
         self.locks.observe(RENEW_BEFORE)
-        renewed = await self.locks.service.renew_many(wanted)
+        kept = zip(granted, await self.locks.service.renew_many(granted), strict=True)
+        by_lease = {(one.resource, one.lease): lease for one, lease in kept}
+        renewed = [by_lease.get((one.resource, one.lease)) for one in wanted]
         self.locks.observe(RENEW_AFTER)
         views = [
             RenewedView(resource=one.resource, lease=one.lease, expires_in=None if kept is None else kept.expires_in)
             for one, kept in zip(wanted, renewed, strict=True)
         ]
         return _answer(RenewedList(leases=views), 200)
+
+    async def _may_lock(self, request: Request, principal: Principal, resource: str) -> bool:
+        """Return whether a caller may renew a lock. A denial is on record, and loses this lock alone."""
+        if principal.rights.on(Action.LOCK, resource):
+            return True
+        await self.authorisation.denied(request, principal, (Action.LOCK,), f"resource {resource}", resource)
+        return False
 
     async def release(self, request: Request, resource: ResourceName, lease: str) -> Response:
         principal = self.caller(request)
@@ -283,10 +296,12 @@ _ELSEWHERE = {"model": Problem, "description": "Another gateway issues the token
 _FOREIGN = {"model": Problem, "description": "The lease belongs to another caller."}
 
 
-def routes(locks: LeaseTerms, barrier: Barrier, audit: Audit, caller: Authenticate) -> APIRouter:
+def routes(
+    locks: LeaseTerms, barrier: Barrier, audit: Audit, authorisation: Authorisation, caller: Authenticate
+) -> APIRouter:
     """Build the routes of holders: ``/v1/leases`` and ``/v1/withdrawals``."""
     router = APIRouter(route_class=RawRoute, default_response_class=Response)
-    endpoints = LeaseEndpoints(locks, barrier, audit, caller)
+    endpoints = LeaseEndpoints(locks, barrier, audit, authorisation, caller)
     again = {"model": LeaseView, "description": "The holder already has the lock: the same lease with the same token."}
     router.post(
         "/v1/leases/{resource:path}",

@@ -8,7 +8,7 @@ from pydantic import Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth.principal import Principal
-from gateway.errors import BodyTooLarge, Forbidden, RequestMalformed
+from gateway.errors import BodyTooLarge, RequestMalformed
 from gateway.fencing.headers import HOLDER_PATTERN, FencingHeaders
 from gateway.fencing.record import Attempt
 from gateway.http.body import BodyReader, ClientGone
@@ -20,12 +20,6 @@ Authenticate: TypeAlias = Callable[[Request], Principal]
 
 TokenText: TypeAlias = Annotated[str, Field(max_length=40, examples=["34", "2.34"])]
 HolderName: TypeAlias = Annotated[str, Field(max_length=200, pattern=f"^{HOLDER_PATTERN}$")]
-
-
-def check_administrator(principal: Principal, advice: str | None = None) -> None:
-    """Raise ``Forbidden`` for a caller that is no administrator."""
-    if not principal.admin:
-        raise Forbidden(f"The caller {principal.name} is no administrator.", advice=advice)
 
 
 def attempt(request: Request, principal: Principal, shown: FencingHeaders) -> Attempt:

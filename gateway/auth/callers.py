@@ -5,13 +5,16 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gateway.auth import fenced_credentials
 from gateway.auth.fenced_credentials import FencedCredentials
-from gateway.auth.principal import ANONYMOUS, Grant, Principal
-from gateway.config.server import CallerKeys
+from gateway.auth.grants import Action, Grant, Rights
+from gateway.auth.principal import FencedScope, Principal
+from gateway.config.access import CallerKeys, GrantRule
 from gateway.errors import Forbidden, StoreError, Unauthenticated
+from gateway.fencing.record import ANONYMOUS
 
 LIFETIME = timedelta(hours=12)
 
@@ -60,17 +63,42 @@ def _encoded(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
-class Callers:
-    """All configured callers. ``anonymous`` admits requests without any credentials."""
+def rights_of(rules: Sequence[GrantRule], caller: str, groups: Sequence[str] = ()) -> Rights:
+    """Return the rights of a caller: the grants that name it, one of its groups, or ``*`` for every known caller."""
+    known = {caller} if caller == ANONYMOUS else {caller, "*"}
+    return Rights(
+        tuple(
+            Grant(
+                frozenset(rule.actions),
+                number=number,
+                everything=rule.everything,
+                tables=rule.tables,
+                functions=rule.functions,
+                buckets=rule.buckets,
+                resources=rule.resources,
+            )
+            for number, rule in enumerate(rules, 1)
+            if known.intersection(rule.callers) or set(rule.groups).intersection(groups)
+        )
+    )
 
-    def __init__(self, callers: Iterable[CallerKeys], *, anonymous: bool) -> None:
-        self._anonymous = anonymous
+
+class Callers:
+    """All configured callers, with their grants.
+
+    ``anonymous``: the caller of requests without credentials; None if no grant names it.
+    """
+
+    def __init__(self, callers: Iterable[CallerKeys], grants: Sequence[GrantRule] = ()) -> None:
+        rights = rights_of(grants, ANONYMOUS)
+        self.anonymous = Principal(ANONYMOUS, rights) if rights.grants else None
         self._digests: list[tuple[bytes, Principal]] = []
         self._secrets: dict[str, tuple[Principal, str]] = {}
         self._secrets_by_name: dict[str, tuple[Principal, str]] = {}
+        """The callers that fenced credentials are issued to, with what these may do at most."""
         self._sessions: dict[str, tuple[Principal, tuple[bytes, ...]]] = {}
         for caller in callers:
-            principal = Principal(caller.name, caller.admin, audit=caller.audit or caller.admin)
+            principal = Principal(caller.name, rights_of(grants, caller.name, caller.groups))
             api_keys = [key.get_secret_value() for key in caller.every_api_key]
             self._digests += [(_digest(key.encode()), principal) for key in api_keys]
             if api_keys:
@@ -78,7 +106,8 @@ class Callers:
             for pair in caller.every_pair:
                 owned = principal, pair.secret_access_key.get_secret_value()
                 self._secrets[pair.access_key_id] = owned
-                self._secrets_by_name.setdefault(caller.name, owned)
+                confined = replace(principal, rights=principal.rights.only(Action.READ, Action.WRITE))
+                self._secrets_by_name.setdefault(caller.name, (confined, owned[1]))
 
     def by_bearer(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
         """Return the owner of the key in ``Authorization: Bearer …`` or ``apikey: …``, which PostgREST clients send.
@@ -88,8 +117,8 @@ class Callers:
         """
         presented = _presented(headers)
         if not presented:
-            if self._anonymous:
-                return ANONYMOUS
+            if self.anonymous is not None:
+                return self.anonymous
             raise Unauthenticated("The request carries no API key.")
         proven = {self._owner(key) for key in presented}
         if len(proven) != 1:
@@ -117,7 +146,7 @@ class Callers:
     def secret_of(self, access_key_id: str, session_token: str | None) -> tuple[Principal, str] | None:
         """Return the owner of an access key id and its secret, to check a signature. This is a ``SecretOf``.
 
-        Fenced credentials belong to the caller they were issued to, bound to their grant.
+        Fenced credentials belong to the caller they were issued to, bound to their scope.
         """
         fenced = fenced_credentials.is_fenced(session_token)
         owned = self._secrets.get(access_key_id)
@@ -132,11 +161,11 @@ class Callers:
         if issued_to is None:
             return None
         principal, secret = issued_to
-        return Principal(principal.name, grant=presented.grant), presented.secret(access_key_id, secret)
+        return replace(principal, scope=presented.scope), presented.secret(access_key_id, secret)
 
-    def issue(self, principal: Principal, grant: Grant) -> FencedCredentials:
+    def issue(self, principal: Principal, scope: FencedScope) -> FencedCredentials:
         """Issue fenced credentials for a caller. Raises ``Unauthenticated`` or ``Forbidden`` if it cannot have any."""
-        if principal is ANONYMOUS:  # not by its name, because a configured caller may have it too
+        if principal.is_anonymous:
             raise Unauthenticated("Only configured callers get fenced credentials.")
         if principal.name not in self._secrets_by_name:
             raise Forbidden(
@@ -144,7 +173,7 @@ class Callers:
                 advice="Ask the operator of the gateway for an access_key_id and a secret_access_key.",
             )
         _, secret = self._secrets_by_name[principal.name]
-        return fenced_credentials.issue(principal.name, secret, grant, secrets.token_hex(10).upper())
+        return fenced_credentials.issue(principal.name, secret, scope, secrets.token_hex(10).upper())
 
     def _owner(self, key: bytes) -> Principal:
         digest, owner = _digest(key), None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.auth.principal import Grant
+from gateway.auth.principal import FencedScope
 from gateway.errors import GatewayError, StoreError
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
@@ -38,7 +38,7 @@ class PresentedSession:
     """A session token, read but not proven. ``caller`` is the alleged owner."""
 
     caller: str
-    grant: Grant
+    scope: FencedScope
     _claims: str
     _proof: str = field(repr=False)
 
@@ -50,21 +50,21 @@ class PresentedSession:
         return _mac(key, "secret", access_key_id, self._claims)
 
 
-def issue(caller: str, caller_secret: str, grant: Grant, unique: str) -> FencedCredentials:
-    """Issue keys for ``grant``, whose ``expires`` must be set. ``unique``: letters and digits that were never used."""
-    assert grant.expires is not None
+def issue(caller: str, caller_secret: str, scope: FencedScope, unique: str) -> FencedCredentials:
+    """Issue keys for ``scope``, whose ``expires`` must be set. ``unique``: letters and digits that were never used."""
+    assert scope.expires is not None
     access_key_id = PREFIX + unique
     content: dict[str, Any] = {
         "caller": caller,
-        "resource": grant.pattern,
-        "token": str(grant.token),
-        "holder": grant.holder,
-        "expires": int(grant.expires.timestamp()),
+        "resource": scope.pattern,
+        "token": str(scope.token),
+        "holder": scope.holder,
+        "expires": int(scope.expires.timestamp()),
     }
-    if grant.sequencer is not None:
-        content["sequencer"] = grant.sequencer.text
-    if grant.read:
-        content["read"] = grant.read
+    if scope.sequencer is not None:
+        content["sequencer"] = scope.sequencer.text
+    if scope.read:
+        content["read"] = scope.read
     claims = _encoded(json.dumps(content, separators=(",", ":")).encode())
     key = _key(caller_secret)
     session_token = f"{_VERSION}.{claims}.{_mac(key, 'proof', access_key_id, claims)}"
@@ -88,8 +88,8 @@ def read_session_token(session_token: str) -> PresentedSession:
         expires = datetime.fromtimestamp(content["expires"], UTC)
         sequencer = Sequencer.parse(str(content["sequencer"])) if "sequencer" in content else None
         token, readable = Token.parse(content["token"]), tuple(content.get("read", ()))
-        grant = Grant(content["resource"], token, content["holder"], expires, sequencer, readable)
-        return PresentedSession(str(content["caller"]), grant, claims, proof)
+        scope = FencedScope(content["resource"], token, content["holder"], expires, sequencer, readable)
+        return PresentedSession(str(content["caller"]), scope, claims, proof)
     except (GatewayError, ArithmeticError, LookupError, TypeError, ValueError, OSError, RecursionError) as error:
         raise _invalid() from error
 

@@ -1,22 +1,20 @@
-"""The proven caller of a request, and the grant that binds a caller with fenced credentials."""
+"""The proven caller of a request, its rights, and the scope that binds a caller with fenced credentials."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
+from gateway.auth.grants import EVERYTHING, NO_RIGHTS, Action, Rights
 from gateway.errors import RequestMalformed, StoreError
 from gateway.fencing import record
 from gateway.fencing.resource import check_pattern, covers
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 
-EVERYTHING = "**"
-"""The pattern of all resources."""
-
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class FencedScope:
     """The limits of fenced credentials: they write the resources of ``pattern``, with ``token`` and no other.
 
     They read these resources, and the ones that the patterns ``read`` cover. ``EVERYTHING`` among these opens every
@@ -50,7 +48,7 @@ class Grant:
         return "*" not in self.pattern
 
     def covers(self, resource: str) -> bool:
-        """Return whether the grant covers a resource, named in canonical form."""
+        """Return whether the scope covers a resource, named in canonical form."""
         return covers(self.pattern, resource)
 
     @property
@@ -68,17 +66,24 @@ class Grant:
 class Principal:
     """A proven caller. ``name`` is the configured name, or ``anonymous``.
 
-    ``admin``: may administer buckets. ``grant`` binds its writes; None if it presents tokens itself. ``audit``: may
-    read the whole record. Other callers see their own entries only.
+    ``rights``: what it may do at all. ``scope`` binds the writes of fenced credentials in addition; None if the caller
+    presents tokens itself.
     """
 
     name: str
-    admin: bool = False
-    grant: Grant | None = None
-    audit: bool = False
+    rights: Rights = NO_RIGHTS
+    scope: FencedScope | None = None
 
+    @property
+    def is_anonymous(self) -> bool:
+        """Return whether the request carried no credentials. No configured caller has this name."""
+        return self.name == record.ANONYMOUS
 
-ANONYMOUS = Principal(record.ANONYMOUS, audit=True)
+    @property
+    def audits(self) -> bool:
+        """Return whether it may read the whole record. Fenced credentials are for writing."""
+        return self.scope is None and self.rights.anywhere(Action.AUDIT)
+
 
 SecretOf: TypeAlias = Callable[[str, str | None], tuple[Principal, str] | None]
 """Returns the owner and the secret of an access key id and the session token beside it, if any.
@@ -91,15 +96,12 @@ def owner(access_key_id: str, session_token: str | None, secret_of: SecretOf, no
     found = secret_of(access_key_id, session_token)
     if found is None:
         raise StoreError("InvalidAccessKeyId", 403, "The access key id is unknown.")
-    grant = found[0].grant
-    if grant is not None and grant.expires is not None and grant.expires <= now:
+    scope = found[0].scope
+    if scope is not None and scope.expires is not None and scope.expires <= now:
         raise StoreError("ExpiredToken", 400, "The fenced credentials have expired. Request new ones.")
     return found
 
 
 def shown_to(principal: Principal) -> str | None:
-    """Return the only caller whose entries this principal may see (``Filters.shown_to``); None if it may see all.
-
-    Fenced credentials are for writing. Their user sees at most the entries of its caller.
-    """
-    return None if principal.audit and principal.grant is None else principal.name
+    """Return the only caller whose entries this principal may see (``Filters.shown_to``); None if it may see all."""
+    return None if principal.audits else principal.name

@@ -161,6 +161,22 @@ def read(request: RequestHead) -> SignatureClaim:
     return _from_header(headers, authorization, request.query_string)
 
 
+def is_signed(request: RequestHead) -> bool:
+    """Return whether a request carries credentials in any form, valid or not. Raises ``StoreError`` for Version 2."""
+    names = {name.lower() for name, _ in request.headers}
+    parameters, _ = _parameters(request.query_string)
+    return b"authorization" in names or b"x-amz-security-token" in names or bool(parameters)
+
+
+def unsigned_payload(request: RequestHead) -> tuple[PayloadMode, str]:
+    """Return how the body of a request without a signature is framed. Raises ``StoreError`` for signed chunks."""
+    declared = _one(_by_name(request.headers), "x-amz-content-sha256")
+    mode, payload = _payload(PayloadMode.UNSIGNED if declared is None else declared)
+    if mode in (PayloadMode.SIGNED_CHUNKS, PayloadMode.SIGNED_CHUNKS_TRAILER):
+        raise StoreError("AccessDenied", 403, "Access denied: the chunks are signed, but the request is not.")
+    return mode, payload
+
+
 def credential(text: str, code: str) -> CredentialScope:
     """Read ``id/day/region/s3/aws4_request``. Raises ``StoreError`` with ``code``."""
     match = _CREDENTIAL.fullmatch(text)

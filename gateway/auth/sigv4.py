@@ -4,6 +4,7 @@ No I/O; the clock is an argument. ``signature_claims`` reads the claims that thi
 """
 
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
@@ -155,6 +156,28 @@ def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> Verified
         chunks = ChunkSignatures(key, claim.timestamp, signer.scope, expected)
         return VerifiedSignature(principal, claim.mode, chunks=chunks)
     return VerifiedSignature(principal, claim.mode, claim.payload if claim.mode is PayloadMode.EXACT else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Signers:
+    """The callers of the object plane. ``clock`` judges the age of signatures.
+
+    ``anonymous``: the caller of requests without a signature; None if they are refused.
+    """
+
+    secret_of: SecretOf
+    clock: Callable[[], datetime]
+    anonymous: Principal | None = None
+
+    def verify(self, request: RequestHead) -> VerifiedSignature:
+        """Return the proven signature of a request, or what stands for it if the caller is anonymous.
+
+        A request with any credentials, however wrong, is not anonymous. Raises ``StoreError``.
+        """
+        if self.anonymous is None or signature_claims.is_signed(request):
+            return verify(request, self.secret_of, self.clock())
+        mode, payload = signature_claims.unsigned_payload(request)
+        return VerifiedSignature(self.anonymous, mode, payload if mode is PayloadMode.EXACT else None)
 
 
 def _in_time(claim: SignatureClaim, now: datetime) -> None:

@@ -13,14 +13,16 @@ from pydantic import SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
+from gateway.config.access import CallerKeys, GrantRule
 from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
 from gateway.config.observability import Alarm, Audit, Telemetry, Webhook
 from gateway.config.places import Places, explain, nearest
 from gateway.config.section import Misplaced, is_sendable
-from gateway.config.server import Auth, CallerKeys, Server
+from gateway.config.server import Server
 from gateway.config.stores import Journal, ObjectStore, Postgres
 from gateway.errors import ConfigurationError
 from gateway.fencing.policy import TokenPolicy
+from gateway.fencing.record import ANONYMOUS
 
 
 class Config(BaseSettings):
@@ -34,10 +36,10 @@ class Config(BaseSettings):
     postgres: Postgres
     s3: ObjectStore | None = None
     journal: Journal = Journal()
-    auth: Auth = Auth()
     fencing: Fencing = Fencing()
     leases: Leases = Leases()
     callers: tuple[CallerKeys, ...] = ()
+    grants: tuple[GrantRule, ...] = ()
     tables: tuple[TableRule, ...] = ()
     objects: tuple[ObjectRule, ...] = ()
     resources: tuple[ResourceRule, ...] = ()
@@ -73,6 +75,16 @@ class Config(BaseSettings):
                 name = min(unknown)
                 advice = nearest(name, names) or " Add it to [[webhooks]], or remove it here."
                 raise Misplaced(("alarms", index, "webhooks"), f"there is no webhook {name}.{advice}")
+        return self
+
+    @model_validator(mode="after")
+    def _grants_name_callers(self) -> "Config":
+        names = {caller.name for caller in self.callers} | {"*", ANONYMOUS}
+        for index, grant in enumerate(self.grants):
+            if unknown := set(grant.callers) - names:
+                name = min(unknown)
+                advice = nearest(name, names) or " Add it to [[callers]], or remove it here."
+                raise Misplaced(("grants", index, "callers"), f"there is no caller {name}.{advice}")
         return self
 
     @model_validator(mode="after")

@@ -76,7 +76,11 @@ def _of_entry(section: str, entry: str | None, was: BaseModel | None, now: BaseM
 
 
 def _by_name(entries: tuple[BaseModel, ...]) -> Mapping[str, BaseModel]:
-    return {next(str(getattr(one, key)) for key in NAMING_KEYS if hasattr(one, key)): one for one in entries}
+    """Return entries by their names, or by their numbers if they have none, as grants."""
+    return {
+        next((str(getattr(one, key)) for key in NAMING_KEYS if hasattr(one, key)), str(number)): one
+        for number, one in enumerate(entries, 1)
+    }
 
 
 def _presence(entry: BaseModel | None) -> str:

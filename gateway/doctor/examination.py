@@ -18,6 +18,7 @@ from gateway.config.stores import ObjectStore
 from gateway.db import migrations, opening, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server
+from gateway.doctor import grants
 from gateway.doctor.bucket_writers import check_bucket_writers
 from gateway.doctor.findings import (
     Check,
@@ -115,6 +116,7 @@ def _of_configuration(config: Config, known: Places) -> Iterable[Check]:
         yield _repeated(config.s3)
     yield from _unknown(targets.unreadable_rules(config), known)
     yield from _callers(config)
+    yield from grants.check(config)
     yield from _observed(config)
     if not config.server.tls_certificate and not _is_loopback(config.server.host):
         yield warning(
@@ -153,19 +155,13 @@ def _repeated(store: ObjectStore) -> Check:
 
 
 def _callers(config: Config) -> Iterable[Check]:
-    if config.auth.anonymous:
-        yield warning(
-            "anonymous",
-            "anybody may use tables and the fencing API",
-            "Set auth.anonymous = false and give each caller an api_key.",
-        )
     if not config.callers:
         advice = "Add a [[callers]] section for each writer."
         yield warning("callers", "none is configured: nobody can prove who it is", advice)
         return
     yield ok("callers", ", ".join(caller.name for caller in config.callers))
     without = [caller.name for caller in config.callers if not caller.every_api_key]
-    if without and not config.auth.anonymous:
+    if without:
         yield warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
     without = [caller.name for caller in config.callers if not caller.every_pair]
     if without and config.s3:

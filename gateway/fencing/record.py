@@ -8,6 +8,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from gateway.errors import (
+    Denied,
     FenceRefusal,
     ResourceMalformed,
     ResourceMismatch,
@@ -89,6 +90,8 @@ class EntryReason(StrEnum):
     RESOURCE_UNDERIVABLE = ResourceUnderivable.code
     TOKEN_MALFORMED = TokenMalformed.code
     RESOURCE_MALFORMED = ResourceMalformed.code
+    DENIED = Denied.code
+    """The caller lacks a grant."""
     TOKEN_UNCLAIMED = "token-unclaimed"  # noqa: S105 - a reason, not a secret
     HOLDER_MALFORMED = "holder-malformed"
     ISOLATION = "isolation"

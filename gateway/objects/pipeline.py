@@ -7,21 +7,20 @@ The last two stages belong to the handler of the operation. A handler of writes 
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
 from gateway.admission import Admission
-from gateway.auth import sigv4
-from gateway.auth.principal import Principal, SecretOf
-from gateway.auth.sigv4 import RequestHead, VerifiedSignature
+from gateway.auth.sigv4 import RequestHead, Signers, VerifiedSignature
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.intent import LATE_AFTER, Duplicates
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
+from gateway.objects.authorisation import ObjectAuthorisation
 from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper
 from gateway.objects.bucket_administration import Administration
@@ -35,7 +34,7 @@ from gateway.objects.resource_rules import Resources
 from gateway.objects.run.runner import Runner
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.operations import Operation, OperationKind
-from gateway.objects.s3.request import S3Request, classify
+from gateway.objects.s3.request import classify
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.amend import Amendments
 from gateway.objects.writes.copy import Copies, Sources
@@ -46,6 +45,7 @@ from gateway.objects.writes.multipart_upload import Uploads
 from gateway.objects.writes.put import Puts
 from gateway.observe.events import Observe
 from gateway.record.audit import Audit
+from gateway.record.denials import Denials
 from gateway.record.payload_capture import NOTHING, Capture
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
@@ -81,15 +81,14 @@ class ObjectPlane:
         upstream: Upstream,
         profiles: Profiles,
         resources: Resources,
-        secret_of: SecretOf,
+        signers: Signers,
         admission: Admission,
+        denials: Denials,
         observe: Observe,
-        clock: Callable[[], datetime],
         settings: Settings,
         bodies: BodyReader,
     ) -> None:
-        """``clock`` judges the age of signatures."""
-        self._bodies, self._secret_of, self._clock, self._settings = bodies, secret_of, clock, settings
+        self._bodies, self._signers, self._settings = bodies, signers, settings
         self._runner = Runner(
             *(database, upstream, profiles, observe, settings.pending_wait, resources, settings.duplicates),
             late_after=settings.late_after,
@@ -104,9 +103,12 @@ class ObjectPlane:
         self._listings = Listings(database, upstream)
         self._administration = Administration(database, upstream, profiles, self._listings, self.sweeper, observe)
         audit = Audit(database, observe, "objects")
-        writes = FencedWrites(database, profiles, resources, self._runner, audit, admission, observe)
+        authorisation = self._authorisation = ObjectAuthorisation(resources, profiles, denials)
+        writes = FencedWrites(
+            *(database, profiles, resources, self._runner, audit, admission, authorisation.writes, observe)
+        )
         puts = Puts(database, upstream, writes, bodies.memory, settings.threshold)
-        self._forms = FormUploads(writes, puts, secret_of, clock, settings.max_body, settings.capture)
+        self._forms = FormUploads(writes, puts, signers.secret_of, signers.clock, settings.max_body, settings.capture)
         self._handlers = {**self._listing_handlers(), **self._write_handlers(database, upstream, writes, puts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,25 +136,26 @@ class ObjectPlane:
             else:
                 signature = self._authenticate(signed, scope)
                 request = classify(head.method, head.raw_path, head.query_string, head.headers, host_bucket)
-                await self._authorise(request, signature.principal)
                 settings, hosted = self._settings, host_bucket is not None
                 exchange = Exchange(
                     scope, head, body, response, request, signature, settings.max_body, hosted, settings.capture
                 )
+                await self._authorise(exchange)
                 await self._handler(request.operation)(exchange)
         finally:
             body.release()
 
     def _authenticate(self, head: RequestHead, scope: Scope) -> VerifiedSignature:
-        """Verify the signature of the head, and name its caller to the log."""
-        signature = sigv4.verify(head, self._secret_of, self._clock())
+        """Verify the signature of the head, and name its caller to the log. Without one the caller is anonymous."""
+        signature = self._signers.verify(head)
         scope["state"]["caller"] = signature.principal.name
         return signature
 
-    async def _authorise(self, request: S3Request, principal: Principal) -> None:
-        """Hold a read by fenced credentials against their grant. Each handler checks the rights of its own writes."""
-        if principal.grant is not None:
-            await self._scope.check(request, principal.grant)
+    async def _authorise(self, exchange: Exchange) -> None:
+        """Hold a request against the grants of its caller, and a read by fenced credentials against their scope."""
+        await self._authorisation.check(exchange)
+        if exchange.principal.scope is not None:
+            await self._scope.check(exchange.request, exchange.principal.scope)
 
     def _handler(self, operation: Operation) -> Handler:
         """Return the handler of an operation. Only an operation that is known to change nothing may lack one."""

@@ -1,13 +1,13 @@
 """Reads: they pass through to the store. A tombstone is absence.
 
-Fenced credentials read keys whose resources their grant covers, and list nothing else. ``ReadScope`` checks each of
+Fenced credentials read keys whose resources their scope covers, and list nothing else. ``ReadScope`` checks each of
 their requests before the gateway asks the store, and refuses every read that no rule here allows. A caller without a
-grant reads what the gateway's own keys can read.
+scope reads what its grants allow (``authorisation.py``).
 """
 
 from urllib.parse import quote
 
-from gateway.auth.principal import Grant
+from gateway.auth.principal import FencedScope
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import StoreError
 from gateway.fencing.resource import covers, includes, overlap
@@ -89,7 +89,7 @@ async def raise_gateway_fault(response: StoreResponse) -> None:
         raise store_refusal(rejected)
 
 
-_LISTINGS = frozenset(
+LISTINGS = frozenset(
     {
         Operation.LIST_MULTIPART_UPLOADS,
         Operation.LIST_OBJECTS,
@@ -98,50 +98,50 @@ _LISTINGS = frozenset(
     }
 )
 # Clients ask for these before they write. They tell no more than that the bucket exists, and its location.
-_ABOUT_A_BUCKET = frozenset({Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION})
+ABOUT_A_BUCKET = frozenset({Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION})
 
 
 class ReadScope:
-    """Holds reads by fenced credentials against their grant."""
+    """Holds reads by fenced credentials against their scope."""
 
     def __init__(self, resources: Resources, profiles: Profiles) -> None:
         self._resources = resources
         self._profiles = profiles
 
-    async def check(self, request: S3Request, grant: Grant) -> None:
-        """Raise ``StoreError`` AccessDenied for a read beyond the grant, or for a copy from beyond it."""
-        if grant.reads_everything:
+    async def check(self, request: S3Request, scope: FencedScope) -> None:
+        """Raise ``StoreError`` AccessDenied for a read beyond the scope, or for a copy from beyond it."""
+        if scope.reads_everything:
             return
         if request.source is not None:
-            await self._check_key(grant, request.source.bucket, request.source.key)
+            await self._check_key(scope, request.source.bucket, request.source.key)
         operation = request.operation
         if operation.kind is not OperationKind.READ:
             return
         if operation.level is Level.OBJECT:
-            await self._check_key(grant, request.bucket, request.key)
-        elif operation in _LISTINGS:
-            await self._check_listing(grant, request.bucket, request.parameter("prefix") or "")
-        elif operation not in _ABOUT_A_BUCKET or not self._has_a_key_in(grant, request.bucket):
-            raise _denied(grant, f"{operation} is about more than that")
+            await self._check_key(scope, request.bucket, request.key)
+        elif operation in LISTINGS:
+            await self._check_listing(scope, request.bucket, request.parameter("prefix") or "")
+        elif operation not in ABOUT_A_BUCKET or not self._has_a_key_in(scope, request.bucket):
+            raise _denied(scope, f"{operation} is about more than that")
 
-    async def _check_key(self, grant: Grant, bucket: str, key: str) -> None:
+    async def _check_key(self, scope: FencedScope, bucket: str, key: str) -> None:
         resource = self._resources.target(bucket, key).resource
-        if not any(covers(pattern, resource) for pattern in grant.readable):
-            raise _denied(grant, f"this key belongs to {resource}")
-        await self._check_spelling(grant, bucket, key)
+        if not any(covers(pattern, resource) for pattern in scope.readable):
+            raise _denied(scope, f"this key belongs to {resource}")
+        await self._check_spelling(scope, bucket, key)
 
-    async def _check_listing(self, grant: Grant, bucket: str, prefix: str) -> None:
+    async def _check_listing(self, scope: FencedScope, bucket: str, prefix: str) -> None:
         for pattern in self._resources.below(bucket, prefix):
-            if not any(includes(readable, pattern) for readable in grant.readable):
+            if not any(includes(readable, pattern) for readable in scope.readable):
                 raise _denied(
-                    grant,
+                    scope,
                     f"the prefix {prefix[:200]!a} may show keys of {pattern}. List with a longer prefix that ends in a "
                     "slash",
                 )
         if prefix:
-            await self._check_spelling(grant, bucket, prefix.removesuffix("/"))
+            await self._check_spelling(scope, bucket, prefix.removesuffix("/"))
 
-    async def _check_spelling(self, grant: Grant, bucket: str, key: str) -> None:
+    async def _check_spelling(self, scope: FencedScope, bucket: str, key: str) -> None:
         """Refuse a key that the store may take for another one, whose resource is not checked here."""
         if bucket_profile.mistakable(key, KEYS) is None:
             return
@@ -149,19 +149,19 @@ class ReadScope:
             profile = await self._profiles.of(bucket)
         except StoreError as error:
             reason = f"whether the store of bucket {bucket} keeps {key[:200]!a} apart from others cannot be tried"
-            raise _denied(grant, reason) from error
+            raise _denied(scope, reason) from error
         if bucket_profile.mistakable(key, profile.confused) is not None:
-            raise _denied(grant, f"the store of bucket {bucket} may take {key[:200]!a} for another key")
+            raise _denied(scope, f"the store of bucket {bucket} may take {key[:200]!a} for another key")
 
-    def _has_a_key_in(self, grant: Grant, bucket: str) -> bool:
+    def _has_a_key_in(self, scope: FencedScope, bucket: str) -> bool:
         below = list(self._resources.below(bucket, ""))
-        return any(overlap(readable, pattern) for readable in grant.readable for pattern in below)
+        return any(overlap(readable, pattern) for readable in scope.readable for pattern in below)
 
 
-def _denied(grant: Grant, reason: str) -> StoreError:
+def _denied(scope: FencedScope, reason: str) -> StoreError:
     return StoreError(
         "AccessDenied",
         403,
-        f"These fenced credentials read what {', '.join(grant.readable)} covers, and {reason}. Ask for credentials "
+        f"These fenced credentials read what {', '.join(scope.readable)} covers, and {reason}. Ask for credentials "
         'with a wider "read" where their user needs more.',
     )

@@ -4,21 +4,24 @@ The stages of a request, in the order of this file:
 
 1. Receive: authenticate the caller, before the body is read (``__call__``).
 2. Fast path: answer a plain request of a known form by one statement (``_respond``, ``execute/fast_path.py``).
-3. Parse: the path, the headers, the query and the body (``_answer`` and below, ``dialect/``).
-4. Plan: which resources the write claims, and whether the table can do it (``execute/planning.py``, ``naming/``).
+3. Parse: the path, the headers, the query and the body (``_answer`` and below, ``dialect/``). Authorise: what the
+   caller's grants say about the table or function, before anything tells whether it exists (``authorisation.py``).
+4. Plan: which resources the write claims, whether the table can do it, and whether grants cover these resources
+   (``execute/planning.py``, ``naming/``).
 5. Claim and execute: one statement that confirms the claim, or a transaction that claims, writes and verifies
    (``_execute``; ``execute/fast_path.py``, ``execute/transaction.py``, ``sql/``).
 6. Respond: PostgREST's status, headers and body (``dialect/response.py``; errors: ``dialect/errors.py``).
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from gateway.admission import Admission
-from gateway.auth.principal import ANONYMOUS, Principal
+from gateway.auth.grants import Rights
+from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.db.idempotency import IdempotencyKey
 from gateway.db.notifications import Listen
@@ -30,6 +33,7 @@ from gateway.http.head import LARGEST, REQUEST_ID, Head, Packet, client_request_
 from gateway.http.origins import origin_of
 from gateway.observe.events import Observe
 from gateway.record.audit import Audit
+from gateway.record.denials import Denials
 from gateway.record.payload_capture import NOTHING, Capture
 from gateway.tables.dialect import errors, openapi, request
 from gateway.tables.dialect.cors import Origins
@@ -37,6 +41,7 @@ from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import READS, WRITES, Target
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute import planning
+from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.function_calls import FunctionCalls
 from gateway.tables.execute.planning import EffectivePreferences, ParsedWrite, Planner, Sender
@@ -99,13 +104,14 @@ class Prepared(NamedTuple):
 
     fast_path: FastPath
     plain: PlainHead
+    rights: Rights
     headers: Headers
     origin: Origin
 
     def begin(self, packet: Packet) -> Candidate | None:
         """Send the statement of a plain request of a known form. None if the request needs a task."""
         plain = self.plain.with_query(packet.query_string, packet.changing)
-        candidate = Candidate(plain, self.origin.caller)
+        candidate = Candidate(plain, self.origin.caller, self.rights)
         self.fast_path.begin(candidate, packet.query_string, packet.content)
         return None if candidate.match is None else candidate
 
@@ -133,10 +139,12 @@ class TablePlane:
         settle: Settle | None = None,
         admission: Admission | None = None,
         capture: Capture = NOTHING,
+        denials: Denials | None = None,
         bodies: BodyReader | None = None,
     ) -> None:
-        """``authenticate`` proves the caller from raw headers. ``settle`` is None if there is no object plane.
+        """``authenticate`` proves the caller from raw headers. ``denials`` records what no grant covers.
 
+        ``settle`` is None if there is no object plane.
         ``capture``: what the record keeps of the bodies of refused writes. ``bodies`` reads the bodies of requests.
         Without ``admission``, any token within the largest jump is taken.
         """
@@ -152,15 +160,19 @@ class TablePlane:
         self._description = Description(self._schema_cache, functions, exposure.prefixes[0], enabled=exposure.openapi)
         self._fast_path = FastPath(database, admission, Audit(database, observe, "tables"), observe, exposure.schemas)
         preferences = EffectivePreferences(database, tx_override=exposure.tx_override)
-        self._planner = Planner(database, preferences)
-        self._transactions = FencedTransactions(database, admission, observe, settle, overrides=exposure.overrides)
+        authorisation = self._authorisation = Authorisation(denials or Denials(database, observe))
+        self._planner = Planner(database, preferences, authorisation.claims)
+        self._transactions = FencedTransactions(
+            database, admission, authorisation, observe, settle, overrides=exposure.overrides
+        )
         self._preferences = preferences
-        self._reader = Reader(database, self._fast_path, ReadSettings(exposure.max_rows, exposure.overrides))
+        settings = ReadSettings(exposure.max_rows, exposure.overrides)
+        self._reader = Reader(database, self._fast_path, authorisation, settings)
         self._function_calls = FunctionCalls(
-            functions, preferences, self._reader, self._transactions, exposure.default_rule
+            functions, preferences, self._reader, self._transactions, authorisation, exposure.default_rule
         )
         lists = ListSettings(exposure.schemas, exposure.prefixes[0], exposure.max_body)
-        self._write_lists = WriteLists(self._schema_cache, self._planner, self._transactions, lists)
+        self._write_lists = WriteLists(self._schema_cache, self._planner, self._transactions, authorisation, lists)
 
     def running(self, listen: Listen | None) -> AbstractAsyncContextManager[None]:
         """Keep the schema cache up to date in the background. Without ``listen``, load it once."""
@@ -171,12 +183,12 @@ class TablePlane:
 
         Raises ``GatewayError`` if such requests are refused.
         """
-        caller, plain = self._authenticate(head.headers).name, self._fast_path.plain_head(head)
+        principal, plain = self._authenticate(head.headers), self._fast_path.plain_head(head)
         if plain is None or self._exposure.max_body < LARGEST:
             return None
         headers = self._cors.headers(origin_of(head.headers)) if self._cors else []
-        origin = Origin("tables", head.method, head.path, caller, client_request_id(head.value(REQUEST_ID)))
-        return Prepared(self._fast_path, plain.without_secrets(), headers, origin)
+        origin = Origin("tables", head.method, head.path, principal.name, client_request_id(head.value(REQUEST_ID)))
+        return Prepared(self._fast_path, plain.without_secrets(), principal.rights, headers, origin)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Receive one request and send its answer. A client that hangs up before its body is complete gets none."""
@@ -187,7 +199,7 @@ class TablePlane:
             if answer is None:
                 principal = self._authenticate(head.headers)
                 state["caller"] = principal.name
-                candidate = state.get("begun") or self._fast_path.candidate(head, principal.name)
+                candidate = state.get("begun") or self._fast_path.candidate(head, principal)
                 answer = await self._respond(Incoming(head, state, principal, body, candidate))
         except ClientGone:
             return
@@ -214,16 +226,21 @@ class TablePlane:
         kind, name = request.name_of(head.path, self._exposure.prefixes)
         headers = request.headings(head.headers)
         target = request.target(name, request.profile_of(head.method, headers), self._exposure.schemas)
+        qualified = f"{target.schema}.{target.name}"
         if kind == "function":
             content, sender = partial(self._content, incoming), partial(self._sender, incoming)
             answer = await self._function_calls.answer(head, target, headers, sender, content)
         elif kind == "root":
-            answer = await self._description.answer(head.method, target.schema, headers)
+            answer = await self._description.answer(head.method, target.schema, headers, incoming.principal.rights)
         elif head.method in WRITES:
+            await self._authorisation.writes(self._sender(incoming), qualified)
             answer = await self._write(incoming, target, headers)
         elif head.method in READS:
+            await self._authorisation.reads(self._sender(incoming), (qualified,))
             answer = await self._read(incoming, target, headers)
         elif head.method == "OPTIONS":
+            if not concerns_table(incoming.principal.rights, qualified):
+                await self._authorisation.reads(self._sender(incoming), (qualified,))
             answer = openapi.options((await self._schema_cache.table(target.schema, target.name)).table)
         else:
             raise request.unsupported(head.method)
@@ -240,7 +257,12 @@ class TablePlane:
         content = await self._content(incoming)
         parsed = await offload(len(content), parsed.with_body, content)
         key = await offload(len(content), planning.key_of, sender, target.schema, headers, content)
-        if key is not None and (kept := await self._transactions.replay.kept(key, [parsed.tokens], sender.caller)):
+
+        async def authorise(_: int, resources: Sequence[str]) -> None:
+            await self._authorisation.replays(sender, f"{target.schema}.{target.name}", resources)
+
+        replay = self._transactions.replay
+        if key is not None and (kept := await replay.kept(key, [parsed.tokens], sender.caller, authorise)):
             return kept
         work = partial(self._execute, incoming.candidate, parsed, key)
         return await self._schema_cache.using(target.schema, target.name, work)
@@ -259,7 +281,7 @@ class TablePlane:
 
         async def work(cached: CachedTable) -> Response:
             wanted = await self._preferences.applied(parsed, headers)
-            return await self._reader.execute(incoming.candidate, wanted, cached, head.path, head.query_string)
+            return await self._reader.execute(incoming.candidate, wanted, cached, self._sender(incoming))
 
         return await self._schema_cache.using(target.schema, target.name, work)
 
@@ -287,5 +309,5 @@ class TablePlane:
         return Sender.of(incoming.head, incoming.state, incoming.principal, self._capture)
 
     def _of_database(self, principal: Principal, error: SqlError) -> GatewayError:
-        known = principal is not ANONYMOUS
+        known = not principal.is_anonymous
         return errors.of_database(error, known_caller=known, verbose=self._exposure.verbose_errors)

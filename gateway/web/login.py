@@ -51,7 +51,7 @@ class LoginGate:
         request = Request(scope)
         state = scope.setdefault("state", {})
         viewer = _viewer(self._keys, request, self._clock)
-        if viewer is not None and viewer.audit:
+        if viewer is not None and viewer.audits:
             state["viewer"] = viewer
             state["caller"] = viewer.name
         await self._answering(request, viewer)(scope, receive, send)
@@ -68,7 +68,7 @@ class LoginGate:
             if _is_withheld(request):
                 return self._pages.render(request, "arrival.html", again=_target(request))
             return _to_login(request)
-        if not viewer.audit:
+        if not viewer.audits:
             return self._pages.render(request, "refused.html", 403, message=_NO_AUDIT, caller=viewer.name)
         return self._app
 
@@ -87,8 +87,8 @@ def routes(keys: Callers, clock: Clock, pages: Pages, bodies: BodyReader) -> lis
         except Unauthenticated:
             problem = "This is not an API key of any caller."
             return pages.render(request, "login.html", 401, next=following, problem=problem)
-        if not caller.audit:
-            problem = f"The caller {caller.name} may not read the record. Its configuration lacks audit = true."
+        if not caller.audits:
+            problem = f"The caller {caller.name} may not read the record. It lacks the grant audit."
             return pages.render(request, "login.html", 403, next=following, problem=problem)
         answer = RedirectResponse(following, 303)
         answer.set_cookie(

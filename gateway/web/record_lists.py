@@ -29,7 +29,7 @@ SPANS = {
 """Spans up to now: the name in addresses, the title, the length."""
 
 PLANES = ("tables", "objects", "api")
-REASONS = ("token-stale", "token-duplicate", "token-used", "token-implausible")
+REASONS = ("token-stale", "token-duplicate", "token-used", "token-implausible", "denied")
 
 _NAMES = ("prefix", "resource", "holder", "caller", "plane", "rule")
 _FIELDS = (*_NAMES, "reason", "enforced", "token", "span", "since", "until", "before", "after")

@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 AUDITOR_KEY = "auditor-api-key"
 WRITER_KEY = "writer-api-key"
 CALLERS = [
-    {"name": "auditor", "api_key": AUDITOR_KEY, "audit": True},
+    {"name": "auditor", "api_key": AUDITOR_KEY, "groups": ["auditors"]},
     {"name": "writer", "api_key": WRITER_KEY},
 ]
 

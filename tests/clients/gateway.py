@@ -48,6 +48,11 @@ access_key_id = "demo"
 secret_access_key = "demo-secret"
 api_key = "demo-key"
 
+[[grants]]
+callers = ["*"]
+actions = ["read", "write", "call", "lock", "barrier", "credentials"]
+everything = true
+
 [[objects]]
 match = "reports/accounts/{{id}}/**"
 resource = "public.accounts/{{id}}"

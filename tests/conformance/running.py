@@ -15,7 +15,7 @@ from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.s3 import xml
 from gateway.objects.store.operations import Upstream
 from tests.databases import fresh_database
-from tests.running import running
+from tests.running import GRANTS, running
 from tests.stores.store import REGION, Store, User
 
 CALLER = User("caller", "AKIACALLERCALLER0000", "caller-secret-key-of-forty-characters000")
@@ -33,10 +33,11 @@ def configuration(dsn: str, store: Store, callers: tuple[User, ...] = (CALLER,))
                     "name": caller.name,
                     "access_key_id": caller.access_key_id,
                     "secret_access_key": caller.secret_access_key,
-                    "admin": True,
+                    "groups": ["admins"],
                 }
                 for caller in callers
             ],
+            "grants": GRANTS,
         }
     )
 

@@ -88,7 +88,14 @@ api_key = "{other_key}"
 [[callers]]
 name = "auditor"
 api_key = "{auditor_key}"
-audit = true
+[[grants]]
+callers = ["*"]
+actions = ["read", "write", "call", "lock", "barrier", "credentials"]
+everything = true
+[[grants]]
+callers = ["auditor"]
+actions = ["audit"]
+everything = true
 """
 _SMALL = {
     "server": "max_body = 15000\nmemory = 100000\nbody_timeout = 1.0",

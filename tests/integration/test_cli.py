@@ -56,7 +56,8 @@ async def execute(dsn: str, statement: str) -> None:
 
 def write(path: Path, dsn: str, **server: str) -> str:
     lines = "\n".join(f'{key} = "{value}"' for key, value in server.items())
-    path.write_text(f'[server]\n{lines}\n[postgres]\ndsn = "{dsn}"\n[auth]\nanonymous = true\n')
+    grant = 'callers = ["anonymous"]\nactions = ["read", "write", "lock", "barrier", "audit"]\neverything = true'
+    path.write_text(f'[server]\n{lines}\n[postgres]\ndsn = "{dsn}"\n[[grants]]\n{grant}\n')
     return str(path)
 
 

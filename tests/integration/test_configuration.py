@@ -20,7 +20,7 @@ from gateway.web.observe_mode import configured_rules, rules_with_traffic
 from tests.databases import as_gateway
 from tests.doubles.s3 import S3Double, serve
 from tests.processes import called, free_port, run, started
-from tests.running import Events, running
+from tests.running import GRANTS_TOML, OPERATOR_TOML, Events, running
 from tests.waiting import PATIENCE
 
 KEY = "a-key-of-the-writer"
@@ -58,7 +58,7 @@ def written(path: Path, dsn: str, text: str = "", postgres: str = "", port: int 
     file = path / "gateway.toml"
     file.write_text(
         f'[server]\nlisten = "127.0.0.1:{port}"\n[postgres]\ndsn = "{as_gateway(dsn)}"\n{postgres}\n'
-        f'[[callers]]\nname = "writer"\napi_key = "{KEY}"\n{text}\n'
+        f'[[callers]]\nname = "writer"\napi_key = "{KEY}"\n{GRANTS_TOML}{text}\n'
     )
     return file
 
@@ -169,7 +169,7 @@ async def test_what_the_page_suggests_starts_a_gateway_with_the_same_resources(f
 
 async def test_each_of_several_keys_proves_the_caller(filled: str, tmp_path: Path) -> None:
     file = written(tmp_path, filled)
-    file.write_text(file.read_text() + 'api_keys = ["a-newer-key-of-it"]\n')
+    file.write_text(file.read_text().replace("[[callers]]", '[[callers]]\napi_keys = ["a-newer-key-of-it"]'))
     async with running(load(file)) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
         for key, status in ((KEY, 200), ("a-newer-key-of-it", 200), ("another-key", 401)):
             answer = await client.get("/v1/tables/accounts", headers={"Authorization": f"Bearer {key}"})
@@ -181,7 +181,10 @@ async def test_a_file_is_compared_with_what_a_gateway_has(
 ) -> None:
     """Only administrators may see a configuration, and no secret is in it."""
     file = written(tmp_path, filled, TABLE)
-    file.write_text(file.read_text() + f'[[callers]]\nname = "root"\napi_key = "root-{KEY}"\nadmin = true\n{WEBHOOK}')
+    file.write_text(
+        file.read_text()
+        + f'[[callers]]\nname = "root"\napi_key = "root-{KEY}"\n{OPERATOR_TOML.format("root")}{WEBHOOK}'
+    )
     monkeypatch.setenv("GATEWAY_API_KEY", f"root-{KEY}")
     async with running(load(file)) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
         asked = [await client.get("/v1/config", headers={"apikey": key}) for key in (KEY, f"root-{KEY}")]

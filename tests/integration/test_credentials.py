@@ -16,7 +16,8 @@ import pytest_asyncio
 from botocore.credentials import ProcessProvider
 
 from gateway.auth.callers import Callers
-from gateway.auth.principal import EVERYTHING, Grant, Principal
+from gateway.auth.grants import EVERYTHING, Action
+from gateway.auth.principal import FencedScope
 from gateway.config import Config
 from gateway.demo import demonstration as demo
 from gateway.demo.embedded import EmbeddedPostgres
@@ -24,7 +25,7 @@ from gateway.fencing.token import Token
 from tests.databases import fresh_database
 from tests.integration.objects.clients import in_thread
 from tests.processes import called
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
+from tests.running import ACCESS_KEY, API_KEY, OPEN, SECRET_KEY, config, running
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -38,7 +39,7 @@ CALLERS = [
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def settings(postgres_server: EmbeddedPostgres) -> AsyncIterator[Config]:
     async with fresh_database(postgres_server) as dsn:
-        yield config(dsn, callers=CALLERS, auth={"anonymous": True})
+        yield config(dsn, callers=CALLERS, grants=OPEN)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -81,9 +82,10 @@ class TestEndpoint:
         }
         expires = datetime.fromisoformat(issued["expiration"])
         assert timedelta(seconds=110) < expires - before < timedelta(seconds=130)
-        found = Callers(settings.callers, anonymous=False).secret_of(issued["access_key_id"], issued["session_token"])
-        grant = Grant(job, Token(2, 34), "host 7", expires)
-        assert found == (Principal("writer", grant=grant), issued["secret_access_key"])
+        found = Callers(settings.callers).secret_of(issued["access_key_id"], issued["session_token"])
+        assert found is not None
+        assert (found[0].name, found[1]) == ("writer", issued["secret_access_key"])
+        assert found[0].scope == FencedScope(job, Token(2, 34), "host 7", expires)
 
     async def test_they_last_an_hour_and_need_no_holder(self, api: httpx.AsyncClient) -> None:
         issued = (await ask(api, resource="s3/bucket/*/in/**", token="1")).json()
@@ -145,10 +147,11 @@ class TestEndpoint:
         assert (await api.get(f"/v1/fences/{job}")).json()["token"] is None
 
     async def test_the_caller_of_the_demo_can_have_them(self) -> None:
-        keys = Callers(demo.configuration("postgresql://none/", "http://none").callers, anonymous=True)
+        settings = demo.configuration("postgresql://none/", "http://none")
+        keys = Callers(settings.callers, settings.grants)
         caller = keys.by_bearer([(b"apikey", b"demo-key")])
-        assert caller.admin
-        assert keys.issue(caller, Grant("job/42", Token(0, 34), None, datetime.now(UTC))).session_token
+        assert caller.rights.over(Action.CREDENTIALS, "job/42")
+        assert keys.issue(caller, FencedScope("job/42", Token(0, 34), None, datetime.now(UTC))).session_token
 
     async def test_openapi_tells(self, api: httpx.AsyncClient) -> None:
         document = (await api.get("/v1/openapi.json")).json()
@@ -181,9 +184,9 @@ class TestCommand:
         printed = json.loads(answer.stdout)
         assert set(printed) == {"Version", "AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration"}
         assert printed["Version"] == 1
-        found = Callers(settings.callers, anonymous=False).secret_of(printed["AccessKeyId"], printed["SessionToken"])
+        found = Callers(settings.callers).secret_of(printed["AccessKeyId"], printed["SessionToken"])
         assert found is not None
-        assert found[0].grant == Grant(job, Token(0, 34), "me", datetime.fromisoformat(printed["Expiration"]))
+        assert found[0].scope == FencedScope(job, Token(0, 34), "me", datetime.fromisoformat(printed["Expiration"]))
         assert found[1] == printed["SecretAccessKey"]
 
     @pytest.mark.parametrize(
@@ -201,10 +204,10 @@ class TestCommand:
         options = [word for pattern in said for word in ("--read", pattern)]
         answer = await fetched(monkeypatch, origin, "--resource", job, "--token", "34", *options)
         printed = json.loads(answer.stdout)
-        found = Callers(settings.callers, anonymous=False).secret_of(printed["AccessKeyId"], printed["SessionToken"])
+        found = Callers(settings.callers).secret_of(printed["AccessKeyId"], printed["SessionToken"])
         assert found is not None
-        assert found[0].grant is not None
-        assert found[0].grant.read == read
+        assert found[0].scope is not None
+        assert found[0].scope.read == read
 
     async def test_sdks_run_it_by_themselves(self, origin: str, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GATEWAY_API_KEY", API_KEY)

@@ -13,6 +13,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from gateway.auth.grants import Action
 from gateway.config import Config
 from gateway.db import intents, rights, uploads
 from gateway.db.database import Database
@@ -25,7 +26,7 @@ from gateway.fencing.intent import Announcement
 from gateway.fencing.token import Token
 from tests.databases import GATEWAY
 from tests.doubles.s3 import S3Double, serve
-from tests.running import config
+from tests.running import OPEN, config
 
 TRUSTED = ("postgres", GATEWAY, "store")
 SECRETS = ("double-secret", "writer-secret", "writer-api-key", "role-password")
@@ -68,6 +69,8 @@ async def execute(dsn: str, *statements: str) -> None:
         await connection.close()
 
 
+ALMIGHTY = {"callers": ["writer"], "actions": [action.value for action in Action], "everything": True}
+READS = {"callers": ["writer"], "actions": ["read"], "tables": ["public.a"]}
 RULE = {"match": "reports/{job}/**", "resource": "job/{job}"}
 CALLER = {"name": "writer", "access_key_id": "writer", "secret_access_key": "s" * 32, "api_key": "k" * 32}
 
@@ -103,7 +106,17 @@ class TestConfiguration:
     @pytest.mark.parametrize(
         ("sections", "name", "words"),
         [
-            ({"auth": {"anonymous": True}}, "anonymous", "anybody"),
+            ({"grants": OPEN}, "anonymous", "barrier, call, credentials"),
+            ({"grants": []}, "grants", "every request is denied"),
+            ({"grants": [ALMIGHTY]}, "almighty callers", "writer"),
+            ({"grants": [{**ALMIGHTY, "callers": ["anonymous"]}]}, "callers without grants", "writer"),
+            ({"grants": [{**ALMIGHTY, "groups": ["typo"]}]}, "groups", "number 1: no caller is in typo"),
+            (
+                {"grants": [{**READS, "resources": ["a"]}, READS]},
+                "overlapping grants",
+                "number 1 adds nothing to number 2",
+            ),
+            ({"grants": [READS, READS]}, "overlapping grants", "number 2 adds nothing to number 1"),
             ({"callers": []}, "callers", "none is configured"),
             ({"callers": [{"name": "w", "api_key": "writer-api-key"}]}, "S3 keys", "without one: w"),
             (

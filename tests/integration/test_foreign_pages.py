@@ -21,13 +21,13 @@ from gateway.observe.telemetry import Observability
 from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import connect
 from tests.integration.objects.object_gateway import Stage, staged
-from tests.running import config
+from tests.running import OPEN, config
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 REFUSED = "A page of another origin must not change anything here."
 APP = "https://app.example"
-SECTIONS: dict[str, Any] = {"auth": {"anonymous": True}, "server": {"cors_origins": [APP], "rest_v1": True}}
+SECTIONS: dict[str, Any] = {"grants": OPEN, "server": {"cors_origins": [APP], "rest_v1": True}}
 FOREIGN: list[dict[str, str]] = [
     {"Origin": "https://evil.example"},
     {"Origin": "null"},

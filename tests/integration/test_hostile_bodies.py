@@ -67,7 +67,8 @@ async def stage(database_of_stage: str) -> AsyncIterator[Stage]:
     await connection.execute(TABLE)
     await connection.close()
     events = Events()
-    settings = config(database_of_stage, server={"body_timeout": 0.5, "memory": 8 * MEBIBYTE})
+    caller = {"name": "writer", "groups": ["admins"], "api_key": API_KEY}
+    settings = config(database_of_stage, callers=[caller], server={"body_timeout": 0.5, "memory": 8 * MEBIBYTE})
     gateway = app.Gateway(settings, Observability(settings, events))
     async with served(Middleware(gateway, events)) as port:
         yield Stage(gateway, port, events)

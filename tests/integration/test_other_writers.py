@@ -17,7 +17,7 @@ from gateway.guard import installation
 from gateway.guard.installation import GuardRequest
 from tests.databases import GATEWAY, as_gateway
 from tests.processes import called
-from tests.running import config
+from tests.running import GRANTS_TOML, config
 
 TABLES = """
 CREATE TABLE orders (id int PRIMARY KEY, note text);
@@ -342,7 +342,9 @@ async def test_the_command_says_it_as_json_and_with_its_exit_code(
     dsn: str, session: asyncpg.Connection, names: dict[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "gateway.toml"
-    file.write_text(f'[postgres]\ndsn = "{as_gateway(dsn)}"\n[[callers]]\nname = "writer"\napi_key = "{"k" * 32}"\n')
+    file.write_text(
+        f'[postgres]\ndsn = "{as_gateway(dsn)}"\n[[callers]]\nname = "writer"\napi_key = "{"k" * 32}"\n{GRANTS_TOML}'
+    )
 
     async def doctor(*options: str) -> tuple[int, str]:
         answer = await asyncio.to_thread(called, "doctor", "--config", str(file), "--trust", "postgres", *options)

@@ -28,7 +28,7 @@ from gateway.reloading import Source
 from tests.databases import as_gateway
 from tests.doubles.s3 import S3Double, serve
 from tests.processes import Running, called, free_port, started
-from tests.running import Events, config, running
+from tests.running import GRANTS_TOML, OPERATOR_TOML, Events, config, running
 from tests.waiting import PATIENCE
 
 WRITER, ROOT = "a-key-of-the-writer", "a-key-of-the-administrator"
@@ -58,7 +58,7 @@ class Served:
             f'[server]\nlisten = "127.0.0.1:{self.port}"\n{self.server if server is None else server}\n'
             f'[postgres]\ndsn = "{as_gateway(self.dsn)}"\n'
             f'[[callers]]\nname = "writer"\napi_key = "{writer}"\n'
-            f'[[callers]]\nname = "root"\napi_key = "{ROOT}"\nadmin = true\n{text}\n'
+            f'[[callers]]\nname = "root"\napi_key = "{ROOT}"\n{GRANTS_TOML}{OPERATOR_TOML.format("root")}{text}\n'
         )
 
     def events(self, event: str) -> list[dict[str, Any]]:
@@ -174,7 +174,7 @@ async def test_the_command_reloads_running_gateways(
         arguments = ("reload", "--url", gateway.url)
         monkeypatch.setenv("GATEWAY_API_KEY", WRITER)
         refused = await asyncio.to_thread(called, *arguments)
-        assert (refused.returncode, "is no administrator" in refused.stderr) == (1, True)
+        assert (refused.returncode, "lacks the grant" in refused.stderr) == (1, True)
         monkeypatch.setenv("GATEWAY_API_KEY", ROOT)
         same = await asyncio.to_thread(called, *arguments)
         assert (same.returncode, same.stdout) == (0, f"{gateway.url}: nothing has changed\n")
@@ -342,7 +342,7 @@ async def test_a_hangup_of_its_terminal_stops_it(tmp_path: Path, dsn: str, sessi
 async def test_a_former_gateway_leaves_no_memory_behind(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reloading, "_UNTIL_UNUSED", 0.05)
     ttl = iter(range(60, 99))
-    callers = [{"name": "root", "api_key": ROOT, "admin": True}]
+    callers = [{"name": "root", "api_key": ROOT, "groups": ["admins"]}]
     built: list[weakref.ref[Gateway]] = []
     original = Gateway.__init__
 

@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KEYS = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
-CALLERS = [{"name": "writer", "audit": True, "admin": True, **KEYS}]
+CALLERS = [{"name": "writer", "groups": ["admins"], **KEYS}]
 
 LEASE = "01890000-0000-7000-8000-000000000000"
 """A name that looks like the id of a lease. It is the same in each run, so that workers collect the same tests."""

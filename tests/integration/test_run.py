@@ -45,7 +45,14 @@ api_key = "tables-key"
 [[callers]]
 name = "operator"
 api_key = "operator-key"
-admin = true
+[[grants]]
+callers = ["*"]
+actions = ["read", "write", "call", "lock", "barrier", "credentials"]
+everything = true
+[[grants]]
+callers = ["operator"]
+actions = ["epoch", "break", "audit", "administer"]
+everything = true
 """
 PRINT_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
 

@@ -31,7 +31,7 @@ SECTIONS: dict[str, Any] = {
     "resources": [{"match": "signed/**", "tokens": "signed"}, {"match": "capped/**", "max_jump": 1000}],
     "callers": [
         {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY},
-        {"name": "operator", "api_key": "operator-key", "admin": True},
+        {"name": "operator", "api_key": "operator-key", "groups": ["admins"]},
     ],
 }
 _numbers = count(1000)

@@ -27,7 +27,7 @@ async def gateway(dsn: str) -> AsyncIterator[str]:
     connection = await asyncpg.connect(dsn)
     await connection.execute("CREATE TABLE jobs (id bigint PRIMARY KEY, done_by text); INSERT INTO jobs VALUES (1, '')")
     await connection.close()
-    caller = {"name": "writer", "api_key": API_KEY, "admin": True}
+    caller = {"name": "writer", "api_key": API_KEY, "groups": ["admins"]}
     async with running(config(dsn, callers=[caller])) as origin:
         yield origin
 

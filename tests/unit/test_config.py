@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from gateway.auth.principal import ANONYMOUS
 from gateway.config import load
-from gateway.config.server import CallerKeys
+from gateway.config.access import CallerKeys
 from gateway.errors import ConfigurationError
 from gateway.fencing.decision import Enforcement
-from gateway.fencing.record import SWEEPER, is_own_name
+from gateway.fencing.record import ANONYMOUS, SWEEPER, is_own_name
 
 COMPLETE = """
 [server]
@@ -90,7 +89,7 @@ def test_other_names_are_taken(name: str) -> None:
 
 
 def test_the_gateways_own_names_are_reserved() -> None:
-    assert is_own_name(ANONYMOUS.name)
+    assert is_own_name(ANONYMOUS)
     assert is_own_name(SWEEPER)
 
 

@@ -24,12 +24,12 @@ TABLE: dict[str, str] = {
     "background": "observe.events",
     "batching": "",
     "http": "observe.events observe.stages",
-    "config": "fencing journal.contents journal.protocol webhooks.signing",
+    "config": "fencing auth.grants journal.contents journal.protocol webhooks.signing",
     "db": "fencing journal.contents journal.protocol timeline.history",
     "observe": "fencing config db",
     "auth": "fencing config",
     "admission": "fencing db observe",
-    "record": "fencing background batching db observe",
+    "record": "fencing auth.grants background batching db observe",
     # The table plane.
     "tables.dialect": "fencing http.origins tables.catalog",
     "tables.catalog": "fencing tables.dialect tables.naming tables.sql",
@@ -67,10 +67,11 @@ TABLE: dict[str, str] = {
     "reloading tables web webhooks wiring workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "serving": "config db http.connection",
-    "doctor": "fencing config db guard journal.contents journal.protocol naming objects observe.events table_rules "
-    "tables.catalog tables.sql targets wiring",
-    "demo": "fencing app config db serving webhooks",
-    "commands": "fencing app client config doctor guard naming observe reloading serving targets text workers",
+    "doctor": "fencing auth config db guard journal.contents journal.protocol naming objects observe.events "
+    "table_rules tables.catalog tables.sql targets wiring",
+    "demo": "fencing app auth.grants config db serving webhooks",
+    "commands": "fencing app auth client config doctor guard naming observe reloading serving targets text wiring "
+    "workers",
     "client": "fencing",
     "cli": "app commands config db demo doctor journal.rows serving text",
     "__main__": "cli",
@@ -117,7 +118,7 @@ LIBRARIES: dict[str, str] = {
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
     "errors text fencing timeline http.head http.origins "
-    "auth.fenced_credentials auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
+    "auth.fenced_credentials auth.grants auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "journal.contents journal.evidence journal.format journal.protocol "
     "objects.body.checksums objects.body.chunked naming.change objects.probe.judgement objects.probe.bucket_profile "

@@ -10,6 +10,8 @@ from gateway.errors import ConfigurationError
 DSN = '[postgres]\ndsn = "postgresql://gateway:hunter2-secret@db/app"\n'
 STORE = '[s3]\nendpoint = "http://s3"\naccess_key_id = "a"\n'
 WEBHOOK = '[[webhooks]]\nname = "hook"\nurl = "https://a"\nsecret = "whsec_aHVudGVyMi1zZWNyZXQtaHVudGVyMi1zZWNyZXQ="\n'
+GRANT = '[[grants]]\ncallers = ["ann"]\nactions = ["read"]\n'
+LOCKS, AUDITS = GRANT.replace("read", "lock"), GRANT.replace("read", "audit")
 CALLER = '[[callers]]\nname = "ann"\napi_key = "hunter2-secret"\n'
 
 # The text of a file, then words that its message has.
@@ -47,7 +49,7 @@ WRONG = [
     (DSN + "idempotency_retention = 0", ("line 3: [postgres], idempotency_retention: must be 1 or more",)),
     (DSN + 'functions = ["pay"]', ("line 3: [postgres], functions: must be schema.name",)),
     (DSN + 'functions = ["sales.pay"]', ("line 3: [postgres], functions: the schema of sales.pay", "add sales to")),
-    (DSN + '[auth]\nanonymous = "perhaps"', ("line 4: [auth], anonymous: must be true or false",)),
+    (DSN + '[server]\nwatch = "perhaps"', ("line 4: [server], watch: must be true or false",)),
     (DSN + STORE, ("line 3: [s3], secret_access_key: it is missing", "secret_access_key_file")),
     (DSN + STORE + 'secret_access_key = ""', ("line 6: [s3], secret_access_key: is empty",)),
     (DSN + STORE + 'secret_access_key = "x"\nevidence_keys = ["a", ""]', ("line 7: [s3], evidence_keys", "is empty")),
@@ -64,7 +66,16 @@ WRONG = [
         ('line 6: [[callers]] "bob": has the same api_key as ann', "its own"),
     ),
     (DSN + CALLER + 'access_key_id = "b"', ('[[callers]] "ann": access_key_id and secret_access_key belong together',)),
-    (DSN + CALLER + "admin = 7", ('line 6: [[callers]] "ann", admin: must be true or false',)),
+    (DSN + CALLER + "admin = true", ('line 6: [[callers]] "ann", admin: unknown key',)),
+    (DSN + CALLER + GRANT, ("line 6: [[grants]] without a name (entry 1): has no limits", "or everything = true")),
+    (DSN + GRANT + "everything = true", ("there is no caller ann",)),
+    (DSN + CALLER + GRANT + 'tables = ["orders"]', ("tables: orders must be schema.name",)),
+    (DSN + CALLER + GRANT + 'functions = ["public.f"]', ("read has no effect on the functions here",)),
+    (DSN + CALLER + GRANT + 'everything = true\ntables = ["public.t"]', ("leaves no room for tables",)),
+    (DSN + CALLER + GRANT + 'resources = ["a/**/b"]', ("a/**/b: a segment is a name, * or a last **",)),
+    (DSN + CALLER + GRANT + 'buckets = ["**"]', ("must begin with the name of a bucket",)),
+    (DSN + CALLER + LOCKS + 'tables = ["public.t"]', ("lock goes by resources; set resources as well",)),
+    (DSN + CALLER + AUDITS + 'resources = ["a"]', ("audit is about the whole record",)),
     (DSN + CALLER + "apikeys = []", ('line 6: [[callers]] "ann", apikeys: unknown key', "Did you mean api_keys?")),
     (DSN + '[[callers]]\nname = "ann"\napi_key = ""', ('line 5: [[callers]] "ann", api_key: is empty', "openssl rand")),
     (DSN + '[[callers]]\nname = "a"\napi_key = "k3y"', ("line 5", "has fewer than 8 characters", "openssl rand")),

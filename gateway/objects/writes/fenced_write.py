@@ -75,6 +75,8 @@ _VISIBLE = re.compile(rb"[!-~]{1,128}")
 EVIDENCE_TIMEOUT = 1.0
 """Seconds that a refused writer waits for the store to say whose object stands at its key."""
 
+Authorise: TypeAlias = Callable[["Exchange", str, str], Awaitable[None]]
+"""Raises ``Denied`` if the caller may not write a key of a bucket."""
 CaptureStart: TypeAlias = Callable[[], Awaitable[CapturedPayload | None]]
 """Returns what the record keeps of a body that is not read, when its write is refused."""
 
@@ -151,9 +153,10 @@ class FencedWrites:
         runner: Runner,
         audit: Audit,
         admission: Admission,
+        authorise: Authorise,
         observe: Observe,
     ) -> None:
-        self._database = database
+        self._database, self._authorise = database, authorise
         self._observe = observe
         self._admission = admission
         self._profiles = profiles
@@ -177,11 +180,13 @@ class FencedWrites:
 
         ``opened``: the upload it belongs to. A request without a token presents the upload's. ``write_id``: that of a
         request with several keys, so that a token that may write once may write them all.
-        Raises ``TokenRequired``, ``TokenImplausible`` (recorded), ``ResourceMismatch``, or ``StoreError`` AccessDenied
-        for what goes beyond a grant.
+
+        Raises ``Denied``, ``TokenRequired``, ``TokenImplausible`` (recorded), ``ResourceMismatch``, or ``StoreError``
+        AccessDenied for what goes beyond the scope of fenced credentials.
         """
         request = exchange.request
         key = request.key if key is None else key
+        await self._authorise(exchange, request.bucket, key)
         target = self.target(request.bucket, key, request.fencing.resource)
         writer = _writer(exchange, target.resource, opened)
         if writer.token is None and target.mode is Enforcement.ENFORCE:
@@ -348,15 +353,15 @@ def _look(write: FencedWrite) -> Steps[HeadAnswer]:
 
 
 def _writer(exchange: Exchange, resource: str, opened: RecordedUpload | None) -> FencingHeaders:
-    """Return the token and holder that count. A grant counts alone: its owner can neither widen nor change it."""
-    given, grant = exchange.request.fencing, exchange.principal.grant
-    if grant is not None:
-        if not grant.covers(resource):
-            raise _denied(f"These fenced credentials are for {grant.pattern}, not for {resource}.")
-        if given.token not in (None, grant.token) or given.holder not in (None, grant.holder):
+    """Return the token and holder that count. Their scope counts alone: its owner can neither widen nor change it."""
+    given, scope = exchange.request.fencing, exchange.principal.scope
+    if scope is not None:
+        if not scope.covers(resource):
+            raise _denied(f"These fenced credentials are for {scope.pattern}, not for {resource}.")
+        if given.token not in (None, scope.token) or given.holder not in (None, scope.holder):
             raise _denied("The request presents another token or holder than its fenced credentials do.")
-        sequencers = given.sequencers if grant.sequencer is None else (grant.sequencer,)
-        return FencingHeaders(grant.token, given.resource, grant.holder, sequencers=sequencers)
+        sequencers = given.sequencers if scope.sequencer is None else (scope.sequencer,)
+        return FencingHeaders(scope.token, given.resource, scope.holder, sequencers=sequencers)
     if given.token is None and opened is not None and opened.caller == exchange.principal.name:
         sequencers = () if opened.sequencer is None else (opened.sequencer,)
         return FencingHeaders(opened.token, given.resource, given.holder or opened.holder, sequencers=sequencers)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from gateway.admission import Admission
+from gateway.auth.grants import Rights
+from gateway.auth.principal import Principal
 from gateway.db.database import Database, Record, wants_retry
 from gateway.db.fences import Claim
 from gateway.db.idempotency import IdempotencyKey
@@ -64,17 +66,21 @@ Values: TypeAlias = Mapping[str, object]
 
 
 class _LearntWrite(NamedTuple):
-    """A recipe and the cached table it was learnt from. ``profile``: headers that name the schema, if one is to.
+    """A recipe and the cached table it was learnt from, named ``table``.
 
-    ``may_raise``: see ``_may_share_a_raise``. ``accepted``: the event of a write that took effect by it. ``answers``:
-    those to writes of so many rows, so many of them new, but for the headers of the fence.
+    ``profile``: headers that name the schema, if one is to.
+    ``may_raise``: see ``_may_share_a_raise``. ``accepted``: the event of a write that took effect by it.
+    ``shows_rows``: see ``PlannedWrite``. ``answers``: those to writes of so many rows, so many of them new, but for the
+    headers of the fence.
     """
 
     recipe: WriteRecipe
     cached: CachedTable
+    table: str
     profile: Headers
     may_raise: bool
     accepted: WriteAccepted
+    shows_rows: bool
     answers: dict[tuple[int, int], Response]
 
 
@@ -133,6 +139,7 @@ class Candidate:
 
     plain: PlainRequest | None
     caller: str
+    rights: Rights
     match: _Match | _ReadMatch | None = None
     fenced: _Fenced | None = None
     row: "Future[Record] | Future[Record | None] | None" = None
@@ -163,9 +170,9 @@ class FastPath:
         self._writes: dict[RequestForm, _LearntForm] = {}
         self._reads: dict[RequestForm, _LearntRead] = {}
 
-    def candidate(self, head: Head, caller: str) -> Candidate:
+    def candidate(self, head: Head, principal: Principal) -> Candidate:
         """Return the request as a candidate for the fast path."""
-        return Candidate(self._forms.read(head), caller)
+        return Candidate(self._forms.read(head), principal.name, principal.rights)
 
     def plain_head(self, head: Head) -> PlainHead | None:
         """Return the part of a form that is in the head. None if requests with this head are not plain."""
@@ -177,8 +184,11 @@ class FastPath:
         if plain is None:
             return
         if plain.form in self._writes:
-            match = candidate.match = self._match(plain, content)
-            if match is not None:
+            match = self._match(plain, content)
+            if match is not None and candidate.rights.may_write(
+                match.learnt.table, match.resource, shows=match.learnt.shows_rows
+            ):
+                candidate.match = match
                 recipe, resource = match.learnt.recipe, match.resource
                 arguments = recipe.arguments(resource, match.shown, plain.values, match.payload)
                 claim = Claim(resource, match.token, match.shown.holder, candidate.caller)
@@ -187,7 +197,7 @@ class FastPath:
                 candidate.row = self._send(candidate.fenced)
         elif plain.form in self._reads:
             learnt = self._reads[plain.form]
-            if learnt.cached.current:
+            if learnt.cached.current and candidate.rights.may_read(learnt.recipe.statement.tables):
                 candidate.match = _ReadMatch(learnt, query_string)
                 arguments = learnt.recipe.arguments(plain.values)
                 size = len(query_string)
@@ -316,7 +326,8 @@ class FastPath:
             form.by_body.clear()
         profile = self._profile(plain, b"content-profile", cached)
         form.by_body[columns] = _LearntWrite(
-            recipe, cached, profile, _may_share_a_raise(write), WriteAccepted("tables", cached.name, "recipe"), {}
+            *(recipe, cached, cached.name, profile, _may_share_a_raise(write)),
+            *(WriteAccepted("tables", cached.name, "recipe"), write.shows_rows, {}),
         )
 
     def _profile(self, plain: PlainRequest, header: bytes, cached: CachedTable) -> Headers:
@@ -326,7 +337,7 @@ class FastPath:
 
     def _written(self, candidate: Candidate, match: _Match, row: Row) -> Response:
         """Return the answer to a write that its fence has confirmed."""
-        recipe, cached, profile, _, event, answers = match.learnt
+        recipe, cached, _, profile, _, event, _, answers = match.learnt
         written = Written.from_row(row)
         known = answers.get((written.touched, written.inserted)) if written.is_brief else None
         if known is None:

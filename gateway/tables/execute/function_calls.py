@@ -21,6 +21,7 @@ from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import READS, Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written, check_affected, check_single
+from gateway.tables.execute.authorisation import Authorisation
 from gateway.tables.execute.planning import EffectivePreferences, PlannedWrite, Sender, explicit_of, key_of, tokens_of
 from gateway.tables.execute.reads import Reader
 from gateway.tables.execute.transaction import FencedTransactions, UnitOfWork
@@ -69,10 +70,11 @@ class FunctionCalls:
         preferences: EffectivePreferences,
         reader: Reader,
         transactions: FencedTransactions,
+        authorisation: Authorisation,
         rule: Rule,
     ) -> None:
         self._functions, self._preferences, self._reader = functions, preferences, reader
-        self._transactions, self._rule = transactions, rule
+        self._transactions, self._authorisation, self._rule = transactions, authorisation, rule
 
     async def answer(
         self,
@@ -83,9 +85,12 @@ class FunctionCalls:
         content: Callable[[], Awaitable[bytes]],
     ) -> Response:
         """Answer a call by any method. ``headers`` by lower-case name; ``content`` reads the body."""
+        name = f"{target.schema}.{target.name}"
+        await self._authorisation.calls(sender(), name)
         if head.method == "OPTIONS":
             return await self._options(target)
         if head.method in READS:
+            await self._authorisation.only_reads(sender(), name)
             return await self._read(target, head.method, head.query_string, headers)
         if head.method != "POST":
             raise DialectError("PGRST101", 405, f"Cannot use the {head.method[:20]} method on RPC")
@@ -133,8 +138,10 @@ class FunctionCalls:
             choice = functions.choose(target.schema, target.name, given.names, kind)
             call = await self._planned(wanted, headers, choice, given)
             if not choice.function.writes:
+                await self._authorisation.only_reads(sender, f"{target.schema}.{target.name}")
                 return await self._reader.read_only(call.request, call.only_read)
             write = self._write(call, shown, sender, content)
+            await self._authorisation.claims(write)
             return await self._transactions.execute(UnitOfWork([write], key))
 
         return await self._functions.using(work)

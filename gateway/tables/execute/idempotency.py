@@ -27,6 +27,9 @@ SETTLE_ATTEMPTS = 3
 SettleClaims = Callable[[Claims, Sequence[str], str], Awaitable[None]]
 """Settles the mutations of older holders on some of the claimed resources, for a caller. Raises if it cannot."""
 
+Authorise = Callable[[int, Sequence[str]], Awaitable[None]]
+"""Raises ``Denied`` if a write, by its number, may not claim these resources."""
+
 
 class IdempotentReplay:
     """Replays answers. ``shown`` has the tokens of each write of the request, in order; None if it shows none."""
@@ -34,8 +37,12 @@ class IdempotentReplay:
     def __init__(self, database: Database, admission: Admission, settle: SettleClaims) -> None:
         self._database, self._admission, self._settle = database, admission, settle
 
-    async def kept(self, key: IdempotencyKey, shown: Sequence[Tokens | None], caller: str) -> Response | None:
+    async def kept(
+        self, key: IdempotencyKey, shown: Sequence[Tokens | None], caller: str, authorise: Authorise
+    ) -> Response | None:
         """Raise the fences, then return the answer kept under a key. Return None if there is none yet.
+
+        ``authorise`` checks the resources of each write by its number, since a grant may have been withdrawn.
 
         Raises ``IdempotencyMismatch``, ``OutcomeUnknown`` if no standby has the answer, and ``Unavailable`` if the
         fences cannot be raised.
@@ -47,6 +54,7 @@ class IdempotentReplay:
             raise IdempotencyMismatch(f"The Idempotency-Key {key.text!r} came with another request before.")
         for number, tokens in enumerate(shown):
             claimed = [resource for resource, by in kept.claimed if by == number]
+            await authorise(number, claimed)
             await self._raise_fences(_claims(claimed, tokens), caller)
         return Response(kept.status, [*kept.headers, REPLAYED], kept.body)
 

@@ -5,12 +5,13 @@ planned this way, alone or in a list. Nothing is written by then.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
-from gateway.auth.principal import ANONYMOUS, Principal
+from gateway.auth.grants import Rights
+from gateway.auth.principal import Principal
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.db.idempotency import IdempotencyKey
@@ -52,11 +53,12 @@ _ZONELESS = frozenset((
 class Sender:
     """The sender of a request, and what the record needs of the request.
 
-    ``keyring``: whose idempotency keys it uses. ``media_type``: of its body. ``capture``: what the record keeps of the
-    body if the write is refused.
+    ``rights``: what its caller may do. ``keyring``: whose idempotency keys it uses. ``media_type``: of its body.
+    ``capture``: what the record keeps of the body if the write is refused.
     """
 
     caller: str
+    rights: Rights
     method: str
     path: str
     query: str
@@ -71,13 +73,14 @@ class Sender:
         """Return the sender of a request. ``state`` is that of its ASGI scope, ``principal`` the proven caller."""
         return cls(
             caller=principal.name,
+            rights=principal.rights,
             method=head.method,
             path=head.path,
             query=head.query_string.decode("latin-1"),
             client=state.get("client"),
             request_id=state.get("request_id", ""),
             # All anonymous callers share one keyring. No configured caller has an empty name.
-            keyring="" if principal is ANONYMOUS else principal.name,
+            keyring="" if principal.is_anonymous else principal.name,
             media_type=(head.value(b"content-type") or b"").decode("latin-1"),
             capture=capture,
         )
@@ -210,6 +213,11 @@ class PlannedWrite:
     call: PlannedCall | None = None
 
     @property
+    def shows_rows(self) -> bool:
+        """Return whether the answer has the written rows, as ``return=representation`` asks for."""
+        return self.call is None and self.request.preferences.returns == "representation"
+
+    @property
     def change(self) -> tuple[str, frozenset[str]] | None:
         """Return the write as ``Reach`` takes it: whether it deletes or updates, and the columns it may change.
 
@@ -270,15 +278,20 @@ class EffectivePreferences:
 
 
 class Planner:
-    """Plans writes."""
+    """Plans writes. ``authorise`` raises ``Denied`` for a planned write that no grant covers."""
 
-    def __init__(self, database: Database, preferences: EffectivePreferences) -> None:
-        self._database, self._preferences = database, preferences
+    def __init__(
+        self,
+        database: Database,
+        preferences: EffectivePreferences,
+        authorise: Callable[[PlannedWrite], Awaitable[None]],
+    ) -> None:
+        self._database, self._preferences, self._authorise = database, preferences, authorise
 
     async def plan(self, parsed: ParsedWrite, cached: CachedTable) -> PlannedWrite:
         """Return the planned write.
 
-        Raises ``DialectError``, ``ConditionUnsupported``, ``ResourceUnderivable``, ``ResourceMismatch`` or
+        Raises ``Denied``, ``DialectError``, ``ConditionUnsupported``, ``ResourceUnderivable``, ``ResourceMismatch`` or
         ``SqlError``; nothing is written by then.
         """
         _check_columns(parsed.request, parsed.payload, cached.table)
@@ -291,6 +304,7 @@ class Planner:
         write = PlannedWrite(
             wanted, parsed.payload, parsed.body, cached, parsed.tokens, claimed, parsed.sender, objection, guarded
         )
+        await self._authorise(write)
         refusal = _refused_beforehand(write)
         if refusal is not None and cached.rule.mode is Enforcement.ENFORCE:
             raise refusal

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from gateway.auth.grants import NOTHING, Rights
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.errors import DialectError
@@ -17,7 +18,9 @@ from gateway.tables.dialect.etags import check_preconditions, names_one_row
 from gateway.tables.dialect.overrides import Overrides
 from gateway.tables.dialect.request import READS, Request, unsupported
 from gateway.tables.dialect.response import Response, Row
+from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
+from gateway.tables.execute.planning import Sender
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import ReadShape, lower_read
@@ -40,22 +43,25 @@ class _RollBack(Exception):
 class Reader:
     """Executes reads, which need no token and claim nothing."""
 
-    def __init__(self, database: Database, fast_path: FastPath, settings: ReadSettings) -> None:
+    def __init__(
+        self, database: Database, fast_path: FastPath, authorisation: Authorisation, settings: ReadSettings
+    ) -> None:
         self._database, self._fast_path, self._settings = database, fast_path, settings
+        self._authorisation = authorisation
 
-    async def execute(
-        self, candidate: Candidate, wanted: Request, cached: CachedTable, path: str, query_string: bytes
-    ) -> Response:
+    async def execute(self, candidate: Candidate, wanted: Request, cached: CachedTable, sender: Sender) -> Response:
         """Return the answer. A read of one statement leaves its recipe behind.
 
-        Raises ``SqlError``, ``DialectError`` or ``Unavailable``.
+        Raises ``Denied``, ``SqlError``, ``DialectError`` or ``Unavailable``.
         """
+        path, query_string = sender.path, sender.query.encode("latin-1")
         wanted = self.capped(wanted)
         check_preconditions(wanted.preconditions, wanted.method, wanted.query, cached.table)
         # In another time zone the same row has another text.
         tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table)
         shape, values = lower_read(wanted, counted=self._counts_exactly(wanted), tagged=tagged)
         statement = cached.statements.read(shape)
+        await self._authorisation.reads(sender, statement.tables)
         needs_more = self._estimates(wanted) or wanted.preferences.timezone is not None
         if not needs_more and not statement.runs_code:
             self._fast_path.learn_read(candidate, wanted, cached, statement, values)
@@ -154,8 +160,11 @@ class Description:
     def __init__(self, tables: SchemaCache, functions: FunctionCache, prefix: str, *, enabled: bool) -> None:
         self._tables, self._functions, self._prefix, self._enabled = tables, functions, prefix, enabled
 
-    async def answer(self, method: str, schema: str, headers: Mapping[bytes, str]) -> Response:
-        """Return the answer. ``headers`` by lower-case name. Raises ``DialectError`` or ``Unavailable``."""
+    async def answer(self, method: str, schema: str, headers: Mapping[bytes, str], rights: Rights) -> Response:
+        """Return the answer, with the tables and functions that ``rights`` are about. ``headers`` by lower-case name.
+
+        Raises ``DialectError`` or ``Unavailable``.
+        """
         if method == "OPTIONS":
             return openapi.allowed("OPTIONS", "GET", "HEAD")
         if method not in READS:
@@ -168,8 +177,13 @@ class Description:
         tables = (await self._tables.snapshot()).tables.values()
         functions = (await self._functions.all()).forms.values()
         described = openapi.document(
-            [one for one in tables if one.schema == schema],
-            [form for forms in functions for form in forms if form.schema == schema],
+            [one for one in tables if one.schema == schema and concerns_table(rights, f"{schema}.{one.name}")],
+            [
+                form
+                for forms in functions
+                for form in forms
+                if form.schema == schema and rights.function(f"{schema}.{form.name}") != NOTHING
+            ],
             self._prefix,
         )
         return openapi.root(described, with_body=method == "GET")

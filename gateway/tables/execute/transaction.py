@@ -31,6 +31,7 @@ from gateway.tables.dialect import overrides, response
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.dialect.transaction_document import of_write
 from gateway.tables.execute import fenced_write
+from gateway.tables.execute.authorisation import Authorisation
 from gateway.tables.execute.fenced_write import (
     Claims,
     ClaimsPending,
@@ -149,9 +150,17 @@ class FencedTransactions:
     """
 
     def __init__(
-        self, database: Database, admission: Admission, observe: Observe, settle: Settle | None, *, overrides: bool
+        self,
+        database: Database,
+        admission: Admission,
+        authorisation: Authorisation,
+        observe: Observe,
+        settle: Settle | None,
+        *,
+        overrides: bool,
     ) -> None:
         self._database, self._observe, self._settle = database, observe, settle
+        self._authorisation = authorisation
         self._admission = admission
         self._audit = Audit(database, observe, "tables")
         self._overrides = overrides
@@ -162,6 +171,10 @@ class FencedTransactions:
 
         None has after ``Unavailable`` either. After ``OutcomeUnknown`` the commit may have taken effect.
         """
+
+        async def authorise(number: int, resources: Sequence[str]) -> None:
+            await self._authorisation.claimed(unit.writes[number], resources)
+
         claims = Claims.of(unit.writes)
         implausible = await self._admit(unit, claims)
         claims = claims.without(implausible.keys()) if implausible else claims
@@ -180,7 +193,7 @@ class FencedTransactions:
             except _AlreadyDone as done:
                 shown = [write.tokens for write in unit.writes]
                 # Read again: this transaction was undone, so it has waited for no standby.
-                if (answer := await self.replay.kept(done.key, shown, unit.caller)) is not None:
+                if (answer := await self.replay.kept(done.key, shown, unit.caller, authorise)) is not None:
                     return answer
                 continue
             except OutcomeUnknown as lost:

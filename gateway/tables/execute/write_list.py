@@ -15,6 +15,7 @@ from gateway.tables.dialect import request, transaction_document
 from gateway.tables.dialect.request import Target
 from gateway.tables.dialect.response import Response
 from gateway.tables.dialect.transaction_document import Entry, of_write
+from gateway.tables.execute.authorisation import Authorisation
 from gateway.tables.execute.planning import ParsedWrite, Planner, Sender, parse
 from gateway.tables.execute.transaction import FencedTransactions, UnitOfWork
 from gateway.tables.schema_cache import CachedTable, Name, SchemaCache
@@ -35,9 +36,14 @@ class WriteLists:
     """Executes lists of writes."""
 
     def __init__(
-        self, schema_cache: SchemaCache, planner: Planner, transactions: FencedTransactions, settings: ListSettings
+        self,
+        schema_cache: SchemaCache,
+        planner: Planner,
+        transactions: FencedTransactions,
+        authorisation: Authorisation,
+        settings: ListSettings,
     ) -> None:
-        self._schema_cache, self._planner = schema_cache, planner
+        self._schema_cache, self._planner, self._authorisation = schema_cache, planner, authorisation
         self._transactions, self._settings = transactions, settings
 
     async def execute(self, head: Head, body: Body, sender: Sender) -> Response:
@@ -60,10 +66,15 @@ class WriteLists:
         for number, entry in enumerate(listed):
             with of_write(number):
                 target = request.target(entry.table, entry.schema, self._settings.schemas)
+                await self._authorisation.writes(sender, f"{target.schema}.{target.name}")
                 parsed.append(await offload(len(entry.body), self._parsed, entry, target, sender))
             targets.append((target.schema, target.name))
         tokens = [one.tokens for one in parsed]
-        if key is not None and (kept := await self._transactions.replay.kept(key, tokens, sender.caller)):
+
+        async def authorise(number: int, resources: Sequence[str]) -> None:
+            await self._authorisation.replays(sender, ".".join(targets[number]), resources)
+
+        if key is not None and (kept := await self._transactions.replay.kept(key, tokens, sender.caller, authorise)):
             return kept
 
         async def work(tables: Mapping[Name, CachedTable]) -> Response:

@@ -33,12 +33,14 @@ _QUOTE = _DIALECT.identifier_preparer.quote_identifier
 class Statement:
     """SQL text and the order in which it takes its named values.
 
-    ``runs_code``: a read that carries out views or policies, which may be a write.
+    ``runs_code``: a read that carries out views or policies, which may be a write. ``tables``: the names of all tables
+    that a read shows rows of, as ``schema.table``.
     """
 
     text: str
     names: tuple[str, ...]
     runs_code: bool = False
+    tables: tuple[str, ...] = ()
 
     def arrange(self, values: dict[str, object]) -> list[object]:
         return [values[name] for name in self.names]
@@ -95,10 +97,10 @@ def from_table(table: Table) -> sa.TableClause:
     return sa.table(quoted(table.name), *columns, schema=quoted(table.schema))
 
 
-def compiled(statement: sa.Select[Any], *, runs_code: bool = False) -> Statement:
+def compiled(statement: sa.Select[Any], *, runs_code: bool = False, tables: tuple[str, ...] = ()) -> Statement:
     """Return the text of a statement, made once for a shape."""
     made = statement.compile(dialect=_DIALECT)
-    return Statement(str(made), tuple(getattr(made, "positiontup", None) or ()), runs_code)
+    return Statement(str(made), tuple(getattr(made, "positiontup", None) or ()), runs_code, tables)
 
 
 def kept(make: Callable[[Shape], Statement]) -> Callable[[Shape], Statement]:

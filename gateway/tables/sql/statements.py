@@ -108,6 +108,7 @@ class Statements:
                 (self._tag_of(where) if shape.tagged else sa.null()).label("etag"),
             ).select_from(page),
             runs_code=any(table.runs_code_when_read for table in tables),
+            tables=tuple(f"{table.schema}.{table.name}" for table in tables),
         )
 
     def _tag_of(self, where: list[ColumnElement[Any]]) -> ColumnElement[Any]:

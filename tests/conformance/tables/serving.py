@@ -10,7 +10,7 @@ from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.tables.stage import SCHEMAS
 from tests.databases import fresh_database
-from tests.running import Events
+from tests.running import OPEN, Events
 
 # The rows of each other table share one resource, so that the gateway accepts a write with any filter.
 # PostgREST has no rule for the rows that a token covers.
@@ -36,7 +36,7 @@ def configuration(dsn: str, mode: str = "enforce") -> Config:
     return Config.model_validate({
         "postgres": {"dsn": dsn, "schemas": SCHEMAS, "functions": FUNCTIONS, "overrides": True},
         "server": {"rest_v1": True, "cors_origins": ["*"]},
-        "auth": {"anonymous": True},
+        "grants": OPEN,
         "fencing": {"mode": mode},
         "tables": [
             {"name": f"cinema.{name}", "resource": f"cinema/{name.replace(' ', '-').lower()}"} for name in TABLES

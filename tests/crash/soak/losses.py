@@ -32,7 +32,7 @@ from tests.doubles.s3 import ACCESS_KEY as STORE_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
 from tests.doubles.s3 import DoubleProcess
 from tests.processes import free_port
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY
 
 FAULTS = ("gateways", "requests", "statements", "crashes", "rewinds", "failovers", "poolers", "stores", "cuts")
 LATE = 10.0
@@ -393,7 +393,8 @@ def _given(mode: str, database: int, store: int) -> dict[str, Any]:
         "postgres": {"dsn": as_gateway(dsn), "idle_timeout": 2, "lock_timeout": 2, "connect_timeout": 3},
         "tables": [{"name": f"public.{name}", "resource": "job/{job}"} for name in ("entries", "notes")],
         "objects": [{"match": f"{BUCKET}/jobs/{{job}}/**", "resource": "job/{job}"}],
-        "callers": [{"name": "writer", "admin": True, "audit": True, **keys}],
+        "callers": [{"name": "writer", "groups": ["admins"], **keys}],
+        "grants": GRANTS,
         "journal": {"mode": mode} if mode == "off" else {"mode": mode, "bucket": _JOURNAL},
         "s3": {
             "endpoint": f"http://127.0.0.1:{store}",

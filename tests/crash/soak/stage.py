@@ -22,7 +22,7 @@ from tests.databases import as_gateway, install
 from tests.doubles.s3 import ACCESS_KEY as STORE_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
 from tests.doubles.s3 import DoubleProcess
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY
 
 JOBS = ("job/1", "job/2")
 KEYS = {f"jobs/{job[4:]}/{name}": job for job in JOBS for name in ("a", "b")}
@@ -136,7 +136,8 @@ def _given(dsn: str, endpoint: str) -> dict[str, Any]:
         },
         "tables": [{"name": "public.entries", "resource": "job/{job}"}],
         "objects": [{"match": f"{BUCKET}/jobs/{{job}}/**", "resource": "job/{job}"}],
-        "callers": [{"name": "writer", "admin": True, "audit": True, **keys}],
+        "callers": [{"name": "writer", "groups": ["admins"], **keys}],
+        "grants": GRANTS,
         "s3": {
             "endpoint": endpoint,
             "timeout": 2,

@@ -28,7 +28,7 @@ FORGED = (str(MAX_VALUE), f"{MAX_EPOCH}.1")
 
 CALLERS = [
     {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY},
-    {"name": "admin", "api_key": ADMIN_KEY, "admin": True},
+    {"name": "admin", "api_key": ADMIN_KEY, "groups": ["admins"]},
 ]
 RULES: dict[str, Any] = {
     "resources": [{"match": f"{kind}/**", "tokens": kind} for kind in ("issued", "signed", "live")],

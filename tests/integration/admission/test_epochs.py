@@ -19,6 +19,7 @@ from gateway.errors import GatewayError
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE
 from gateway.observe.events import IntentSettled
+from tests.callers import known
 from tests.integration.admission.policy_gateway import ADMIN_KEY, Shown, World
 from tests.integration.admission.write_paths import WAYS, client
 from tests.integration.objects.clients import in_thread, outcome
@@ -106,7 +107,7 @@ async def test_only_administrators_start_an_epoch(world: World, name: str) -> No
     await raised(world, f"any/{name}", "900")
     body = {"expected": "900", "reason": "x"}
     answer = await world.api.post(f"/v1/fences/any/{name}/epoch", json=body)
-    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert (answer.status_code, answer.json()["code"]) == (403, "denied")
     async with httpx.AsyncClient(base_url=world.stage.origin, timeout=PATIENCE) as nobody:
         assert (await nobody.post(f"/v1/fences/any/{name}/epoch", json=body)).status_code == 401
     assert await world.fence(f"any/{name}") == "900"
@@ -215,7 +216,7 @@ async def test_a_holder_of_the_new_epoch_was_quicker(world: World, name: str) ->
         return done.decision, done.fence
 
     def caller(_: Request) -> Principal:
-        return Principal("admin", admin=True)
+        return known("admin")
 
     database = Database(world.stage.dsn)
     app = FastAPI()
@@ -288,7 +289,10 @@ class TestCommand:
                 ("any/x", "--expected", "1", "--prefix", "a", "--reason", "x"),
                 "name a RESOURCE and the --expected token",
             ),
-            (("any/x", "--expected", "1", "--reason", "x"), "The caller writer is no administrator."),
+            (
+                ("any/x", "--expected", "1", "--reason", "x"),
+                "writer lacks the grant epoch for resource any/x.",
+            ),
             (("--prefix", "any/", "--reason", "x", "--api-key-file", "/nowhere"), "/nowhere"),
         ],
     )

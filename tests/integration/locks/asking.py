@@ -18,7 +18,7 @@ OTHER_KEY, ADMIN_KEY = "other-api-key", "admin-api-key"
 CALLERS = [
     {"name": "writer", "api_key": API_KEY},
     {"name": "other", "api_key": OTHER_KEY},
-    {"name": "operator", "api_key": ADMIN_KEY, "admin": True},
+    {"name": "operator", "api_key": ADMIN_KEY, "groups": ["admins"]},
 ]
 CONFIG = """
 [server]
@@ -28,6 +28,10 @@ dsn = "{dsn}"
 [[callers]]
 name = "writer"
 api_key = "{key}"
+[[grants]]
+callers = ["*"]
+actions = ["read", "write", "call", "lock", "barrier", "credentials"]
+everything = true
 """
 
 

@@ -28,7 +28,7 @@ CALLERS = [
         "access_key_id": "AKIAROOT",
         "secret_access_key": "root-secret",
         "api_key": "root-key",
-        "admin": True,
+        "groups": ["admins"],
     },
 ]
 DENIED = (403, "AccessDenied")

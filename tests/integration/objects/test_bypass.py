@@ -37,7 +37,7 @@ Entry: TypeAlias = tuple[str, str | None, dict[str, Any]]
 BODY = b"as the gateway wrote it"
 ADMIN = {
     "name": "writer", "access_key_id": "AKIAWRITER", "secret_access_key": "writer-secret", "api_key": "writer-api-key",
-    "admin": True,
+    "groups": ["admins"],
 }  # fmt: skip
 
 

@@ -10,8 +10,8 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.auth.callers import Callers
-from gateway.auth.principal import Grant, Principal
-from gateway.config.server import CallerKeys
+from gateway.auth.principal import FencedScope, Principal
+from gateway.config.access import CallerKeys
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.token import Token
 from tests.doubles.s3 import S3Double
@@ -181,8 +181,8 @@ async def test_expired_ones(shared: Stage, key: str, ago: timedelta) -> None:
     caller = CallerKeys.model_validate({"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY})
 
     def good_until(moment: datetime) -> S3Client:
-        grant = Grant(f"s3/bucket/{key}", Token(0, 34), None, moment)
-        issued = Callers([caller], anonymous=False).issue(Principal("writer"), grant)
+        grant = FencedScope(f"s3/bucket/{key}", Token(0, 34), None, moment)
+        issued = Callers([caller]).issue(Principal("writer"), grant)
         return connect(
             shared.origin,
             access_key=issued.access_key_id,

@@ -27,7 +27,13 @@ STRICT = "strict/"
 WRITER = {"access_key": ACCESS_KEY, "secret": SECRET_KEY}
 ANOTHER = {"access_key": "AKIAANOTHER", "secret": "another-secret"}
 CALLERS = [
-    {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY, "audit": True},
+    {
+        "name": "writer",
+        "access_key_id": ACCESS_KEY,
+        "secret_access_key": SECRET_KEY,
+        "api_key": API_KEY,
+        "groups": ["auditors"],
+    },
     {"name": "another", "access_key_id": ANOTHER["access_key"], "secret_access_key": ANOTHER["secret"]},
 ]
 TOLD, NOT_TOLD = ("took-effect", True), (None, False)

@@ -104,7 +104,8 @@ async def test_an_older_holder_has_no_other_spelling(paths: Stage, mutation: str
 async def test_an_upload_of_old_is_not_completed(postgres_server: EmbeddedPostgres) -> None:
     """One that was opened when the bucket, or what is in front of it, was another."""
     root = {
-        "name": "root", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY, "admin": True,
+        "name": "root", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY,
+        "groups": ["admins"],
     }  # fmt: skip
     async with staged(postgres_server, store(), callers=[root]) as stage:
         older = connect(stage.origin, "1")

@@ -12,7 +12,7 @@ from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb, forgetful
 from tests.running import ACCESS_KEY, SECRET_KEY
 
-ADMIN = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "admin": True}
+ADMIN = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "groups": ["admins"]}
 NOT_EMPTY = (409, "BucketNotEmpty")
 
 

@@ -16,7 +16,7 @@ from tests.integration.objects.sweeping import forgetful, sweeper
 from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.waiting import PATIENCE
 
-ADMIN = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "admin": True}
+ADMIN = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "groups": ["admins"]}
 GONE = (404, "NoSuchKey")
 DONE = (200, "")
 TAGS = {"TagSet": [{"Key": "stage", "Value": "draft"}]}

@@ -120,7 +120,7 @@ async def opened(postgres: EmbeddedPostgres, patch: pytest.MonkeyPatch) -> Async
             "access_key_id": ACCESS_KEY,
             "secret_access_key": SECRET_KEY,
             "api_key": API_KEY,
-            "admin": True,
+            "groups": ["admins"],
         }
     ]
     sections: dict[str, Any] = {

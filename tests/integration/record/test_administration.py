@@ -23,7 +23,7 @@ STALE = (412, "StaleFencingToken")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
-    callers = [{"name": "writer", "admin": True, **keys}]
+    callers = [{"name": "writer", "groups": ["admins"], **keys}]
     async with staged(postgres_server, S3Double(buckets=["bucket"]), callers=callers, s3={"pending_wait": 0.2}) as one:
         yield one
 

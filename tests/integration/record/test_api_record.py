@@ -16,6 +16,7 @@ from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
 from tests.integration.record.varied import everything, sealed
 from tests.integration.record.watched import ANN, BOB, HOSTILE, Watched, refused, watched
+from tests.running import OPEN
 
 LISTS = ("rejections", "events")
 
@@ -212,7 +213,7 @@ class TestWhoIsShownWhat:
 
     async def test_the_head_is_for_auditors(self, stage: Watched) -> None:
         answer = await stage.get("/v1/record/head", ANN)
-        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert (answer.status_code, answer.json()["code"]) == (403, "denied")
 
     async def test_who_proves_nothing_is_shown_nothing(self, stage: Watched) -> None:
         for key in (None, "wrong"):
@@ -222,8 +223,8 @@ class TestWhoIsShownWhat:
                 assert "zombie" not in answer.text
 
     async def test_administrators_and_demos_see_everything(self, dsn: str, stage: Watched) -> None:
-        callers = [{"name": "root", "api_key": "root-key", "admin": True}]
-        async with watched(dsn, callers=callers, auth={"anonymous": True}) as open_to_all:
+        callers = [{"name": "root", "api_key": "root-key", "groups": ["admins"]}]
+        async with watched(dsn, callers=callers, grants=OPEN) as open_to_all:
             for key in ("root-key", None):
                 assert len(await all_of(open_to_all, "events", key)) == 3  # type: ignore[arg-type]
 

@@ -27,6 +27,7 @@ from tests.integration.record.sealed import as_superuser, on_record
 from tests.integration.record.test_retention import sealed_on
 from tests.integration.record.varied import everything, sealed
 from tests.integration.record.watched import ANN, AUDITOR, HOSTILE, Watched, refused, watched
+from tests.running import OPEN
 
 COLUMNS = "time\twhat\tresource\ttoken\tholder\tcaller\tfence\tby\tlate"
 
@@ -121,7 +122,7 @@ class TestSearch:
 
     async def test_a_demo_needs_no_key(self, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GATEWAY_API_KEY", "")
-        async with watched(dsn, auth={"anonymous": True}) as stage:
+        async with watched(dsn, grants=OPEN) as stage:
             await refused(stage.database, "zombie")
             assert "zombie" in (await run("search", "--url", stage.origin)).stdout
 
@@ -315,7 +316,7 @@ class TestVerify:
         monkeypatch.setenv("GATEWAY_API_KEY", ANN)
         result = await run("verify")
         assert isinstance(result.exception, GatewayError)
-        assert "may not audit" in result.exception.message
+        assert "lacks the grant audit" in result.exception.message
 
     @pytest.mark.parametrize("noted", ["5", "5:ab", f"x:{'ab' * 32}", f"5:{'zz' * 32}"])
     async def test_what_is_no_head(self, tmp_path: Path, noted: str) -> None:

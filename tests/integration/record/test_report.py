@@ -16,7 +16,7 @@ from tests.running import config, running
 from tests.waiting import PATIENCE
 
 AUDITOR, WRITER = "auditor-api-key", "writer-api-key"
-CALLERS = [{"name": "auditor", "api_key": AUDITOR, "audit": True}, {"name": "writer", "api_key": WRITER}]
+CALLERS = [{"name": "auditor", "api_key": AUDITOR, "groups": ["auditors"]}, {"name": "writer", "api_key": WRITER}]
 RESOURCE = "jobs/%3Cnight%3E/..~/1"
 LATE, NEXT = "<script>late</script>", "next & newest"
 

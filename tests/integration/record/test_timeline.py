@@ -17,7 +17,7 @@ from tests.running import API_KEY, config, running
 from tests.waiting import PATIENCE
 
 RESOURCE = "jobs/nightly"
-CALLERS = [{"name": "writer", "api_key": API_KEY, "admin": True}]
+CALLERS = [{"name": "writer", "api_key": API_KEY, "groups": ["admins"]}]
 
 
 @pytest.fixture

@@ -291,8 +291,8 @@ async def test_how_they_stand_is_for_auditors_and_trying_them_for_administrators
     async with receiving() as receiver:
         callers = [
             {"name": "writer", "api_key": "writer-key"},
-            {"name": "auditor", "api_key": "audit-key", "audit": True},
-            {"name": "admin", "api_key": "admin-key", "admin": True},
+            {"name": "auditor", "api_key": "audit-key", "groups": ["auditors"]},
+            {"name": "admin", "api_key": "admin-key", "groups": ["admins"]},
         ]
         hooks = [{"name": "ops", "url": f"{receiver.url}?token=hidden", "secret": SECRET}]
         async with (

@@ -14,7 +14,7 @@ from tests.running import Events, config, running
 
 AUDITOR, ANN, BOB = "auditor-key", "ann-key", "bob-key"
 CALLERS = [
-    {"name": "auditor", "api_key": AUDITOR, "audit": True},
+    {"name": "auditor", "api_key": AUDITOR, "groups": ["auditors"]},
     {"name": "ann", "api_key": ANN},
     {"name": "bob", "api_key": BOB},
 ]

@@ -10,7 +10,6 @@ import httpx
 import pytest
 import uvicorn
 
-from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Enforcement, Equal
@@ -18,6 +17,7 @@ from gateway.fencing.resource import Template
 from gateway.observe.events import Event
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import known
 from tests.databases import fresh
 from tests.integration.tables.asking import Send, over_asgi, send
 
@@ -87,7 +87,7 @@ def exposure() -> Exposure:
 
 @pytest.fixture
 def plane(database: Database, exposure: Exposure, events: list[Event]) -> TablePlane:
-    return TablePlane(database, exposure, authenticate=lambda _: Principal("tester"), observe=events.append)
+    return TablePlane(database, exposure, authenticate=lambda _: known("tester"), observe=events.append)
 
 
 @pytest.fixture

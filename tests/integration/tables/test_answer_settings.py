@@ -6,11 +6,12 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.auth.principal import ANONYMOUS, Principal
+from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.errors import Unauthenticated
 from gateway.observe.events import Event
 from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import ANYBODY, known
 from tests.integration.tables.asking import Send, answered, over_asgi, rows
 from tests.integration.tables.conftest import RULES
 
@@ -145,7 +146,7 @@ async def test_a_missing_privilege_is_401_without_a_key_and_403_with_one(
 ) -> None:
     denied = "CREATE FUNCTION denied() RETURNS int LANGUAGE plpgsql AS $$BEGIN RAISE insufficient_privilege; END$$"
     await stranger.execute(f"{denied}; CREATE VIEW secret AS SELECT denied() AS n")
-    for caller, status in {ANONYMOUS: 401, Principal("tester"): 403}.items():
+    for caller, status in {ANYBODY: 401, known("tester"): 403}.items():
         plane = TablePlane(tables, Exposure(), authenticate=partial(_always, caller), observe=events.append)
         async with over_asgi(plane) as client:
             answered(await client.get("/secret"), status, "42501")

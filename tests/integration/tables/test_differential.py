@@ -17,6 +17,7 @@ from gateway.db.database import Database
 from gateway.tables.execute import batches
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.pipeline import TablePlane
+from tests.callers import ANYBODY
 from tests.integration.serving_app import served
 from tests.integration.tables.asking import rows
 from tests.tiers import first
@@ -158,7 +159,7 @@ async def test_nobody_sees_which_way_a_request_has_gone(
         alone.setattr(batches, "LARGEST", -1)
         assert _differing(expected, await _play(client, tables, plans, 1200)) == {}
     with monkeypatch.context() as whole:
-        whole.setattr(FastPath, "candidate", lambda *_: Candidate(None, "anonymous"))
+        whole.setattr(FastPath, "candidate", lambda *_: Candidate(None, ANYBODY.name, ANYBODY.rights))
         assert _differing(expected, await _play(client, tables, plans, 1300)) == {}
     assert _differing(expected, await _play(client, tables, plans, 1400)) == {}, "with everything learnt"
 
@@ -171,7 +172,7 @@ async def test_nobody_sees_what_trailers_a_hostile_caller_sends(
     """The hostile caller sends the same forms for a row of its own, with what others send as headers as trailers."""
     plans = history(seed)
     with monkeypatch.context() as whole:  # so that nothing is learnt before the hostile caller comes
-        whole.setattr(FastPath, "candidate", lambda *_: Candidate(None, "anonymous"))
+        whole.setattr(FastPath, "candidate", lambda *_: Candidate(None, ANYBODY.name, ANYBODY.rights))
         expected = await _play(client, tables, plans, 1100)
     chance = random.Random(seed)
     done = asyncio.Event()

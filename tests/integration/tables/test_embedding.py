@@ -9,9 +9,9 @@ import httpx
 import pytest
 from postgrest import APIError, AsyncPostgrestClient
 
-from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import known
 from tests.integration.guard.stage import logging_in_as
 from tests.integration.tables.asking import answered, over_asgi, rows
 
@@ -364,7 +364,7 @@ async def test_other_schemas_are_out_of_reach(films: httpx.AsyncClient, database
     exposed = TablePlane(
         database,
         Exposure(schemas=("public", "other")),
-        authenticate=lambda _: Principal("tester"),
+        authenticate=lambda _: known("tester"),
         observe=lambda _: None,
     )
     async with over_asgi(exposed) as client:
@@ -393,7 +393,7 @@ async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Data
     # Policies do not bind a table's owner or a superuser. A gateway's role should be neither.
     as_looker = Database(logging_in_as(looker, dsn))
     try:
-        plane = TablePlane(as_looker, Exposure(), authenticate=lambda _: Principal("t"), observe=lambda _: None)
+        plane = TablePlane(as_looker, Exposure(), authenticate=lambda _: known("t"), observe=lambda _: None)
         async with over_asgi(plane) as client:
             answered(await client.get("/films?id=eq.1&select=id"), 200)
             answered(await client.get("/films?id=eq.1&select=id,secrets(id)"), 405, "25006")

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 import httpx
 import pytest
 
-from gateway.auth.principal import ANONYMOUS, Principal
+from gateway.auth.principal import Principal
 from gateway.db.database import Database, Transaction
 from gateway.fencing.decision import Presented
 from gateway.observe.events import Event, StepReached
 from gateway.tables.execute import transaction as slow
 from gateway.tables.execute.idempotency import cleanup, delete_old
 from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import ANYBODY, known
 from tests.integration.tables.asking import answered, over_asgi, row, rows
 from tests.integration.tables.conftest import RULES
 from tests.waiting import waiting
@@ -114,7 +115,7 @@ class TestTakeovers:
             await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.intent"))
 
         plane = TablePlane(
-            tables, exposure, authenticate=lambda _: Principal("tester"), observe=lambda _: None, settle=settle
+            tables, exposure, authenticate=lambda _: known("tester"), observe=lambda _: None, settle=settle
         )
         async with over_asgi(plane) as client:
             first = await post(client, token=5)
@@ -134,7 +135,7 @@ class TestTakeovers:
             await tables.run(lambda transaction: transaction.execute("UPDATE fencing.fence SET value = 9"))
 
         plane = TablePlane(
-            tables, exposure, authenticate=lambda _: Principal("tester"), observe=lambda _: None, settle=overtaken
+            tables, exposure, authenticate=lambda _: known("tester"), observe=lambda _: None, settle=overtaken
         )
         async with over_asgi(plane) as client:
             first = await post(client, token=5)
@@ -210,7 +211,7 @@ class TestMismatches:
         is_replay_of(await client.patch("/accounts?owner=eq.ann&id=eq.1", json={"note": "x"}, headers=sent), first)
 
     async def test_callers_have_their_own_keys(self, database: Database, tables: Database, exposure: Exposure) -> None:
-        callers = [Principal("ann"), Principal("bob"), ANONYMOUS, Principal(ANONYMOUS.name)]
+        callers = [known("ann"), known("bob"), ANYBODY]
 
         def plane(caller: Principal) -> TablePlane:
             return TablePlane(database, exposure, authenticate=lambda _: caller, observe=lambda _: None)
@@ -233,7 +234,7 @@ class TestFailures:
         plane = TablePlane(
             database,
             Exposure(rules=RULES, tx_override=True),
-            authenticate=lambda _: Principal("tester"),
+            authenticate=lambda _: known("tester"),
             observe=lambda _: None,
         )
         async with over_asgi(plane) as client:
@@ -396,7 +397,7 @@ async def test_function_calls_may_have_keys(database: Database, tables: Database
     plane = TablePlane(
         database,
         Exposure(functions=frozenset(("public.ship",))),
-        authenticate=lambda _: Principal("tester"),
+        authenticate=lambda _: known("tester"),
         observe=lambda _: None,
     )
     sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5", "Fencing-Resource": "order/7"}

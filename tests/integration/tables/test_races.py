@@ -7,13 +7,13 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.errors import Unavailable
 from gateway.fencing.decision import Presented
 from gateway.observe.events import Event
 from gateway.tables.execute.fast_path import FAST_AFTER
 from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import known
 from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
 from tests.waiting import waiting
 
@@ -150,9 +150,7 @@ async def test_no_write_is_acknowledged_while_an_older_object_write_is_pending(
         settled.append((resource, presented, caller))
         await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.intent"))
 
-    plane = TablePlane(
-        tables, exposure, authenticate=lambda _: Principal("tester"), observe=events.append, settle=settle
-    )
+    plane = TablePlane(tables, exposure, authenticate=lambda _: known("tester"), observe=events.append, settle=settle)
     async with over_asgi(plane) as client:
         if fence is not None:
             answered(await send(client, "PATCH", TARGET, {"note": "raised"}, token=fence), 204)
@@ -170,9 +168,7 @@ async def test_a_write_is_refused_if_older_mutations_cannot_be_settled(
         raise Unavailable("The object store cannot be reached.")
 
     await tables.run(lambda transaction: transaction.execute(PENDING))
-    plane = TablePlane(
-        tables, exposure, authenticate=lambda _: Principal("tester"), observe=events.append, settle=settle
-    )
+    plane = TablePlane(tables, exposure, authenticate=lambda _: known("tester"), observe=events.append, settle=settle)
     async with over_asgi(plane) as other:
         for asked in (client, other):
             answered(await send(asked, "PATCH", TARGET, {"note": "new"}, token=5), 503, "unavailable")

@@ -11,7 +11,6 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.errors import SideEffectRefused
 from gateway.fencing.decision import Cascades, Enforcement, Equal
@@ -20,6 +19,7 @@ from gateway.observe.events import Event, StepReached
 from gateway.tables import schema_cache
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import known
 from tests.integration.tables.asking import answered, over_asgi, rows, send
 from tests.waiting import waiting
 
@@ -108,7 +108,7 @@ def serve(shop: Database) -> Serve:
             },
             default_rule=default,
         )
-        plane = TablePlane(shop, exposure, authenticate=lambda _: Principal("tester"), observe=events.append)
+        plane = TablePlane(shop, exposure, authenticate=lambda _: known("tester"), observe=events.append)
         async with over_asgi(plane) as client:
             yield Shop(shop, plane, client, events)
 
@@ -389,7 +389,7 @@ async def transact(plane: TablePlane, writes: object) -> int:
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return (await plane.transact(scope, receive, Principal("tester"))).status
+    return (await plane.transact(scope, receive, known("tester"))).status
 
 
 async def test_a_delete_without_foreign_keys_keeps_its_fast_path(serve: Serve) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.auth.principal import Principal
 from gateway.db import fences
 from gateway.db.database import Database
 from gateway.errors import SqlError
@@ -18,6 +17,7 @@ from gateway.fencing.resource import MAX_BYTES, Template
 from gateway.observe.events import Event, WriteRefused
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import known
 from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
 
 EVERYTHING = """
@@ -267,7 +267,7 @@ async def reaching(tables: Database) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the tables above, whose rows are named by one template."""
     await tables.run(lambda transaction: transaction.execute(REACHING))
     exposure = Exposure(rules={f"public.{name}": Rule(Template.parse("job/{id}")) for name in NAMES})
-    plane = TablePlane(tables, exposure, authenticate=lambda _: Principal("tester"), observe=lambda _: None)
+    plane = TablePlane(tables, exposure, authenticate=lambda _: known("tester"), observe=lambda _: None)
     async with over_asgi(plane) as client:
         yield client
 

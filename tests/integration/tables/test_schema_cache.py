@@ -6,12 +6,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from gateway.auth.principal import Principal
 from gateway.db import migrations
 from gateway.db.database import Database
 from gateway.demo.embedded import postgres
 from gateway.tables import schema_cache
 from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import known
 from tests.integration.tables.asking import Send, answered, over_asgi, row, rows, send
 from tests.waiting import PATIENCE
 
@@ -105,7 +105,7 @@ async def test_the_database_may_be_down_at_the_start_and_later() -> None:
             dsn = server.dsn()
             await asyncio.to_thread(migrations.upgrade, dsn)
         database = Database(dsn, connect_timeout=PATIENCE)
-        plane = TablePlane(database, Exposure(), authenticate=lambda _: Principal("tester"), observe=lambda _: None)
+        plane = TablePlane(database, Exposure(), authenticate=lambda _: known("tester"), observe=lambda _: None)
         async with over_asgi(plane) as client:
 
             async def refused() -> None:

@@ -14,11 +14,11 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.observe.events import Event, StepReached
 from gateway.tables.pipeline import TablePlane
 from gateway.tables.schema_cache import SchemaCache
+from tests.callers import known
 from tests.integration.tables.asking import Send, answered, row, rows
 from tests.waiting import PATIENCE, number_waiting
 
@@ -349,7 +349,7 @@ async def test_a_list_of_writes_finds_a_change_of_any_of_its_tables(
 
 async def listed(plane: TablePlane, scope: Any, receive: Any, send_: Any) -> None:
     """The list of writes as an app of its own."""
-    found = await plane.transact(scope, receive, Principal("tester"))
+    found = await plane.transact(scope, receive, known("tester"))
     await send_({"type": "http.response.start", "status": found.status, "headers": found.headers})
     await send_({"type": "http.response.body", "body": found.body})
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from gateway.auth.callers import Callers
-from gateway.config.server import CallerKeys
+from gateway.config.access import CallerKeys
 from gateway.db.database import Database
 from gateway.fencing.resource import Template
 from gateway.observe.events import Event
@@ -15,6 +15,7 @@ from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.serving_app import served
 from tests.integration.tables.asking import rows
+from tests.running import GRANT_RULES
 
 pytestmark = pytest.mark.thorough
 
@@ -32,7 +33,7 @@ TARGET = "/v1/tables/shipments?order_id=eq.7"
 async def port(tables: Database, events: list[Event]) -> AsyncIterator[int]:
     """Serve a plane with two schemas and one caller behind the gateway's own connection class."""
     await tables.run(lambda transaction: transaction.execute(OTHER))
-    keys = Callers([CallerKeys.model_validate({"name": "honest", "api_key": KEY})], anonymous=False)
+    keys = Callers([CallerKeys.model_validate({"name": "honest", "api_key": KEY})], GRANT_RULES)
     rules = {f"{schema}.shipments": Rule(Template.parse("order/{order_id}")) for schema in ("public", "other")}
     exposure = Exposure(schemas=("public", "other"), rules=rules, tx_override=True)
     plane = TablePlane(tables, exposure, authenticate=keys.by_bearer, observe=events.append)

@@ -38,12 +38,12 @@ AUDITOR = "auditor-api-key"
 CALLERS = [
     {
         "name": "writer",
-        "admin": True,
+        "groups": ["admins"],
         "access_key_id": ACCESS_KEY,
         "secret_access_key": SECRET_KEY,
         "api_key": API_KEY,
     },
-    {"name": "auditor", "audit": True, "api_key": AUDITOR},
+    {"name": "auditor", "groups": ["auditors"], "api_key": AUDITOR},
 ]
 KINDS = ("rejection", "administration")
 MEBIBYTE = 1024 * 1024

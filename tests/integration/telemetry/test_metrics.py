@@ -13,7 +13,7 @@ from gateway.fencing.policy import MAX_JUMP
 from tests.integration.objects.clients import connect, outcome
 from tests.integration.objects.object_gateway import Stage
 from tests.integration.telemetry.scene import Samples, load, patch, samples, scene, scrape, value
-from tests.running import API_KEY, config, running
+from tests.running import API_KEY, OPEN, config, running
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -240,7 +240,7 @@ class TestWhoMayLook:
             assert answer.headers["content-type"].startswith("application/openmetrics-text")
 
     async def test_anybody_where_anybody_may_do_anything(self, stage: Stage) -> None:
-        settings = config(stage.dsn, auth={"anonymous": True})
+        settings = config(stage.dsn, grants=OPEN)
         async with running(settings) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as anybody:
             assert (await anybody.get("/v1/metrics")).status_code == 200
 

@@ -12,9 +12,9 @@ from tests.waiting import PATIENCE
 
 KEYS = {"auditor": "auditor-api-key", "writer": "writer-api-key", "admin": "admin-api-key"}
 CALLERS: list[dict[str, object]] = [
-    {"name": "auditor", "api_key": KEYS["auditor"], "audit": True},
+    {"name": "auditor", "api_key": KEYS["auditor"], "groups": ["auditors"]},
     {"name": "writer", "api_key": KEYS["writer"]},
-    {"name": "admin", "api_key": KEYS["admin"], "admin": True},
+    {"name": "admin", "api_key": KEYS["admin"], "groups": ["admins"]},
 ]
 SECRET = "public.orders/the-resource-nobody-may-see"
 """A text on record, which no answer to an unauthorised reader may contain."""

@@ -11,10 +11,11 @@ from starlette.requests import Request
 from starlette.types import Message, Scope
 
 from gateway.auth.callers import Callers
-from gateway.config.server import CallerKeys
+from gateway.config.access import CallerKeys
 from gateway.web.login import LoginGate
 from gateway.web.rendering import Assets, Pages
 from tests.integration.web.page_gateway import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
+from tests.running import GRANT_RULES
 
 NO_ADDRESS = "http://["
 
@@ -58,7 +59,7 @@ async def test_a_forged_host_admits_no_viewer(dsn: str) -> None:
 async def test_the_login_gate_checks_the_served_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at one that is put together with the header ``Host``, as ``request.url`` of many versions of Starlette is."""
     monkeypatch.setattr(Request, "url", property(lambda _: httpx.URL("http://x/ui/login?/ui/rejections")))
-    keys = Callers([CallerKeys.model_validate(one) for one in CALLERS], anonymous=False)
+    keys = Callers([CallerKeys.model_validate(one) for one in CALLERS], GRANT_RULES)
     let_in: list[str] = []
 
     async def inside(scope: Scope, *_: object) -> None:

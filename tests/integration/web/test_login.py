@@ -7,7 +7,7 @@ import pytest
 
 from gateway.auth import callers
 from gateway.auth.callers import Callers
-from gateway.config.server import CallerKeys
+from gateway.config.access import CallerKeys
 from gateway.db.database import Database
 from gateway.http.body import BodyReader, Memory
 from gateway.observe.events import ignore
@@ -113,7 +113,7 @@ async def test_a_session_ends_after_twelve_hours_and_with_its_key(dsn: str, data
         raise AssertionError("nothing is forwarded here")
 
     def page(callers: list[dict[str, object]]) -> httpx.AsyncClient:
-        keys = Callers([CallerKeys.model_validate(caller) for caller in callers], anonymous=False)
+        keys = Callers([CallerKeys.model_validate(caller) for caller in callers], running.GRANT_RULES)
         site = Site(database, Follower(database, ignore, None), config, health, journal, dict, nowhere)
         app = build(site, keys, lambda: now, BodyReader(Memory(1_000_000)))
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
@@ -123,7 +123,7 @@ async def test_a_session_ends_after_twelve_hours_and_with_its_key(dsn: str, data
         now = NOW + timedelta(hours=11, minutes=59)
         assert (await client.get("/ui/observe")).status_code == 200
         changed = page([{**CALLERS[0], "api_key": "another-api-key"}, *CALLERS[1:]])
-        revoked = page([{**CALLERS[0], "audit": False}, *CALLERS[1:]])
+        revoked = page([{**CALLERS[0], "groups": []}, *CALLERS[1:]])
         gone = page(CALLERS[1:])
         for other, status in ((changed, 303), (revoked, 403), (gone, 303)):
             other.cookies = client.cookies
@@ -194,7 +194,7 @@ async def test_a_link_on_another_site_arrives_with_the_session(dsn: str) -> None
 @pytest.mark.thorough
 async def test_anonymous_callers_need_no_login(dsn: str) -> None:
     await put_on_record(dsn)
-    async with serving(dsn, auth={"anonymous": True}) as client:
+    async with serving(dsn, grants=running.OPEN) as client:
         assert SECRET in (await client.get("/ui/rejections")).text
 
 

@@ -4,8 +4,9 @@ import pytest
 from pydantic import SecretStr
 
 from gateway.auth.callers import Callers
-from gateway.auth.principal import ANONYMOUS, Principal
-from gateway.config.server import CallerKeys
+from gateway.auth.grants import Action
+from gateway.auth.principal import Principal
+from gateway.config.access import CallerKeys, GrantRule
 from gateway.errors import Unauthenticated
 
 CALLERS = (
@@ -17,6 +18,7 @@ CALLERS = (
         secret_access_key=SecretStr("batch-secret"),
     ),
 )
+ANYBODY_READS = (GrantRule(callers=("anonymous",), actions=(Action.READ,), everything=True),)
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -30,8 +32,8 @@ Headers = list[tuple[bytes, bytes]]
     ],
 )
 def test_a_key_proves_its_owner(headers: Headers, name: str) -> None:
-    for anonymous in (False, True):
-        assert Callers(CALLERS, anonymous=anonymous).by_bearer(headers) == Principal(name)
+    for grants in ((), ANYBODY_READS):
+        assert Callers(CALLERS, grants).by_bearer(headers) == Principal(name)
 
 
 @pytest.mark.parametrize(
@@ -53,26 +55,26 @@ def test_a_key_proves_its_owner(headers: Headers, name: str) -> None:
     ],
 )
 def test_a_wrong_key_is_refused_even_if_anonymous_callers_are_admitted(headers: Headers) -> None:
-    for anonymous in (False, True):
+    for grants in ((), ANYBODY_READS):
         with pytest.raises(Unauthenticated) as refusal:
-            Callers(CALLERS, anonymous=anonymous).by_bearer(headers)
+            Callers(CALLERS, grants).by_bearer(headers)
         assert "worker-key" not in refusal.value.message
 
 
 def test_an_empty_configured_key_admits_no_caller() -> None:
-    keys = Callers([CallerKeys(name="hollow", api_key=SecretStr(""))], anonymous=True)
+    keys = Callers([CallerKeys(name="hollow", api_key=SecretStr(""))], ANYBODY_READS)
     with pytest.raises(Unauthenticated):
         keys.by_bearer([(b"apikey", b"")])
 
 
 def test_no_credentials_are_anonymous_only_where_that_is_allowed() -> None:
-    assert Callers(CALLERS, anonymous=True).by_bearer([(b"host", b"h")]) is ANONYMOUS
+    assert Callers(CALLERS, ANYBODY_READS).by_bearer([(b"host", b"h")]).is_anonymous
     with pytest.raises(Unauthenticated):
-        Callers(CALLERS, anonymous=False).by_bearer([])
+        Callers(CALLERS).by_bearer([])
 
 
 def test_a_secret_is_found_by_its_id_and_never_shown() -> None:
-    keys = Callers(CALLERS, anonymous=False)
+    keys = Callers(CALLERS)
     assert keys.secret_of("AKBATCH", None) == (Principal("batch"), "batch-secret")
     assert keys.secret_of("worker", None) is None
     assert "secret" not in repr(keys)

@@ -17,15 +17,16 @@ from pydantic import SecretStr
 from gateway.auth import fenced_credentials
 from gateway.auth.callers import Callers
 from gateway.auth.fenced_credentials import FencedCredentials
-from gateway.auth.principal import ANONYMOUS, EVERYTHING, Grant, Principal
+from gateway.auth.grants import EVERYTHING, Action, Grant, Rights
+from gateway.auth.principal import FencedScope, Principal
 from gateway.auth.sigv4 import RequestHead, verify
-from gateway.config.server import CallerKeys
+from gateway.config.access import CallerKeys, GrantRule
 from gateway.errors import Forbidden, StoreError, Unauthenticated
 from gateway.fencing.token import Token
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-GRANT = Grant("job/42", Token(2, 34), "host 7", NOW + HOUR)
+GRANT = FencedScope("job/42", Token(2, 34), "host 7", NOW + HOUR)
 INVALID = ("InvalidToken", 400)
 
 
@@ -33,9 +34,12 @@ def caller(name: str, secret: str = "batch-secret", **more: Any) -> CallerKeys:
     return CallerKeys(name=name, access_key_id=f"AK{name}", secret_access_key=SecretStr(secret), **more)
 
 
-CALLERS = (caller("batch", admin=True), caller("other", "other-secret"), CallerKeys(name="k", api_key=SecretStr("k")))
-KEYS = Callers(CALLERS, anonymous=True)
+CALLERS = (caller("batch"), caller("other", "other-secret"), CallerKeys(name="k", api_key=SecretStr("k")))
+EVERYTHING_GRANTED = GrantRule(callers=("batch",), actions=tuple(Action), everything=True)
+KEYS = Callers(CALLERS, [EVERYTHING_GRANTED])
 BATCH = Principal("batch")
+UNCONFINED = Rights((Grant(frozenset(Action), 1, everything=True),))
+CONFINED = Rights((Grant(frozenset({Action.READ, Action.WRITE}), 1, everything=True),))
 
 
 @pytest.fixture
@@ -51,8 +55,8 @@ def refusal(access_key_id: str, session_token: str | None, keys: Callers = KEYS)
 
 def test_they_are_bound_to_their_grant_and_administer_nothing(issued: FencedCredentials) -> None:
     found = KEYS.secret_of(issued.access_key_id, issued.session_token)
-    assert found == (Principal("batch", admin=False, grant=GRANT), issued.secret_access_key)
-    assert KEYS.secret_of("AKbatch", None) == (Principal("batch", admin=True, audit=True), "batch-secret")
+    assert found == (Principal("batch", CONFINED, GRANT), issued.secret_access_key)
+    assert KEYS.secret_of("AKbatch", None) == (Principal("batch", UNCONFINED), "batch-secret")
 
 
 @pytest.mark.parametrize("read", [(), ("s3/in/**",), (EVERYTHING,), ("s3/in/*", "job/1")])
@@ -61,7 +65,7 @@ def test_they_say_what_they_read(read: tuple[str, ...]) -> None:
     issued = KEYS.issue(BATCH, grant)
     found = KEYS.secret_of(issued.access_key_id, issued.session_token)
     assert found is not None
-    assert found[0].grant == grant
+    assert found[0].scope == grant
     assert grant.reads_everything == (EVERYTHING in read)
 
 
@@ -76,7 +80,7 @@ def test_their_holder_cannot_widen_what_they_read(read: object) -> None:
 
 
 def test_every_gateway_of_the_same_configuration_takes_them(issued: FencedCredentials) -> None:
-    assert Callers(CALLERS, anonymous=False).secret_of(issued.access_key_id, issued.session_token) is not None
+    assert Callers(CALLERS).secret_of(issued.access_key_id, issued.session_token) is not None
 
 
 def test_no_two_are_the_same(issued: FencedCredentials) -> None:
@@ -103,7 +107,7 @@ def test_they_do_not_show_secrets(issued: FencedCredentials) -> None:
 @pytest.mark.parametrize("form", [S3SigV4Auth, S3SigV4QueryAuth])
 def test_any_client_signs_with_them_until_they_expire(form: type[S3SigV4Auth]) -> None:
     today = datetime.now(UTC).replace(microsecond=0)
-    grant = Grant("s3/bucket/**", Token(0, 7), None, today + HOUR)
+    grant = FencedScope("s3/bucket/**", Token(0, 7), None, today + HOUR)
     issued = KEYS.issue(BATCH, grant)
     request = AWSRequest("PUT", "http://gateway/bucket/key")
     signer = BotoCredentials(issued.access_key_id, issued.secret_access_key, issued.session_token)
@@ -111,7 +115,7 @@ def test_any_client_signs_with_them_until_they_expire(form: type[S3SigV4Auth]) -
     path, _, query = str(request.url).removeprefix("http://gateway").partition("?")
     headers = [(name.lower().encode(), str(value).encode()) for name, value in request.headers.items()]
     head = RequestHead("PUT", path.encode(), query.encode(), [(b"host", b"gateway"), *headers])
-    assert verify(head, KEYS.secret_of, today).principal == Principal("batch", grant=grant)
+    assert verify(head, KEYS.secret_of, today).principal == Principal("batch", CONFINED, grant)
     for late in (today + HOUR, today + 2 * HOUR):
         with pytest.raises(StoreError) as caught:
             verify(head, KEYS.secret_of, late)
@@ -119,12 +123,12 @@ def test_any_client_signs_with_them_until_they_expire(form: type[S3SigV4Auth]) -
 
 
 def test_a_new_secret_of_the_caller_ends_them(issued: FencedCredentials) -> None:
-    rotated = Callers([caller("batch", "new-secret")], anonymous=False)
+    rotated = Callers([caller("batch", "new-secret")])
     assert refusal(issued.access_key_id, issued.session_token, rotated) == INVALID
 
 
 def test_removing_the_caller_ends_them(issued: FencedCredentials) -> None:
-    gone = Callers([caller("other")], anonymous=False)
+    gone = Callers([caller("other")])
     assert gone.secret_of(issued.access_key_id, issued.session_token) is None
 
 
@@ -135,7 +139,7 @@ def test_key_and_session_token_belong_together(issued: FencedCredentials) -> Non
     assert refusal(issued.access_key_id, "fencing-token=34") == INVALID
     assert refusal("AKbatch", issued.session_token) == INVALID
     assert KEYS.secret_of("AKIANOBODY", issued.session_token) is None
-    assert KEYS.secret_of("AKbatch", "fencing-token=34") == (Principal("batch", admin=True, audit=True), "batch-secret")
+    assert KEYS.secret_of("AKbatch", "fencing-token=34") == (Principal("batch", UNCONFINED), "batch-secret")
 
 
 def test_no_claim_can_be_changed(issued: FencedCredentials) -> None:
@@ -208,7 +212,7 @@ def test_a_session_token_that_was_never_issued_is_refused(token: str) -> None:
 
 def test_only_callers_with_s3_keys_get_fenced_credentials() -> None:
     with pytest.raises(Unauthenticated):
-        KEYS.issue(ANONYMOUS, GRANT)
+        KEYS.issue(Principal("anonymous"), GRANT)
     with pytest.raises(Forbidden) as caught:
         KEYS.issue(Principal("k"), GRANT)
     assert "access_key_id" in caught.value.advice
@@ -216,4 +220,4 @@ def test_only_callers_with_s3_keys_get_fenced_credentials() -> None:
 
 def test_an_id_that_the_operator_chose_wins_over_the_prefix() -> None:
     configured = CallerKeys(name="a", access_key_id="FENCEOFMINE", secret_access_key=SecretStr("s"))
-    assert Callers([configured], anonymous=False).secret_of("FENCEOFMINE", None) == (Principal("a"), "s")
+    assert Callers([configured]).secret_of("FENCEOFMINE", None) == (Principal("a"), "s")

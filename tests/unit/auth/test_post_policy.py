@@ -17,8 +17,8 @@ from pydantic import SecretStr
 
 from gateway.auth.callers import Callers
 from gateway.auth.post_policy import PostPolicy, verify
-from gateway.auth.principal import Grant, Principal
-from gateway.config.server import CallerKeys
+from gateway.auth.principal import FencedScope, Principal
+from gateway.config.access import CallerKeys
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
 
@@ -134,9 +134,9 @@ def test_what_boto3_makes_is_accepted() -> None:
 
 
 def test_fenced_credentials_sign_forms() -> None:
-    keys = Callers([CallerKeys(name="w", access_key_id=ID, secret_access_key=SecretStr(SECRET))], anonymous=False)
+    keys = Callers([CallerKeys(name="w", access_key_id=ID, secret_access_key=SecretStr(SECRET))])
     today = datetime.now(UTC).replace(microsecond=0)
-    grant = Grant("s3/bucket/**", Token(0, 34), None, today + timedelta(hours=1))
+    grant = FencedScope("s3/bucket/**", Token(0, 34), None, today + timedelta(hours=1))
     issued = keys.issue(Principal("w"), grant)
     client = boto3.client(
         "s3",
@@ -148,7 +148,7 @@ def test_fenced_credentials_sign_forms() -> None:
     )
     form = {"bucket": "bucket", **client.generate_presigned_post("bucket", "k", ExpiresIn=7200)["fields"]}
     client.close()
-    assert verify(form, keys.secret_of, today).principal.grant == grant
+    assert verify(form, keys.secret_of, today).principal.scope == grant
     without = {name: value for name, value in form.items() if name != "x-amz-security-token"}
     for changed, now, code in (
         (form, today + timedelta(hours=1), "ExpiredToken"),

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.principal import Grant, Principal, owner
+from gateway.auth.grants import Rights
+from gateway.auth.principal import FencedScope, Principal, owner
 from gateway.errors import ResourceMalformed, StoreError
 from gateway.fencing.token import Token
 from gateway.objects.resource_rules import KeyRule
@@ -30,7 +31,7 @@ NOW = datetime(2026, 1, 31, tzinfo=UTC)
     ],
 )
 def test_a_pattern_covers_its_resources(pattern: str, covered: list[str], foreign: list[str]) -> None:
-    grant = Grant(pattern, TOKEN)
+    grant = FencedScope(pattern, TOKEN)
     assert grant.plain == ("*" not in pattern)
     for resource in covered:
         assert grant.covers(resource), resource
@@ -44,7 +45,7 @@ def test_a_pattern_covers_its_resources(pattern: str, covered: list[str], foreig
 )
 def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ResourceMalformed):
-        Grant(pattern, TOKEN)
+        FencedScope(pattern, TOKEN)
 
 
 SEGMENTS = st.lists(st.sampled_from(["a", "b", "", "a.b"]), min_size=1, max_size=4)
@@ -57,13 +58,13 @@ def test_a_wildcard_means_what_it_means_in_the_rules_of_objects(
     pattern = "/".join("*" if place in starred else segment for place, segment in enumerate(segments)) + end
     resource = "/".join(given_segments)
     rule = KeyRule.compile(f"bucket/{pattern}")
-    assert Grant(f"bucket/{pattern}", TOKEN).covers(f"bucket/{resource}") == (
+    assert FencedScope(f"bucket/{pattern}", TOKEN).covers(f"bucket/{resource}") == (
         rule.resource("bucket", resource) is not None
     )
 
 
 def test_an_access_key_has_one_owner() -> None:
-    plain = Principal("worker", admin=True)
+    plain = Principal("worker", Rights.all())
     assert owner("AK", "token", lambda *shown: (plain, "/".join(map(str, shown))), NOW) == (plain, "AK/token")
     with pytest.raises(StoreError) as caught:
         owner("AK", None, lambda *_: None, NOW)
@@ -72,7 +73,7 @@ def test_an_access_key_has_one_owner() -> None:
 
 @pytest.mark.parametrize(("seconds", "expired"), [(-1, False), (0, True), (1, True)])
 def test_fenced_credentials_expire(seconds: int, expired: bool) -> None:  # noqa: FBT001
-    bound = Principal("worker", grant=Grant("job/42", TOKEN, expires=NOW - timedelta(seconds=seconds)))
+    bound = Principal("worker", scope=FencedScope("job/42", TOKEN, expires=NOW - timedelta(seconds=seconds)))
     if not expired:
         assert owner("AK", None, lambda *_: (bound, "s"), NOW)[0] is bound
         return

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.principal import EVERYTHING, Grant
+from gateway.auth.grants import EVERYTHING
+from gateway.auth.principal import FencedScope
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
 from gateway.objects.probe.bucket_profile import KEYS, Probe
@@ -38,8 +39,8 @@ class Untried:
 NOTHING_CONFUSED = Tried()
 
 
-def grant(pattern: str, *read: str) -> Grant:
-    return Grant(pattern, Token(0, 34), read=read)
+def grant(pattern: str, *read: str) -> FencedScope:
+    return FencedScope(pattern, Token(0, 34), read=read)
 
 
 def request(operation: Operation, bucket: str = "bkt", key: str = "key", **parameters: str) -> S3Request:
@@ -51,7 +52,7 @@ def request(operation: Operation, bucket: str = "bkt", key: str = "key", **param
     return classify(operation.method, path.encode(), query.encode(), headers)
 
 
-async def denied(asked: S3Request, held: Grant, profiles: Any = NOTHING_CONFUSED) -> bool:
+async def denied(asked: S3Request, held: FencedScope, profiles: Any = NOTHING_CONFUSED) -> bool:
     refused: StoreError | None = None
     try:
         await ReadScope(RULES, profiles).check(asked, held)

@@ -1,0 +1,259 @@
+"""Grants: which caller may do what, before any token is shown to a fence. Pure rules; docs/grants.md explains them.
+
+An access has an action. It is about a place (a table, a function, an object), about resources, or about both. A write
+of a row is about its table and its resource, a lock about a resource. Nothing is granted by default.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Self
+
+from gateway.fencing.resource import covers, includes
+
+EVERYTHING = "**"
+"""The pattern of all resources."""
+
+
+class Action(StrEnum):
+    """An action of a caller. ``CALL`` is about functions, ``BREAK`` ends a lock of another holder."""
+
+    READ = "read"
+    WRITE = "write"
+    CALL = "call"
+    LOCK = "lock"
+    BARRIER = "barrier"
+    CREDENTIALS = "credentials"
+    EPOCH = "epoch"
+    BREAK = "break"
+    AUDIT = "audit"
+    ADMINISTER = "administer"
+
+
+class PlaceKind(StrEnum):
+    """The kinds of places that rows and objects are in."""
+
+    TABLE = "table"
+    FUNCTION = "function"
+    BUCKET = "bucket"
+
+
+OF_RESOURCES = frozenset({Action.LOCK, Action.BARRIER, Action.CREDENTIALS, Action.EPOCH, Action.BREAK})
+"""Actions that are about resources, and never about a place."""
+
+OF_ALL = frozenset({Action.AUDIT})
+"""Actions that are about the whole gateway."""
+
+AT_PLACES = {
+    PlaceKind.TABLE: frozenset({Action.READ, Action.WRITE}),
+    PlaceKind.FUNCTION: frozenset({Action.CALL}),
+    PlaceKind.BUCKET: frozenset({Action.READ, Action.WRITE, Action.ADMINISTER}),
+}
+"""The actions that each kind of place has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One grant: ``actions`` within the limits of its patterns, or on ``everything``.
+
+    ``tables`` and ``functions``: ``schema.name``, with ``*`` for either part. ``buckets``: a bucket with all its keys,
+    or a pattern of ``bucket/key``. ``resources``: patterns of resources. In patterns a segment ``*`` stands for any one
+    segment, and a last ``**`` for all remaining ones. ``number`` is its position in the configuration, from 1.
+    """
+
+    actions: frozenset[Action]
+    number: int = 0
+    everything: bool = False
+    tables: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    buckets: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+
+    @property
+    def patterns(self) -> dict[PlaceKind, tuple[str, ...]]:
+        return {PlaceKind.TABLE: self.tables, PlaceKind.FUNCTION: self.functions, PlaceKind.BUCKET: self.buckets}
+
+    @property
+    def has_places(self) -> bool:
+        return bool(self.tables or self.functions or self.buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of an action at one place. ``placed``: a grant names the place itself. ``patterns``: of the resources.
+
+    A read of rows needs ``placed`` alone, because a row's resource is not known before it is read.
+    """
+
+    placed: bool = False
+    patterns: tuple[str, ...] = ()
+
+    @property
+    def unlimited(self) -> bool:
+        return EVERYTHING in self.patterns
+
+    def cover(self, resource: str) -> bool:
+        """Return whether a resource, named in canonical form, may be claimed here."""
+        return self.unlimited or any(covers(pattern, resource) for pattern in self.patterns)
+
+    def cover_all(self, resources: Iterable[str] | None) -> bool:
+        """Return whether all resources may be claimed here. None: they are not known, and only ``unlimited`` helps."""
+        if self.unlimited:
+            return True
+        return bool(self.patterns) and resources is not None and all(map(self.cover, resources))
+
+    def allow(self, action: Action, resource: str | None) -> bool:
+        """Return whether ``action`` is granted here under a resource. None: it claims none."""
+        if resource is None:
+            return self.placed
+        return self.cover(resource) or (action is Action.READ and self.placed)
+
+
+_MOST_KNOWN = 1024
+NOTHING = Limits()
+"""The limits where nothing is granted."""
+_ALL = Limits(placed=True, patterns=(EVERYTHING,))
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """All grants of one caller."""
+
+    grants: Sequence[Grant] = ()
+    _known: dict[tuple[Action, PlaceKind, str], Limits] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def all(cls) -> Self:
+        """Return the rights to do everything."""
+        return cls((Grant(frozenset(Action), everything=True),))
+
+    def only(self, *actions: Action) -> "Rights":
+        """Return the rights without all other actions."""
+        kept = [replace(grant, actions=grant.actions.intersection(actions)) for grant in self.grants]
+        return Rights(tuple(grant for grant in kept if grant.actions))
+
+    def table(self, action: Action, name: str) -> Limits:
+        """Return what is granted at a table. ``name``: ``schema.name``."""
+        return self._at_name(action, PlaceKind.TABLE, name)
+
+    def function(self, name: str) -> Limits:
+        """Return what is granted of a function. ``name``: ``schema.name``."""
+        return self._at_name(Action.CALL, PlaceKind.FUNCTION, name)
+
+    def may_read(self, tables: Iterable[str]) -> bool:
+        """Return whether all rows of these tables may be read. ``tables``: ``schema.name`` each."""
+        return all(self._at_name(Action.READ, PlaceKind.TABLE, name).placed for name in tables)
+
+    def may_write(self, name: str, resource: str, *, shows: bool) -> bool:
+        """Return whether rows of a resource may be written to a table. ``shows``: the answer shows them as well."""
+        if not self._at_name(Action.WRITE, PlaceKind.TABLE, name).cover(resource):
+            return False
+        return not shows or self._at_name(Action.READ, PlaceKind.TABLE, name).allow(Action.READ, resource)
+
+    def key(self, action: Action, bucket: str, key: str) -> Limits:
+        """Return what is granted at a key of a bucket."""
+        return self._at(action, PlaceKind.BUCKET, lambda pattern: _covers_key(pattern, bucket, key))
+
+    def bucket(self, action: Action, bucket: str) -> bool:
+        """Return whether an action is granted on a whole bucket."""
+        return self._at(action, PlaceKind.BUCKET, lambda pattern: pattern in (bucket, "*")).placed
+
+    def below(self, action: Action, bucket: str, prefix: str) -> bool:
+        """Return whether an action is granted on every key that begins with ``prefix``, character by character."""
+        return self._at(action, PlaceKind.BUCKET, lambda pattern: _covers_below(pattern, bucket, prefix)).placed
+
+    def inside(self, bucket: str, *actions: Action) -> bool:
+        """Return whether one of the actions is granted on anything in a bucket, so that the bucket is no secret."""
+
+        def touches(pattern: str) -> bool:
+            return pattern.partition("/")[0] in (bucket, "*")
+
+        return any(self._at(action, PlaceKind.BUCKET, touches) != NOTHING for action in actions)
+
+    def on(self, action: Action, resource: str) -> bool:
+        """Return whether an action is granted on a resource by itself: a lock, a barrier, a look at its fence."""
+        return self._over(action, lambda pattern: covers(pattern, resource)) is not None
+
+    def over(self, action: Action, pattern: str) -> bool:
+        """Return whether an action is granted on every resource that a pattern covers."""
+        return self._over(action, lambda granted: includes(granted, pattern)) is not None
+
+    def have(self, action: Action) -> bool:
+        """Return whether an action is granted on anything at all."""
+        return any(action in grant.actions for grant in self.grants)
+
+    def anywhere(self, action: Action) -> bool:
+        """Return whether an action is granted on everything."""
+        return any(grant.everything and action in grant.actions for grant in self.grants)
+
+    def _at_name(self, action: Action, kind: PlaceKind, name: str) -> Limits:
+        found = self._known.get((action, kind, name))
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._at(action, kind, lambda pattern: _covers_name(pattern, name))
+            self._known[action, kind, name] = found
+        return found
+
+    def _at(self, action: Action, kind: PlaceKind, matches: Callable[[str], bool]) -> Limits:
+        placed, patterns = False, list[str]()
+        for grant in self.grants:
+            if action not in grant.actions:
+                continue
+            if grant.everything:
+                return _ALL
+            if not grant.has_places:
+                patterns += grant.resources
+            elif any(map(matches, grant.patterns[kind])):
+                placed = True
+                patterns += grant.resources or (EVERYTHING,)
+        return Limits(placed, tuple(patterns)) if placed or patterns else NOTHING
+
+    def _over(self, action: Action, matches: Callable[[str], bool]) -> Grant | None:
+        for grant in self.grants:
+            if action in grant.actions and (grant.everything or any(map(matches, grant.resources))):
+                return grant
+        return None
+
+
+def deciding(rights: Rights, granted: Callable[[Rights], bool]) -> Grant | None:
+    """Return the first grant that allows something by itself; None if none does."""
+    return next((grant for grant in rights.grants if granted(Rights((grant,)))), None)
+
+
+NO_RIGHTS = Rights()
+"""The rights of a caller that no grant names."""
+
+
+def _covers_name(pattern: str, name: str) -> bool:
+    if pattern in (name, "*"):
+        return True
+    schema, _, wanted = pattern.partition(".")
+    given, _, table = name.partition(".")
+    return (schema in (given, "*")) and wanted in (table, "*")
+
+
+def _covers_key(pattern: str, bucket: str, key: str) -> bool:
+    return pattern in (bucket, "*") if "/" not in pattern else covers(pattern, f"{bucket}/{key}")
+
+
+def _covers_below(pattern: str, bucket: str, prefix: str) -> bool:
+    if "/" not in pattern:
+        return pattern in (bucket, "*")
+    # The last segment of the prefix may be the beginning of many, so only a pattern with an open end covers it.
+    wanted, given = pattern.split("/"), f"{bucket}/{prefix}".split("/")[:-1]
+    if wanted.pop() != EVERYTHING or len(given) < len(wanted):
+        return False
+    return all(segment in ("*", name) for segment, name in zip(wanted, given, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A right that a caller lacks. ``on``: what it is about, as people write it: ``table public.orders``.
+
+    ``resource``: where the record files the denial.
+    """
+
+    action: Action
+    on: str
+    resource: str

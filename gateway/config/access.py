@@ -1,0 +1,157 @@
+"""Sections of the configuration: the callers with their keys, and the grants."""
+
+from typing import Annotated
+
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+
+from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
+from gateway.config.section import Misplaced, Section
+from gateway.errors import ResourceMalformed
+from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
+from gateway.fencing.resource import check_pattern
+
+
+class KeyPair(Section):
+    """A pair of keys that signs S3 requests."""
+
+    access_key_id: Annotated[str, Field(min_length=1)]
+    secret_access_key: SecretStr
+
+
+class CallerKeys(Section):
+    """A caller and its keys. It may have several at a time, so that they can be changed one after the other."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    access_key_id: str | None = None
+    secret_access_key: SecretStr | None = None
+    api_key: SecretStr | None = None
+    api_keys: tuple[SecretStr, ...] = ()
+    """Further API keys of the same caller."""
+    keys: tuple[KeyPair, ...] = ()
+    """Further pairs of the same caller. Fenced credentials are derived from the first one of all."""
+    groups: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = ()
+    """Groups that it belongs to. Grants may name them."""
+
+    @field_validator("name")
+    @classmethod
+    def _its_own(cls, value: str) -> str:
+        """Check a name. Locks, idempotency keys and entries belong to it, so no other caller may get the same one."""
+        if value != value.strip() or not value.isprintable():
+            raise ValueError("must not begin or end with a space, nor contain invisible characters")
+        if is_own_name(value):
+            raise ValueError(
+                f"{value} is reserved, because the gateway uses {ANONYMOUS}, {PROCESS}, {SWEEPER} and {ROLE}… in the "
+                "record; choose another name"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _provable(self) -> "CallerKeys":
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("access_key_id and secret_access_key belong together: set both, or neither")
+        if not self.every_pair and not self.every_api_key:
+            raise ValueError("needs an api_key, or an access_key_id with its secret_access_key")
+        return self
+
+    @property
+    def every_api_key(self) -> tuple[SecretStr, ...]:
+        return (*(() if self.api_key is None else (self.api_key,)), *self.api_keys)
+
+    @property
+    def every_pair(self) -> tuple[KeyPair, ...]:
+        if self.access_key_id is None or self.secret_access_key is None:
+            return self.keys
+        return (KeyPair(access_key_id=self.access_key_id, secret_access_key=self.secret_access_key), *self.keys)
+
+    @property
+    def shortest_secret(self) -> int:
+        """Return the length of its shortest secret in characters."""
+        secrets = (*self.every_api_key, *(pair.secret_access_key for pair in self.every_pair))
+        return min(len(secret.get_secret_value()) for secret in secrets)
+
+
+class GrantRule(Section):
+    """Actions that some callers may do. ``[[grants]]`` add up, and nothing is granted without one."""
+
+    callers: tuple[str, ...] = ()
+    """Names of callers; ``*`` for all that are known; ``anonymous`` for requests without credentials."""
+    groups: tuple[str, ...] = ()
+    actions: Annotated[tuple[Action, ...], Field(min_length=1)]
+    everything: bool = False
+    """Without limits: all tables, functions, buckets and resources, the record and the configuration."""
+    tables: tuple[str, ...] = ()
+    """``schema.table``; ``*`` for either part. For the actions read and write."""
+    functions: tuple[str, ...] = ()
+    """``schema.function``, likewise. For the action call."""
+    buckets: tuple[str, ...] = ()
+    """A bucket with all its keys, or a pattern of ``bucket/key``. For the actions read, write and administer."""
+    resources: tuple[str, ...] = ()
+    """Patterns of resources. They limit writes and calls; locks, barriers, credentials and epochs go by them alone."""
+
+    @field_validator("tables", "functions")
+    @classmethod
+    def _qualified(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            schema, dot, rest = name.partition(".")
+            if name != "*" and not (schema and dot and rest):
+                raise ValueError(f"{name} must be schema.name, with * for either part")
+        return value
+
+    @field_validator("buckets", "resources")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for pattern in value:
+            segments = pattern.split("/")
+            for position, segment in enumerate(segments):
+                if "*" in segment and segment != "*" and not (segment == "**" and position == len(segments) - 1):
+                    raise ValueError(f"{pattern}: a segment is a name, * or a last **")
+            if info.field_name == "resources":
+                try:
+                    check_pattern(pattern)
+                except ResourceMalformed as error:
+                    raise ValueError(f"{pattern}: {error.message} {error.advice or ''}".rstrip()) from error
+            elif not segments[0] or segments[0] == "**":
+                raise ValueError(f"{pattern}: must begin with the name of a bucket, or with *")
+        return value
+
+    @property
+    def places(self) -> dict[PlaceKind, tuple[str, ...]]:
+        """Return the patterns of each kind of place that it names."""
+        named = {PlaceKind.TABLE: self.tables, PlaceKind.FUNCTION: self.functions, PlaceKind.BUCKET: self.buckets}
+        return {kind: patterns for kind, patterns in named.items() if patterns}
+
+    @model_validator(mode="after")
+    def _has_callers_and_limits(self) -> "GrantRule":
+        if not self.callers and not self.groups:
+            raise ValueError("names no caller; set callers or groups")
+        limited = bool(self.places or self.resources)
+        if self.everything and limited:
+            raise ValueError("everything = true leaves no room for tables, functions, buckets or resources; remove one")
+        if not self.everything and not limited:
+            raise ValueError("has no limits; set tables, functions, buckets or resources, or everything = true")
+        return self
+
+    @model_validator(mode="after")
+    def _each_part_has_an_effect(self) -> "GrantRule":
+        if self.everything:
+            return self
+        actions, places = set(self.actions), self.places
+        at_these = frozenset[Action]().union(*(AT_PLACES[kind] for kind in places))
+        for action in sorted(actions):
+            if action in OF_ALL:
+                raise Misplaced(("actions",), f"{action} is about the whole record; grant it with everything = true")
+            if action in OF_RESOURCES and not self.resources:
+                raise Misplaced(("actions",), f"{action} goes by resources; set resources as well")
+            if action not in OF_RESOURCES and places and action not in at_these:
+                raise Misplaced(("actions",), f"{action} has no effect on the {', '.join(map(_plural, places))} here")
+            if action is Action.ADMINISTER and not places:
+                raise Misplaced(("actions",), "administer goes by buckets; set buckets, or everything = true")
+        for kind in places:
+            if not actions & AT_PLACES[kind]:
+                wanted = " or ".join(sorted(AT_PLACES[kind]))
+                raise Misplaced((_plural(kind),), f"have no effect without the action {wanted}; add it")
+        return self
+
+
+def _plural(kind: PlaceKind) -> str:
+    return f"{kind}s"

@@ -1,0 +1,95 @@
+"""Authorisation: what grants let a caller do with buckets and keys, before the store or any fence is asked."""
+
+from gateway.auth.grants import AT_PLACES, Action, Missing, PlaceKind
+from gateway.errors import ResourceMalformed, StoreError
+from gateway.fencing.resource import escape
+from gateway.objects.exchange import Exchange
+from gateway.objects.probe import bucket_profile
+from gateway.objects.probe.bucket_profile import KEYS
+from gateway.objects.probe.probe import Profiles
+from gateway.objects.reads import ABOUT_A_BUCKET, LISTINGS
+from gateway.objects.resource_rules import Resources
+from gateway.objects.s3.operations import Level, OperationKind
+from gateway.record.denials import Denials
+
+_SHOWN = 300
+"""Characters of a key in an error."""
+
+
+class ObjectAuthorisation:
+    """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded."""
+
+    def __init__(self, resources: Resources, profiles: Profiles, denials: Denials) -> None:
+        self._resources, self._profiles, self._denials = resources, profiles, denials
+
+    async def check(self, exchange: Exchange) -> None:
+        """Check a request by what its head tells. The keys in a document or a form are checked one by one, later."""
+        request, rights = exchange.request, exchange.principal.rights
+        operation, bucket = request.operation, request.bucket
+        if request.source is not None:
+            await self.reads(exchange, request.source.bucket, request.source.key)
+        if operation.kind is OperationKind.ADMINISTRATION:
+            granted = rights.bucket(Action.ADMINISTER, bucket)
+            await self._require(exchange, Action.ADMINISTER, f"bucket {bucket}", granted=granted)
+        elif operation.level is Level.OBJECT and operation.kind is OperationKind.READ:
+            await self.reads(exchange, bucket, request.key)
+        elif operation.level is Level.OBJECT:
+            await self.writes(exchange, bucket, request.key)
+        elif operation.kind is not OperationKind.READ:
+            granted = rights.inside(bucket, Action.WRITE)
+            await self._require(exchange, Action.WRITE, f"bucket {bucket}", granted=granted)
+        elif operation in ABOUT_A_BUCKET:
+            granted = rights.inside(bucket, *AT_PLACES[PlaceKind.BUCKET])
+            await self._require(exchange, Action.READ, f"bucket {bucket}", granted=granted)
+        elif operation in LISTINGS:
+            await self._lists(exchange, bucket, request.parameter("prefix") or "")
+        else:
+            granted = rights.bucket(Action.READ, bucket or "*")
+            await self._require(exchange, Action.READ, f"bucket {bucket}" if bucket else "all buckets", granted=granted)
+
+    async def reads(self, exchange: Exchange, bucket: str, key: str) -> None:
+        """Check a read of one object, also as the source of a copy."""
+        rights, resource = exchange.principal.rights, self._resource(bucket, key)
+        limits = rights.key(Action.READ, bucket, key)
+        granted = limits.allow(Action.READ, resource)
+        granted = granted and (rights.bucket(Action.READ, bucket) or await self._is_one_key(bucket, key))
+        await self._require(exchange, Action.READ, f"object {bucket}/{key}", resource, granted=granted)
+
+    async def writes(self, exchange: Exchange, bucket: str, key: str) -> None:
+        """Check a write of one key. Its spelling is checked with each write, whatever is granted."""
+        resource = self._resource(bucket, key)
+        granted = exchange.principal.rights.key(Action.WRITE, bucket, key).cover_all(
+            None if resource is None else (resource,)
+        )
+        await self._require(exchange, Action.WRITE, f"object {bucket}/{key}", resource, granted=granted)
+
+    async def _lists(self, exchange: Exchange, bucket: str, prefix: str) -> None:
+        rights = exchange.principal.rights
+        granted = rights.below(Action.READ, bucket, prefix)
+        if granted and prefix and not rights.bucket(Action.READ, bucket):
+            granted = await self._is_one_key(bucket, prefix.removesuffix("/"))
+        await self._require(exchange, Action.READ, f"keys that begin with {bucket}/{prefix}", granted=granted)
+
+    async def _is_one_key(self, bucket: str, key: str) -> bool:
+        """Return whether the store cannot take this key for another one, which no grant may be about."""
+        if bucket_profile.mistakable(key, KEYS) is None:
+            return True
+        try:
+            profile = await self._profiles.of(bucket)
+        except StoreError:
+            return False
+        return bucket_profile.mistakable(key, profile.confused) is None
+
+    def _resource(self, bucket: str, key: str) -> str | None:
+        """Return the resource of a key. None if it is too long for one, or the gateway's own."""
+        try:
+            return self._resources.target(bucket, key).resource
+        except (ResourceMalformed, StoreError):
+            return None
+
+    async def _require(
+        self, exchange: Exchange, action: Action, on: str, resource: str | None = None, *, granted: bool
+    ) -> None:
+        if not granted:
+            filed = resource or f"s3/{escape(exchange.request.bucket)}"
+            raise await self._denials.refuse(Missing(action, on[:_SHOWN], filed), exchange.attempt())

@@ -1,0 +1,87 @@
+"""Authorisation: what grants let a caller do with tables and functions, before its token is shown to any fence.
+
+A table or function is checked by its name, before the gateway looks for it. So a denial does not tell whether it
+exists. The resources of a write are checked once they are known.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gateway.auth.grants import NOTHING, Action, Limits, Missing, Rights
+from gateway.fencing.resource import escape
+from gateway.record.denials import Denials
+from gateway.tables.execute.planning import PlannedWrite, Sender
+
+
+def concerns_table(rights: Rights, name: str) -> bool:
+    """Return whether anything is granted at a table, so that its existence is no secret."""
+    return any(rights.table(action, name) != NOTHING for action in (Action.READ, Action.WRITE))
+
+
+def _may_see(limits: Limits, resources: Sequence[str] | None) -> bool:
+    return limits.placed or limits.cover_all(resources)
+
+
+class Authorisation:
+    """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded."""
+
+    def __init__(self, denials: Denials) -> None:
+        self._denials = denials
+
+    async def reads(self, sender: Sender, names: Iterable[str]) -> None:
+        """Check a read of the rows of these tables."""
+        for name in names:
+            if not sender.rights.may_read((name,)):
+                raise await self._denied(sender, Action.READ, "table", name)
+
+    async def writes(self, sender: Sender, name: str) -> None:
+        """Check that the caller writes to a table at all. ``claims`` checks its resources."""
+        limits = sender.rights.table(Action.WRITE, name)
+        if not (limits.placed or limits.patterns):
+            raise await self._denied(sender, Action.WRITE, "table", name)
+
+    async def calls(self, sender: Sender, name: str) -> None:
+        """Check that the caller calls a function at all."""
+        limits = sender.rights.function(name)
+        if not (limits.placed or limits.patterns):
+            raise await self._denied(sender, Action.CALL, "function", name)
+
+    async def only_reads(self, sender: Sender, name: str) -> None:
+        """Check a call that claims nothing."""
+        if not sender.rights.function(name).placed:
+            raise await self._denied(sender, Action.CALL, "function", name)
+
+    async def claims(self, write: PlannedWrite) -> None:
+        """Check the resources of a planned write, and whether its answer may show rows."""
+        sender, name, resources = write.sender, write.cached.name, write.claimed
+        await self.claimed(write, resources)
+        if write.shows_rows and not _may_see(sender.rights.table(Action.READ, name), resources):
+            raise await self._denied(sender, Action.READ, "table", name)
+
+    async def claimed(self, write: PlannedWrite, resources: Sequence[str] | None) -> None:
+        """Check resources of a write or call, perhaps those that it claimed when its answer was kept."""
+        if write.call is not None:
+            await self._covers(write.sender, Action.CALL, "function", write.cached.name, resources)
+        else:
+            await self._covers(write.sender, Action.WRITE, "table", write.cached.name, resources)
+
+    async def replays(self, sender: Sender, name: str, resources: Sequence[str]) -> None:
+        """Check the resources of a write to a table that has been answered before."""
+        await self._covers(sender, Action.WRITE, "table", name, resources)
+
+    async def _covers(
+        self, sender: Sender, action: Action, kind: str, name: str, resources: Sequence[str] | None
+    ) -> None:
+        limits = sender.rights.function(name) if action is Action.CALL else sender.rights.table(action, name)
+        if limits.cover_all(resources):
+            return
+        uncovered = next((one for one in resources or () if not limits.cover(one)), None)
+        raise await self._denied(sender, action, kind, name, uncovered)
+
+    async def _denied(
+        self, sender: Sender, action: Action, kind: str, name: str, resource: str | None = None
+    ) -> Exception:
+        on = f"{kind} {name}" if resource is None else f"{kind} {name} under {resource}"
+        attempt = replace(sender.attempt(None, None, b"", name), payload_size=None, payload_sha256=None, captured=None)
+        filed = ".".join(map(escape, name.split(".", 1))) if resource is None else resource
+        return await self._denials.refuse(Missing(action, on, filed), attempt)
