@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import api, web, wiring
 from gateway.admission import Admission
+from gateway.api import web_identity
 from gateway.api.configuration import ConfigurationAccess
 from gateway.api.health import CUSTOMARY_PATHS, BucketView, JournalView, MetricsSource
 from gateway.api.leases import without_id
@@ -102,7 +103,9 @@ class Gateway:
         self._capture = Capture(config.audit.capture, config.audit.redact)
         pace = Pace(idle=config.server.body_timeout, grace=config.server.body_timeout)
         self._bodies = BodyReader(Memory(config.server.memory), pace)
-        keys = Callers(config.callers, config.grants)
+        self._identified = bool(config.issuers)
+        issuers = self._issuers = wiring.issuers(config, _clock, observe)
+        keys = self._keys = wiring.callers(config, issuers)
         self._denials = Denials(self._database, observe)
         policies, signer, self._issuer = (
             wiring.policies(config),
@@ -178,6 +181,8 @@ class Gateway:
                 scope["state"]["code"] = error.code
                 await answer_problem(error, send)
                 return
+            if self._identified and serve is not self._objects:
+                await self._keys.meet(Head.of(scope).headers)
             await serve(scope, receive, send)
         finally:
             self.leave()
@@ -216,6 +221,8 @@ class Gateway:
                 return "api", self._api
             if head.raw_path == b"/" and b"text/html" in (head.value(b"accept") or b""):
                 return "page", self._web
+        if path == "/" and head.method == "POST" and web_identity.is_asked(head):
+            return "api", self._api
         first = path[1:].partition("/")[0]
         streams = path.endswith("/stream")
         if first == web.SEGMENT:
@@ -267,6 +274,7 @@ class Gateway:
                         flushing(self._database, self._traffic, self._observe),
                         self._tables.running(self._listen),
                         self._leases.running(),
+                        self._issuers.running(),
                     ):
                         yield
                 finally:

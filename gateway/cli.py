@@ -123,7 +123,8 @@ def migrate(
     from gateway import serving  # noqa: PLC0415 - few commands need the database
     from gateway.db import migrations, rights  # noqa: PLC0415 - the same
 
-    target = dsn or load(config).postgres.dsn.get_secret_value()
+    settings = None if dsn is not None and config is None else load(config)
+    target = dsn or settings.postgres.dsn.get_secret_value()  # type: ignore[union-attr]  # one of them is there
     asyncio.run(serving.check_may_migrate(target))
     before = asyncio.run(serving.revision(target))
     migrations.upgrade(target)
@@ -132,6 +133,10 @@ def migrate(
     if grant_to is not None:
         asyncio.run(rights.grant(target, grant_to))
         typer.echo(f"granted to {grant_to}: the rights that a gateway needs, and no others")
+    roles = settings.postgres.database_roles if settings else ()
+    if roles:
+        asyncio.run(rights.let_act(target, roles))
+        typer.echo(f"granted to {', '.join(roles)}: to call what fenced statements call")
     if journal_dsn is not None:
         from gateway.journal import rows  # noqa: PLC0415 - the same
 

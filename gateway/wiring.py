@@ -1,12 +1,18 @@
 """Builds the parts of a gateway from the configuration."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from gateway.admission import Issuer
 from gateway.api.leases import LeaseTerms
+from gateway.auth.callers import Callers
+from gateway.auth.database_roles import RoleRule
+from gateway.auth.identity_tokens import TrustedIssuer
+from gateway.auth.issuers import Issuers
+from gateway.auth.key_sets import KeySource
 from gateway.config import Config
 from gateway.config.observability import Alarm as AlarmSection
 from gateway.config.observability import Webhook as WebhookSection
@@ -71,6 +77,30 @@ def policies(config: Config) -> Policies:
             for rule in config.resources
         ],
     )
+
+
+def database_roles(config: Config) -> list[RoleRule]:
+    """Return the rules that give callers roles of the database."""
+    return [RoleRule(one.callers, one.groups, one.role, one.claim, one.allowed) for one in config.postgres.roles]
+
+
+def callers(config: Config, issuers: Issuers) -> Callers:
+    """Return all callers, those of the configuration and those of issuers."""
+    signing_keys = [key.get_secret_value() for key in config.identity.signing_keys]
+    return Callers(config.callers, config.grants, database_roles(config), issuers, signing_keys)
+
+
+def issuers(config: Config, clock: Callable[[], datetime], observe: Observe) -> Issuers:
+    """Return the trusted issuers of identity tokens."""
+    found = []
+    for one in config.issuers:
+        algorithms = one.effective_algorithms
+        trusted = TrustedIssuer(
+            *(one.name, one.issuer, one.audiences, algorithms, one.leeway, one.caller_claim, one.groups_claim)
+        )
+        secret = None if one.secret is None else one.secret.get_secret_value().encode()
+        found.append((trusted, KeySource(one.keys_url, one.keys_path, secret, one.authorities, one.token_path)))
+    return Issuers(found, clock, observe)
 
 
 def signer(config: Config) -> Signer:

@@ -20,6 +20,7 @@ from gateway.api import (
     record,
     record_stream,
     transactions,
+    web_identity,
     webhooks,
 )
 from gateway.api.authorisation import Authorisation, Authorised, rules_of
@@ -103,6 +104,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         exports.report_routes(make_report),
         credentials.routes(database, keys, admission, audit, authorisation, caller),
         fences.sequencer_routes(database, signer, authorisation, caller),
+        web_identity.routes(database, keys, holding, authorisation, bodies),
         transactions.routes(transact, caller),
         webhooks.routes(outbox),
         configuration_routes(configuration, caller),

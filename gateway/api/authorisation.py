@@ -73,6 +73,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/record/head"): _AUDIT,
     ("GET", "/v1/reports/{resource:path}"): _AUDIT,
     ("POST", "/v1/credentials"): Rule(About.BODY, (Action.CREDENTIALS,)),
+    ("POST", "/v1/sts"): _PUBLIC,  # the proof of the caller is in the body
+    ("POST", "/"): _PUBLIC,
     ("POST", "/v1/sequencers/check"): Rule(About.BODY, LOOK),
     ("POST", "/v1/transaction"): Rule(About.BODY, (Action.WRITE,)),
     ("GET", "/v1/webhooks"): _AUDIT,

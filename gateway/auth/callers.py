@@ -5,13 +5,17 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gateway.auth import fenced_credentials
-from gateway.auth.fenced_credentials import FencedCredentials
+from gateway.auth import temporary_keys
+from gateway.auth.database_roles import RoleRule, role_of
 from gateway.auth.grants import Action, Grant, Rights
+from gateway.auth.identity_tokens import Identity, looks_like_one
+from gateway.auth.issuers import Issuers
 from gateway.auth.principal import FencedScope, Principal
+from gateway.auth.temporary_keys import PresentedSession, TemporaryKeys
 from gateway.config.access import CallerKeys, GrantRule
 from gateway.errors import Forbidden, StoreError, Unauthenticated
 from gateway.fencing.record import ANONYMOUS
@@ -63,9 +67,23 @@ def _encoded(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
-def rights_of(rules: Sequence[GrantRule], caller: str, groups: Sequence[str] = ()) -> Rights:
-    """Return the rights of a caller: the grants that name it, one of its groups, or ``*`` for every known caller."""
-    known = {caller} if caller == ANONYMOUS else {caller, "*"}
+def names_of(caller: str, patterns: Iterable[str], *, identified: bool = False) -> frozenset[str]:
+    """Return the names by which rules call a caller, among those of ``patterns``.
+
+    ``*`` is for all callers of the configuration. ``identified``: a token or a certificate names the caller, so a name
+    that ends in ``*`` stands for all that begin like it.
+    """
+    if not identified:
+        return frozenset({caller} if caller == ANONYMOUS else {caller, "*"})
+    begins = (one for one in patterns if ":" in one and one.endswith("*") and caller.startswith(one[:-1]))
+    return frozenset((caller, *begins))
+
+
+def rights_of(
+    rules: Sequence[GrantRule], caller: str, groups: Sequence[str] = (), *, identified: bool = False
+) -> Rights:
+    """Return the rights of a caller: the grants that name it, or one of its groups."""
+    known = names_of(caller, (name for rule in rules for name in rule.callers), identified=identified)
     return Rights(
         tuple(
             Grant(
@@ -89,16 +107,31 @@ class Callers:
     ``anonymous``: the caller of requests without credentials; None if no grant names it.
     """
 
-    def __init__(self, callers: Iterable[CallerKeys], grants: Sequence[GrantRule] = ()) -> None:
+    def __init__(
+        self,
+        callers: Iterable[CallerKeys],
+        grants: Sequence[GrantRule] = (),
+        roles: Sequence[RoleRule] = (),
+        issuers: Issuers | None = None,
+        signing_keys: Sequence[str] = (),
+    ) -> None:
+        """``roles``: the rules that give callers roles of the database. ``issuers``: of identity tokens.
+
+        ``signing_keys`` sign what the gateway issues to their callers. The first one signs, all of them prove.
+        """
+        self._grants, self._roles, self._issuers = grants, roles, issuers
+        self._signing_keys = tuple(signing_keys)
         rights = rights_of(grants, ANONYMOUS)
-        self.anonymous = Principal(ANONYMOUS, rights) if rights.grants else None
+        role = role_of(roles, [ANONYMOUS], [], None)
+        self.anonymous = Principal(ANONYMOUS, rights, role=role) if rights.grants else None
         self._digests: list[tuple[bytes, Principal]] = []
         self._secrets: dict[str, tuple[Principal, str]] = {}
         self._secrets_by_name: dict[str, tuple[Principal, str]] = {}
         """The callers that fenced credentials are issued to, with what these may do at most."""
         self._sessions: dict[str, tuple[Principal, tuple[bytes, ...]]] = {}
         for caller in callers:
-            principal = Principal(caller.name, rights_of(grants, caller.name, caller.groups))
+            role = role_of(roles, [caller.name, "*"], caller.groups, None)
+            principal = Principal(caller.name, rights_of(grants, caller.name, caller.groups), role=role)
             api_keys = [key.get_secret_value() for key in caller.every_api_key]
             self._digests += [(_digest(key.encode()), principal) for key in api_keys]
             if api_keys:
@@ -106,7 +139,7 @@ class Callers:
             for pair in caller.every_pair:
                 owned = principal, pair.secret_access_key.get_secret_value()
                 self._secrets[pair.access_key_id] = owned
-                confined = replace(principal, rights=principal.rights.only(Action.READ, Action.WRITE))
+                confined = replace(principal, rights=_confined(principal.rights))
                 self._secrets_by_name.setdefault(caller.name, (confined, owned[1]))
 
     def by_bearer(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
@@ -120,10 +153,14 @@ class Callers:
             if self.anonymous is not None:
                 return self.anonymous
             raise Unauthenticated("The request carries no API key.")
-        proven = {self._owner(key) for key in presented}
+        proven = [self._owner(presented[0])]
+        proven += [one for key in presented[1:] if (one := self._owner(key)).name != proven[0].name]
+        if len(proven) > 1 and all(one.claims is not None for one in proven):
+            # Clients send a public token as apikey and that of their user beside it. Both are proven.
+            return self._owner(presented[0])
         if len(proven) != 1:
             raise Unauthenticated("The headers Authorization and apikey belong to two callers.")
-        return proven.pop()
+        return proven[0]
 
     def log_in(self, api_key: str, now: datetime) -> tuple[Principal, str]:
         """Return the owner of an API key and a new session. Raises ``Unauthenticated`` for an unknown key."""
@@ -148,41 +185,114 @@ class Callers:
 
         Fenced credentials belong to the caller they were issued to, bound to their scope.
         """
-        fenced = fenced_credentials.is_fenced(session_token)
+        issued = temporary_keys.is_issued(session_token)
         owned = self._secrets.get(access_key_id)
-        if owned is not None and not fenced:
+        if owned is not None and not issued:
             return owned
-        if owned is None and not access_key_id.startswith(fenced_credentials.PREFIX):
+        if owned is None and not access_key_id.startswith(temporary_keys.PREFIX):
             return None
-        if owned is not None or session_token is None or not fenced:
+        if owned is not None or session_token is None or not issued:
             raise StoreError("InvalidToken", 400, "This access key and this session token do not belong together.")
-        presented = fenced_credentials.read_session_token(session_token)
-        issued_to = self._secrets_by_name.get(presented.caller)
-        if issued_to is None:
-            return None
-        principal, secret = issued_to
-        return replace(principal, scope=presented.scope), presented.secret(access_key_id, secret)
+        presented = temporary_keys.read_session_token(session_token)
+        if presented.caller in self._secrets_by_name and presented.scope is not None:
+            principal, secret = self._secrets_by_name[presented.caller]
+            return replace(principal, scope=presented.scope), presented.secret(access_key_id, secret)
+        return self._identified(access_key_id, presented)
 
-    def issue(self, principal: Principal, scope: FencedScope) -> FencedCredentials:
+    def _identified(self, access_key_id: str, presented: PresentedSession) -> tuple[Principal, str] | None:
+        """Return the owner of temporary keys that were issued for an identity token, and their secret."""
+        if not self._issuers or not self._issuers.trusts(presented.caller):
+            return None
+        secret = self._signed_by_any(access_key_id, presented)
+        identity = Identity(presented.caller, presented.groups, {}, presented.expires)
+        principal = replace(self.admit(identity), claims=None, expires=presented.expires)
+        if presented.scope is None:
+            return principal, secret
+        return replace(principal, rights=_confined(principal.rights), scope=presented.scope), secret
+
+    def _signed_by_any(self, access_key_id: str, presented: PresentedSession) -> str:
+        refusal = StoreError("InvalidToken", 400, "This gateway issues no keys for identity tokens.")
+        for key in self._signing_keys:
+            try:
+                return presented.secret(access_key_id, key)
+            except StoreError as error:
+                refusal = error
+        raise refusal
+
+    def issue(self, principal: Principal, scope: FencedScope) -> TemporaryKeys:
         """Issue fenced credentials for a caller. Raises ``Unauthenticated`` or ``Forbidden`` if it cannot have any."""
+        assert scope.expires is not None
+        return self._issue(principal, scope.expires, scope)
+
+    def issue_unfenced(self, principal: Principal, expires: datetime) -> TemporaryKeys:
+        """Issue temporary S3 keys for the caller of an identity token, until ``expires``, which is aware.
+
+        Raises ``Forbidden`` if it cannot have any.
+        """
+        assert principal.claims is not None
+        return self._issue(principal, expires, None)
+
+    def _issue(self, principal: Principal, expires: datetime, scope: FencedScope | None) -> TemporaryKeys:
         if principal.is_anonymous:
-            raise Unauthenticated("Only configured callers get fenced credentials.")
-        if principal.name not in self._secrets_by_name:
+            raise Unauthenticated("Only known callers get temporary keys.")
+        if principal.claims is not None:
+            if not self._signing_keys:
+                raise Forbidden(
+                    "This gateway issues no S3 keys for identity tokens.",
+                    advice="Ask the operator of the gateway to set signing_keys in [identity].",
+                )
+            secret, groups = self._signing_keys[0], principal.groups
+        elif principal.name in self._secrets_by_name:
+            secret, groups = self._secrets_by_name[principal.name][1], ()
+        else:
             raise Forbidden(
                 f"The caller {principal.name} has no S3 keys to derive fenced credentials from.",
                 advice="Ask the operator of the gateway for an access_key_id and a secret_access_key.",
             )
-        _, secret = self._secrets_by_name[principal.name]
-        return fenced_credentials.issue(principal.name, secret, scope, secrets.token_hex(10).upper())
+        unique = secrets.token_hex(10).upper()
+        return temporary_keys.issue(principal.name, secret, unique, expires, scope, groups)
 
     def _owner(self, key: bytes) -> Principal:
         digest, owner = _digest(key), None
         for known, principal in self._digests:  # compares all of them, so that the time reveals nothing
             if hmac.compare_digest(known, digest):
                 owner = principal
+        if owner is None and self._issuers and looks_like_one(key):
+            return self._issuers.principal(key, self.admit)
         if owner is None or not key:
             raise Unauthenticated("The API key is unknown.")
         return owner
+
+    async def identify(self, token: str) -> Principal:
+        """Return the caller that an identity token proves. Raises ``Unauthenticated`` and ``Unavailable``."""
+        if not self._issuers:
+            raise Unauthenticated("This gateway trusts no issuer of identity tokens.")
+        credential = token.encode()
+        await self._issuers.meet([credential])
+        return self._issuers.principal(credential, self.admit)
+
+    async def meet(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Fetch the keys that prove the identity tokens in a request, if they are not known yet."""
+        if self._issuers:
+            with suppress(Unauthenticated):
+                await self._issuers.meet(_presented(headers))
+
+    def admit(self, identity: Identity) -> Principal:
+        """Return the caller of a proven identity, with the rights that the configuration gives it now."""
+        name, groups = identity.caller, identity.groups
+        names = names_of(name, (one for rule in self._roles for one in rule.callers), identified=True)
+        return Principal(
+            name,
+            rights_of(self._grants, name, groups, identified=True),
+            role=role_of(self._roles, sorted(names), groups, identity.claims),
+            claims=identity.claims,
+            groups=groups,
+        )
+
+
+def _confined(rights: Rights) -> Rights:
+    """Return the rights that fenced credentials of a caller have at most."""
+    return rights.only(Action.READ, Action.WRITE)
 
 
 def _digest(key: bytes) -> bytes:
@@ -200,7 +310,7 @@ def _presented(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
         if name in found:
             raise Unauthenticated(f"The header {name.decode()} appears twice.")
         found[name] = _bearer(value) if name == b"authorization" else value.strip()
-    return list(found.values())
+    return [found[name] for name in (b"authorization", b"apikey") if name in found]
 
 
 def _bearer(value: bytes) -> bytes:

@@ -1,10 +1,11 @@
 """The proven caller of a request, its rights, and the scope that binds a caller with fenced credentials."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
+from gateway.auth.database_roles import OWN
 from gateway.auth.grants import EVERYTHING, NO_RIGHTS, Action, Rights
 from gateway.errors import RequestMalformed, StoreError
 from gateway.fencing import record
@@ -62,17 +63,32 @@ class FencedScope:
         return (self.pattern, *self.read)
 
 
+class Proof(Protocol):
+    """The reason to believe a caller: an identity token."""
+
+    def holds(self) -> bool:
+        """Return whether it still does: it has not expired, and nothing that it rests on was withdrawn."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """A proven caller. ``name`` is the configured name, or ``anonymous``.
 
     ``rights``: what it may do at all. ``scope`` binds the writes of fenced credentials in addition; None if the caller
-    presents tokens itself.
+    presents tokens itself. ``role``: the role of the database under which its requests run; None if it has none.
+    ``claims``: those of the identity token that it has shown, if any. ``groups``: those that it belongs to.
+    ``proof``: what has proven it, if that can end. ``expires``: when its temporary keys end, aware.
     """
 
     name: str
     rights: Rights = NO_RIGHTS
     scope: FencedScope | None = None
+    role: str | None = OWN
+    claims: Mapping[str, object] | None = None
+    groups: tuple[str, ...] = ()
+    proof: Proof | None = field(default=None, compare=False)
+    expires: datetime | None = None
 
     @property
     def is_anonymous(self) -> bool:
@@ -96,9 +112,10 @@ def owner(access_key_id: str, session_token: str | None, secret_of: SecretOf, no
     found = secret_of(access_key_id, session_token)
     if found is None:
         raise StoreError("InvalidAccessKeyId", 403, "The access key id is unknown.")
-    scope = found[0].scope
-    if scope is not None and scope.expires is not None and scope.expires <= now:
-        raise StoreError("ExpiredToken", 400, "The fenced credentials have expired. Request new ones.")
+    scope, expires = found[0].scope, found[0].expires
+    ends = expires if scope is None else scope.expires
+    if ends is not None and ends <= now:
+        raise StoreError("ExpiredToken", 400, "The temporary keys have expired. Request new ones.")
     return found
 
 

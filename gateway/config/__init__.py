@@ -13,7 +13,7 @@ from pydantic import SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
-from gateway.config.access import CallerKeys, GrantRule
+from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
 from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
 from gateway.config.observability import Alarm, Audit, Telemetry, Webhook
 from gateway.config.places import Places, explain, nearest
@@ -39,6 +39,8 @@ class Config(BaseSettings):
     fencing: Fencing = Fencing()
     leases: Leases = Leases()
     callers: tuple[CallerKeys, ...] = ()
+    issuers: tuple[Issuer, ...] = ()
+    identity: Identity = Identity()
     grants: tuple[GrantRule, ...] = ()
     tables: tuple[TableRule, ...] = ()
     objects: tuple[ObjectRule, ...] = ()
@@ -80,18 +82,40 @@ class Config(BaseSettings):
     @model_validator(mode="after")
     def _grants_name_callers(self) -> "Config":
         names = {caller.name for caller in self.callers} | {"*", ANONYMOUS}
-        for index, grant in enumerate(self.grants):
-            if unknown := set(grant.callers) - names:
+        rules: list[tuple[tuple[str | int, ...], tuple[str, ...]]] = [
+            *((("grants", index), rule.callers) for index, rule in enumerate(self.grants)),
+            *((("postgres", "roles", index), rule.callers) for index, rule in enumerate(self.postgres.roles)),
+        ]
+        for place, callers in rules:
+            if unknown := {one for one in callers if not self._is_of_issuer(one)} - names:
                 name = min(unknown)
                 advice = nearest(name, names) or " Add it to [[callers]], or remove it here."
-                raise Misplaced(("grants", index, "callers"), f"there is no caller {name}.{advice}")
+                raise Misplaced((*place, "callers"), f"there is no caller {name}.{advice}")
         return self
+
+    @model_validator(mode="after")
+    def _callers_of_issuers_are_theirs(self) -> "Config":
+        for index, caller in enumerate(self.callers):
+            if self._is_of_issuer(caller.name):
+                problem = f"{caller.name} is how callers of an issuer are called; choose another name"
+                raise Misplaced(("callers", index, "name"), problem)
+        claims = [one.issuer for one in self.issuers]
+        for index, claim in enumerate(claims):
+            if claim in claims[:index]:
+                said = "two issuers have none" if claim is None else f"{claim} is configured twice"
+                raise Misplaced(("issuers", index, "issuer"), f"{said}; remove one")
+        return self
+
+    def _is_of_issuer(self, caller: str) -> bool:
+        """Return whether this is the name, or a pattern of names, of callers that tokens name."""
+        return any(caller.startswith(f"{one.name}:") for one in self.issuers)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "Config":
         for section, key, names in (
             # Names that differ only in case look like one name to the reader of the record.
             ("callers", "name", [caller.name.casefold() for caller in self.callers]),
+            ("issuers", "name", [issuer.name for issuer in self.issuers]),
             ("tables", "name", [rule.name for rule in self.tables]),
             ("objects", "match", [rule.match for rule in self.objects]),
             ("resources", "match", [rule.match for rule in self.resources]),

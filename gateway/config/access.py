@@ -1,14 +1,19 @@
 """Sections of the configuration: the callers with their keys, and the grants."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
+from gateway.auth.algorithms import ASYMMETRIC, SYMMETRIC
 from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
-from gateway.config.section import Misplaced, Section
+from gateway.config.section import Misplaced, Section, web_address
 from gateway.errors import ResourceMalformed
 from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
 from gateway.fencing.resource import check_pattern
+
+_SHORTEST_SHARED = 32
+"""Bytes, as RFC 7518 wants for HS256."""
 
 
 class KeyPair(Section):
@@ -68,6 +73,73 @@ class CallerKeys(Section):
         """Return the length of its shortest secret in characters."""
         secrets = (*self.every_api_key, *(pair.secret_access_key for pair in self.every_pair))
         return min(len(secret.get_secret_value()) for secret in secrets)
+
+
+class Issuer(Section):
+    """An issuer of identity tokens, whose callers need no keys. They are called after it: ``name:sub``."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,49}$")]
+    issuer: Annotated[str, Field(min_length=1)] | None = None
+    """The claim ``iss`` of its tokens, to the letter. None for tokens without one, of which one issuer may be."""
+    audiences: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """The claim ``aud`` has to name one of them."""
+    keys_url: str | None = None
+    """The address of its JSON Web Key Set."""
+    keys_path: Path | None = None
+    """A file with its JSON Web Key Set."""
+    secret: SecretStr | None = None
+    """In place of keys: the secret that it shares with the gateway, as PostgREST's ``jwt-secret``."""
+    authorities: Path | None = None
+    """A file with the certificates of the authorities for ``keys_url``. The default are those of the system."""
+    token_path: Path | None = None
+    """A file with the token that ``keys_url`` asks for, as Kubernetes does. It is read anew each time."""
+    algorithms: tuple[str, ...] = ()
+    """The algorithms of its signatures: RS256 and ES256 by default, HS256 with a secret."""
+    leeway: Annotated[float, Field(ge=0, le=300)] = 30.0
+    """Seconds by which its clock and that of the gateway may differ."""
+    caller_claim: Annotated[tuple[str, ...], Field(min_length=1)] = ("sub",)
+    """The claim that names the caller: its key, or the keys on the way to it."""
+    groups_claim: tuple[str, ...] = ()
+    """The claim that lists the caller's groups. They are called after the issuer: ``name:group``."""
+
+    @field_validator("name")
+    @classmethod
+    def _its_own(cls, value: str) -> str:
+        if is_own_name(f"{value}:"):
+            raise ValueError(f"{value}: is how the gateway's own names begin; choose another name")
+        return value
+
+    @field_validator("keys_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        return None if value is None else web_address(value)
+
+    @model_validator(mode="after")
+    def _has_keys(self) -> "Issuer":
+        if [self.keys_url, self.keys_path, self.secret].count(None) != 2:
+            raise ValueError("needs exactly one of keys_url, keys_path and secret")
+        known = SYMMETRIC if self.secret is not None else ASYMMETRIC
+        for algorithm in self.algorithms:
+            if algorithm not in known:
+                raise Misplaced(("algorithms",), f"{algorithm} must be one of {', '.join(known)}")
+        if self.secret is None and (self.issuer is None or not self.audiences):
+            raise ValueError("needs issuer and audiences, so that tokens for others prove nothing here")
+        if self.secret is not None and len(self.secret.get_secret_value().encode()) < _SHORTEST_SHARED:
+            raise Misplaced(
+                ("secret",), f"must have {_SHORTEST_SHARED} bytes or more; make one with openssl rand -hex 32"
+            )
+        return self
+
+    @property
+    def effective_algorithms(self) -> tuple[str, ...]:
+        return self.algorithms or (("RS256", "ES256") if self.secret is None else ("HS256",))
+
+
+class Identity(Section):
+    """The gateway's own proofs for callers that tokens of issuers name. They have no keys in the configuration."""
+
+    signing_keys: tuple[Annotated[SecretStr, Field(min_length=32)], ...] = ()
+    """Keys that sign temporary S3 keys and sessions of the page. The first one signs, all of them prove."""
 
 
 class GrantRule(Section):

@@ -81,3 +81,11 @@ def origin(value: str) -> str:
 def is_sendable(key: str) -> bool:
     """Return whether a key can be sent in a header."""
     return key.isascii() and key.isprintable()
+
+
+def web_address(value: str) -> str:
+    """Return an address with its path. Raises ``ValueError`` unless it is http:// or https://, without credentials."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.fragment:
+        raise ValueError("must be an http:// or https:// address")
+    return value

@@ -4,10 +4,40 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from gateway.auth.database_roles import OWN
 from gateway.config.section import MEBIBYTE, Misplaced, Section, origin
 from gateway.fencing.intent import LATE_AFTER, Duplicates
 from gateway.journal.contents import PREFIX
 from gateway.journal.protocol import Mode
+
+
+class RoleRule(Section):
+    """A role of the database, under which the requests of some callers run. The first matching rule decides."""
+
+    callers: tuple[str, ...] = ()
+    """Names of callers; ``*`` for all of ``[[callers]]``; ``anonymous`` for requests without credentials."""
+    groups: tuple[str, ...] = ()
+    role: Annotated[str, Field(min_length=1)] | None = None
+    """The role; ``none`` for the gateway's own."""
+    claim: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """The claim of an identity token that names the role: its key, or the keys on the way to it."""
+    allowed: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """The roles that the claim may name. If it lists several, the first of these holds."""
+
+    @model_validator(mode="after")
+    def _names_a_role(self) -> "RoleRule":
+        if not self.callers and not self.groups:
+            raise ValueError("names no caller; set callers or groups")
+        if (self.role is None) == (not self.claim):
+            raise ValueError("needs either a role, or a claim that names it")
+        if bool(self.claim) != bool(self.allowed):
+            raise ValueError("a claim needs the roles that it may name; set allowed beside claim, and only there")
+        return self
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Return the roles of the database that requests may run under by this rule."""
+        return tuple(name for name in (self.role, *self.allowed) if name is not None and name != OWN)
 
 
 class Postgres(Section):
@@ -34,6 +64,9 @@ class Postgres(Section):
     """The most rows in the answer to a read. It does not limit writes."""
     functions: tuple[Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")], ...] = ()
     """The functions that can be called at ``rpc/name``, as ``schema.name``. Their schemas must be exposed."""
+    roles: tuple[RoleRule, ...] = ()
+    """The roles under which requests to tables and functions run. Without any, all run with the gateway's own rights.
+    With some, a caller that no rule names is denied."""
     tx_override: bool = False
     """Let callers roll back a write at its end, with ``Prefer: tx=rollback``."""
     overrides: bool = False
@@ -42,6 +75,11 @@ class Postgres(Section):
     """Include the database's details and hints in errors. They may quote rows and name other parts of the schema."""
     openapi: bool = True
     """Serve an OpenAPI description of the tables at the root."""
+
+    @property
+    def database_roles(self) -> tuple[str, ...]:
+        """Return the roles of the database that requests may run under, beside the gateway's own."""
+        return tuple(dict.fromkeys(name for rule in self.roles for name in rule.named))
 
     @field_validator("schemas")
     @classmethod

@@ -60,6 +60,18 @@ FUNCTIONS = (
     "watch_step_v1",
     "look_at_guards_v1",
     "record_refusals_v1",
+    "check_table_naming_v1",
+)
+
+# Functions in the statements of writes and reads, which may run under a role of their caller.
+CALLED_BY_STATEMENTS = (
+    "check_unchanged_v1",
+    "check_relation_v1",
+    "check_foreign_v1",
+    "reaches_foreign_v1",
+    "check_table_naming_v1",
+    "escape_v1",
+    "refuse_mismatch_v1",
 )
 
 
@@ -84,6 +96,41 @@ async def grant(dsn: str, role: str) -> None:
         await database.run(work)
     finally:
         await database.close()
+
+
+async def let_act(dsn: str, roles: Sequence[str]) -> None:
+    """Let roles call what the fenced statements of their callers call. As the schema's owner.
+
+    Raises ``SqlError`` where there is no such role, or the session may not grant.
+    """
+    database = Database(dsn, pool_size=1)
+    try:
+        for row in await database.fetch(_SQL["let_act"], list(roles), list(CALLED_BY_STATEMENTS)):
+            await database.fetch_write(row["statement"])
+    finally:
+        await database.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ActingRole:
+    """A role of the database that callers act under. ``member``: the gateway's role may take it.
+
+    ``quoted`` and ``gateway``: the names of both roles, for SQL. ``may_call``: it may call what fenced statements call.
+    ``unbound``: no policy binds it.
+    """
+
+    name: str
+    quoted: str
+    gateway: str
+    exists: bool
+    member: bool
+    may_call: bool
+    unbound: bool
+
+
+async def acting_roles(database: Database, roles: Sequence[str]) -> list[ActingRole]:
+    """Return what is known of these roles."""
+    return [ActingRole(**row) for row in await database.fetch(_SQL["acting_roles"], list(roles))]
 
 
 async def missing(database: Database) -> list[str]:

@@ -8,8 +8,12 @@ from collections.abc import Mapping
 
 from gateway.db.database import Database, Transaction
 from gateway.db.pool import load
+from gateway.errors import RightMissing, SqlError
 
 _SQL = load("settings")
+
+# No right to act as it; no role of this name, by SET and by has_schema_privilege.
+_NO_SUCH_ROLE = ("42501", "22023", "42704")
 
 
 async def declare(transaction: Transaction, held: Mapping[str, Mapping[str, str | None]]) -> None:
@@ -25,6 +29,31 @@ async def set_zone(transaction: Transaction, zone: str) -> None:
 async def list_zones(database: Database) -> frozenset[str]:
     """Return the names of all time zones. Raise ``Unavailable``."""
     return frozenset([row["name"] for row in await database.fetch(_SQL["zones"])])
+
+
+async def take_role(transaction: Transaction, role: str, values: Mapping[str, str]) -> None:
+    """Act under another role until the transaction ends, with these settings. Raise ``RightMissing`` if it may not."""
+    names = [*values, "role"]
+    try:
+        row = await transaction.fetchrow(_SQL["take_role"], names, [*values.values(), role], role)
+    except SqlError as error:
+        if error.sqlstate not in _NO_SUCH_ROLE:
+            raise
+        raise RightMissing(
+            f"The gateway may not act as the role {role} of its database: {error.message}.",
+            advice=f"Nothing was done. Ask the operator to create it, and to run: GRANT {role} TO the gateway's role.",
+        ) from error
+    assert row is not None
+    if not row["may"]:
+        raise RightMissing(
+            f"The role {role} of the database may not use what fenced statements call.",
+            advice=f"Nothing was done. Ask the operator to run: GRANT USAGE ON SCHEMA fencing TO {role}.",
+        )
+
+
+async def leave_role(transaction: Transaction) -> None:
+    """Act with the gateway's own rights again."""
+    await transaction.execute(_SQL["leave_role"])
 
 
 async def check_constraints(transaction: Transaction) -> None:

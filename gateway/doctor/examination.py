@@ -209,6 +209,7 @@ async def _of_database(
         *await attempt("schema", _of_schema(config, database, server)),
         *await attempt("run", _of_run(config, database)),
         *await attempt("exposed schemas", _of_exposed(config, database, server)),
+        *await attempt("roles", _of_roles(config, database)),
         *await attempt("rules", _of_names(config, database, known)),
         *await attempt("naming", _of_naming(config)),
         *await attempt("reach", check_side_effects(config, database)),
@@ -319,6 +320,28 @@ async def _of_record(database: Database, server: Server) -> Check:
         return ok("record", f"{server.role} can add to it, and change nothing")
     advice = "Let another role own the schema fencing, and grant this one what it needs: docs/operations.md."
     return warning("record", f"{server.role} could change what is on record: {first_few(excessive)}", advice)
+
+
+async def _of_roles(config: Config, database: Database) -> Sequence[Check]:
+    """Examine the roles of the database that callers act under."""
+    checks = []
+    for role in await rights.acting_roles(database, config.postgres.database_roles):
+        if not role.exists:
+            checks.append(problem(f"role {role.name}", "it does not exist", "Create it, or correct postgres.roles."))
+        elif not role.member:
+            advice = f"Run: GRANT {role.quoted} TO {role.gateway}."
+            checks.append(problem(f"role {role.name}", f"{role.gateway} may not act as it", advice))
+        elif not role.may_call:
+            advice = f"Run gateway migrate, or: GRANT USAGE ON SCHEMA fencing TO {role.quoted}."
+            checks.append(problem(f"role {role.name}", "it may not call what fenced statements call", advice))
+        elif role.unbound:
+            detail = "no policy binds it: it is a superuser, or has BYPASSRLS"
+            checks.append(
+                warning(f"role {role.name}", detail, "Let callers act under a role with the rights they need.")
+            )
+        else:
+            checks.append(ok(f"role {role.name}", f"{role.gateway} may act as it"))
+    return checks
 
 
 async def _of_exposed(config: Config, database: Database, server: Server) -> Sequence[Check]:

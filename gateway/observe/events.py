@@ -177,10 +177,18 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class ServiceUnreachable:
-    """Postgres, the object store, or the collector of traces could not be reached."""
+    """Postgres, the object store, the collector of traces, or an issuer of identity tokens could not be reached."""
 
-    service: Literal["postgres", "s3", "collector"]
+    service: Literal["postgres", "s3", "collector", "issuer"]
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeysChanged:
+    """An issuer of identity tokens has other keys than before."""
+
+    issuer: str
+    keys: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +397,7 @@ Event: TypeAlias = (
     | UploadSwept
     | SweepFailed
     | ServiceUnreachable
+    | KeysChanged
     | Listening
     | RequestFailed
     | BucketAdministered

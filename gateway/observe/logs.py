@@ -23,6 +23,7 @@ from gateway.observe.events import (
     GuardRefused,
     HeadNoted,
     IntentSettled,
+    KeysChanged,
     Listening,
     OutcomeLost,
     PartitionDropped,
@@ -194,6 +195,8 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
             _logger.info("listening", url=url)
         case ServiceUnreachable(service, error):
             _logger.error("service unreachable", service=service, error=error)
+        case KeysChanged(issuer, keys):
+            _logger.info("keys of an issuer changed", issuer=issuer, keys=keys)
         case BucketAdministered(caller, operation, bucket, status):
             _logger.info("bucket administered", caller=caller, operation=operation, bucket=bucket, status=status)
         case WebhookDelivered(webhook, _, position, failures):

@@ -20,8 +20,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from gateway.admission import Admission
+from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
-from gateway.auth.principal import Principal
+from gateway.auth.principal import Principal, Proof
 from gateway.db.database import Database
 from gateway.db.idempotency import IdempotencyKey
 from gateway.db.notifications import Listen
@@ -99,7 +100,7 @@ class Incoming(NamedTuple):
 class Prepared(NamedTuple):
     """The known part of all requests with one head: their caller, and all but the values of their form.
 
-    ``headers``: of all answers to them.
+    ``headers``: of all answers to them. ``proof``: that of the caller, if it can end.
     """
 
     fast_path: FastPath
@@ -107,9 +108,12 @@ class Prepared(NamedTuple):
     rights: Rights
     headers: Headers
     origin: Origin
+    proof: Proof | None
 
     def begin(self, packet: Packet) -> Candidate | None:
         """Send the statement of a plain request of a known form. None if the request needs a task."""
+        if self.proof is not None and not self.proof.holds():
+            return None
         plain = self.plain.with_query(packet.query_string, packet.changing)
         candidate = Candidate(plain, self.origin.caller, self.rights)
         self.fast_path.begin(candidate, packet.query_string, packet.content)
@@ -184,11 +188,12 @@ class TablePlane:
         Raises ``GatewayError`` if such requests are refused.
         """
         principal, plain = self._authenticate(head.headers), self._fast_path.plain_head(head)
-        if plain is None or self._exposure.max_body < LARGEST:
+        if plain is None or principal.role != OWN or self._exposure.max_body < LARGEST:
             return None
         headers = self._cors.headers(origin_of(head.headers)) if self._cors else []
         origin = Origin("tables", head.method, head.path, principal.name, client_request_id(head.value(REQUEST_ID)))
-        return Prepared(self._fast_path, plain.without_secrets(), principal.rights, headers, origin)
+        plain = plain.without_secrets()
+        return Prepared(self._fast_path, plain, principal.rights, headers, origin, principal.proof)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Receive one request and send its answer. A client that hangs up before its body is complete gets none."""

@@ -113,7 +113,7 @@ def test_help_imports_no_library_of_what_it_is_about() -> None:
     first(
         [
             (["guard", "in"], ["install"]),
-            (["au"], ["audit"]),
+            (["au"], ["auth", "audit"]),
             (["serve", "--li"], ["--listen"]),
             (["completion", ""], ["bash", "zsh", "fish"]),
             (["serve", "--config", "gate"], []),  # bash then completes the names of files

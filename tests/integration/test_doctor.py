@@ -220,6 +220,31 @@ class TestDatabase:
         assert not report.problems, "\n".join(render(report))
         assert not worse(report, CheckStatus.WARNING)
 
+    async def test_roles_that_callers_act_under_are_examined(self, dsn: str, role: str) -> None:
+        await rights.grant(dsn, role)
+        await execute(
+            dsn,
+            *(f"CREATE ROLE acting_{name}" for name in ("foreign", "unready", "ready")),
+            "CREATE ROLE acting_freely BYPASSRLS",
+            f"GRANT acting_unready, acting_ready, acting_freely TO {role}",
+        )
+        names = [f"acting_{name}" for name in ("absent", "foreign", "unready", "freely", "ready")]
+        try:
+            await rights.let_act(dsn, names[3:])
+            rules = [{"callers": ["*"], "claim": ["role"], "allowed": names}]
+            report = await examine(config(dsn, postgres={"dsn": _as(dsn, role), "roles": rules}))
+            told = [found(report, f"role {name}") for name in names]
+            assert [check.status for check in told] == [
+                *[CheckStatus.PROBLEM] * 3,
+                CheckStatus.WARNING,
+                CheckStatus.OK,
+            ]
+            assert f"GRANT acting_foreign TO {role}" in told[1].advice
+            assert "GRANT USAGE ON SCHEMA fencing TO acting_unready" in told[2].advice
+            assert "no policy binds it" in told[3].detail
+        finally:
+            await execute(dsn, f"DROP OWNED BY {', '.join(names[1:])}", f"DROP ROLE {', '.join(names[1:])}")
+
     async def test_exposed_tables_the_role_cannot_write_are_a_warning(self, dsn: str, role: str) -> None:
         await execute(
             dsn,

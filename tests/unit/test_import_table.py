@@ -24,10 +24,11 @@ TABLE: dict[str, str] = {
     "background": "observe.events",
     "batching": "",
     "http": "observe.events observe.stages",
-    "config": "fencing auth.grants journal.contents journal.protocol webhooks.signing",
+    "config": "fencing auth.algorithms auth.database_roles auth.grants journal.contents journal.protocol "
+    "webhooks.signing",
     "db": "fencing journal.contents journal.protocol timeline.history",
     "observe": "fencing config db",
-    "auth": "fencing config",
+    "auth": "fencing background config observe",
     "admission": "fencing db observe",
     "record": "fencing auth.grants background batching db observe",
     # The table plane.
@@ -60,7 +61,7 @@ TABLE: dict[str, str] = {
     "api": "fencing admission auth db http leases observe record reloading webhooks",
     "web": "fencing api auth config db http record text timeline",
     # Assembling and running a gateway.
-    "wiring": "fencing admission api config db journal leases objects observe table_rules tables webhooks",
+    "wiring": "fencing admission api auth config db journal leases objects observe table_rules tables webhooks",
     "reloading": "fencing config observe",
     "workers": "config http.connection observe serving",
     "app": "fencing admission api auth background config db guard http journal.protocol leases objects observe record "
@@ -90,8 +91,9 @@ LIBRARIES: dict[str, str] = {
     "defusedxml": "objects.s3.xml",
     "fastapi": "api http.problems http.raw_routes",
     "httptools": "http.connection",
-    "httpx": "admission client commands demo webhooks.delivery",
+    "httpx": "admission auth.key_sets client commands demo webhooks.delivery",
     "jinja2": "web.rendering",
+    "joserfc": "auth.identity_tokens",
     "kazoo": "client.zookeeper",
     "markupsafe": "web.rendering",
     "moto": "demo.embedded",
@@ -118,7 +120,8 @@ LIBRARIES: dict[str, str] = {
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
     "errors text fencing timeline http.head http.origins "
-    "auth.fenced_credentials auth.grants auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
+    "auth.algorithms auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
+    "auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "journal.contents journal.evidence journal.format journal.protocol "
     "objects.body.checksums objects.body.chunked naming.change objects.probe.judgement objects.probe.bucket_profile "

@@ -12,6 +12,9 @@ STORE = '[s3]\nendpoint = "http://s3"\naccess_key_id = "a"\n'
 WEBHOOK = '[[webhooks]]\nname = "hook"\nurl = "https://a"\nsecret = "whsec_aHVudGVyMi1zZWNyZXQtaHVudGVyMi1zZWNyZXQ="\n'
 GRANT = '[[grants]]\ncallers = ["ann"]\nactions = ["read"]\n'
 LOCKS, AUDITS = GRANT.replace("read", "lock"), GRANT.replace("read", "audit")
+ROLE = '[[postgres.roles]]\ncallers = ["*"]\n'
+ISSUER = '[[issuers]]\nname = "id"\n'
+TRUSTED = ISSUER + 'issuer = "https://a"\naudiences = ["g"]\nkeys_url = "https://a/keys"\n'
 CALLER = '[[callers]]\nname = "ann"\napi_key = "hunter2-secret"\n'
 
 # The text of a file, then words that its message has.
@@ -49,6 +52,24 @@ WRONG = [
     (DSN + "idempotency_retention = 0", ("line 3: [postgres], idempotency_retention: must be 1 or more",)),
     (DSN + 'functions = ["pay"]', ("line 3: [postgres], functions: must be schema.name",)),
     (DSN + 'functions = ["sales.pay"]', ("line 3: [postgres], functions: the schema of sales.pay", "add sales to")),
+    (DSN + "[[postgres.roles]]\nrole = 'a'", ("line 3: [postgres], roles: names no caller",)),
+    (DSN + ROLE, ("needs either a role, or a claim",)),
+    (DSN + ROLE + 'role = "a"\nclaim = ["role"]', ("needs either a role, or a claim",)),
+    (DSN + ROLE + 'claim = ["role"]', ("set allowed beside claim",)),
+    (DSN + ROLE + 'role = "a"\nallowed = ["b"]', ("set allowed beside claim",)),
+    (DSN + ROLE.replace("*", "who") + 'role = "a"', ("there is no caller who",)),
+    (DSN + ISSUER, ("line 3", "needs exactly one of keys_url, keys_path and secret")),
+    (DSN + ISSUER + 'secret = "hunter2-secret"', ("secret", "must have 32 bytes or more")),
+    (DSN + ISSUER + 'keys_url = "https://a/keys"', ("needs issuer and audiences",)),
+    (DSN + ISSUER + 'keys_url = "file:///etc/passwd"', ("keys_url: must be an http:// or https:// address",)),
+    (DSN + ISSUER + f'secret = "{"x" * 32}"\nalgorithms = ["RS256"]', ("algorithms: RS256 must be one of HS256",)),
+    (DSN + TRUSTED + 'algorithms = ["none"]', ("algorithms: none must be one of RS256",)),
+    (DSN + TRUSTED + 'algorithms = ["HS256"]', ("algorithms: HS256 must be one of RS256",)),
+    (DSN + TRUSTED + ISSUER.replace("id", "two") + TRUSTED[len(ISSUER) :], ("https://a is configured twice",)),
+    (DSN + ISSUER.replace("id", "Role:"), ("name: has a value that is not allowed",)),
+    (DSN + TRUSTED.replace('"id"', '"role"'), ("choose another name",)),
+    (DSN + TRUSTED + CALLER.replace("ann", "id:ann"), ("id:ann is how callers of an issuer are called",)),
+    (DSN + TRUSTED + GRANT.replace("ann", "di:ann") + 'tables = ["*"]', ("there is no caller di:ann",)),
     (DSN + '[server]\nwatch = "perhaps"', ("line 4: [server], watch: must be true or false",)),
     (DSN + STORE, ("line 3: [s3], secret_access_key: it is missing", "secret_access_key_file")),
     (DSN + STORE + 'secret_access_key = ""', ("line 6: [s3], secret_access_key: is empty",)),

@@ -130,3 +130,20 @@ WHERE n.nspname = ANY ($1::text[]) AND has_any_column_privilege(c.oid, 'INSERT')
   -- PostgreSQL may ask for the privilege before it compares the kind, which is an error for a table.
   AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE') END
 ORDER BY 1
+
+-- name: let_act
+-- Statements that let roles call what the fenced statements of their callers call: functions alone, no tables.
+SELECT format('GRANT USAGE ON SCHEMA fencing TO %I', u.name) AS statement FROM unnest($1::text[]) AS u (name)
+UNION ALL
+SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', p.oid::regprocedure, u.name)
+FROM unnest($1::text[]) AS u (name), pg_proc AS p
+WHERE p.pronamespace = 'fencing'::regnamespace AND p.proname = ANY ($2::text[])
+
+-- name: acting_roles
+-- Return facts about the roles that callers act under.
+SELECT u.name, quote_ident(u.name) AS quoted, quote_ident(current_user) AS gateway, r.oid IS NOT NULL AS exists,
+       coalesce(pg_has_role(r.oid, 'MEMBER'), false) AS member,
+       coalesce(has_schema_privilege(r.oid, 'fencing', 'USAGE'), false) AS may_call,
+       coalesce(r.rolsuper OR r.rolbypassrls, false) AS unbound
+FROM unnest($1::text[]) WITH ORDINALITY AS u (name, number) LEFT JOIN pg_roles AS r ON r.rolname = u.name
+ORDER BY u.number

@@ -21,3 +21,12 @@ SELECT current_setting('response.headers', true) AS headers, current_setting('re
 -- name: zones
 -- The time zones the server knows by name.
 SELECT name FROM pg_timezone_names
+
+-- name: take_role
+-- For the rest of the transaction, statements run with the rights of another role, and policies see these settings.
+-- Return whether that role may call what a fenced statement calls.
+SELECT has_schema_privilege($3::text, 'fencing', 'USAGE') AS may, count(set_config(u.name, u.value, true))
+FROM unnest($1::text[], $2::text[]) AS u (name, value)
+
+-- name: leave_role
+RESET ROLE

@@ -33,8 +33,9 @@ CREATE TABLE fencing.bucket_naming (
 -- Takes the table and the generation of its naming.
 -- Returns true, or raises 42P01, which undoes the write.
 -- VOLATILE: it takes a fresh snapshot, with the lock of the table in hand.
+-- SECURITY DEFINER: the statement of a write may run under a role of its caller, which has no right on the naming.
 CREATE FUNCTION fencing.check_table_naming_v1(p_relation oid, p_generation uuid) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
     IF EXISTS (
         SELECT FROM fencing.table_naming AS n WHERE n.relation = p_relation AND n.generation = p_generation

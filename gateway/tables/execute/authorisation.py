@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gateway.auth.grants import NOTHING, Action, Limits, Missing, Rights
+from gateway.errors import GatewayError
 from gateway.fencing.resource import escape
 from gateway.record.denials import Denials
 from gateway.tables.execute.planning import PlannedWrite, Sender
@@ -31,17 +32,20 @@ class Authorisation:
     async def reads(self, sender: Sender, names: Iterable[str]) -> None:
         """Check a read of the rows of these tables."""
         for name in names:
+            await self._has_role(sender, Action.READ, "table", name)
             if not sender.rights.may_read((name,)):
                 raise await self._denied(sender, Action.READ, "table", name)
 
     async def writes(self, sender: Sender, name: str) -> None:
         """Check that the caller writes to a table at all. ``claims`` checks its resources."""
+        await self._has_role(sender, Action.WRITE, "table", name)
         limits = sender.rights.table(Action.WRITE, name)
         if not (limits.placed or limits.patterns):
             raise await self._denied(sender, Action.WRITE, "table", name)
 
     async def calls(self, sender: Sender, name: str) -> None:
         """Check that the caller calls a function at all."""
+        await self._has_role(sender, Action.CALL, "function", name)
         limits = sender.rights.function(name)
         if not (limits.placed or limits.patterns):
             raise await self._denied(sender, Action.CALL, "function", name)
@@ -69,6 +73,13 @@ class Authorisation:
         """Check the resources of a write to a table that has been answered before."""
         await self._covers(sender, Action.WRITE, "table", name, resources)
 
+    async def _has_role(self, sender: Sender, action: Action, kind: str, name: str) -> None:
+        """Deny a caller without a role of the database, if callers have such roles."""
+        if not sender.has_role:
+            denied = await self._denied(sender, action, kind, name)
+            denied.message = f"No rule of postgres.roles names a role of the database for {sender.caller}."
+            raise denied
+
     async def _covers(
         self, sender: Sender, action: Action, kind: str, name: str, resources: Sequence[str] | None
     ) -> None:
@@ -80,7 +91,7 @@ class Authorisation:
 
     async def _denied(
         self, sender: Sender, action: Action, kind: str, name: str, resource: str | None = None
-    ) -> Exception:
+    ) -> GatewayError:
         on = f"{kind} {name}" if resource is None else f"{kind} {name} under {resource}"
         attempt = replace(sender.attempt(None, None, b"", name), payload_size=None, payload_sha256=None, captured=None)
         filed = ".".join(map(escape, name.split(".", 1))) if resource is None else resource

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from gateway.admission import Admission
+from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
 from gateway.auth.principal import Principal
 from gateway.db.database import Database, Record, wants_retry
@@ -172,7 +173,8 @@ class FastPath:
 
     def candidate(self, head: Head, principal: Principal) -> Candidate:
         """Return the request as a candidate for the fast path."""
-        return Candidate(self._forms.read(head), principal.name, principal.rights)
+        plain = self._forms.read(head) if principal.role == OWN else None
+        return Candidate(plain, principal.name, principal.rights)
 
     def plain_head(self, head: Head) -> PlainHead | None:
         """Return the part of a form that is in the head. None if requests with this head are not plain."""
@@ -483,6 +485,7 @@ def _is_eligible(write: PlannedWrite, columns: tuple[str, ...]) -> bool:
     return (
         rule.mode is Enforcement.ENFORCE
         and rule.equal is Equal.ACCEPT
+        and write.sender.role is None
         and write.claimed is not None
         and len(write.claimed) == 1
         and not request.singular

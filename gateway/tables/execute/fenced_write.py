@@ -16,6 +16,7 @@ from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Row, Written, check_affected, check_put, check_single
 from gateway.tables.execute import reach
+from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.execute.reach import Located
 from gateway.tables.naming.plan import table_resource
@@ -222,11 +223,15 @@ def written_columns(write: PlannedWrite) -> tuple[tuple[str, ...], bool]:
     return (), True
 
 
-async def execute(transaction: Transaction, write: PlannedWrite) -> tuple[Written, list[ObservedRefusal]]:
-    """Write, and verify the touched rows.
+async def execute(
+    transaction: Transaction, write: PlannedWrite, acting: Acting
+) -> tuple[Written, list[ObservedRefusal]]:
+    """Write, and verify the touched rows. It may end acting under the role of the sender.
 
     Any error has to undo the transaction: ``RowChanged``, ``ResourceMismatch``, ``DialectError`` or ``SqlError``.
     """
+    role = write.sender.role
+    await acting.as_(role)
     if write.call is not None:
         if write.request.preferences.timezone is not None:
             await settings.set_zone(transaction, write.request.preferences.timezone)
@@ -237,12 +242,15 @@ async def execute(transaction: Transaction, write: PlannedWrite) -> tuple[Writte
     if write.request.preferences.timezone is not None:
         await settings.set_zone(transaction, write.request.preferences.timezone)
     reaches = write.cached.reach is not None
-    located = await reach.locate(transaction, write) if reaches else None
+    located = await reach.locate(transaction, write, acting) if reaches else None
+    await acting.as_(role)
     row = await _row(transaction, write, located, creates=creates)
     if reaches:
+        await acting.as_(None)
         await reach.verify(transaction, write, located)
     written = Written.from_row(row)
     if creates and not written.touched:
+        await acting.as_(role)
         await _check_absent(transaction, write)
     _check_touched(write.request, written.touched)
     if row is _NOTHING:

@@ -21,6 +21,7 @@ from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import READS, Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written, check_affected, check_single
+from gateway.tables.execute.acting import Role
 from gateway.tables.execute.authorisation import Authorisation
 from gateway.tables.execute.planning import EffectivePreferences, PlannedWrite, Sender, explicit_of, key_of, tokens_of
 from gateway.tables.execute.reads import Reader
@@ -91,7 +92,7 @@ class FunctionCalls:
             return await self._options(target)
         if head.method in READS:
             await self._authorisation.only_reads(sender(), name)
-            return await self._read(target, head.method, head.query_string, headers)
+            return await self._read(target, head, headers, sender().role)
         if head.method != "POST":
             raise DialectError("PGRST101", 405, f"Cannot use the {head.method[:20]} method on RPC")
         shown = fencing_headers.read(head.headers, pairs=True)
@@ -106,15 +107,15 @@ class FunctionCalls:
         reads = any(not one.writes for one in forms)
         return openapi.allowed("OPTIONS", *(("GET", "HEAD") if reads else ()), "POST")
 
-    async def _read(self, target: Target, method: str, query_string: bytes, headers: Mapping[bytes, str]) -> Response:
+    async def _read(self, target: Target, head: Head, headers: Mapping[bytes, str], role: Role | None) -> Response:
         """Answer GET or HEAD, with the arguments in the query. A function that tries to write fails (25006, 405)."""
-        given, rest = arguments.from_query(query_string)
-        wanted = request.parse(method, rest, headers)
+        given, rest = arguments.from_query(head.query_string)
+        wanted = request.parse(head.method, rest, headers)
 
         async def work(functions: Functions) -> Response:
             choice = functions.choose(target.schema, target.name, given.names, None)
             call = await self._planned(wanted, headers, choice, given)
-            return await self._reader.read_only(call.request, call.only_read)
+            return await self._reader.read_only(call.request, role, call.only_read)
 
         return await self._functions.using(work)
 
@@ -139,7 +140,7 @@ class FunctionCalls:
             call = await self._planned(wanted, headers, choice, given)
             if not choice.function.writes:
                 await self._authorisation.only_reads(sender, f"{target.schema}.{target.name}")
-                return await self._reader.read_only(call.request, call.only_read)
+                return await self._reader.read_only(call.request, sender.role, call.only_read)
             write = self._write(call, shown, sender, content)
             await self._authorisation.claims(write)
             return await self._transactions.execute(UnitOfWork([write], key))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
+from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
 from gateway.auth.principal import Principal
 from gateway.db import settings
@@ -37,6 +38,8 @@ from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Response, Written
+from gateway.tables.execute import acting
+from gateway.tables.execute.acting import Role
 from gateway.tables.naming import plan
 from gateway.tables.naming.plan import NOTHING_NAMED, Explicit, Naming, Rule, pins_exactly
 from gateway.tables.schema_cache import CachedTable
@@ -54,7 +57,8 @@ class Sender:
     """The sender of a request, and what the record needs of the request.
 
     ``rights``: what its caller may do. ``keyring``: whose idempotency keys it uses. ``media_type``: of its body.
-    ``capture``: what the record keeps of the body if the write is refused.
+    ``capture``: what the record keeps of the body if the write is refused. ``role``: the role of the database under
+    which the request runs, None for the gateway's own. ``has_role``: whether it may run at all.
     """
 
     caller: str
@@ -67,6 +71,8 @@ class Sender:
     keyring: str
     media_type: str = ""
     capture: Capture = NOTHING
+    role: Role | None = None
+    has_role: bool = True
 
     @classmethod
     def of(cls, head: Head, state: Mapping[str, Any], principal: Principal, capture: Capture = NOTHING) -> Self:
@@ -83,7 +89,13 @@ class Sender:
             keyring="" if principal.is_anonymous else principal.name,
             media_type=(head.value(b"content-type") or b"").decode("latin-1"),
             capture=capture,
+            role=acting.role_of(head, principal) if principal.role not in (None, OWN) else None,
+            has_role=principal.role is not None,
         )
+
+    def bound(self, fingerprint: bytes) -> bytes:
+        """Return the fingerprint of a request under this role. An answer kept under one is no answer to another."""
+        return fingerprint if self.role is None else request.digest([fingerprint, self.role.name.encode()])
 
     def target(self, table: str) -> str:
         """Return path and query of a write to ``table``, without values of redacted columns."""
@@ -158,9 +170,8 @@ def key_of(sender: Sender, schema: str, headers: Mapping[bytes, str], content: b
     if text is None:
         return None
     query = sender.query.encode("latin-1")
-    return IdempotencyKey(
-        sender.keyring, text, request.fingerprint(sender.method, sender.path, schema, query, headers, content)
-    )
+    fingerprint = request.fingerprint(sender.method, sender.path, schema, query, headers, content)
+    return IdempotencyKey(sender.keyring, text, sender.bound(fingerprint))
 
 
 def tokens_of(shown: FencingHeaders, rule: Rule) -> Tokens | None:

@@ -17,6 +17,7 @@ from gateway.fencing.headers import MAX_PAIRS
 from gateway.tables.catalog.reach import Place, Reach, Step
 from gateway.tables.catalog.references import Graph
 from gateway.tables.dialect.response import Row
+from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.sql.expressions import changed_meanwhile, quote, reference, unchanged
 from gateway.tables.sql.shape import LockShape, lower_filters
@@ -56,7 +57,7 @@ def concerns(write: PlannedWrite) -> bool:
     return reach is not None and change is not None and reach.concerns(*change)
 
 
-async def locate(transaction: Transaction, write: PlannedWrite) -> Located | None:
+async def locate(transaction: Transaction, write: PlannedWrite, acting: Acting) -> Located | None:
     """Lock the rows of a write and all rows that it reaches. None if it reaches none by any foreign key.
 
     Raises ``SideEffectRefused`` for a row whose name is not claimed, and ``RightMissing`` if the gateway may not look.
@@ -69,7 +70,7 @@ async def locate(transaction: Transaction, write: PlannedWrite) -> Located | Non
     if write.cached.rule.mode is Enforcement.OBSERVE and not await _may_look(transaction, reach.relations(*change)):
         return None
     try:
-        return await _Walk(transaction, write, reach, change).run()
+        return await _Walk(transaction, write, reach, change).run(acting)
     except SqlError as error:
         if error.sqlstate != "42501":
             raise
@@ -139,9 +140,12 @@ class _Walk:
         # Names without a claim, and the step that has led to the first of them.
         self._missing: dict[str, Step] = {}
 
-    async def run(self) -> Located:
+    async def run(self, acting: Acting) -> Located:
         steps, zone = self._reach.steps(*self._change), self._write.request.preferences.timezone
+        # Policies may hide rows of the table from the caller. The rows that refer to them are PostgreSQL's to change.
+        await acting.as_(self._write.sender.role)
         rows = await self._lock()
+        await acting.as_(None)
         if zone is not None:
             # The filters are read in the caller's time zone, and names are made in UTC.
             await settings.set_zone(self._transaction, "UTC")

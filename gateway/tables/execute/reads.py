@@ -18,6 +18,7 @@ from gateway.tables.dialect.etags import check_preconditions, names_one_row
 from gateway.tables.dialect.overrides import Overrides
 from gateway.tables.dialect.request import READS, Request, unsupported
 from gateway.tables.dialect.response import Response, Row
+from gateway.tables.execute.acting import Acting, Role
 from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.planning import Sender
@@ -63,7 +64,7 @@ class Reader:
         statement = cached.statements.read(shape)
         await self._authorisation.reads(sender, statement.tables)
         needs_more = self._estimates(wanted) or wanted.preferences.timezone is not None
-        if not needs_more and not statement.runs_code:
+        if not needs_more and not statement.runs_code and sender.role is None:
             self._fast_path.learn_read(candidate, wanted, cached, statement, values)
             row = await self._database.fetchrow(statement.text, *statement.arrange(values))
             assert row is not None
@@ -73,15 +74,17 @@ class Reader:
             row, said = await self._row(transaction, wanted, cached, shape, statement, values)
             return response.overridden(response.read(wanted, row, path, query_string), said)
 
-        return await self.read_only(wanted, work)
+        return await self.read_only(wanted, sender.role, work)
 
     def capped(self, wanted: Request) -> Request:
         """Limit the request to the most rows of one answer, and of each embedded table in a row."""
         most = self._settings.max_rows
         return wanted if most is None else replace(wanted, query=wanted.query.capped(most))
 
-    async def read_only(self, wanted: Request, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
-        """Run ``work`` in a transaction that cannot write, in the time zone of the request.
+    async def read_only(
+        self, wanted: Request, role: Role | None, work: Callable[[Transaction], Awaitable[Result]]
+    ) -> Result:
+        """Run ``work`` in a transaction that cannot write, under a role and in the time zone of the request.
 
         The transaction is rolled back. Code in it may change settings of the session, and the names of the next request
         depend on these settings.
@@ -92,6 +95,7 @@ class Reader:
             await settings.make_read_only(transaction)
             if wanted.preferences.timezone is not None:
                 await settings.set_zone(transaction, wanted.preferences.timezone)
+            await Acting(transaction).as_(role)
             found.append(await work(transaction))
             raise _RollBack
 

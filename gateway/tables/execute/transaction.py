@@ -31,6 +31,7 @@ from gateway.tables.dialect import overrides, response
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.dialect.transaction_document import of_write
 from gateway.tables.execute import fenced_write
+from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.authorisation import Authorisation
 from gateway.tables.execute.fenced_write import (
     Claims,
@@ -256,18 +257,20 @@ class FencedTransactions:
         if claims.groups:
             self._observe(CLAIM_AFTER)
         unenforced = _Unenforced(fenced_write.unenforced(claimed), implausible)
-        outcome = await self._write_all(transaction, unit, claims, unenforced)
+        acting = Acting(transaction)
+        outcome = await self._write_all(transaction, acting, unit, claims, unenforced)
         if any(map(_runs_code, unit.writes)):
             await claims.declare(transaction)
             # Deferred triggers would run at the commit, and nothing could take back the settings they change.
+            await acting.as_(unit.writes[0].sender.role)
             await settings.check_constraints(transaction)
-            await settings.restore_pins(transaction)
+            await acting.restore()
         if unit.key is not None:
             await _keep(transaction, unit, unit.key, claims, outcome.answer)
         return outcome
 
     async def _write_all(
-        self, transaction: Transaction, unit: UnitOfWork, claims: Claims, unenforced: _Unenforced
+        self, transaction: Transaction, acting: Acting, unit: UnitOfWork, claims: Claims, unenforced: _Unenforced
     ) -> _Outcome:
         answers: list[Response] = []
         accepted: list[WriteAccepted] = []
@@ -276,7 +279,7 @@ class FencedTransactions:
             if _runs_code(write):
                 await claims.declare(transaction)
             with unit.about(number):
-                answer, notes = await self._write(transaction, write, unenforced, alone=unit.combine is None)
+                answer, notes = await self._write(transaction, acting, write, unenforced, alone=unit.combine is None)
             answers.append(answer)
             noted += notes
             if not notes:
@@ -284,20 +287,21 @@ class FencedTransactions:
         return _Outcome(unit.answer(answers), accepted, noted)
 
     async def _write(
-        self, transaction: Transaction, write: PlannedWrite, unenforced: _Unenforced, *, alone: bool
+        self, transaction: Transaction, acting: Acting, write: PlannedWrite, unenforced: _Unenforced, *, alone: bool
     ) -> tuple[Response, list[Rejection]]:
         """Execute one write. Return its answer and its entries in the record, if observe mode lets it pass."""
-        written, observed = await fenced_write.execute(transaction, write)
+        written, observed = await fenced_write.execute(transaction, write, acting)
         self._observe(WRITE_AFTER)
         preferences = write.request.preferences
         runs_code = _runs_code(write)
         if alone and self._overrides and runs_code and write.call is None:
             written = replace(written, said=overrides.read(*await settings.read_answer_settings(transaction)))
         if preferences.tx == "rollback":
+            await acting.as_(write.sender.role)
             await settings.check_constraints(transaction)
             raise _RolledBack(_answer(write, written, Accepted()))
-        if runs_code:
-            await settings.restore_pins(transaction)
+        if runs_code or write.sender.role is not None:
+            await acting.restore()
         elif preferences.timezone is not None and not alone:
             await settings.set_zone(transaction, "UTC")
         unenforced = unenforced.of(write)

@@ -60,7 +60,7 @@ class WriteLists:
         key = (
             None
             if name is None
-            else IdempotencyKey(sender.keyring, name, await offload(len(content), _fingerprint, listed))
+            else IdempotencyKey(sender.keyring, name, sender.bound(await offload(len(content), _fingerprint, listed)))
         )
         parsed, targets = [], []
         for number, entry in enumerate(listed):
@@ -89,7 +89,8 @@ class WriteLists:
     def _parsed(self, entry: Entry, target: Target, sender: Sender) -> ParsedWrite:
         """Parse a write as if it were alone."""
         path = f"{self._settings.prefix}{target.name}"
-        alone = replace(sender, method=entry.method, path=path, query=entry.query.decode())
+        role = None if sender.role is None else sender.role.at(entry.method, path)
+        alone = replace(sender, method=entry.method, path=path, query=entry.query.decode(), role=role)
         rule = self._schema_cache.rule(target.schema, target.name)
         parsed = parse(entry.query, entry.headers, entry.shown, rule, alone, target.name).with_body(entry.body)
         if parsed.request.preferences.tx is not None:

@@ -311,7 +311,9 @@ async def test_how_they_stand_is_for_auditors_and_trying_them_for_administrators
             admin = {"Authorization": "Bearer admin-key"}
             unknown = await ask.post("/v1/webhooks/%3Cx%3E/test", headers=admin)
             await put(database, 2)
-            await receiver.until(lambda: len(receiver.entries()) == 2)
+            # Denials are on record like other refusals: one view, and two tries.
+            await receiver.until(lambda: len(receiver.entries()) == 5)
+            assert sum(entry["reason"] == "denied" for entry in receiver.entries()) == 3
             receiver.usually = status(500)
             failed_test = (await ask.post("/v1/webhooks/ops/test", headers=admin)).json()
     assert {key: answer.status_code for key, answer in seen.items()} == {

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from gateway.auth import fenced_credentials
+from gateway.auth import temporary_keys
 from gateway.auth.callers import Callers
-from gateway.auth.fenced_credentials import FencedCredentials
 from gateway.auth.grants import EVERYTHING, Action, Grant, Rights
 from gateway.auth.principal import FencedScope, Principal
 from gateway.auth.sigv4 import RequestHead, verify
+from gateway.auth.temporary_keys import TemporaryKeys
 from gateway.config.access import CallerKeys, GrantRule
 from gateway.errors import Forbidden, StoreError, Unauthenticated
 from gateway.fencing.token import Token
@@ -43,7 +43,7 @@ CONFINED = Rights((Grant(frozenset({Action.READ, Action.WRITE}), 1, everything=T
 
 
 @pytest.fixture
-def issued() -> FencedCredentials:
+def issued() -> TemporaryKeys:
     return KEYS.issue(BATCH, GRANT)
 
 
@@ -53,7 +53,7 @@ def refusal(access_key_id: str, session_token: str | None, keys: Callers = KEYS)
     return caught.value.s3_code, caught.value.status
 
 
-def test_they_are_bound_to_their_grant_and_administer_nothing(issued: FencedCredentials) -> None:
+def test_they_are_bound_to_their_grant_and_administer_nothing(issued: TemporaryKeys) -> None:
     found = KEYS.secret_of(issued.access_key_id, issued.session_token)
     assert found == (Principal("batch", CONFINED, GRANT), issued.secret_access_key)
     assert KEYS.secret_of("AKbatch", None) == (Principal("batch", UNCONFINED), "batch-secret")
@@ -79,17 +79,17 @@ def test_their_holder_cannot_widen_what_they_read(read: object) -> None:
     assert refusal(issued.access_key_id, f"{version}.{forged}.{proof}") == INVALID
 
 
-def test_every_gateway_of_the_same_configuration_takes_them(issued: FencedCredentials) -> None:
+def test_every_gateway_of_the_same_configuration_takes_them(issued: TemporaryKeys) -> None:
     assert Callers(CALLERS).secret_of(issued.access_key_id, issued.session_token) is not None
 
 
-def test_no_two_are_the_same(issued: FencedCredentials) -> None:
+def test_no_two_are_the_same(issued: TemporaryKeys) -> None:
     again = KEYS.issue(BATCH, GRANT)
     assert again.access_key_id != issued.access_key_id
     assert again.secret_access_key != issued.secret_access_key
 
 
-def test_they_have_the_form_that_clients_expect(issued: FencedCredentials) -> None:
+def test_they_have_the_form_that_clients_expect(issued: TemporaryKeys) -> None:
     assert issued.access_key_id.startswith("FENCE")
     assert issued.access_key_id.isalnum()
     assert 16 <= len(issued.access_key_id) <= 128
@@ -97,7 +97,7 @@ def test_they_have_the_form_that_clients_expect(issued: FencedCredentials) -> No
     assert set(issued.session_token) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.")
 
 
-def test_they_do_not_show_secrets(issued: FencedCredentials) -> None:
+def test_they_do_not_show_secrets(issued: TemporaryKeys) -> None:
     shown = repr(issued) + base64.urlsafe_b64decode(issued.session_token.split(".")[1] + "==").decode()
     assert issued.secret_access_key not in shown
     assert issued.session_token not in shown
@@ -122,17 +122,17 @@ def test_any_client_signs_with_them_until_they_expire(form: type[S3SigV4Auth]) -
         assert (caught.value.s3_code, caught.value.status) == ("ExpiredToken", 400)
 
 
-def test_a_new_secret_of_the_caller_ends_them(issued: FencedCredentials) -> None:
+def test_a_new_secret_of_the_caller_ends_them(issued: TemporaryKeys) -> None:
     rotated = Callers([caller("batch", "new-secret")])
     assert refusal(issued.access_key_id, issued.session_token, rotated) == INVALID
 
 
-def test_removing_the_caller_ends_them(issued: FencedCredentials) -> None:
+def test_removing_the_caller_ends_them(issued: TemporaryKeys) -> None:
     gone = Callers([caller("other")])
     assert gone.secret_of(issued.access_key_id, issued.session_token) is None
 
 
-def test_key_and_session_token_belong_together(issued: FencedCredentials) -> None:
+def test_key_and_session_token_belong_together(issued: TemporaryKeys) -> None:
     other = KEYS.issue(BATCH, GRANT)
     assert refusal(issued.access_key_id, other.session_token) == INVALID
     assert refusal(issued.access_key_id, None) == INVALID
@@ -142,7 +142,7 @@ def test_key_and_session_token_belong_together(issued: FencedCredentials) -> Non
     assert KEYS.secret_of("AKbatch", "fencing-token=34") == (Principal("batch", UNCONFINED), "batch-secret")
 
 
-def test_no_claim_can_be_changed(issued: FencedCredentials) -> None:
+def test_no_claim_can_be_changed(issued: TemporaryKeys) -> None:
     version, claims, proof = issued.session_token.split(".")
     content = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
     for name, value in (
@@ -159,7 +159,7 @@ def test_no_claim_can_be_changed(issued: FencedCredentials) -> None:
 
 @given(st.data())
 def test_no_character_can_be_changed(data: st.DataObject) -> None:
-    issued = fenced_credentials.issue("batch", "batch-secret", GRANT, "0123456789ABCDEF")
+    issued = temporary_keys.issue("batch", "batch-secret", "0123456789ABCDEF", GRANT.expires or NOW, GRANT)
     place = data.draw(st.integers(0, len(issued.session_token) - 1))
     other = data.draw(st.characters().filter(lambda character: character != issued.session_token[place]))
     changed = issued.session_token[:place] + other + issued.session_token[place + 1 :]

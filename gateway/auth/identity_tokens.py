@@ -1,0 +1,182 @@
+"""Identity tokens: JSON Web Tokens (RFC 7519) that a trusted issuer has signed. Pure: keys and time are given."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeAlias
+
+from joserfc import errors, jws
+from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey, import_key
+from joserfc.jwt import JWTClaimsRegistry
+
+from gateway.auth.database_roles import claim_of
+from gateway.errors import Unauthenticated
+
+LARGEST = 8 * 1024
+"""Bytes of a token. A head of a request has room for 16 KiB."""
+
+
+_MOST_KEYS = 64
+# Signatures that are checked for a token that does not name its key.
+_MOST_TRIED = 8
+# Characters of a modulus of 2,048 bits.
+_SHORTEST_RSA = 342
+_LONGEST_NAME = 200
+
+Keys: TypeAlias = Sequence[Key]
+
+
+class TrustedIssuer(NamedTuple):
+    """An issuer, and which of its tokens are for this gateway.
+
+    ``issuer``: the claim ``iss``; None for tokens without one. ``audiences``: the claim ``aud`` has one of them; empty
+    if it is not looked at. ``algorithms``: all others are refused. ``leeway``: seconds between clocks.
+    ``caller_claim`` and ``groups_claim`` are paths of keys.
+    """
+
+    name: str
+    issuer: str | None
+    audiences: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    leeway: float = 30.0
+    caller_claim: tuple[str, ...] = ("sub",)
+    groups_claim: tuple[str, ...] = ()
+
+
+class Unverified(NamedTuple):
+    """The words of a token about itself. They only lead to the key that can prove it."""
+
+    issuer: str | None
+    key_id: str | None
+
+
+class Identity(NamedTuple):
+    """A proven identity. Its name and groups begin with the name of the issuer. ``expires`` is aware."""
+
+    caller: str
+    groups: tuple[str, ...]
+    claims: Mapping[str, object]
+    expires: datetime
+
+
+def looks_like_one(credential: bytes) -> bool:
+    """Return whether a credential has the form of a signed token. An object in JSON, encoded, begins with these."""
+    return credential.startswith(b"eyJ") and credential.count(b".") == 2
+
+
+def read_keys(document: bytes) -> Keys:
+    """Return the public keys of a JSON Web Key Set (RFC 7517) that can prove a signature.
+
+    Other keys in it are left out. Raises ``ValueError`` if it is no such document.
+    """
+    try:
+        entries: Any = json.loads(document)["keys"]
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError("it is not a JSON Web Key Set") from error
+    if not isinstance(entries, list):
+        raise ValueError("it is not a JSON Web Key Set")
+    keys = [key for entry in entries[:_MOST_KEYS] if (key := _public_key(entry)) is not None]
+    if not keys:
+        raise ValueError("it has no public key for signatures")
+    return keys
+
+
+def secret_key(secret: bytes) -> Keys:
+    """Return the key of an issuer that shares a secret with the gateway."""
+    return [OctKey.import_key(secret)]
+
+
+def look(token: bytes) -> Unverified:
+    """Return what a token says of itself. Raises ``Unauthenticated`` if it is no token."""
+    if len(token) > LARGEST:
+        raise Unauthenticated(f"The identity token has more than {LARGEST} bytes.")
+    try:
+        found = jws.extract_compact(token, registry=_registry(None))
+        claims: Any = json.loads(found.payload)
+        issuer, key_id = claims.get("iss"), found.headers().get("kid")
+    except (errors.JoseError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Unauthenticated("The identity token cannot be read.") from error
+    return Unverified(issuer if isinstance(issuer, str) else None, key_id if isinstance(key_id, str) else None)
+
+
+def verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime) -> Identity:
+    """Return the identity that a token proves at ``now``, which is aware.
+
+    Raises ``Unauthenticated``, which says what is wrong.
+    """
+    content = _signed(token, trusted, keys)
+    try:
+        claims: Any = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Unauthenticated("The identity token cannot be read.") from error
+    if not isinstance(claims, dict):
+        raise Unauthenticated("The identity token cannot be read.")
+    options: dict[str, Any] = {"exp": {"essential": True}}
+    if trusted.issuer is not None:
+        options["iss"] = {"essential": True, "value": trusted.issuer}
+    if trusted.audiences:
+        options["aud"] = {"essential": True, "values": list(trusted.audiences)}
+    try:
+        JWTClaimsRegistry(now=int(now.timestamp()), leeway=math.ceil(trusted.leeway), **options).validate(claims)
+        expires = datetime.fromtimestamp(float(claims["exp"]) + trusted.leeway, UTC)
+    except errors.ExpiredTokenError as error:
+        raise Unauthenticated("The identity token has expired.", advice="Get a new one from its issuer.") from error
+    except errors.ClaimError as error:
+        raise Unauthenticated(
+            f"The identity token is not for this gateway, or not yet valid: its claim {error.claim}.",
+            advice="Ask its issuer for a token with the audience of this gateway.",
+        ) from error
+    except (TypeError, ValueError, OverflowError, OSError) as error:
+        raise Unauthenticated("The times of the identity token cannot be read.") from error
+    return Identity(_named(trusted, claims), _groups(trusted, claims), claims, expires)
+
+
+def _signed(token: bytes, trusted: TrustedIssuer, keys: Keys) -> bytes:
+    """Return the content of a token whose signature one of the keys proves."""
+    key_id = look(token).key_id
+    named = [key for key in keys if key.kid == key_id] if key_id is not None else list(keys)
+    if not named:
+        raise Unauthenticated(f"The issuer {trusted.name} has no key of the name that the identity token gives.")
+    for key in named[:_MOST_TRIED]:
+        try:
+            return jws.deserialize_compact(token, key, trusted.algorithms, _registry(trusted.algorithms)).payload
+        except (errors.JoseError, ValueError, TypeError, RecursionError):
+            continue  # another key of this name, or of none, may prove it
+    raise Unauthenticated(f"No key of the issuer {trusted.name} proves the identity token, by an algorithm it may use.")
+
+
+def _registry(algorithms: Sequence[str] | None) -> jws.JWSRegistry:
+    # A header that the issuer adds is of no concern, unless it says that it is critical.
+    registry = jws.JWSRegistry(algorithms=algorithms, strict_check_header=False)
+    registry.max_header_length = LARGEST
+    return registry
+
+
+def _public_key(entry: Any) -> Key | None:
+    if not isinstance(entry, dict) or entry.get("kty") == "oct" or entry.get("use") == "enc":
+        return None
+    if entry.get("kty") == "RSA" and len(str(entry.get("n"))) < _SHORTEST_RSA:
+        return None
+    try:
+        key = import_key(entry)
+    except (errors.JoseError, ValueError, TypeError, KeyError):
+        return None
+    return key if isinstance(key, RSAKey | ECKey | OKPKey) else None
+
+
+def _named(trusted: TrustedIssuer, claims: Mapping[str, object]) -> str:
+    found = claim_of(claims, trusted.caller_claim)
+    if not isinstance(found, str) or not found:
+        raise Unauthenticated(
+            f"The identity token has no claim {'.'.join(trusted.caller_claim)}, which names its caller."
+        )
+    if found != found.strip() or not found.isprintable() or len(found) > _LONGEST_NAME:
+        raise Unauthenticated("The identity token names a caller that is too long, or has invisible characters.")
+    return f"{trusted.name}:{found}"
+
+
+def _groups(trusted: TrustedIssuer, claims: Mapping[str, object]) -> tuple[str, ...]:
+    found = claim_of(claims, trusted.groups_claim) if trusted.groups_claim else []
+    listed = found if isinstance(found, list) else [found]
+    return tuple(f"{trusted.name}:{group}" for group in listed if isinstance(group, str) and group)

@@ -1,0 +1,78 @@
+"""Statements of a request that run under its caller's role of the database.
+
+Claims, the record and everything else of the fence run with the gateway's own rights.
+"""
+
+import json
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import NamedTuple, Self
+
+from gateway.auth import database_roles
+from gateway.auth.principal import Principal
+from gateway.db import settings
+from gateway.db.database import Transaction
+from gateway.http.head import Head
+
+# Nothing in the database needs the proof of who the caller is.
+_PROOFS = (b"authorization", b"apikey", b"cookie")
+
+
+class Role(NamedTuple):
+    """A role of the database, and what its policies and functions may ask about the request: settings by name."""
+
+    name: str
+    settings: Mapping[str, str]
+
+    def at(self, method: str, path: str) -> Self:
+        """Return it for a request to this path. Policies see it as PostgREST shows it: ``/orders``, ``/rpc/name``."""
+        *_, before, name = ("", *path.split("/"))
+        shown = f"/rpc/{name}" if before == "rpc" else f"/{name}"
+        return self._replace(settings={**self.settings, "request.method": method, "request.path": shown})
+
+
+def role_of(head: Head, principal: Principal) -> Role:
+    """Return the role under which a request runs. The caller has one, beside the gateway's own."""
+    name = principal.role
+    assert name is not None
+    shown = [(key.lower(), value) for key, value in head.headers if key.lower() not in _PROOFS]
+    headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in shown}
+    role = Role(
+        name,
+        {
+            "request.jwt.claims": database_roles.shown_claims(name, principal.name, principal.claims),
+            "request.headers": json.dumps(headers),
+            "request.cookies": json.dumps(_cookies(head.value(b"cookie") or b"")),
+        },
+    )
+    return role.at(head.method, head.path)
+
+
+def _cookies(header: bytes) -> dict[str, str]:
+    try:
+        return {name: morsel.value for name, morsel in SimpleCookie(header.decode("latin-1")).items()}
+    except CookieError:
+        return {}
+
+
+class Acting:
+    """Whether a transaction acts under a role of the database at the moment. It begins with the gateway's own."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._role: Role | None = None
+
+    async def as_(self, role: Role | None) -> None:
+        """Act under this role. Raises ``RightMissing`` if the gateway, or the role, lacks a right for that."""
+        if role is self._role:
+            return
+        if role is None:
+            await settings.leave_role(self._transaction)
+        else:
+            await settings.take_role(self._transaction, role.name, role.settings)
+        self._role = role
+
+    async def restore(self) -> None:
+        """Act with the gateway's own rights again, and pin the session to its settings. Code may have changed them."""
+        await settings.restore_pins(self._transaction)
+        self._role = None
