@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
@@ -22,6 +23,7 @@ from gateway.client.errors import (
     Stale,
     Unavailable,
 )
+from gateway.client.retries import retry_after
 
 _KINDS: dict[type[codes.GatewayError], type[FencingError]] = {
     codes.TokenStale: Stale,
@@ -31,10 +33,13 @@ _KINDS: dict[type[codes.GatewayError], type[FencingError]] = {
     codes.OutcomeUnknown: OutcomeUnknown,
     codes.Unavailable: Unavailable,
 }
+# All of these say that nothing was written. Buckets have one code for them, which they share.
+_KINDS_OF_UNAVAILABLE = (codes.DatabaseClosed, codes.JournalUnusable, codes.NamingChanged, codes.SessionsShared)
 # S3 has codes of its own for the refusals of the fence; the others share theirs with the store.
 _BY_CODE = {kind.code: (kind.code, error) for kind, error in _KINDS.items()} | {
     kind.s3_code: (kind.code, error) for kind, error in _KINDS.items() if kind is not codes.LeaseLost
 }
+_BY_CODE |= {kind.code: (kind.code, Unavailable) for kind in _KINDS_OF_UNAVAILABLE}
 _STANDARD = frozenset({"type", "title", "status", "detail", "code", "advice"})
 # Facts that PostgREST's keys and S3's elements contain only as words.
 _SENTENCES = (
@@ -59,18 +64,24 @@ def raise_for_refusal(response: httpx.Response) -> httpx.Response:
 
 
 def refusal_from(status: int, headers: Mapping[str, str], body: bytes) -> FencingError:
-    """Return the error that an answer with a status from 400 on means."""
+    """Return the error that an answer with a status from 400 on means. The names of ``headers`` are in lower case."""
+    error = _refusal(status, headers, body)
+    error.retry_after = retry_after(headers)
+    return error
+
+
+def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> FencingError:
     text = body.decode("utf-8", "replace")
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if isinstance(document, dict) and "detail" in document and "code" in document:
         facts = {name: fact for name, fact in document.items() if name not in _STANDARD}
-        return make(status, str(document["code"]), str(document["detail"]), document.get("advice"), facts)
+        return make(status, _word(document["code"]), str(document["detail"]), _words(document.get("advice")), facts)
     if isinstance(document, dict) and "message" in document and "code" in document:
         said = _facts_in(str(document["message"]), str(document.get("details")))
-        return make(status, str(document["code"]), str(document["message"]), document.get("hint"), said)
+        return make(status, _word(document["code"]), str(document["message"]), _words(document.get("hint")), said)
     if "<Error>" in text:
         elements = {name: html.unescape(value) for name, value in _ELEMENT.findall(text)}
         return of_elements(status, elements)
@@ -89,9 +100,9 @@ def make(status: int, code: str, message: str, advice: str | None, facts: Mappin
     """Return the error of this code. The status decides for a foreign code: only a 4xx means that nothing was done."""
     if code == codes.LockHeld.code:
         return NotAcquired(
-            str(facts.get("resource", "")),
-            holder=facts.get("holder"),
-            expires_in=facts.get("expires_in"),
+            _word(facts.get("resource")),
+            holder=_words(facts.get("holder")),
+            expires_in=seconds(facts.get("expires_in")),
             code=code,
             facts=facts,
         )
@@ -103,6 +114,25 @@ def make(status: int, code: str, message: str, advice: str | None, facts: Mappin
     if status >= 500 and status != 501:
         return OutcomeUnknown(message, code=code, facts=facts)
     return Refused(message, status=status, advice=advice or "", code=code, facts=facts)
+
+
+def _words(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def seconds(value: object) -> float | None:
+    """Return a duration from an answer: a finite JSON number. None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _facts_in(*sentences: str) -> dict[str, str]:
@@ -196,11 +226,13 @@ class Api:
         if answer.is_error:
             refusal = refusal_from(answer.status_code, answer.headers, answer.content)
             if isinstance(refusal, OutcomeUnknown):
-                raise Unavailable(refusal.message, code=refusal.code, facts=refusal.facts) from refusal
+                unavailable = Unavailable(refusal.message, code=refusal.code, facts=refusal.facts)
+                unavailable.retry_after = refusal.retry_after
+                raise unavailable from refusal
             raise refusal
         if answer.status_code == 204:
             return None
         try:
             return answer.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Refused(f"The server at {self._url} is not a fencing gateway.", status=answer.status_code) from None

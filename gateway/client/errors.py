@@ -14,7 +14,7 @@ FencingError
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 
 @contextmanager
@@ -34,6 +34,10 @@ class FencingError(Exception):
     """
 
     default_advice = ""
+    retryable: ClassVar[bool] = False
+    """Whether the same request may be sent again without a look at what has happened."""
+    retry_after: float | None = None
+    """Seconds that the answer asks the client to wait, if it does."""
 
     def __init__(
         self, message: str, *, advice: str | None = None, code: str = "", facts: Mapping[str, Any] | None = None
@@ -55,32 +59,37 @@ class Stale(FencingError):
 
     @property
     def resource(self) -> str | None:
-        return self.facts.get("resource")
+        return self._text("resource")
 
     @property
     def token(self) -> str | None:
         """The token that was refused, as it was sent."""
-        return self.facts.get("token")
+        return self._text("token")
 
     @property
     def fence(self) -> str | None:
         """The token that has overtaken it."""
-        return self.facts.get("fence")
+        return self._text("fence")
 
     @property
     def raised_by(self) -> str | None:
         """The holder, or else the caller, that has raised the fence."""
-        return self.facts.get("raised_by")
+        return self._text("raised_by")
 
     @property
     def raised_at(self) -> str | None:
         """When the fence was raised (RFC 3339, by the database's clock)."""
-        return self.facts.get("raised_at")
+        return self._text("raised_at")
 
     @property
     def rejection(self) -> str | None:
         """The id of the refusal's record: ``GET /v1/rejections``."""
-        return self.facts.get("rejection")
+        return self._text("rejection")
+
+    def _text(self, name: str) -> str | None:
+        """Return a fact that is a text. Anything else is not from a gateway: a number may have lost digits."""
+        fact = self.facts.get(name)
+        return fact if isinstance(fact, str) else None
 
 
 class LockLost(FencingError):
@@ -106,6 +115,7 @@ class NotAcquired(FencingError):
     """
 
     default_advice = "Try again later, or wait longer."
+    retryable = True
 
     def __init__(
         self,
@@ -127,6 +137,7 @@ class Unavailable(FencingError):
     """The gateway or the lock service cannot be reached or cannot work just now. Nothing was done."""
 
     default_advice = "Try again."
+    retryable = True
 
 
 class OutcomeUnknown(FencingError):

@@ -3,15 +3,20 @@
 import asyncio
 import contextlib
 import math
+import re
 from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any
 
-from gateway.client.api import Api, meant
+import httpx
+
+from gateway.client import retries
+from gateway.client.api import Api, meant, seconds
 from gateway.client.cancellation import finish
 from gateway.client.errors import LockLost, NotAcquired, Refused, Unavailable
 from gateway.client.renewal_batch import RenewalBatches
 from gateway.client.source import Clock, Held, Mode, now
+from gateway.errors import TokenMalformed
 from gateway.fencing.token import Token
 
 STRETCH = 20.0
@@ -50,7 +55,10 @@ class Leases:
         wanted = _Wanted(resource, holder, ttl, mode, token_hex(16))
         try:
             return await self._acquired(wanted, math.inf if wait is None else wait)
-        except Refused:
+        except Refused as refused:
+            if refused.status < httpx.codes.BAD_REQUEST:
+                # Granted, perhaps, by an answer that cannot be read.
+                await finish(self._withdraw(wanted), GIVING_BACK, f"Withdrawing from {resource}")
             raise
         except NotAcquired:
             if wait != 0:
@@ -63,7 +71,7 @@ class Leases:
 
     async def _acquired(self, wanted: _Wanted, wait: float) -> Held:
         loop = asyncio.get_running_loop()
-        until, pause = loop.time() + wait, 0.05
+        until, failures = loop.time() + wait, 0
         timeout = min(max(wait, SHORTEST_TIMEOUT), LONGEST_TIMEOUT)
         give_up = loop.time() + timeout
         while True:
@@ -73,12 +81,13 @@ class Leases:
             except NotAcquired as refused:
                 if until <= loop.time() or _is_own(refused):
                     raise
-                give_up, pause = loop.time() + timeout, 0.05
-            except Unavailable:
+                give_up, failures = loop.time() + timeout, 0
+            except Unavailable as error:
+                failures += 1
+                pause = retries.pause(failures, error.retry_after)
                 if give_up <= loop.time() + pause:
                     raise
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, 1.0)
             except Refused as refused:
                 # The operator lets requests wait for less, and says so.
                 if "body.wait" not in refused.message or stretch < 1:
@@ -136,7 +145,10 @@ class Leases:
         asked = self._clock()
         # It is kept for as long as the lock is, which is nothing that happens in the trace in which it was acquired.
         view = await self._api.ask("PUT", _path(held), {"ttl": ttl}, traced=False)
-        return replace(held, valid_until=asked + float(view["expires_in"]))
+        if not isinstance(view, dict) or view.get("resource") != held.resource or view.get("lease") != held.handle:
+            raise _unreadable(held.resource)
+        token = _token(view)
+        return replace(held, epoch=token.epoch, value=token.value, valid_until=asked + _lasting(view, ttl))
 
     async def release(self, held: Held) -> None:
         with contextlib.suppress(LockLost):
@@ -156,16 +168,50 @@ class Leases:
 
 
 def _held(view: Any, asked: float, wanted: _Wanted) -> Held:
-    token = Token.parse(view["token"])
+    token, lease, sequencer = _token(view), view.get("lease"), view.get("sequencer")
+    if not isinstance(lease, str) or not _LEASE.fullmatch(lease):
+        raise _unreadable(wanted.resource)
+    if sequencer is not None and not (isinstance(sequencer, str) and _SEQUENCER.fullmatch(sequencer)):
+        raise _unreadable(wanted.resource)
     return Held(
         resource=wanted.resource,
         holder=wanted.holder,
         value=token.value,
         epoch=token.epoch,
-        valid_until=asked + float(view["expires_in"]),
-        handle=view["lease"],
-        sequencer=view["sequencer"],
+        valid_until=asked + _lasting(view, wanted.ttl),
+        handle=lease,
+        sequencer=sequencer,
         mode=wanted.mode,
+    )
+
+
+# Both become a part of later requests, a path and a header.
+_LEASE = re.compile(r"[0-9A-Za-z-]{1,64}")
+_SEQUENCER = re.compile(r"[!-~]{1,1024}")
+
+
+def _token(view: dict[str, Any]) -> Token:
+    """Return the token of an answer. A number is no token, because many readers of JSON round the large ones."""
+    text = view.get("token")
+    try:
+        return Token.parse(text if isinstance(text, str) else "")
+    except TokenMalformed:
+        raise _unreadable(str(view.get("resource"))) from None
+
+
+def _lasting(view: dict[str, Any], ttl: float) -> float:
+    """Return for how many seconds an answer lets the lease last: never for longer than it was asked for."""
+    lasting = seconds(view.get("expires_in"))
+    if lasting is None:
+        raise _unreadable(str(view.get("resource")))
+    return min(lasting, ttl)
+
+
+def _unreadable(resource: str) -> Refused:
+    return Refused(
+        f"The answer about the lease of {resource} cannot be read.",
+        status=200,
+        advice="A proxy on the way may change answers, or the server is not a fencing gateway.",
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import httpx
 
-from gateway.client import http, s3
+from gateway.client import http, retries, s3
 from gateway.client.api import Api, meant, said
 from gateway.client.cancellation import Body, finish
 from gateway.client.errors import FencingError, IssuerWentBackwards, Stale, Unavailable
@@ -50,18 +50,19 @@ class Barrier:
         """
         content = said(headers)
         loop = asyncio.get_running_loop()
-        give_up, pause = loop.time() + seconds, 0.05
+        give_up, failures = loop.time() + seconds, 0
         while True:
             try:
                 fence = await self.api.ask("POST", f"/v1/fences/{self.resource}/barrier", content)
             except Stale as refusal:
                 raise await self._behind(held, Token.parse(headers["Fencing-Token"]), refusal) from refusal
-            except Unavailable:
+            except Unavailable as error:
                 # A write of an older holder that is under way has to land first, or to be given up.
+                failures += 1
+                pause = retries.pause(failures, error.retry_after)
                 if give_up <= loop.time() + pause:
                     raise
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, 1.0)
             else:
                 meant(fence, self.resource)
                 return

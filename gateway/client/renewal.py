@@ -110,18 +110,22 @@ class Keeper:
             await self._pause(max(pause, 0.0))
             if self._failure is not None:
                 return  # it was lost meanwhile
-            left = self.left()
-            try:
-                async with asyncio.timeout(max(left / 2, 0.05)):
-                    renewed = await self._source.renew(self.held, self._ttl)
-            except LockLost as refused:
-                self.lose(f"The lock {self.held.resource} is lost: {refused.message}", refused)
-            except Exception as error:  # noqa: BLE001 - the network's troubles have many names; validity ends by itself
-                self._trouble = error
-                pause = min(max(left / 10, 0.05), 1.0)
-            else:
-                self._note(renewed)
-                pause = self.left() / 3
+            pause = await self.renew_once()
+
+    async def renew_once(self) -> float:
+        """Renew, whatever comes of it. Return the seconds until the next renewal."""
+        left = self.left()
+        try:
+            async with asyncio.timeout(max(left / 2, 0.05)):
+                renewed = await self._source.renew(self.held, self._ttl)
+        except LockLost as refused:
+            self.lose(f"The lock {self.held.resource} is lost: {refused.message}", refused)
+        except Exception as error:  # noqa: BLE001 - the network's troubles have many names; validity ends by itself
+            self._trouble = error
+            return min(max(left / 10, 0.05), 1.0)
+        else:
+            self._note(renewed)
+        return self.left() / 3
 
     def _note(self, renewed: Held) -> None:
         if (renewed.value, renewed.epoch) != (self.held.value, self.held.epoch):

@@ -10,9 +10,9 @@ from bisect import bisect_left, insort
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
-from gateway.client.api import Api
+from gateway.client.api import Api, seconds
 from gateway.client.errors import LockLost
 from gateway.client.source import Clock, Held
 from gateway.errors import LeaseLost
@@ -110,10 +110,7 @@ class RenewalBatches:
         asked = self._clock()
         async with asyncio.timeout(ANSWER_TIMEOUT * min(ttl for _, ttl in wanted)):
             view = await self._api.ask("PUT", "/v1/leases", {"leases": leases}, traced=False)
-        return [
-            None if renewed["expires_in"] is None else asked + float(renewed["expires_in"])
-            for _, renewed in zip(leases, view["leases"], strict=True)
-        ]
+        return [_until(asked, held, ttl, renewed) for (held, ttl), renewed in zip(wanted, view["leases"], strict=True)]
 
     def _call(self) -> None:
         """End the pauses of those that are due soon, as many as have room."""
@@ -131,6 +128,18 @@ class RenewalBatches:
         """Start anew in a fork: it copies the parent's locks, and a request that only the parent sends."""
         if self._process != os.getpid():
             self._process, self._pausing, self._open = os.getpid(), [], None
+
+
+def _until(asked: float, held: Held, ttl: float, renewed: Any) -> float | None:
+    """Return until when a hold is valid; None where it is lost. Raise ValueError where the answer does not say it."""
+    if (renewed["resource"], renewed["lease"]) != (held.resource, held.handle):
+        raise ValueError("The answer is about another lease.")
+    if renewed["expires_in"] is None:
+        return None
+    lasting = seconds(renewed["expires_in"])
+    if lasting is None:
+        raise ValueError("The answer does not say for how long the lease lasts.")
+    return asked + min(lasting, ttl)
 
 
 def _end(pause: "asyncio.Future[None]") -> None:
