@@ -1,5 +1,6 @@
 """Identity tokens: JSON Web Tokens (RFC 7519) that a trusted issuer has signed. Pure: keys and time are given."""
 
+import hmac
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from gateway.errors import Unauthenticated
 LARGEST = 8 * 1024
 """Bytes of a token. A head of a request has room for 16 KiB."""
 
+LOG_IN_AGAIN = "Log in again. If it happens again, tell the operator of the gateway."
 
 _MOST_KEYS = 64
 # Signatures that are checked for a token that does not name its key.
@@ -32,7 +34,8 @@ class TrustedIssuer(NamedTuple):
 
     ``issuer``: the claim ``iss``; None for tokens without one. ``audiences``: the claim ``aud`` has one of them; empty
     if it is not looked at. ``algorithms``: all others are refused. ``leeway``: seconds between clocks.
-    ``caller_claim`` and ``groups_claim`` are paths of keys.
+    ``caller_claim`` and ``groups_claim`` are paths of keys. ``login_client``: the client id by which the gateway logs
+    people in there; None if it does not. Tokens for this client prove a login, and no request.
     """
 
     name: str
@@ -42,6 +45,7 @@ class TrustedIssuer(NamedTuple):
     leeway: float = 30.0
     caller_claim: tuple[str, ...] = ("sub",)
     groups_claim: tuple[str, ...] = ()
+    login_client: str | None = None
 
 
 class Unverified(NamedTuple):
@@ -101,10 +105,40 @@ def look(token: bytes) -> Unverified:
 
 
 def verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime) -> Identity:
-    """Return the identity that a token proves at ``now``, which is aware.
+    """Return the identity that the token of a request proves at ``now``, which is aware.
 
     Raises ``Unauthenticated``, which says what is wrong.
     """
+    identity = _verify(token, trusted, keys, now)
+    if trusted.login_client is None:
+        return identity
+    if not trusted.audiences or trusted.login_client in _audiences(identity.claims):
+        raise Unauthenticated(
+            "This identity token proves a login to the page, and no request.",
+            advice="Ask its issuer for a token with an audience of the gateway's API.",
+        )
+    return identity
+
+
+def verify_login(token: bytes, trusted: TrustedIssuer, nonce: str, keys: Keys, now: datetime) -> Identity:
+    """Return the identity that the ID token of a login proves at ``now``, which is aware. OpenID Connect Core, 3.1.3.7.
+
+    ``nonce``: that of the login. Raises ``Unauthenticated``, which says what is wrong.
+    """
+    assert trusted.issuer is not None
+    assert trusted.login_client is not None
+    identity = _verify(token, trusted._replace(audiences=(trusted.login_client,)), keys, now)
+    claims = identity.claims
+    said = claims.get("nonce")
+    if not isinstance(said, str) or not hmac.compare_digest(said.encode("utf-8", "replace"), nonce.encode()):
+        raise Unauthenticated("The ID token is of another login: its claim nonce.", advice=LOG_IN_AGAIN)
+    party = claims.get("azp")
+    if party != trusted.login_client and (party is not None or len(_audiences(claims)) > 1):
+        raise Unauthenticated("The ID token was issued to another client: its claim azp.", advice=LOG_IN_AGAIN)
+    return identity
+
+
+def _verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime) -> Identity:
     content = _signed(token, trusted, keys)
     try:
         claims: Any = json.loads(content)
@@ -163,6 +197,11 @@ def _public_key(entry: Any) -> Key | None:
     except (errors.JoseError, ValueError, TypeError, KeyError):
         return None
     return key if isinstance(key, RSAKey | ECKey | OKPKey) else None
+
+
+def _audiences(claims: Mapping[str, object]) -> Sequence[object]:
+    found = claims.get("aud")
+    return found if isinstance(found, list) else [found]
 
 
 def _named(trusted: TrustedIssuer, claims: Mapping[str, object]) -> str:
