@@ -16,6 +16,8 @@ from gateway.errors import Unauthenticated
 
 LARGEST = 8 * 1024
 """Bytes of a token. A head of a request has room for 16 KiB."""
+LARGEST_OF_LOGIN = 32 * 1024
+"""Bytes of the ID token of a login, which comes in no head, and may list hundreds of groups."""
 
 LOG_IN_AGAIN = "Log in again. If it happens again, tell the operator of the gateway."
 
@@ -91,10 +93,10 @@ def secret_key(secret: bytes) -> Keys:
     return [OctKey.import_key(secret)]
 
 
-def look(token: bytes) -> Unverified:
+def look(token: bytes, largest: int = LARGEST) -> Unverified:
     """Return what a token says of itself. Raises ``Unauthenticated`` if it is no token."""
-    if len(token) > LARGEST:
-        raise Unauthenticated(f"The identity token has more than {LARGEST} bytes.")
+    if len(token) > largest:
+        raise Unauthenticated(f"The identity token has more than {largest} bytes.")
     try:
         found = jws.extract_compact(token, registry=_registry(None))
         claims: Any = json.loads(found.payload)
@@ -109,7 +111,7 @@ def verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime) -> I
 
     Raises ``Unauthenticated``, which says what is wrong.
     """
-    identity = _verify(token, trusted, keys, now)
+    identity = _verify(token, trusted, keys, now, LARGEST)
     if trusted.login_client is None:
         return identity
     if not trusted.audiences or trusted.login_client in _audiences(identity.claims):
@@ -127,7 +129,7 @@ def verify_login(token: bytes, trusted: TrustedIssuer, nonce: str, keys: Keys, n
     """
     assert trusted.issuer is not None
     assert trusted.login_client is not None
-    identity = _verify(token, trusted._replace(audiences=(trusted.login_client,)), keys, now)
+    identity = _verify(token, trusted._replace(audiences=(trusted.login_client,)), keys, now, LARGEST_OF_LOGIN)
     claims = identity.claims
     said = claims.get("nonce")
     if not isinstance(said, str) or not hmac.compare_digest(said.encode("utf-8", "replace"), nonce.encode()):
@@ -138,8 +140,8 @@ def verify_login(token: bytes, trusted: TrustedIssuer, nonce: str, keys: Keys, n
     return identity
 
 
-def _verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime) -> Identity:
-    content = _signed(token, trusted, keys)
+def _verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime, largest: int) -> Identity:
+    content = _signed(token, trusted, keys, largest)
     try:
         claims: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -166,9 +168,9 @@ def _verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime) -> 
     return Identity(_named(trusted, claims), _groups(trusted, claims), claims, expires)
 
 
-def _signed(token: bytes, trusted: TrustedIssuer, keys: Keys) -> bytes:
+def _signed(token: bytes, trusted: TrustedIssuer, keys: Keys, largest: int) -> bytes:
     """Return the content of a token whose signature one of the keys proves."""
-    key_id = look(token).key_id
+    key_id = look(token, largest).key_id
     named = [key for key in keys if key.kid == key_id] if key_id is not None else list(keys)
     if not named:
         raise Unauthenticated(f"The issuer {trusted.name} has no key of the name that the identity token gives.")

@@ -80,7 +80,7 @@ class Issuers:
         Raises ``Unauthenticated`` for a token that proves none, and ``Unavailable`` without the keys of its issuer.
         """
         trusted, keys = next(one for one in self._trusted if one[0].name == name)
-        if not _has(keys, identity_tokens.look(token)):
+        if not _has(keys, identity_tokens.look(token, identity_tokens.LARGEST_OF_LOGIN)):
             await keys.renew()
         return identity_tokens.verify_login(token, trusted, nonce, keys.keys, self._clock())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hmac
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +11,6 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import httpx
 import pytest
-from joserfc.jwk import OctKey
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from gateway.auth import provider_logins
@@ -28,7 +28,7 @@ from tests.identity_provider import (
     rsa_key,
     token,
 )
-from tests.integration.web.page_gateway import CALLERS, SECRET, log_in, origin, put_on_record
+from tests.integration.web.page_gateway import CALLERS, SECRET, log_in, put_on_record
 from tests.integration.web.test_hostile import ELSEWHERE
 from tests.running import Events
 from tests.waiting import PATIENCE
@@ -66,7 +66,7 @@ class Browser:
 
     def __init__(self, gateway: str) -> None:
         self.gateway = gateway
-        self.client = httpx.AsyncClient(timeout=PATIENCE)
+        self.client = httpx.AsyncClient(timeout=PATIENCE, trust_env=False)
 
     async def get(self, address: str, **headers: str) -> httpx.Response:
         here = f"{self.gateway}{address.removeprefix(PUBLIC)}" if address.startswith((PUBLIC, "/")) else address
@@ -146,7 +146,7 @@ async def test_groups_of_the_token_hold_for_the_session_and_no_others_are_kept(
     dsn: str, provider: LoginProvider
 ) -> None:
     provider.subject = "bob"
-    provider.more = {"groups": ["on-call", *(f"another-group-{number}" for number in range(200))]}
+    provider.more = {"groups": ["on-call", *(f"another-group-{number}" for number in range(600))]}
     async with browsing(configuration(dsn, provider, groups_claim=["groups"])) as browser:
         await browser.log_in()
         assert (await browser.get("/ui/")).status_code == 200
@@ -242,7 +242,8 @@ async def test_a_cookie_of_a_login_cannot_be_changed(dsn: str, provider: LoginPr
         assert set(changed) == {"unique", "following", "ends"}
         assert provider.asked_to_log_in[0]["nonce"] not in str(changed)
         other = encoded({**changed, "following": "https://evil.example"})
-        session = (await log_in(browser_to(browser))).cookies["gateway_session"]
+        async with browser_to(browser) as other_client:
+            session = (await log_in(other_client)).cookies["gateway_session"]
         for cookie in (
             f"{version}.{other}.{proof}",
             f"ls1.{content}.{proof}",
@@ -276,8 +277,8 @@ async def test_a_code_is_good_for_one_login(dsn: str, provider: LoginProvider) -
 
 def confused(content: dict[str, Any]) -> str:
     """Return a token signed with the public key of the provider as a secret."""
-    public = OctKey.import_key(KEY.as_pem(private=False))
-    return token(public, content, "HS256", kid="one")
+    signed = f"{encoded({'alg': 'HS256', 'kid': 'one'})}.{encoded(content)}"
+    return f"{signed}.{encoded(hmac.digest(KEY.as_pem(private=False), signed.encode(), 'sha256'))}"
 
 
 BAD: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], str] | None, str]] = {
@@ -298,7 +299,7 @@ BAD: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], str] | None, str
     "signed with the public key": ({}, confused, "No key of the issuer"),
     "not signed": ({}, lambda content: f"{encoded({'alg': 'none'})}.{encoded(content)}.", "No key of the issuer"),
     "no token": ({}, lambda _: "<b>no token</b>", "cannot be read"),
-    "too large": ({"more": "x" * 9000}, None, "more than 8192 bytes"),
+    "too large": ({"more": "x" * 40_000}, None, "more than 32768 bytes"),
 }
 
 
@@ -381,7 +382,6 @@ async def test_the_token_of_a_login_is_no_token_of_the_api(dsn: str, provider: L
 
             await browser.log_in()
             sent = await browser.get("/v1/rejections", authorization=f"Bearer {provider.tokens[-1]}")
-            assert (sent.status_code, "proves a login" in sent.text or not audiences) == (401, True) or audiences
             assert sent.status_code == 401
             assert await status([CLIENT, AUDIENCE]) == 401
             assert await status(AUDIENCE) == (200 if audiences else 401)
@@ -410,7 +410,7 @@ async def test_no_other_site_begins_a_login(dsn: str, provider: LoginProvider) -
             assert "set-cookie" not in sent.headers
         assert (await browser.get("/ui/login/other")).headers["location"].startswith("/ui/login?next=")
         assert (await browser.get("/ui/login/other/callback?code=1")).status_code == 303
-        posted = await browser.client.post(f"{browser.gateway}/ui/login/id", headers=origin(browser_to(browser)))
+        posted = await browser.client.post(f"{browser.gateway}/ui/login/id", headers={"Origin": browser.gateway})
         assert posted.status_code == 405
 
 
