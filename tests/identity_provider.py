@@ -87,7 +87,7 @@ CLIENT, CLIENT_SECRET = "gateway-page", "the secret of the client: 100 % & more"
 
 
 class LoginProvider(Provider):
-    """Logs people in, too: whoever comes is ``subject``, and consents unless ``refusal`` says otherwise.
+    """Logs people in, too: each browser is ``subject``'s, who consents if there is no ``refusal``.
 
     It is as strict about codes as a good provider. ``more`` changes claims of ID tokens, and ``make`` the token itself.
     ``token_answer`` replaces the answer to a code. ``redeemed`` has the forms with which codes came.
