@@ -357,6 +357,8 @@ async def test_a_provider_that_answers_wrongly_logs_nobody_in(
         assert (await browser.log_in()).status_code == 200
     told = [event.error for event in events if isinstance(event, ServiceUnreachable)]
     assert len(told) == 7
+    for reason in ("answers with 500", "answers with 307", "is too long", "not answer within 0.5 seconds"):
+        assert any(reason in one for one in told), told
     assert not any(form["code"] in str(told) for form in provider.redeemed)
 
 
