@@ -34,6 +34,7 @@ _LARGEST = 64 * 1024
 _LONGEST_CODE = 4096
 _LONGEST_SAID = 200
 
+_ANSWERS = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED)
 _KNOWN = ("code", "state", "iss", "error", "error_description")
 _AGAIN = "Log in again, and keep this browser."
 
@@ -183,10 +184,12 @@ class ProviderLogins:
                     seconds=TIMEOUT,
                     largest=_LARGEST,
                 )
-            found = _object(content)
-            refused = status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED) and found.get("error")
-            if status != HTTPStatus.OK and not refused:
+            if status not in _ANSWERS:
                 raise IssuerFailed(f"it answers with {status}")
+            found = _object(content)
+            refused = found.get("error")
+            if status != HTTPStatus.OK and not refused:
+                raise IssuerFailed(f"it answers with {status}, and without an error")
         except (IssuerFailed, TimeoutError) as error:
             said = str(error) or f"it does not answer within {TIMEOUT:g} seconds"
             self._observe(ServiceUnreachable("issuer", f"{provider.name}: {said}"))
