@@ -67,8 +67,8 @@ clients: setup $(JAVASCRIPT)/node_modules  ## run the tests of real clients, rcl
 	@command -v rclone > /dev/null || apt-get install --yes --no-install-recommends rclone
 	$(BIN)/python -m pytest tests/clients
 
-$(JAVASCRIPT)/node_modules: $(JAVASCRIPT)/package.json $(JAVASCRIPT)/package-lock.json
-	npm ci --prefix $(JAVASCRIPT) --engine-strict --no-audit --no-fund
+tests/%/node_modules: tests/%/package.json tests/%/package-lock.json
+	npm ci --prefix tests/$* --engine-strict --no-audit --no-fund
 	@touch $@
 
 check: setup  ## formatting, lint, types, the import table, English, links

@@ -152,7 +152,7 @@ class Gateway:
         self._site = Site(
             *(self._database, self._follower, config, self._health, self._journal, self._buckets, self._api)
         )
-        self._web = web.build(self._site, keys, _clock, self._bodies)
+        self._web = web.build(self._site, keys, wiring.logins(config, issuers, keys, observe), _clock, self._bodies)
         self._table_prefixes = wiring.table_prefixes(config)
         self._domains = config.server.domains
         self._cors_origins = config.server.cors_origins

@@ -13,6 +13,8 @@ from gateway.auth.database_roles import RoleRule
 from gateway.auth.identity_tokens import TrustedIssuer
 from gateway.auth.issuers import Issuers
 from gateway.auth.key_sets import KeySource
+from gateway.auth.login_cookies import Terms
+from gateway.auth.provider_logins import Provider, ProviderLogins
 from gateway.config import Config
 from gateway.config.observability import Alarm as AlarmSection
 from gateway.config.observability import Webhook as WebhookSection
@@ -96,11 +98,38 @@ def issuers(config: Config, clock: Callable[[], datetime], observe: Observe) -> 
     for one in config.issuers:
         algorithms = one.effective_algorithms
         trusted = TrustedIssuer(
-            *(one.name, one.issuer, one.audiences, algorithms, one.leeway, one.caller_claim, one.groups_claim)
+            *(one.name, one.issuer, one.audiences, algorithms, one.leeway, one.caller_claim, one.groups_claim),
+            login_client=None if one.login is None else one.login.client_id,
         )
         secret = None if one.secret is None else one.secret.get_secret_value().encode()
         found.append((trusted, KeySource(one.keys_url, one.keys_path, secret, one.authorities, one.token_path)))
     return Issuers(found, clock, observe)
+
+
+def logins(config: Config, issuers: Issuers, callers: Callers, observe: Observe) -> ProviderLogins:
+    """Return the issuers at which people log in to the page."""
+    providers = []
+    for one in config.issuers:
+        if one.login is None or one.issuer is None or config.server.public_address is None:
+            continue
+        secret = one.login.client_secret
+        providers.append(
+            Provider(
+                Terms(one.name, one.issuer, one.login.client_id),
+                one.login.title or one.name,
+                None if secret is None else secret.get_secret_value(),
+                one.login.authorization_url,
+                one.login.token_url,
+                one.login.scopes,
+                timedelta(seconds=one.login.session),
+                config.server.public_address,
+                one.authorities,
+            )
+        )
+    signing_keys = [key.get_secret_value() for key in config.identity.signing_keys]
+    groups = [group for rule in config.grants for group in rule.groups]
+    groups += [group for rule in config.postgres.roles for group in rule.groups]
+    return ProviderLogins(providers, issuers, callers.admit, signing_keys, groups, observe)
 
 
 def signer(config: Config) -> Signer:

@@ -1,17 +1,20 @@
 """An issuer of identity tokens for tests: keys, tokens, and the address of its keys, which can be made to fail."""
 
 import base64
+import hashlib
 import json
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
+from urllib.parse import parse_qsl, unquote_plus, urlencode
 
 from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from tests.integration.serving_app import served
@@ -70,9 +73,81 @@ class Provider:
         self.asked.append(request)
         return self.answer or Response(self.document(), media_type="application/json")
 
+    def routes(self) -> list[Route]:
+        return [Route("/keys", self._serve)]
+
     @asynccontextmanager
-    async def running(self) -> AsyncIterator["Provider"]:
-        app = Starlette(routes=[Route("/keys", self._serve)])
-        async with served(app) as port:
+    async def running(self) -> AsyncIterator[Self]:
+        async with served(Starlette(routes=self.routes())) as port:
             self.url = f"http://127.0.0.1:{port}/keys"
             yield self
+
+
+CLIENT, CLIENT_SECRET = "gateway-page", "the secret of the client: 100 % & more"
+
+
+class LoginProvider(Provider):
+    """Logs people in, too: each browser is ``subject``'s, who consents if there is no ``refusal``.
+
+    It is as strict about codes as a good provider. ``more`` changes claims of ID tokens, and ``make`` the token itself.
+    ``token_answer`` replaces the answer to a code. ``redeemed`` has the forms with which codes came.
+    """
+
+    def __init__(self, *keys: SigningKey, secret: str | None = CLIENT_SECRET) -> None:
+        super().__init__(*keys)
+        self.secret = secret
+        self.subject = "ann"
+        self.refusal: dict[str, str] = {}
+        self.more: dict[str, Any] = {}
+        self.make: Callable[[dict[str, Any]], str] = lambda content: token(self.keys[0], content)
+        self.token_answer: Response | None = None
+        self.asked_to_log_in: list[dict[str, str]] = []
+        self.redeemed: list[dict[str, str]] = []
+        self.tokens: list[str] = []
+        self._codes: dict[str, dict[str, str]] = {}
+
+    def login(self, **more: Any) -> dict[str, Any]:
+        """Return the section ``login`` of an issuer."""
+        base = self.url.removesuffix("/keys")
+        urls = {"authorization_url": f"{base}/authorize?tenant=1", "token_url": f"{base}/token"}
+        return {"client_id": CLIENT, "client_secret": self.secret, **urls, **more}
+
+    def code(self, asked: dict[str, str]) -> str:
+        """Return a code, as for a person who has consented."""
+        code = secrets.token_urlsafe(16)
+        self._codes[code] = asked
+        return code
+
+    async def _authorize(self, request: Request) -> Response:
+        asked = dict(request.query_params)
+        self.asked_to_log_in.append(asked)
+        answer = self.refusal or {"code": self.code(asked)}
+        return RedirectResponse(
+            f"{asked['redirect_uri']}?{urlencode({**answer, 'state': asked['state'], 'iss': ISSUER})}", 303
+        )
+
+    async def _token(self, request: Request) -> Response:
+        form = dict(parse_qsl((await request.body()).decode()))
+        self.redeemed.append(form)
+        if self.token_answer is not None:
+            return self.token_answer
+        if self._client(request, form) != (CLIENT, self.secret):
+            return JSONResponse({"error": "invalid_client"}, 401)
+        asked = self._codes.pop(form["code"], {})
+        challenge = encoded(hashlib.sha256(form.get("code_verifier", "").encode()).digest())
+        if (asked.get("code_challenge"), asked.get("redirect_uri")) != (challenge, form["redirect_uri"]):
+            return JSONResponse({"error": "invalid_grant"}, 400)
+        content = claims(self.subject, **{"aud": CLIENT, "nonce": asked["nonce"], **self.more})
+        self.tokens.append(self.make(content))
+        return JSONResponse({"id_token": self.tokens[-1], "access_token": "opaque", "token_type": "Bearer"})
+
+    def _client(self, request: Request, form: dict[str, str]) -> tuple[str, str | None]:
+        scheme, _, pair = request.headers.get("authorization", "").partition(" ")
+        if scheme != "Basic":
+            return form.get("client_id", ""), None
+        name, _, secret = base64.b64decode(pair).decode().partition(":")
+        return unquote_plus(name), unquote_plus(secret)
+
+    def routes(self) -> list[Route]:
+        there = [Route("/authorize", self._authorize), Route("/token", self._token, methods=["POST"])]
+        return [*super().routes(), *there]

@@ -102,10 +102,10 @@ class Server(uvicorn.Server):
 
 @asynccontextmanager
 async def running(
-    config: Config, observe: Observe | None = None, tls: tuple[Path, Path] | None = None
+    config: Config, observe: Observe | None = None, tls: tuple[Path, Path] | None = None, port: int = 0
 ) -> AsyncIterator[str]:
-    """Serve the gateway on a free port of 127.0.0.1; its origin."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    """Serve the gateway on a free port of 127.0.0.1, or on ``port``; its origin."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
         # asyncio does this by itself only for sockets that name their protocol; without it answers wait for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         certificate, key = tls or (None, None)

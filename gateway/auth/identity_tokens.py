@@ -1,5 +1,6 @@
 """Identity tokens: JSON Web Tokens (RFC 7519) that a trusted issuer has signed. Pure: keys and time are given."""
 
+import hmac
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,10 @@ from gateway.errors import Unauthenticated
 
 LARGEST = 8 * 1024
 """Bytes of a token. A head of a request has room for 16 KiB."""
+LARGEST_OF_LOGIN = 32 * 1024
+"""Bytes of the ID token of a login, which comes in no head, and may list hundreds of groups."""
 
+LOG_IN_AGAIN = "Log in again. If it happens again, tell the operator of the gateway."
 
 _MOST_KEYS = 64
 # Signatures that are checked for a token that does not name its key.
@@ -32,7 +36,8 @@ class TrustedIssuer(NamedTuple):
 
     ``issuer``: the claim ``iss``; None for tokens without one. ``audiences``: the claim ``aud`` has one of them; empty
     if it is not looked at. ``algorithms``: all others are refused. ``leeway``: seconds between clocks.
-    ``caller_claim`` and ``groups_claim`` are paths of keys.
+    ``caller_claim`` and ``groups_claim`` are paths of keys. ``login_client``: the client id by which the gateway logs
+    people in there; None if it does not. Tokens for this client prove a login, and no request.
     """
 
     name: str
@@ -42,6 +47,7 @@ class TrustedIssuer(NamedTuple):
     leeway: float = 30.0
     caller_claim: tuple[str, ...] = ("sub",)
     groups_claim: tuple[str, ...] = ()
+    login_client: str | None = None
 
 
 class Unverified(NamedTuple):
@@ -87,10 +93,10 @@ def secret_key(secret: bytes) -> Keys:
     return [OctKey.import_key(secret)]
 
 
-def look(token: bytes) -> Unverified:
+def look(token: bytes, largest: int = LARGEST) -> Unverified:
     """Return what a token says of itself. Raises ``Unauthenticated`` if it is no token."""
-    if len(token) > LARGEST:
-        raise Unauthenticated(f"The identity token has more than {LARGEST} bytes.")
+    if len(token) > largest:
+        raise Unauthenticated(f"The identity token has more than {largest} bytes.")
     try:
         found = jws.extract_compact(token, registry=_registry(None))
         claims: Any = json.loads(found.payload)
@@ -101,11 +107,41 @@ def look(token: bytes) -> Unverified:
 
 
 def verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime) -> Identity:
-    """Return the identity that a token proves at ``now``, which is aware.
+    """Return the identity that the token of a request proves at ``now``, which is aware.
 
     Raises ``Unauthenticated``, which says what is wrong.
     """
-    content = _signed(token, trusted, keys)
+    identity = _verify(token, trusted, keys, now, LARGEST)
+    if trusted.login_client is None:
+        return identity
+    if not trusted.audiences or trusted.login_client in _audiences(identity.claims):
+        raise Unauthenticated(
+            "This identity token proves a login to the page, and no request.",
+            advice="Ask its issuer for a token with an audience of the gateway's API.",
+        )
+    return identity
+
+
+def verify_login(token: bytes, trusted: TrustedIssuer, nonce: str, keys: Keys, now: datetime) -> Identity:
+    """Return the identity that the ID token of a login proves at ``now``, which is aware. OpenID Connect Core, 3.1.3.7.
+
+    ``nonce``: that of the login. Raises ``Unauthenticated``, which says what is wrong.
+    """
+    assert trusted.issuer is not None
+    assert trusted.login_client is not None
+    identity = _verify(token, trusted._replace(audiences=(trusted.login_client,)), keys, now, LARGEST_OF_LOGIN)
+    claims = identity.claims
+    said = claims.get("nonce")
+    if not isinstance(said, str) or not hmac.compare_digest(said.encode("utf-8", "replace"), nonce.encode()):
+        raise Unauthenticated("The ID token is of another login: its claim nonce.", advice=LOG_IN_AGAIN)
+    party = claims.get("azp")
+    if party != trusted.login_client and (party is not None or len(_audiences(claims)) > 1):
+        raise Unauthenticated("The ID token was issued to another client: its claim azp.", advice=LOG_IN_AGAIN)
+    return identity
+
+
+def _verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime, largest: int) -> Identity:
+    content = _signed(token, trusted, keys, largest)
     try:
         claims: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -132,9 +168,9 @@ def verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime) -> I
     return Identity(_named(trusted, claims), _groups(trusted, claims), claims, expires)
 
 
-def _signed(token: bytes, trusted: TrustedIssuer, keys: Keys) -> bytes:
+def _signed(token: bytes, trusted: TrustedIssuer, keys: Keys, largest: int) -> bytes:
     """Return the content of a token whose signature one of the keys proves."""
-    key_id = look(token).key_id
+    key_id = look(token, largest).key_id
     named = [key for key in keys if key.kid == key_id] if key_id is not None else list(keys)
     if not named:
         raise Unauthenticated(f"The issuer {trusted.name} has no key of the name that the identity token gives.")
@@ -163,6 +199,11 @@ def _public_key(entry: Any) -> Key | None:
     except (errors.JoseError, ValueError, TypeError, KeyError):
         return None
     return key if isinstance(key, RSAKey | ECKey | OKPKey) else None
+
+
+def _audiences(claims: Mapping[str, object]) -> Sequence[object]:
+    found = claims.get("aud")
+    return found if isinstance(found, list) else [found]
 
 
 def _named(trusted: TrustedIssuer, claims: Mapping[str, object]) -> str:

@@ -74,6 +74,16 @@ class Issuers:
                 if not _has(keys, one):
                     await keys.renew()
 
+    async def identify_login(self, name: str, token: bytes, nonce: str) -> Identity:
+        """Return the identity that the ID token of a login at the issuer ``name`` proves.
+
+        Raises ``Unauthenticated`` for a token that proves none, and ``Unavailable`` without the keys of its issuer.
+        """
+        trusted, keys = next(one for one in self._trusted if one[0].name == name)
+        if not _has(keys, identity_tokens.look(token, identity_tokens.LARGEST_OF_LOGIN)):
+            await keys.renew()
+        return identity_tokens.verify_login(token, trusted, nonce, keys.keys, self._clock())
+
     def principal(self, token: bytes, admit: Admit) -> Principal:
         """Return the caller that a token proves.
 

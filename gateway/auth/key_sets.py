@@ -1,19 +1,17 @@
 """The keys of issuers: fetched from configured addresses, kept, and fetched again when a token names another key."""
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
-import httpx
-
 from gateway.auth.identity_tokens import Keys, read_keys, secret_key
+from gateway.auth.issuer_requests import IssuerFailed, ask
 from gateway.background import background_tasks
 from gateway.errors import Unavailable
 from gateway.observe.events import KeysChanged, Observe, ServiceUnreachable
-from gateway.observe.stages import asking
 
 TIMEOUT = 5.0
 """Seconds for one fetch."""
@@ -80,7 +78,7 @@ class KeySet:
             async with asyncio.timeout(TIMEOUT):
                 document = await self._document()
             keys = read_keys(document)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, TimeoutError) as error:
+        except (IssuerFailed, OSError, ValueError, TimeoutError) as error:
             self._observe(ServiceUnreachable("issuer", f"{self._issuer}: {str(error) or type(error).__name__}"))
             return
         if self._keys is None or [key.as_dict() for key in keys] != [key.as_dict() for key in self._keys]:
@@ -93,24 +91,19 @@ class KeySet:
         if source.path is not None:
             return await asyncio.to_thread(source.path.read_bytes)
         assert source.url is not None
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        headers = {}
         if source.token_file is not None:
             token = await asyncio.to_thread(source.token_file.read_text)
             headers["Authorization"] = f"Bearer {token.strip()}"
-        # trust_env off: no proxy of the environment gets to choose the keys. No redirect leaves the configured address.
-        context = ssl.create_default_context(cafile=source.authorities)
-        async with httpx.AsyncClient(
-            verify=context, trust_env=False, follow_redirects=False, timeout=TIMEOUT
-        ) as client:
-            with asking(self._observe, "issuer", "GET", "/") as exchange:
-                async with client.stream("GET", source.url, headers=headers) as answer:
-                    exchange.status, content = answer.status_code, b""
-                    if answer.status_code != httpx.codes.OK:
-                        raise ValueError(f"it answers with {answer.status_code}")
-                    async for chunk in answer.aiter_raw():
-                        content += chunk
-                        if len(content) > _LARGEST:
-                            raise ValueError("its answer is too long")
+        status, content = await ask(
+            *("GET", source.url, self._observe),
+            headers=headers,
+            authorities=source.authorities,
+            seconds=TIMEOUT,
+            largest=_LARGEST,
+        )
+        if status != HTTPStatus.OK:
+            raise ValueError(f"it answers with {status}")
         return content
 
     @staticmethod

@@ -106,6 +106,16 @@ class Config(BaseSettings):
                 raise Misplaced(("issuers", index, "issuer"), f"{said}; remove one")
         return self
 
+    @model_validator(mode="after")
+    def _logins_have_an_address_and_a_key(self) -> "Config":
+        for index, one in enumerate(self.issuers):
+            place = ("issuers", index, "login")
+            if one.login is not None and self.server.public_address is None:
+                raise Misplaced(place, "needs the address to come back to; set public_address in [server]")
+            if one.login is not None and not self.identity.signing_keys:
+                raise Misplaced(place, "needs a key that signs sessions; set signing_keys in [identity]")
+        return self
+
     def _is_of_issuer(self, caller: str) -> bool:
         """Return whether this is the name, or a pattern of names, of callers that tokens name."""
         return any(caller.startswith(f"{one.name}:") for one in self.issuers)

@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 
 from gateway.auth.algorithms import ASYMMETRIC, SYMMETRIC
 from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
-from gateway.config.section import Misplaced, Section, web_address
+from gateway.config.section import Misplaced, Section, browser_address, web_address
 from gateway.errors import ResourceMalformed
 from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
 from gateway.fencing.resource import check_pattern
@@ -75,6 +75,40 @@ class CallerKeys(Section):
         return min(len(secret.get_secret_value()) for secret in secrets)
 
 
+class Login(Section):
+    """The gateway as a client of an issuer, which logs people in to the page (OpenID Connect, authorization code)."""
+
+    client_id: Annotated[str, Field(min_length=1, max_length=200)]
+    client_secret: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """None for a public client, which PKCE alone protects."""
+    authorization_url: str
+    """The address to which browsers are sent."""
+    token_url: str
+    """The address at which the gateway redeems codes. ``authorities`` of the issuer holds for it, too."""
+    title: Annotated[str, Field(min_length=1, max_length=50)] | None = None
+    """The name on the button. The default is the name of the issuer."""
+    scopes: tuple[Annotated[str, Field(pattern=r"^[!#-\[\]-~]+$")], ...] = ("openid",)
+    session: Annotated[float, Field(ge=60, le=43200)] = 43200.0
+    """Seconds that a session lasts. It does not ask the issuer again meanwhile."""
+
+    @field_validator("authorization_url")
+    @classmethod
+    def _of_browsers(cls, value: str) -> str:
+        return browser_address(value)
+
+    @field_validator("token_url")
+    @classmethod
+    def _of_tokens(cls, value: str) -> str:
+        return web_address(value)
+
+    @field_validator("scopes")
+    @classmethod
+    def _with_identity(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if "openid" not in value:
+            raise ValueError("must contain openid, or the issuer sends no ID token")
+        return value
+
+
 class Issuer(Section):
     """An issuer of identity tokens, whose callers need no keys. They are called after it: ``name:sub``."""
 
@@ -101,6 +135,8 @@ class Issuer(Section):
     """The claim that names the caller: its key, or the keys on the way to it."""
     groups_claim: tuple[str, ...] = ()
     """The claim that lists the caller's groups. They are called after the issuer: ``name:group``."""
+    login: Login | None = None
+    """People log in to the page at this issuer."""
 
     @field_validator("name")
     @classmethod
@@ -122,11 +158,22 @@ class Issuer(Section):
         for algorithm in self.algorithms:
             if algorithm not in known:
                 raise Misplaced(("algorithms",), f"{algorithm} must be one of {', '.join(known)}")
-        if self.secret is None and (self.issuer is None or not self.audiences):
+        if self.secret is None and (self.issuer is None or not (self.audiences or self.login)):
             raise ValueError("needs issuer and audiences, so that tokens for others prove nothing here")
         if self.secret is not None and len(self.secret.get_secret_value().encode()) < _SHORTEST_SHARED:
             raise Misplaced(
                 ("secret",), f"must have {_SHORTEST_SHARED} bytes or more; make one with openssl rand -hex 32"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _logins_prove_no_requests(self) -> "Issuer":
+        if self.login is not None and self.secret is not None:
+            raise Misplaced(("login",), "needs keys_url or keys_path in place of secret")
+        if self.login is not None and self.login.client_id in self.audiences:
+            raise Misplaced(
+                ("login", "client_id"),
+                "is among audiences, so that the ID token of a login would be an API token; use a client of its own",
             )
         return self
 

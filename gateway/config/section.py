@@ -89,3 +89,11 @@ def web_address(value: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.fragment:
         raise ValueError("must be an http:// or https:// address")
     return value
+
+
+def browser_address(value: str) -> str:
+    """Return an address at which browsers log in. Raises ``ValueError`` unless it is https://, or on this machine."""
+    host = urlsplit(web_address(value)).hostname
+    if urlsplit(value).scheme != "https" and host not in ("localhost", "127.0.0.1", "::1"):
+        raise ValueError("must be an https:// address; http:// is for localhost alone")
+    return value

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.section import MEBIBYTE, Misplaced, Section
+from gateway.config.section import MEBIBYTE, Misplaced, Section, browser_address, origin
 
 
 class Server(Section):
@@ -15,6 +15,8 @@ class Server(Section):
     listen: str = "127.0.0.1:8080"
     tls_certificate: Path | None = None
     tls_key: Path | None = None
+    public_address: str | None = None
+    """The address by which browsers reach the gateway, or the proxy in front of it. Issuers send people back there."""
     rest_v1: bool = False
     """Serve tables at ``/rest/v1/{table}`` too, for clients that append that path themselves."""
     max_body: Annotated[int, Field(gt=0)] = 5 * 1024 * MEBIBYTE
@@ -34,12 +36,17 @@ class Server(Section):
     @field_validator("cors_origins")
     @classmethod
     def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in value:
-            parts = urlsplit(origin)
-            exact = parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}".lower()
-            if origin != "*" and not (exact and parts.hostname and parts.username is None and "*" not in origin):
-                raise ValueError(f"{origin} must be scheme://host[:port] in lower case, or *")
+        for one in value:
+            parts = urlsplit(one)
+            exact = parts.scheme in ("http", "https") and one == f"{parts.scheme}://{parts.netloc}".lower()
+            if one != "*" and not (exact and parts.hostname and parts.username is None and "*" not in one):
+                raise ValueError(f"{one} must be scheme://host[:port] in lower case, or *")
         return value
+
+    @field_validator("public_address")
+    @classmethod
+    def _public(cls, value: str | None) -> str | None:
+        return None if value is None else browser_address(origin(value))
 
     @field_validator("listen")
     @classmethod

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gateway.auth.callers import Callers
+from gateway.auth.provider_logins import ProviderLogins
 from gateway.errors import GatewayError
 from gateway.http.body import BodyReader
 from gateway.web import (
@@ -20,6 +21,7 @@ from gateway.web import (
     login,
     observe_mode,
     overview_page,
+    provider_login,
     record_lists,
     resource_page,
 )
@@ -30,11 +32,12 @@ SEGMENT = "ui"
 """The first segment of every path of the page."""
 
 
-def build(site: Site, keys: Callers, clock: Clock, bodies: BodyReader) -> ASGIApp:
+def build(site: Site, keys: Callers, logins: ProviderLogins, clock: Clock, bodies: BodyReader) -> ASGIApp:
     """Build the app for everything under ``/ui/``. ``clock`` ends sessions."""
     app = Starlette(
         routes=[
-            *login.routes(keys, clock, site.pages, bodies),
+            *login.routes(keys, logins, clock, site.pages, bodies),
+            *provider_login.routes(logins, clock, site.pages),
             *overview_page.routes(site),
             *record_lists.routes(site),
             *entry_page.routes(site),
@@ -49,7 +52,7 @@ def build(site: Site, keys: Callers, clock: Clock, bodies: BodyReader) -> ASGIAp
         ],
         exception_handlers={GatewayError: site.answer_error, HTTPException: site.answer_http},
     )
-    return SecurityHeaders(LoginGate(app, keys, clock, site.pages))
+    return SecurityHeaders(LoginGate(app, keys, logins, clock, site.pages))
 
 
 def answer_documentation(site: Site, request: Request) -> Response:

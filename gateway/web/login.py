@@ -1,7 +1,7 @@
 """Access to the pages: the login, sessions, and the gate before all of ``/ui/`` but the login and its static files."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth.callers import LIFETIME, Callers
 from gateway.auth.principal import Principal
+from gateway.auth.provider_logins import CALLBACK, LOGIN, ProviderLogins
 from gateway.errors import BodyTooLarge, RequestMalformed, Unauthenticated
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
@@ -23,7 +24,7 @@ Clock: TypeAlias = Callable[[], datetime]
 """Returns an aware moment. It ends sessions and decides nothing else."""
 
 COOKIE = "gateway_session"
-LOGIN, LOGOUT, THEME = "/ui/login", "/ui/logout", "/ui/theme"
+LOGOUT, THEME = "/ui/logout", "/ui/theme"
 HOME = "/ui/"
 
 _MAX_FORM = 16 * 1024
@@ -41,16 +42,19 @@ class LoginGate:
     gateway's own pages only.
     """
 
-    def __init__(self, app: ASGIApp, keys: Callers, clock: Clock, pages: Pages) -> None:
+    def __init__(self, app: ASGIApp, keys: Callers, logins: ProviderLogins, clock: Clock, pages: Pages) -> None:
         self._app = app
         self._keys = keys
+        self._logins = logins
+        begun = [provider.path for provider in logins.providers.values()]
+        self._open = {"/", LOGIN, LOGOUT, THEME, *begun, *(f"{path}{CALLBACK}" for path in begun)}
         self._clock = clock
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         state = scope.setdefault("state", {})
-        viewer = _viewer(self._keys, request, self._clock)
+        viewer = _viewer(self._keys, self._logins, request, self._clock())
         if viewer is not None and viewer.audits:
             state["viewer"] = viewer
             state["caller"] = viewer.name
@@ -62,7 +66,7 @@ class LoginGate:
         # The app has refused pages of other origins. A form comes from a page, so it must name this origin.
         if request.method not in SAFE and sender(Head.of(request.scope).headers) is not Sender.OWN:
             return self._pages.render(request, "refused.html", 403, message=_FOREIGN_FORM, caller=None)
-        if path in ("/", LOGIN, LOGOUT, THEME) or path.startswith(PREFIX):
+        if path in self._open or path.startswith(PREFIX):
             return self._app
         if viewer is None:
             if _is_withheld(request):
@@ -73,33 +77,24 @@ class LoginGate:
         return self._app
 
 
-def routes(keys: Callers, clock: Clock, pages: Pages, bodies: BodyReader) -> list[Route]:
+def routes(keys: Callers, logins: ProviderLogins, clock: Clock, pages: Pages, bodies: BodyReader) -> list[Route]:
     """Build the routes for logging in, logging out and choosing a theme."""
 
     async def show_login(request: Request) -> Response:
-        return pages.render(request, "login.html", next=_safe(request.query_params.get("next")), problem=None)
+        return login_page(request, pages, logins, safe(request.query_params.get("next")))
 
     async def log_in(request: Request) -> Response:
         form = await _form(request, bodies)
-        following = _safe(form.get("next"))
+        following = safe(form.get("next"))
         try:
             caller, session = keys.log_in(form.get("api_key", "").strip(), clock())
         except Unauthenticated:
             problem = "This is not an API key of any caller."
-            return pages.render(request, "login.html", 401, next=following, problem=problem)
+            return login_page(request, pages, logins, following, problem, 401, wrong_key=True)
         if not caller.audits:
-            problem = f"The caller {caller.name} may not read the record. It lacks the grant audit."
-            return pages.render(request, "login.html", 403, next=following, problem=problem)
+            return login_page(request, pages, logins, following, lacks_audit(caller), 403)
         answer = RedirectResponse(following, 303)
-        answer.set_cookie(
-            COOKIE,
-            session,
-            max_age=int(LIFETIME.total_seconds()),
-            path=HOME,
-            secure=_is_secure(request),
-            httponly=True,
-            samesite="strict",
-        )
+        set_session(answer, session, LIFETIME, secure=_is_secure(request))
         return answer
 
     async def log_out(_: Request) -> Response:
@@ -109,7 +104,7 @@ def routes(keys: Callers, clock: Clock, pages: Pages, bodies: BodyReader) -> lis
 
     async def choose_theme(request: Request) -> Response:
         form = await _form(request, bodies)
-        answer = RedirectResponse(_safe(form.get("next")), 303)
+        answer = RedirectResponse(safe(form.get("next")), 303)
         theme = form.get("theme", "")
         if theme in THEMES:
             answer.set_cookie(THEME_COOKIE, theme, max_age=_A_YEAR, path=HOME, samesite="strict")
@@ -123,9 +118,40 @@ def routes(keys: Callers, clock: Clock, pages: Pages, bodies: BodyReader) -> lis
     ]
 
 
-def _viewer(keys: Callers, request: Request, clock: Clock) -> Principal | None:
+def login_page(
+    request: Request,
+    pages: Pages,
+    logins: ProviderLogins,
+    following: str,
+    problem: str | None = None,
+    status: int = 200,
+    advice: str | None = None,
+    *,
+    wrong_key: bool = False,
+) -> Response:
+    """Return the login. ``following``: the page that it leads to. ``problem``: why the last one has failed."""
+    to = None if following == HOME else following
+    # Under the public address, because the issuer sends the browser back there, and it must have the cookie then.
+    buttons = [(one.title, address(f"{one.public_address}{one.path}", next=to)) for one in logins.providers.values()]
+    told = {"next": following, "problem": problem, "advice": advice, "providers": buttons, "wrong_key": wrong_key}
+    return pages.render(request, "login.html", status, here=address(LOGIN, next=to), **told)
+
+
+def lacks_audit(caller: Principal) -> str:
+    """Return why a caller does not get in."""
+    return f"The caller {caller.name} may not read the record. It lacks the grant audit."
+
+
+def set_session(answer: Response, session: str, lifetime: timedelta, *, secure: bool) -> None:
+    """Give the browser a session."""
+    seconds = int(lifetime.total_seconds())
+    answer.set_cookie(COOKIE, session, max_age=seconds, path=HOME, secure=secure, httponly=True, samesite="strict")
+
+
+def _viewer(keys: Callers, logins: ProviderLogins, request: Request, now: datetime) -> Principal | None:
+    session = request.cookies.get(COOKIE)
     try:
-        return keys.by_session(request.cookies.get(COOKIE), clock())
+        return logins.viewer(session or "", now) or keys.by_session(session, now)
     except Unauthenticated:
         return None
 
@@ -135,7 +161,7 @@ def _to_login(request: Request) -> Response:
     if request.headers.get("hx-request"):
         asked = _split(request.headers.get("hx-current-url", ""))
         back = asked.path + (f"?{asked.query}" if asked.query else "")
-        return Response(status_code=401, headers={"HX-Redirect": address(LOGIN, next=_safe(back))})
+        return Response(status_code=401, headers={"HX-Redirect": address(LOGIN, next=safe(back))})
     back = _target(request)
     return RedirectResponse(address(LOGIN, next=None if back == HOME else back), 303)
 
@@ -172,7 +198,7 @@ def _split(text: str) -> SplitResult:
         return urlsplit("")
 
 
-def _safe(following: str | None) -> str:
+def safe(following: str | None) -> str:
     """Return the page to go on to. Any address outside ``/ui/`` becomes the overview."""
     if not following or not following.startswith(HOME) or "\\" in following or not following.isprintable():
         return HOME

@@ -105,8 +105,13 @@ class Pages:
         self._environment = environment()
         self._environment.globals["asset"] = assets.address
 
-    def render(self, request: Request, template: str, status: int = 200, **model: object) -> HTMLResponse:
-        """Return a page as the answer to a request. ``model`` has the values of its template."""
+    def render(
+        self, request: Request, template: str, status: int = 200, *, here: str | None = None, **model: object
+    ) -> HTMLResponse:
+        """Return a page as the answer to a request. ``model`` has the values of its template.
+
+        ``here``: the address of the page, if it is not that of the request.
+        """
         theme = request.cookies.get(THEME_COOKIE, "")
         viewer = request.scope.get("state", {}).get("viewer")
         path = request.url.path
@@ -115,7 +120,7 @@ class Pages:
             theme=theme if theme in THEMES else THEMES[0],
             navigation=NAVIGATION if viewer is not None else (),
             path=path,
-            here=address(path, dict(request.query_params)),
+            here=address(path, dict(request.query_params)) if here is None else here,
             **model,
         )
         return HTMLResponse(content, status)

@@ -64,8 +64,8 @@ class Stage:
 
 
 @contextmanager
-def staged(config: Config) -> Iterator[Stage]:
-    """Serve a gateway of this configuration for as long as this lasts."""
+def staged(config: Config, port: int = 0) -> Iterator[Stage]:
+    """Serve a gateway of this configuration for as long as this lasts, on a free port or on this one."""
     ready, failed = threading.Event(), []
     stop: asyncio.Event
     loop: asyncio.AbstractEventLoop
@@ -74,7 +74,7 @@ def staged(config: Config) -> Iterator[Stage]:
     async def serve() -> None:
         nonlocal origin, stop, loop
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        async with running(config) as origin:
+        async with running(config, port=port) as origin:
             ready.set()
             await stop.wait()
 

@@ -19,9 +19,10 @@ _FIND = """async rules => {
 
 @dataclass
 class Watch:
-    """``expected``: pieces of messages that a test brings about on purpose."""
+    """``expected``: pieces of messages that a test brings about on purpose. ``others``: hosts that it visits."""
 
     host: str
+    others: tuple[str, ...] = ()
     expected: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
@@ -35,14 +36,14 @@ class Watch:
 
     def request(self, request: Request) -> None:
         address = urlsplit(request.url)
-        if address.scheme in ("http", "https", "ws", "wss") and address.netloc != self.host:
+        if address.scheme in ("http", "https", "ws", "wss") and address.netloc not in (self.host, *self.others):
             self.foreign.append(request.url)
 
 
 @contextmanager
-def watched(context: BrowserContext, host: str) -> Iterator[Watch]:
+def watched(context: BrowserContext, host: str, *others: str) -> Iterator[Watch]:
     """Watch all pages of a context; in the end nothing must have happened."""
-    watch = Watch(host)
+    watch = Watch(host, others)
     context.on("console", watch.console)
     context.on("weberror", lambda error: watch.failed(error.error))
     context.on("request", watch.request)

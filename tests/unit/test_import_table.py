@@ -91,7 +91,7 @@ LIBRARIES: dict[str, str] = {
     "defusedxml": "objects.s3.xml",
     "fastapi": "api http.problems http.raw_routes",
     "httptools": "http.connection",
-    "httpx": "admission auth.key_sets client commands demo webhooks.delivery",
+    "httpx": "admission auth.issuer_requests client commands demo webhooks.delivery",
     "jinja2": "web.rendering",
     "joserfc": "auth.identity_tokens",
     "kazoo": "client.zookeeper",
@@ -121,7 +121,7 @@ LIBRARIES: dict[str, str] = {
 PURE = (
     "errors text fencing timeline http.head http.origins "
     "auth.algorithms auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
-    "auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
+    "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "journal.contents journal.evidence journal.format journal.protocol "
     "objects.body.checksums objects.body.chunked naming.change objects.probe.judgement objects.probe.bucket_profile "

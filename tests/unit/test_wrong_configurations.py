@@ -14,6 +14,8 @@ GRANT = '[[grants]]\ncallers = ["ann"]\nactions = ["read"]\n'
 LOCKS, AUDITS = GRANT.replace("read", "lock"), GRANT.replace("read", "audit")
 ROLE = '[[postgres.roles]]\ncallers = ["*"]\n'
 ISSUER = '[[issuers]]\nname = "id"\n'
+PUBLIC = '[server]\npublic_address = "https://a"\n'
+LOGIN = '[issuers.login]\nclient_id = "page"\nauthorization_url = "https://a/in"\ntoken_url = "https://a/to"\n'
 TRUSTED = ISSUER + 'issuer = "https://a"\naudiences = ["g"]\nkeys_url = "https://a/keys"\n'
 CALLER = '[[callers]]\nname = "ann"\napi_key = "hunter2-secret"\n'
 
@@ -70,6 +72,18 @@ WRONG = [
     (DSN + TRUSTED.replace('"id"', '"role"'), ("choose another name",)),
     (DSN + TRUSTED + CALLER.replace("ann", "id:ann"), ("id:ann is how callers of an issuer are called",)),
     (DSN + TRUSTED + GRANT.replace("ann", "di:ann") + 'tables = ["*"]', ("there is no caller di:ann",)),
+    (DSN + PUBLIC + TRUSTED + LOGIN, ('line 10: [[issuers]] "id", login: needs a key', "signing_keys in [identity]")),
+    (DSN + TRUSTED + LOGIN, ("login: needs the address to come back to", "public_address in [server]")),
+    (DSN + TRUSTED + LOGIN.replace('"page"', '"g"'), ("login, client_id: is among audiences", "a client of its own")),
+    (DSN + TRUSTED + LOGIN.replace("https://a/to", "a/to"), ("login, token_url: must be an http:// or https://",)),
+    (DSN + TRUSTED + LOGIN.replace("https://a/in", "http://a/in"), ("authorization_url: must be an https:// address",)),
+    (DSN + TRUSTED + LOGIN + 'scopes = ["email"]', ("login, scopes: must contain openid",)),
+    (DSN + TRUSTED + LOGIN + 'scopes = ["openid email"]', ("login, scopes: has a value that is not allowed",)),
+    (DSN + TRUSTED + LOGIN + "session = 43201", ("login, session: must be 43200 or less",)),
+    (DSN + TRUSTED + LOGIN + 'client_secret = ""', ("login, client_secret: must not be empty",)),
+    (DSN + ISSUER + f'secret = "{"x" * 32}"\n' + LOGIN, ("login: needs keys_url or keys_path in place of secret",)),
+    (DSN + PUBLIC.replace("https", "http"), ("line 4: [server], public_address: must be an https:// address",)),
+    (DSN + PUBLIC.replace('a"', 'a/ui"'), ("public_address: must have only scheme, host and port",)),
     (DSN + '[server]\nwatch = "perhaps"', ("line 4: [server], watch: must be true or false",)),
     (DSN + STORE, ("line 3: [s3], secret_access_key: it is missing", "secret_access_key_file")),
     (DSN + STORE + 'secret_access_key = ""', ("line 6: [s3], secret_access_key: is empty",)),

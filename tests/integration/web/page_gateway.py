@@ -2,11 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
 import httpx
 
+from gateway.auth.callers import Callers
+from gateway.auth.issuers import Issuers
+from gateway.auth.provider_logins import ProviderLogins
+from gateway.observe.events import ignore
 from tests import running
 from tests.waiting import PATIENCE
 
@@ -26,6 +31,12 @@ async def serving(dsn: str, **sections: Any) -> AsyncIterator[httpx.AsyncClient]
     config = running.config(dsn, **{"callers": CALLERS, **sections})
     async with running.running(config) as address, httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client:
         yield client
+
+
+def no_logins(keys: Callers) -> ProviderLogins:
+    """Return the logins at issuers where there are none."""
+    issuers = Issuers([], lambda: datetime.now(UTC), ignore)
+    return ProviderLogins([], issuers, keys.admit, (), (), ignore)
 
 
 async def put_on_record(dsn: str, **columns: Any) -> None:

@@ -14,7 +14,7 @@ from gateway.auth.callers import Callers
 from gateway.config.access import CallerKeys
 from gateway.web.login import LoginGate
 from gateway.web.rendering import Assets, Pages
-from tests.integration.web.page_gateway import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
+from tests.integration.web.page_gateway import CALLERS, KEYS, SECRET, log_in, no_logins, origin, put_on_record, serving
 from tests.running import GRANT_RULES
 
 NO_ADDRESS = "http://["
@@ -70,7 +70,7 @@ async def test_the_login_gate_checks_the_served_path(monkeypatch: pytest.MonkeyP
 
     async def send(_: Message) -> None: ...
 
-    door = LoginGate(inside, keys, lambda: datetime.now(UTC), Pages(Assets()))
+    door = LoginGate(inside, keys, no_logins(keys), lambda: datetime.now(UTC), Pages(Assets()))
     for path in ("/ui/rejections", "/ui/login"):
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
         await door(scope, receive, send)

@@ -15,7 +15,7 @@ from gateway.record.following import Follower
 from gateway.web import build
 from gateway.web.rendering import Site
 from tests import running
-from tests.integration.web.page_gateway import CALLERS, KEYS, SECRET, log_in, origin, put_on_record, serving
+from tests.integration.web.page_gateway import CALLERS, KEYS, SECRET, log_in, no_logins, origin, put_on_record, serving
 
 PAGES = ["/ui/", "/ui/rejections", "/ui/events", "/ui/observe", "/ui/no-such-page"]
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -115,7 +115,7 @@ async def test_a_session_ends_after_twelve_hours_and_with_its_key(dsn: str, data
     def page(callers: list[dict[str, object]]) -> httpx.AsyncClient:
         keys = Callers([CallerKeys.model_validate(caller) for caller in callers], running.GRANT_RULES)
         site = Site(database, Follower(database, ignore, None), config, health, journal, dict, nowhere)
-        app = build(site, keys, lambda: now, BodyReader(Memory(1_000_000)))
+        app = build(site, keys, no_logins(keys), lambda: now, BodyReader(Memory(1_000_000)))
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
 
     async with page(CALLERS) as client:

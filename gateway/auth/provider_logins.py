@@ -1,0 +1,243 @@
+"""Logins of people at an issuer: the authorization code flow (OpenID Connect Core 3.1) with PKCE (RFC 7636)."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus, urlencode
+
+from gateway.auth import login_cookies
+from gateway.auth.identity_tokens import LOG_IN_AGAIN, Identity
+from gateway.auth.issuer_requests import IssuerFailed, ask
+from gateway.auth.issuers import Admit, Issuers
+from gateway.auth.login_cookies import Attempt, Session, Terms
+from gateway.auth.principal import Principal
+from gateway.errors import Forbidden, RequestMalformed, Unauthenticated, Unavailable
+from gateway.observe.events import Observe, ServiceUnreachable
+
+LOGIN, CALLBACK = "/ui/login", "/callback"
+
+TIMEOUT = 10.0
+"""Seconds for redeeming a code."""
+
+_MOST_AT_ONCE = 8
+"""Codes redeemed at the same time. A stranger can send any number of wrong ones."""
+_LARGEST = 64 * 1024
+_LONGEST_CODE = 4096
+_LONGEST_SAID = 200
+
+_ANSWERS = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED)
+_KNOWN = ("code", "state", "iss", "error", "error_description")
+_AGAIN = "Log in again, and keep this browser."
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """An issuer at which people log in, and come back from to the gateway's ``public_address``.
+
+    ``lifetime``: that of sessions. ``authorities``: the file with the certificates that ``token_url`` has to show.
+    """
+
+    terms: Terms
+    title: str
+    client_secret: str | None = field(repr=False)
+    authorization_url: str
+    token_url: str
+    scopes: tuple[str, ...]
+    lifetime: timedelta
+    public_address: str
+    authorities: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return self.terms.name
+
+    @property
+    def path(self) -> str:
+        """Return the path at which a login begins. The issuer sends people back to the path below it."""
+        return f"{LOGIN}/{self.name}"
+
+    @property
+    def returning(self) -> str:
+        """Return the address to which the issuer sends people back, to the letter."""
+        return f"{self.public_address}{self.path}{CALLBACK}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedIn:
+    """A person who has logged in: the caller, and the cookie of the session."""
+
+    caller: Principal
+    session: str = field(repr=False)
+    lifetime: timedelta
+
+
+class ProviderLogins:
+    """All issuers at which people log in to the page. ``providers`` has them by name, in the order of their buttons.
+
+    ``signing_keys``: the first one signs cookies, all of them prove. ``groups``: those that rules name. A session keeps
+    no others, so that it fits into a cookie. ``admit`` gives a caller its rights.
+    """
+
+    def __init__(
+        self,
+        providers: Iterable[Provider],
+        issuers: Issuers,
+        admit: Admit,
+        signing_keys: Sequence[str],
+        groups: Iterable[str],
+        observe: Observe,
+    ) -> None:
+        self.providers = {one.name: one for one in providers}
+        self._issuers, self._admit, self._observe = issuers, admit, observe
+        self._signing_keys, self._groups = tuple(signing_keys), frozenset(groups)
+        self._redeeming = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    def begin(self, name: str, following: str, now: datetime) -> tuple[str, str]:
+        """Return the address at the issuer to which a browser goes, and the cookie that it comes back with."""
+        provider = self.providers[name]
+        unique = secrets.token_urlsafe(32)
+        attempt, cookie = login_cookies.begin(provider.terms, following, unique, now, self._signing_keys[0])
+        challenge = hashlib.sha256(attempt.verifier.encode()).digest()
+        asked = {
+            "response_type": "code",
+            "client_id": provider.terms.client_id,
+            "redirect_uri": provider.returning,
+            "scope": " ".join(provider.scopes),
+            "state": attempt.state,
+            "nonce": attempt.nonce,
+            "code_challenge": base64.urlsafe_b64encode(challenge).rstrip(b"=").decode(),
+            "code_challenge_method": "S256",
+        }
+        url = provider.authorization_url
+        return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}", cookie
+
+    def resume(self, name: str, cookie: str, state: str, now: datetime) -> Attempt:
+        """Return the login that this browser has begun, and that ``state`` is of. Raises ``RequestMalformed``."""
+        attempt = login_cookies.resume(cookie, self.providers[name].terms, now, self._signing_keys)
+        if attempt is None or not hmac.compare_digest(attempt.state.encode(), state.encode("utf-8", "replace")):
+            raise RequestMalformed(
+                "This browser has not begun such a login, or more than ten minutes ago.", advice=_AGAIN
+            )
+        return attempt
+
+    async def finish(self, name: str, attempt: Attempt, answer: Sequence[tuple[str, str]], now: datetime) -> LoggedIn:
+        """Log in the person for whom the issuer answers. ``answer``: the parameters with which the browser came back.
+
+        Raises ``Unauthenticated``, ``Forbidden``, ``RequestMalformed`` and ``Unavailable``, which say what is wrong.
+        """
+        provider = self.providers[name]
+        code = _code(provider, answer)
+        token = await self._redeem(provider, code, attempt.verifier)
+        identity = await self._issuers.identify_login(name, token.encode("utf-8", "replace"), attempt.nonce)
+        groups = tuple(group for group in identity.groups if group in self._groups)
+        session = Session(identity.caller, groups, now)
+        return LoggedIn(
+            self._principal(session, provider),
+            login_cookies.issue(session, provider.terms, self._signing_keys[0]),
+            provider.lifetime,
+        )
+
+    def viewer(self, cookie: str, now: datetime) -> Principal | None:
+        """Return the caller of a session; None if it has ended at ``now``, or is no session of a login at an issuer."""
+        provider = self.providers.get(login_cookies.alleged_issuer(cookie) or "")
+        if provider is None:
+            return None
+        session = login_cookies.session_of(cookie, provider.terms, self._signing_keys)
+        if session is None or now >= session.since + provider.lifetime:
+            return None
+        return self._principal(session, provider)
+
+    def _principal(self, session: Session, provider: Provider) -> Principal:
+        identity = Identity(session.caller, session.groups, {}, session.since + provider.lifetime)
+        return replace(self._admit(identity), claims=None)
+
+    async def _redeem(self, provider: Provider, code: str, verifier: str) -> str:
+        """Return the ID token for a code. Raises ``Unauthenticated`` and ``Unavailable``."""
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": provider.returning,
+            "code_verifier": verifier,
+        }
+        headers = {}
+        if provider.client_secret is None:
+            form["client_id"] = provider.terms.client_id
+        else:
+            pair = f"{quote_plus(provider.terms.client_id)}:{quote_plus(provider.client_secret)}"
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        try:
+            async with asyncio.timeout(TIMEOUT), self._redeeming:
+                status, content = await ask(
+                    *("POST", provider.token_url, self._observe),
+                    headers=headers,
+                    form=form,
+                    authorities=provider.authorities,
+                    seconds=TIMEOUT,
+                    largest=_LARGEST,
+                )
+            if status not in _ANSWERS:
+                raise IssuerFailed(f"it answers with {status}")
+            found = _object(content)
+            refused = found.get("error")
+            if status != HTTPStatus.OK and not refused:
+                raise IssuerFailed(f"it answers with {status}, and without an error")
+        except (IssuerFailed, TimeoutError) as error:
+            said = str(error) or f"it does not answer within {TIMEOUT:g} seconds"
+            self._observe(ServiceUnreachable("issuer", f"{provider.name}: {said}"))
+            raise Unavailable(
+                f"{provider.title} cannot confirm the login at the moment.", advice="Log in again in a moment."
+            ) from None
+        if refused:
+            if refused != "invalid_grant":  # any stranger can send a wrong code
+                self._observe(ServiceUnreachable("issuer", f"{provider.name}: it refuses logins: {_bounded(refused)}"))
+            raise Unauthenticated(
+                f"{provider.title} does not confirm the login: {_bounded(refused)}.", advice=LOG_IN_AGAIN
+            )
+        token = found.get("id_token")
+        if not isinstance(token, str):
+            raise Unauthenticated(f"{provider.title} sent no ID token.", advice=LOG_IN_AGAIN)
+        return token
+
+
+def _code(provider: Provider, answer: Sequence[tuple[str, str]]) -> str:
+    """Return the code in the answer of an issuer. Raises what the answer says instead."""
+    known = [(name, value) for name, value in answer if name in _KNOWN]
+    given = dict(known)
+    if len(given) != len(known):
+        raise RequestMalformed(f"The answer of {provider.title} has a parameter twice.", advice=_AGAIN)
+    if given.get("iss", provider.terms.issuer) != provider.terms.issuer:
+        raise Unauthenticated("The answer is of another issuer than the login.", advice=LOG_IN_AGAIN)
+    if error := given.get("error"):
+        said = _bounded(error)
+        if described := given.get("error_description"):
+            said += f" ({_bounded(described)})"
+        raise Forbidden(f"{provider.title} has not logged you in: {said}.", advice="Log in again, or ask there.")
+    code = given.get("code", "")
+    if not 0 < len(code) <= _LONGEST_CODE:
+        raise RequestMalformed(f"The answer of {provider.title} has no code.", advice=_AGAIN)
+    return code
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    """Return a JSON object. Raises ``IssuerFailed``."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise IssuerFailed("its answer is not JSON") from error
+    if not isinstance(found, dict):
+        raise IssuerFailed("its answer is not a JSON object")
+    return found
+
+
+def _bounded(said: object) -> str:
+    text = str(said)
+    return text if len(text) <= _LONGEST_SAID else f"{text[:_LONGEST_SAID]}…"

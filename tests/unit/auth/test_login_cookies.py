@@ -1,0 +1,133 @@
+"""Cookies of a login at an issuer belong to one issuer and one client, end in time, and cannot be forged or changed."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gateway import wiring
+from gateway.auth import login_cookies
+from gateway.auth.login_cookies import LARGEST, LONGEST_ATTEMPT, Attempt, Session, Terms
+from gateway.config import Config
+from gateway.errors import Forbidden
+from gateway.observe.events import ignore
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TERMS = Terms("id", "https://id.example", "page")
+KEYS = ["a signing key of thirty-two bytes", "an older key of thirty-two bytes."]
+ANN = Session("id:Änn", ("id:on-call",), NOW)
+
+
+def attempt(cookie: str, now: datetime = NOW, terms: Terms = TERMS) -> Attempt | None:
+    return login_cookies.resume(cookie, terms, now, KEYS)
+
+
+def begun(following: str = "/ui/events", key: str = KEYS[0]) -> tuple[Attempt, str]:
+    return login_cookies.begin(TERMS, following, "unique", NOW, key)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_attempt_is_good_for_ten_minutes(key: str) -> None:
+    expected, cookie = begun(key=key)
+    assert attempt(cookie) == expected
+    assert attempt(cookie, NOW + LONGEST_ATTEMPT - timedelta(seconds=1)) == expected
+    assert attempt(cookie, NOW + LONGEST_ATTEMPT) is None
+    assert not set(cookie) & set(' ",;\\')
+    assert len({expected.state, expected.nonce, expected.verifier}) == 3
+
+
+def test_the_values_of_an_attempt_are_its_own_and_not_in_its_cookie() -> None:
+    expected, cookie = begun()
+    other, _ = login_cookies.begin(TERMS, "/ui/events", "another", NOW, KEYS[0])
+    assert not {*expected[1:]} & {*other[1:]}
+    assert not any(value in cookie for value in expected[1:])
+
+
+@given(st.data())
+def test_a_cookie_with_one_character_changed_is_invalid(data: st.DataObject) -> None:
+    for cookie in (begun()[1], login_cookies.issue(ANN, TERMS, KEYS[0])):
+        at = data.draw(st.integers(0, len(cookie) - 1))
+        other = data.draw(st.characters())
+        assume(other != cookie[at])
+        changed = cookie[:at] + other + cookie[at + 1 :]
+        assert attempt(changed) is None
+        assert login_cookies.session_of(changed, TERMS, KEYS) is None
+
+
+@given(st.text())
+def test_nothing_else_is_a_cookie(text: str) -> None:
+    for cookie in (text, f"la1.{text}", f"ls1.{text}", f"ls1.e30.{text}"):
+        assert attempt(cookie) is None
+        assert login_cookies.session_of(cookie, TERMS, KEYS) is None
+        login_cookies.alleged_issuer(cookie)
+
+
+def test_cookies_are_of_one_kind_one_issuer_and_one_client() -> None:
+    _, cookie = begun()
+    session = login_cookies.issue(ANN, TERMS, KEYS[0])
+    assert login_cookies.session_of(cookie, TERMS, KEYS) is None
+    assert attempt(session) is None
+    for other in (TERMS._replace(name="x"), TERMS._replace(issuer="x"), TERMS._replace(client_id="x")):
+        assert attempt(cookie, terms=other) is None
+        assert login_cookies.session_of(session, other, KEYS) is None
+    assert login_cookies.session_of(session, TERMS, KEYS) == ANN
+    assert login_cookies.session_of(session, TERMS, KEYS[1:]) is None
+
+
+def test_a_long_way_back_is_left_out_and_too_many_groups_are_refused() -> None:
+    expected, cookie = begun("/ui/" + "x" * 3000)
+    assert (expected.following, len(cookie) < LARGEST) == ("", True)
+    with pytest.raises(Forbidden):
+        login_cookies.issue(ANN._replace(groups=tuple(f"id:group-{number}" for number in range(300))), TERMS, KEYS[0])
+
+
+def config(**changed: Any) -> Config:
+    login = {
+        "client_id": "page",
+        "authorization_url": "https://id.example/authorize",
+        "token_url": "https://id.example/token",
+        **changed.pop("login", {}),
+    }
+    issuer = {
+        "name": "id",
+        "issuer": TERMS.issuer,
+        "keys_path": "keys.json",
+        "login": login,
+        **changed.pop("issuer", {}),
+    }
+    grant = {"groups": ["id:on-call"], "actions": ["audit"], "everything": True}
+    return Config.model_validate(
+        {
+            "postgres": {"dsn": "postgresql://nowhere"},
+            "server": {"public_address": "https://gateway.example"},
+            "identity": {"signing_keys": KEYS[:1]},
+            "issuers": [issuer],
+            "grants": [grant],
+            **changed,
+        }
+    )
+
+
+def audits(config: Config, cookie: str, now: datetime = NOW) -> bool | None:
+    """Whether a session is that of a caller that sees the page; None if it is of no caller."""
+    issuers = wiring.issuers(config, lambda: now, ignore)
+    viewer = wiring.logins(config, issuers, wiring.callers(config, issuers), ignore).viewer(cookie, now)
+    return None if viewer is None else viewer.audits
+
+
+def test_a_session_ends_with_what_it_rests_on() -> None:
+    good = login_cookies.issue(ANN, TERMS, KEYS[0])
+    assert audits(config(), good) is True
+    assert audits(config(), good, NOW + timedelta(hours=12, seconds=-1)) is True
+    assert audits(config(), good, NOW + timedelta(hours=12)) is None
+    assert audits(config(login={"session": 60}), good, NOW + timedelta(seconds=59)) is True
+    assert audits(config(login={"session": 60}), good, NOW + timedelta(seconds=60)) is None
+    assert audits(config(identity={"signing_keys": [KEYS[1], KEYS[0]]}), good) is True
+    assert audits(config(identity={"signing_keys": [KEYS[1]]}), good) is None
+    assert audits(config(login={"client_id": "x"}), good) is None
+    assert audits(config(issuer={"issuer": "https://x"}), good) is None
+    assert audits(config(issuer={"login": None, "audiences": ["api"]}), good) is None
+    assert audits(config(issuers=[], grants=[]), good) is None
+    assert audits(config(grants=[{"callers": ["id:x"], "actions": ["audit"], "everything": True}]), good) is False
