@@ -82,6 +82,12 @@ def all_routes() -> list[Asked]:
 
 
 ROUTES = all_routes()
+FORM = "application/x-www-form-urlencoded"
+
+
+def reaches_the_gateway(asked: Asked, media_type: str, said: dict[str, str]) -> bool:
+    """Return whether a request is for a route. At ``/`` that is an unsigned form, for STS. S3 gets all others."""
+    return asked.path != "/" or (media_type == FORM and "Authorization" not in said)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -127,9 +133,12 @@ async def test_a_foreign_page_changes_nothing(stage: Stage, said: dict[str, str]
     before = await contents(stage.dsn)
     async with httpx.AsyncClient(base_url=stage.origin, timeout=30) as client:
         for asked in ROUTES:
-            for media_type in ("text/plain", "application/x-www-form-urlencoded", "application/json"):
+            for media_type in ("text/plain", FORM, "application/json"):
                 headers = {**said, "Content-Type": media_type, "Fencing-Token": "7"}
                 answer = await client.request(asked.method, asked.path, content=asked.body, headers=headers)
+                if not reaches_the_gateway(asked, media_type, said):
+                    assert answer.is_client_error or answer.status_code == 501, asked
+                    continue
                 assert answer.status_code == 403, asked
                 assert answer.headers.get("set-cookie") is None
                 assert answer.json()["detail"] == REFUSED, asked
@@ -156,7 +165,8 @@ async def test_a_page_that_may_use_tables_may_use_tables_alone(stage: Stage) -> 
         assert (written.status_code, written.headers["access-control-allow-origin"]) == (201, APP)
         for asked in ROUTES:
             if not asked.path.startswith(("/v1/tables/", "/rest/v1/")):
-                answer = await client.request(asked.method, asked.path, content=asked.body, headers=said)
+                as_form = {**said, "Content-Type": FORM}
+                answer = await client.request(asked.method, asked.path, content=asked.body, headers=as_form)
                 assert (answer.status_code, REFUSED in answer.text) == (403, True), asked
 
 

@@ -24,6 +24,8 @@ OPEN = {
     ("GET", "/ui"),
     ("HEAD", "/ui"),
 }
+STS = {("POST", "/"), ("POST", "/v1/sts")}
+"""The proof of the caller is in the form."""
 TABLES = ("/v1/tables/", "/v1/tables/users", "/v1/tables/rpc/f")
 
 
@@ -44,7 +46,12 @@ async def test_a_client_without_credentials_gets_what_is_listed_and_nothing_else
     asked = routes(settings)
     assert OPEN - {("GET", "/ui"), ("HEAD", "/ui")} <= asked
     async with running(settings) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
-        for method, path in sorted(asked - OPEN):
+        for method, path in sorted(STS):
+            form = {"Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "WebIdentityToken": "eyJ.e30.x"}
+            role = {"RoleArn": "arn:aws:iam::000000000000:role/worker", "RoleSessionName": "pod-1"}
+            answer = await client.request(method, path, data={**form, **role})
+            assert (answer.status_code, "InvalidIdentityToken" in answer.text) == (400, True), (path, answer.text)
+        for method, path in sorted(asked - OPEN - STS):
             answer = await client.request(method, path, content=b"{}" if method != "GET" else None)
             if path.startswith("/ui"):
                 to_the_login = answer.headers.get("location", "").startswith("/ui/login")
