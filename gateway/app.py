@@ -105,7 +105,7 @@ class Gateway:
         self._bodies = BodyReader(Memory(config.server.memory), pace)
         self._identified = bool(config.issuers)
         issuers = self._issuers = wiring.issuers(config, _clock, observe)
-        keys = self._keys = wiring.callers(config, issuers)
+        keys = self._keys = wiring.callers(config, issuers, _clock)
         self._denials = Denials(self._database, observe)
         policies, signer, self._issuer = (
             wiring.policies(config),
@@ -406,7 +406,7 @@ class Gateway:
             upstream=self._upstream,
             profiles=self._profiles,
             resources=wiring.resources(config),
-            signers=Signers(keys.secret_of, _clock, keys.anonymous),
+            signers=Signers(keys.secret_of, _clock, keys.anonymous, keys.by_certificate),
             denials=self._denials,
             admission=self._admission,
             observe=self._observe,
@@ -432,7 +432,7 @@ class Gateway:
         return TablePlane(
             self._database,
             wiring.exposure(config, allow_missing=allow_missing),
-            authenticate=keys.by_bearer,
+            authenticate=lambda head: keys.by_bearer(head.headers, head.certificate),
             observe=self._observe,
             denials=self._denials,
             settle=self._settle,

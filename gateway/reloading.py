@@ -8,7 +8,7 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
@@ -91,15 +91,15 @@ Gateway = TypeVar("Gateway", bound=Serving)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The place of a configuration. ``certificate`` identifies the contents of its files for TLS.
+    """The place of a configuration. ``certificates`` identifies the contents of its files for TLS, by their purpose.
 
     ``check`` raises ``GatewayError`` for a configuration that cannot be used.
     """
 
     read: Callable[[], Config]
     check: Callable[[Config], Awaitable[None]]
-    certificate: Callable[[Config], bytes | None]
-    renew_certificate: Callable[[Config], None]
+    certificates: Callable[[Config], Mapping[str, bytes]]
+    renew_certificates: Callable[[Config], None]
 
 
 class Reloading(Generic[Gateway]):
@@ -119,7 +119,7 @@ class Reloading(Generic[Gateway]):
         self._build, self._switch = build, switch
         self._siblings = siblings or Alone()
         self._prepared: tuple[Config, Gateway] | None = None
-        self._certificate = None if source is None else source.certificate(config)
+        self._certificates = {} if source is None else source.certificates(config)
         self.serving = build(config, self.reload)
         """The gateway that new requests go to."""
         self._running: list[Gateway] = []
@@ -176,9 +176,10 @@ class Reloading(Generic[Gateway]):
         if fixed := [one.setting for one in changed if one.needs_restart]:
             raise ReloadRefused(f"A change needs a restart: {'; '.join(fixed)}.")
         await source.check(config)
-        certificate = await asyncio.to_thread(source.certificate, config)
-        if certificate != self._certificate:
-            changed.append(Change("server", None, "certificate", "the former one", "another one"))
+        certificates = await asyncio.to_thread(source.certificates, config)
+        for purpose in certificates:
+            if certificates[purpose] != self._certificates.get(purpose):
+                changed.append(Change("server", None, purpose, "the former one", "another one"))
         if not changed:
             return []
         following = self._build(config, self.reload)
@@ -186,21 +187,21 @@ class Reloading(Generic[Gateway]):
         try:
             await self._siblings.prepare(config)
             await following.record_reload(attempt, changed)
-            if certificate != self._certificate:
-                source.renew_certificate(config)
+            if certificates != self._certificates:
+                source.renew_certificates(config)
             await self._siblings.commit()
         except BaseException:
             following.stop()
             await self._siblings.abandon()
             raise
-        self._take(config, certificate, following)
+        self._take(config, certificates, following)
         said = [str(one) for one in changed]
         self._observe(ConfigurationReloaded(attempt.method, attempt.caller, said))
         return said
 
-    def _take(self, config: Config, certificate: bytes | None, following: Gateway) -> None:
+    def _take(self, config: Config, certificates: Mapping[str, bytes], following: Gateway) -> None:
         former, self.serving = self.serving, following
-        self._config, self._certificate = config, certificate
+        self._config, self._certificates = config, certificates
         self._switch(config, following)
         former.retire()
 
@@ -223,11 +224,11 @@ class Reloading(Generic[Gateway]):
         assert self._prepared is not None
         assert self._source is not None
         config, following = self._prepared
-        certificate = await asyncio.to_thread(self._source.certificate, config)
-        if certificate != self._certificate:
-            self._source.renew_certificate(config)
+        certificates = await asyncio.to_thread(self._source.certificates, config)
+        if certificates != self._certificates:
+            self._source.renew_certificates(config)
         self._prepared = None
-        self._take(config, certificate, following)
+        self._take(config, certificates, following)
         self._one_at_a_time.release()
 
     async def abandon(self) -> None:
@@ -273,7 +274,7 @@ class Reloading(Generic[Gateway]):
             if self._source is None or not (self._config.server.watch and self._siblings.leads):
                 continue
             state = await asyncio.to_thread(_state, self._source)
-            if state in (wrong, (self._config, self._certificate)):
+            if state in (wrong, (self._config, self._certificates)):
                 continue
             refused = await self.by_operator("watch")
             if refused is not None and refused.retry_after is not None:
@@ -314,9 +315,9 @@ class Reloading(Generic[Gateway]):
 
 
 def _state(source: Source) -> object:
-    """Return what a reload would read: a configuration and its certificate, or the problem with it."""
+    """Return what a reload would read: a configuration and its certificates, or the problem with it."""
     try:
         config = source.read()
-        return config, source.certificate(config)
+        return config, source.certificates(config)
     except GatewayError as error:
         return error.message

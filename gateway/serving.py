@@ -15,7 +15,7 @@ from typing import Any, Self, TypeAlias
 
 import uvicorn
 
-from gateway.config.server import Server
+from gateway.config.server import ClientCertificates, Server
 from gateway.db import migrations
 from gateway.db.database import refuses_sessions
 from gateway.errors import ConfigurationError, SessionsShared, SqlError, Unavailable
@@ -120,7 +120,7 @@ def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) 
     ``ConfigurationError`` if the files for TLS cannot be used.
     """
     settings = settings or Server()
-    check_tls(settings.tls_certificate, settings.tls_key)
+    check_tls(settings)
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -134,27 +134,75 @@ def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) 
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE,
             proxy_headers=False,
-            ssl_certfile=settings.tls_certificate,
-            ssl_keyfile=settings.tls_key,
+            ssl_context_factory=None if settings.tls_certificate is None else lambda *_: Renewable.of(settings),
             timeout_graceful_shutdown=grace,
         )
     )
 
 
-def certificate(settings: Server) -> bytes | None:
-    """Return a digest of the files for TLS; None without TLS. Raises ``ConfigurationError`` for one that is gone."""
+def certificates(settings: Server) -> dict[str, bytes]:
+    """Return digests of the files for TLS, by their purpose. Raises ``ConfigurationError`` for a file that is gone.
+
+    The certificate is the gateway's own. The authorities are those of clients, with the need of their certificates.
+    """
+    if settings.tls_certificate is None:
+        return {}
+    own = _digest(tls_certificate=settings.tls_certificate, tls_key=settings.tls_key)
+    return {"certificate": own, "authorities": _authorities(settings)}
+
+
+def _authorities(settings: Server) -> bytes:
+    return settings.client_certificates.encode() + _digest(client_authorities=settings.client_authorities)
+
+
+def _digest(**files: Path | None) -> bytes:
     digest = hashlib.sha256()
-    for name, path in (("tls_certificate", settings.tls_certificate), ("tls_key", settings.tls_key)):
-        if path is not None:
-            digest.update(_read(name, path) + b"\0")
-    return None if settings.tls_certificate is None else digest.digest()
+    for name, path in files.items():
+        digest.update(b"\0" if path is None else hashlib.sha256(_read(name, path)).digest())
+    return digest.digest()
 
 
-def renew_certificate(running: uvicorn.Server, settings: Server) -> None:
-    """Let new connections get the certificate that the settings name. ``check_tls`` has read it before."""
+def renew_certificates(running: uvicorn.Server, settings: Server) -> None:
+    """Let new connections get the certificates that the settings name. ``check_tls`` has read them before.
+
+    If other authorities sign those of clients, each connection ends with its present request.
+    """
     context = running.config.ssl
-    if context is not None and settings.tls_certificate is not None:
-        context.load_cert_chain(settings.tls_certificate, settings.tls_key, _no_password)
+    assert isinstance(context, Renewable)
+    if context.renew(settings):
+        for connection in list(running.server_state.connections):
+            connection.shutdown()
+
+
+class Verifying(ssl.SSLContext):
+    """A context with its view of certificates of clients. Any other value of ``authorities`` is another view."""
+
+    authorities = b""
+
+
+class Renewable(Verifying):
+    """Begins each connection under the newest context. A server never replaces the one that it listens with.
+
+    To load new files into that one would not do: a context cannot forget an authority.
+    """
+
+    newest: Verifying
+
+    @classmethod
+    def of(cls, settings: Server) -> Self:
+        """Return one that begins connections under the settings. Raises ``ConfigurationError``."""
+        context = cls(ssl.PROTOCOL_TLS_SERVER)
+        context.renew(settings)
+        return context
+
+    def renew(self, settings: Server) -> bool:
+        """Begin connections under other settings. Return whether certificates of clients are judged in another way."""
+        self.newest, before = _context(settings), self.authorities
+        self.authorities = self.newest.authorities
+        return before != self.authorities
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        return self.newest.wrap_bio(*arguments, **options)
 
 
 @contextmanager
@@ -222,16 +270,50 @@ async def check_schema(dsn: str) -> None:
         )
 
 
-def check_tls(certificate: Path | None, key: Path | None) -> None:
-    """Raise ``ConfigurationError`` if these files cannot be used. uvicorn reads them only once it is serving."""
-    if certificate is None:
-        return
+def check_tls(settings: Server) -> None:
+    """Raise ``ConfigurationError`` if the files for TLS cannot be used. uvicorn reads them only once it is serving."""
+    if settings.tls_certificate is not None:
+        _context(settings)
+
+
+def _context(settings: Server) -> Verifying:
+    """Return a context with the files for TLS. Raises ``ConfigurationError``."""
+    assert settings.tls_certificate is not None
+    context = _own_context(settings.tls_certificate, settings.tls_key)
+    if settings.client_authorities is not None:
+        demanded = settings.client_certificates is ClientCertificates.DEMAND
+        _verify_clients(context, settings.client_authorities, demanded=demanded)
+    context.authorities = _authorities(settings)
+    return context
+
+
+def _verify_clients(context: ssl.SSLContext, authorities: Path, *, demanded: bool) -> None:
+    """Let each handshake verify the client's certificate, for the purpose of a TLS client."""
+    _read("client_authorities", authorities)
+    try:
+        context.load_verify_locations(authorities)
+    except ssl.SSLError as error:
+        raise _unusable("client_authorities", authorities, "holds no certificate in PEM form") from error
+    if not context.cert_store_stats()["x509_ca"]:
+        raise _unusable("client_authorities", authorities, "holds no certificate of an authority")
+    context.verify_mode = ssl.CERT_REQUIRED if demanded else ssl.CERT_OPTIONAL
+    # An authority in the file is trusted by itself, whatever signed it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    # No session goes on in another connection, so each certificate is verified now. TLS 1.2 would remember sessions,
+    # and show certificates on the way.
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+
+
+def _own_context(certificate: Path, key: Path | None) -> Verifying:
+    """Return a context with the gateway's own certificate. Raises ``ConfigurationError``."""
     _read("tls_certificate", certificate)
     if key is not None:
         _read("tls_key", key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = Verifying(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_verify_locations(certificate)
+        # In another context, because this one must trust nothing.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
     except ssl.SSLError as error:
         raise _unusable("tls_certificate", certificate, "holds no certificate in PEM form") from error
     try:
@@ -248,6 +330,7 @@ def check_tls(certificate: Path | None, key: Path | None) -> None:
         if key is None:
             raise _unusable("tls_certificate", certificate, "holds no private key", "Set server.tls_key.") from error
         raise _unusable("tls_key", key, "holds no private key in PEM form") from error
+    return context
 
 
 class _EncryptedKey(Exception):

@@ -86,10 +86,10 @@ def database_roles(config: Config) -> list[RoleRule]:
     return [RoleRule(one.callers, one.groups, one.role, one.claim, one.allowed) for one in config.postgres.roles]
 
 
-def callers(config: Config, issuers: Issuers) -> Callers:
-    """Return all callers, those of the configuration and those of issuers."""
+def callers(config: Config, issuers: Issuers, clock: Callable[[], datetime]) -> Callers:
+    """Return all callers, those of the configuration and those of issuers. ``clock`` returns an aware moment."""
     signing_keys = [key.get_secret_value() for key in config.identity.signing_keys]
-    return Callers(config.callers, config.grants, database_roles(config), issuers, signing_keys)
+    return Callers(config.callers, config.grants, database_roles(config), issuers, signing_keys, clock)
 
 
 def issuers(config: Config, clock: Callable[[], datetime], observe: Observe) -> Issuers:

@@ -16,6 +16,7 @@ from gateway.config import Config
 from gateway.config.access import GrantRule
 from gateway.http.connection import Connection
 from gateway.observe.events import Event, Observe
+from gateway.serving import Renewable
 from tests.databases import as_gateway
 from tests.waiting import PATIENCE
 
@@ -104,7 +105,10 @@ class Server(uvicorn.Server):
 async def running(
     config: Config, observe: Observe | None = None, tls: tuple[Path, Path] | None = None, port: int = 0
 ) -> AsyncIterator[str]:
-    """Serve the gateway on a free port of 127.0.0.1, or on ``port``; its origin."""
+    """Serve the gateway on a free port of 127.0.0.1, or on ``port``; its origin.
+
+    ``tls`` goes without the settings of the server.
+    """
     with socket.create_server(("127.0.0.1", port)) as listener:
         # asyncio does this by itself only for sockets that name their protocol; without it answers wait for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -119,6 +123,7 @@ async def running(
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
                 ssl_version=ssl.PROTOCOL_TLS_SERVER,
+                ssl_context_factory=(lambda *_: Renewable.of(config.server)) if config.server.tls_certificate else None,
                 timeout_graceful_shutdown=2,
             )
         )
@@ -129,6 +134,6 @@ async def running(
                 assert not serving.done(), "the gateway did not start"
                 await asyncio.sleep(0.01)
             try:
-                yield f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
+                yield f"{'https' if tls or config.server.tls_certificate else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
             finally:
                 server.stop()

@@ -86,7 +86,8 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         state = request.scope["state"]
         principal: Principal | None = state.get("viewer")
         if principal is None:
-            principal = state["viewer"] = keys.by_bearer(Head.of(request.scope).headers)
+            head = Head.of(request.scope)
+            principal = state["viewer"] = keys.by_bearer(head.headers, head.certificate)
             state["caller"] = principal.name
         return principal
 

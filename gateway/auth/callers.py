@@ -1,4 +1,4 @@
-"""The configured callers: which of them owns an API key, a session of the page, or an access key id."""
+"""The configured callers: which of them owns an API key, a session of the page, an access key id or a certificate."""
 
 import base64
 import hashlib
@@ -6,10 +6,11 @@ import hmac
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gateway.auth import temporary_keys
+from gateway.auth.certificates import ClientCertificate
 from gateway.auth.database_roles import RoleRule, role_of
 from gateway.auth.grants import Action, Grant, Rights
 from gateway.auth.identity_tokens import Identity, looks_like_one
@@ -70,8 +71,8 @@ def _encoded(content: bytes) -> str:
 def names_of(caller: str, patterns: Iterable[str], *, identified: bool = False) -> frozenset[str]:
     """Return the names by which rules call a caller, among those of ``patterns``.
 
-    ``*`` is for all callers of the configuration. ``identified``: a token or a certificate names the caller, so a name
-    that ends in ``*`` stands for all that begin like it.
+    ``*`` is for all callers of the configuration. ``identified``: a token names the caller, so a name that ends in
+    ``*`` stands for all that begin like it.
     """
     if not identified:
         return frozenset({caller} if caller == ANONYMOUS else {caller, "*"})
@@ -101,6 +102,18 @@ def rights_of(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class CertificateProof:
+    """A client certificate until ``expires``, which is aware. ``clock`` returns an aware moment."""
+
+    expires: datetime
+    clock: Callable[[], datetime]
+
+    def holds(self) -> bool:
+        """Return whether the certificate has not expired."""
+        return self.clock() < self.expires
+
+
 class Callers:
     """All configured callers, with their grants.
 
@@ -114,11 +127,15 @@ class Callers:
         roles: Sequence[RoleRule] = (),
         issuers: Issuers | None = None,
         signing_keys: Sequence[str] = (),
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
         """``roles``: the rules that give callers roles of the database. ``issuers``: of identity tokens.
 
         ``signing_keys`` sign what the gateway issues to their callers. The first one signs, all of them prove.
+        ``clock`` ends client certificates. Without it they prove nothing.
         """
+        self._clock = clock
+        self._certificates: dict[str, Principal] = {}
         self._grants, self._roles, self._issuers = grants, roles, issuers
         self._signing_keys = tuple(signing_keys)
         rights = rights_of(grants, ANONYMOUS)
@@ -136,22 +153,31 @@ class Callers:
             self._digests += [(_digest(key.encode()), principal) for key in api_keys]
             if api_keys:
                 self._sessions[caller.name] = principal, tuple(map(session_key, api_keys))
+            self._certificates |= dict.fromkeys(caller.certificates, principal)
             for pair in caller.every_pair:
                 owned = principal, pair.secret_access_key.get_secret_value()
                 self._secrets[pair.access_key_id] = owned
                 confined = replace(principal, rights=_confined(principal.rights))
                 self._secrets_by_name.setdefault(caller.name, (confined, owned[1]))
 
-    def by_bearer(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
+    def by_bearer(
+        self, headers: Iterable[tuple[bytes, bytes]], certificate: ClientCertificate | None = None
+    ) -> Principal:
         """Return the owner of the key in ``Authorization: Bearer …`` or ``apikey: …``, which PostgREST clients send.
 
-        If both are there they must prove the same caller. Raises ``Unauthenticated``, for a wrong key even if anonymous
-        callers are admitted, because its sender expects to be a caller.
+        If both are there they must prove the same caller. Without a key it is the owner of the ``certificate``, if it
+        has one. Raises ``Unauthenticated``, for a wrong key even if a certificate or no proof at all would do, because
+        its sender expects to be a caller.
         """
         presented = _presented(headers)
         if not presented:
+            owner = None if certificate is None else self.by_certificate(certificate)
+            if owner is not None:
+                return owner
             if self.anonymous is not None:
                 return self.anonymous
+            if certificate is not None:
+                raise _of_nobody(certificate)
             raise Unauthenticated("The request carries no API key.")
         proven = [self._owner(presented[0])]
         proven += [one for key in presented[1:] if (one := self._owner(key)).name != proven[0].name]
@@ -167,8 +193,32 @@ class Callers:
         principal = self._owner(api_key.encode())
         return principal, issue_session(principal.name, session_key(api_key), now)
 
-    def by_session(self, session: str | None, now: datetime) -> Principal:
-        """Return the caller of a session of the page. Without a valid session it is the anonymous caller.
+    def by_certificate(self, certificate: ClientCertificate) -> Principal | None:
+        """Return the caller that one of the names in a client certificate is configured for; None if there is none.
+
+        Raises ``Unauthenticated`` for names of two callers, and for a certificate that has expired since its handshake.
+        """
+        owners = {
+            self._certificates[name].name: self._certificates[name]
+            for name in certificate.names & self._certificates.keys()
+        }
+        if not owners or self._clock is None:
+            return None
+        if len(owners) > 1:
+            raise Unauthenticated(
+                "The client certificate has names of two callers.",
+                advice="Ask the operator of the gateway to give both names to one caller, or use another certificate.",
+            )
+        proof = CertificateProof(certificate.expires, self._clock)
+        if not proof.holds():
+            raise Unauthenticated(
+                "The client certificate has expired.", advice="Connect again, with a certificate that has not."
+            )
+        [principal] = owners.values()
+        return replace(principal, proof=proof)
+
+    def by_session(self, session: str | None, now: datetime, certificate: ClientCertificate | None = None) -> Principal:
+        """Return the caller of a session of the page, or else of the certificate, or else the anonymous one.
 
         Raises ``Unauthenticated`` if anonymous callers are not admitted.
         """
@@ -178,7 +228,7 @@ class Callers:
             return () if known is None else known[1]
 
         caller = caller_of(session or "", keys_of, now)
-        return self.by_bearer(()) if caller is None else self._sessions[caller][0]
+        return self.by_bearer((), certificate) if caller is None else self._sessions[caller][0]
 
     def secret_of(self, access_key_id: str, session_token: str | None) -> tuple[Principal, str] | None:
         """Return the owner of an access key id and its secret, to check a signature. This is a ``SecretOf``.
@@ -288,6 +338,15 @@ class Callers:
             claims=identity.claims,
             groups=groups,
         )
+
+
+def _of_nobody(certificate: ClientCertificate) -> Unauthenticated:
+    names = ", ".join(sorted(certificate.names))
+    shown = f"Its names are {names[:500]}." if names else "It has no name of a kind that callers can have."
+    return Unauthenticated(
+        "The client certificate is not that of any caller, and the request carries no API key.",
+        advice=f"{shown} Send an API key, or ask the operator of the gateway to add a name to a caller's certificates.",
+    )
 
 
 def _confined(rights: Rights) -> Rights:

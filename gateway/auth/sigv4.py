@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from gateway.auth import signature_claims
+from gateway.auth.certificates import ClientCertificate
 from gateway.auth.principal import Principal, SecretOf, owner
 from gateway.auth.signature_claims import MAX_LIFETIME, PayloadMode, RequestHead, SignatureClaim
 from gateway.errors import StoreError
@@ -162,22 +163,33 @@ def verify(request: RequestHead, secret_of: SecretOf, now: datetime) -> Verified
 class Signers:
     """The callers of the object plane. ``clock`` judges the age of signatures.
 
-    ``anonymous``: the caller of requests without a signature; None if they are refused.
+    ``anonymous``: the caller of requests without a signature; None if they are refused. ``by_certificate`` returns the
+    caller that a client certificate proves; None if it proves none.
     """
 
     secret_of: SecretOf
     clock: Callable[[], datetime]
     anonymous: Principal | None = None
+    by_certificate: Callable[[ClientCertificate], Principal | None] | None = None
 
-    def verify(self, request: RequestHead) -> VerifiedSignature:
-        """Return the proven signature of a request, or what stands for it if the caller is anonymous.
+    def verify(self, request: RequestHead, certificate: ClientCertificate | None = None) -> VerifiedSignature:
+        """Return the proven signature of a request. Without one the caller is that of a certificate, or anonymous.
 
-        A request with any credentials, however wrong, is not anonymous. Raises ``StoreError``.
+        A request with any credentials, however wrong, is that of their owner. Raises ``StoreError``, and
+        ``Unauthenticated`` for a certificate that must not be used.
         """
-        if self.anonymous is None or signature_claims.is_signed(request):
+        if (self.anonymous is None and certificate is None) or signature_claims.is_signed(request):
             return verify(request, self.secret_of, self.clock())
+        proven = self.by_certificate(certificate) if self.by_certificate and certificate else None
+        caller = proven or self.anonymous
+        if caller is None:
+            raise StoreError(
+                "AccessDenied",
+                403,
+                "Access Denied. The request is not signed, and the client certificate is not that of any caller.",
+            )
         mode, payload = signature_claims.unsigned_payload(request)
-        return VerifiedSignature(self.anonymous, mode, payload if mode is PayloadMode.EXACT else None)
+        return VerifiedSignature(caller, mode, payload if mode is PayloadMode.EXACT else None)
 
 
 def _in_time(claim: SignatureClaim, now: datetime) -> None:

@@ -29,7 +29,7 @@ def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> 
 
     try:
         settings = load(config)
-        serving.check_tls(settings.server.tls_certificate, settings.server.tls_key)
+        serving.check_tls(settings.server)
         warnings = asyncio.run(targets.check(settings, places(config), allow_missing=allow_missing))
     except ConfigurationError as error:
         for line in error.message.split("\n"):

@@ -46,7 +46,7 @@ class Origin:
 
         A start is more lenient: it has nothing to lose, and must not depend on the database or the store.
         """
-        serving.check_tls(config.server.tls_certificate, config.server.tls_key)
+        serving.check_tls(config.server)
         await serving.check_schema(config.postgres.dsn.get_secret_value())
         await targets.check(config, places(self.path), allow_missing=self.allow_missing, everything=True)
         async with naming_changes(config, only_look=True) as changes:
@@ -77,7 +77,7 @@ def serve(origin: Origin, workers: str = "1") -> None:
             logs.log(events.Listening(_url(config.server, listener.getsockname()[1])))
             server.run(sockets=[listener])
             return
-        serving.check_tls(config.server.tls_certificate, config.server.tls_key)
+        serving.check_tls(config.server)
         _check_at_start(origin, config)
         logs.log(events.Listening(_url(config.server, listener.getsockname()[1])))
         code = asyncio.run(_with_workers(origin, config, listener, count))
@@ -123,8 +123,8 @@ def _server(origin: Origin, config: Config, link: Link | None = None) -> serving
     source = Source(
         origin.read,
         origin.check,
-        certificate=lambda following: serving.certificate(following.server),
-        renew_certificate=lambda following: serving.renew_certificate(server, following.server),
+        certificates=lambda following: serving.certificates(following.server),
+        renew_certificates=lambda following: serving.renew_certificates(server, following.server),
     )
     app = build(config, source=source, allow_missing=origin.allow_missing, link=link)
     server: serving.HttpServer = serving.server(app, config.server, grace=serving.GRACE)

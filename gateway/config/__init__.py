@@ -140,11 +140,20 @@ class Config(BaseSettings):
     @model_validator(mode="after")
     def _each_key_has_one_owner(self) -> "Config":
         owners: dict[str, str] = {}
+        named: dict[str, str] = {}
         ids: set[str] = set()
         for index, caller in enumerate(self.callers):
             for key in caller.every_api_key:
                 if (other := owners.setdefault(key.get_secret_value(), caller.name)) != caller.name:
                     raise Misplaced(("callers", index), f"has the same api_key as {other}; give each its own")
+            for name in caller.certificates:
+                if name in named:
+                    problem = f"{name} is there twice, the first time for {named[name]}; remove one of them"
+                    raise Misplaced(("callers", index, "certificates"), problem)
+                named[name] = caller.name
+            if caller.certificates and self.server.client_authorities is None:
+                problem = "needs client_authorities in [server], which sign client certificates; set it as well"
+                raise Misplaced(("callers", index, "certificates"), problem)
             for pair in caller.every_pair:
                 if pair.access_key_id in ids:
                     problem = f"the access_key_id {pair.access_key_id} is configured twice; give each pair its own"

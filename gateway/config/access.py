@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
+from gateway.auth import certificates
 from gateway.auth.algorithms import ASYMMETRIC, SYMMETRIC
 from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
 from gateway.config.section import Misplaced, Section, browser_address, web_address
@@ -34,8 +35,15 @@ class CallerKeys(Section):
     """Further API keys of the same caller."""
     keys: tuple[KeyPair, ...] = ()
     """Further pairs of the same caller. Fenced credentials are derived from the first one of all."""
+    certificates: tuple[str, ...] = ()
+    """Names in client certificates that prove this caller: ``URI:…``, ``DNS:…`` or ``CN:…``."""
     groups: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = ()
     """Groups that it belongs to. Grants may name them."""
+
+    @field_validator("certificates")
+    @classmethod
+    def _exact_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(certificates.check_name, value))
 
     @field_validator("name")
     @classmethod
@@ -54,8 +62,8 @@ class CallerKeys(Section):
     def _provable(self) -> "CallerKeys":
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ValueError("access_key_id and secret_access_key belong together: set both, or neither")
-        if not self.every_pair and not self.every_api_key:
-            raise ValueError("needs an api_key, or an access_key_id with its secret_access_key")
+        if not self.every_pair and not self.every_api_key and not self.certificates:
+            raise ValueError("needs an api_key, or an access_key_id with its secret_access_key, or certificates")
         return self
 
     @property
@@ -68,11 +76,10 @@ class CallerKeys(Section):
             return self.keys
         return (KeyPair(access_key_id=self.access_key_id, secret_access_key=self.secret_access_key), *self.keys)
 
-    @property
-    def shortest_secret(self) -> int:
-        """Return the length of its shortest secret in characters."""
+    def has_shorter_secret(self, length: int) -> bool:
+        """Return whether one of its secrets has fewer characters."""
         secrets = (*self.every_api_key, *(pair.secret_access_key for pair in self.every_pair))
-        return min(len(secret.get_secret_value()) for secret in secrets)
+        return any(len(secret.get_secret_value()) < length for secret in secrets)
 
 
 class Login(Section):

@@ -1,5 +1,6 @@
 """Section of the configuration: the address and limits of the server."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -7,6 +8,15 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from gateway.config.section import MEBIBYTE, Misplaced, Section, browser_address, origin
+
+
+class ClientCertificates(StrEnum):
+    """The gateway's wish for certificates of clients."""
+
+    ASK = "ask"
+    """A connection may be without one."""
+    DEMAND = "demand"
+    """No connection is."""
 
 
 class Server(Section):
@@ -17,6 +27,9 @@ class Server(Section):
     tls_key: Path | None = None
     public_address: str | None = None
     """The address by which browsers reach the gateway, or the proxy in front of it. Issuers send people back there."""
+    client_authorities: Path | None = None
+    """A file with the authorities that sign client certificates. Without it the gateway asks for none."""
+    client_certificates: ClientCertificates = ClientCertificates.ASK
     rest_v1: bool = False
     """Serve tables at ``/rest/v1/{table}`` too, for clients that append that path themselves."""
     max_body: Annotated[int, Field(gt=0)] = 5 * 1024 * MEBIBYTE
@@ -64,6 +77,10 @@ class Server(Section):
     def _whole_pair(self) -> "Server":
         if self.tls_key is not None and self.tls_certificate is None:
             raise Misplaced(("tls_key",), "needs tls_certificate; set it as well")
+        if self.client_authorities is not None and self.tls_certificate is None:
+            raise Misplaced(("client_authorities",), "needs tls_certificate, because clients show certificates in TLS")
+        if self.client_certificates is ClientCertificates.DEMAND and self.client_authorities is None:
+            raise Misplaced(("client_certificates",), "needs client_authorities; set it as well")
         return self
 
     @property

@@ -160,13 +160,13 @@ def _callers(config: Config) -> Iterable[Check]:
         yield warning("callers", "none is configured: nobody can prove who it is", advice)
         return
     yield ok("callers", ", ".join(caller.name for caller in config.callers))
-    without = [caller.name for caller in config.callers if not caller.every_api_key]
+    without = [caller.name for caller in config.callers if not caller.every_api_key and not caller.certificates]
     if without:
         yield warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
-    without = [caller.name for caller in config.callers if not caller.every_pair]
+    without = [caller.name for caller in config.callers if not caller.every_pair and not caller.certificates]
     if without and config.s3:
         yield warning("S3 keys", f"without one: {', '.join(without)}", "They cannot use objects.")
-    short = [caller.name for caller in config.callers if caller.shortest_secret < LONG_ENOUGH]
+    short = [caller.name for caller in config.callers if caller.has_shorter_secret(LONG_ENOUGH)]
     if short:
         advice = f"Give them random ones of {LONG_ENOUGH} characters or more, such as openssl rand -hex 32 makes."
         yield warning("short keys", f"could be guessed: {', '.join(short)}", advice)

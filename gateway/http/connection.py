@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from gateway.auth.certificates import ClientCertificate
 from gateway.http import head
 from gateway.http.middleware import Middleware
 
@@ -42,6 +43,8 @@ class Connection(HttpToolsProtocol):
     open = 0
     """The number of open connections of this process."""
 
+    _certificate: ClientCertificate | None = None
+    _seal = b""
     _deadline: TimerHandle | None = None
     _stall: TimerHandle | None = None
     _in_head = False
@@ -65,6 +68,13 @@ class Connection(HttpToolsProtocol):
         Connection.open += 1
         transport.set_write_buffer_limits(high=_WRITE_AHEAD)
         self._stopping = Event()
+        # TLS has verified a certificate that has contents here. It is the connection's for as long as that lasts.
+        if decoded := transport.get_extra_info("peercert"):
+            tls: Any = transport.get_extra_info("ssl_object")
+            self._certificate = ClientCertificate.of(decoded, tls.getpeercert(binary_form=True))
+            self._seal = head.seal(self._certificate)
+            if tls.context.authorities != cast("Any", self.config.ssl).authorities:
+                self._give_up(None)  # the authorities were replaced during its handshake
         self._serving = self.app if isinstance(self.app, Middleware) else None
         self._set_deadline()
 
@@ -91,7 +101,7 @@ class Connection(HttpToolsProtocol):
         data = held + data
         serving, packet = self._serving, None
         if serving is not None and self._is_between and self._is_idle() and not self.flow.write_paused:
-            packet = head.read(data)
+            packet = head.read(data, self._seal)
         if serving is None or packet is None:
             self._parse(data)
             return
@@ -178,6 +188,8 @@ class Connection(HttpToolsProtocol):
         if self._handed_over is not None:
             self.scope["state"].update(self._handed_over)
             self._handed_over = None
+        if self._certificate is not None:
+            self.scope["state"]["certificate"] = self._certificate
         # uvicorn silently drops bytes for a client that is gone. A handler that sends much can check.
         self.scope["state"]["gone"] = self.transport.is_closing
         self.scope["state"]["abort"] = self.transport.abort

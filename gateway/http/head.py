@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping, MutableMapping
 from hashlib import blake2b
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from gateway.auth.certificates import ClientCertificate
+from gateway.http.origins import Sender, sender
+
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Scope: TypeAlias = MutableMapping[str, Any]
 
@@ -33,13 +36,17 @@ Prepared = TypeVar("Prepared")
 
 
 class Head(NamedTuple):
-    """A request without its body. ``path`` is decoded, ``raw_path`` as sent; names of headers are in lower case."""
+    """A request without its body. ``path`` is decoded, ``raw_path`` as sent; names of headers are in lower case.
+
+    ``certificate``: that of the connection. A request that a page of another origin sends has none.
+    """
 
     method: str
     path: str
     raw_path: bytes
     query_string: bytes
     headers: Headers
+    certificate: ClientCertificate | None = None
 
     @classmethod
     def of(cls, scope: MutableMapping[str, Any]) -> "Head":
@@ -52,7 +59,12 @@ class Head(NamedTuple):
         if head is None:
             path = scope["path"]
             raw_path = scope.get("raw_path") or path.encode()
-            head = state["head"] = cls(scope["method"], path, raw_path, scope["query_string"], tuple(scope["headers"]))
+            headers, certificate = tuple(scope["headers"]), state.get("certificate")
+            # A browser shows the certificate of its user with the requests of any page.
+            if certificate is not None and sender(headers) is Sender.FOREIGN:
+                certificate = None
+            head = cls(scope["method"], path, raw_path, scope["query_string"], headers, certificate)
+            state["head"] = head
         return head
 
     def value(self, name: bytes) -> bytes | None:
@@ -68,6 +80,7 @@ def client_request_id(value: bytes | None) -> str | None:
 class Packet(NamedTuple):
     """One request. ``head`` identifies its head without the query and the values of ``changing`` headers.
 
+    It also identifies the client's certificate, because the same bytes under another certificate are another caller's.
     ``changing``: the headers whose values clients change, by lower-case name. ``missing``: the bytes of the body that
     are still to come.
     """
@@ -79,14 +92,26 @@ class Packet(NamedTuple):
     missing: int = 0
 
 
-def read(data: bytes) -> Packet | None:
-    """Return bytes that begin a request as a packet. None if they are not exactly one request in its plainest form."""
+def seal(certificate: ClientCertificate | None) -> bytes:
+    """Return the beginning of ``Packet.head`` on a connection with this certificate.
+
+    Its first byte is not that of any method, and its length is always the same. So no bytes of a client can pass for
+    another seal, or for none.
+    """
+    return b"" if certificate is None else b"\0" + certificate.digest
+
+
+def read(data: bytes, seal: bytes = b"") -> Packet | None:
+    """Return bytes that begin a request as a packet. None if they are not exactly one request in its plainest form.
+
+    ``seal``: that of the connection.
+    """
     line, end = _LINE.match(data), data.find(b"\r\n\r\n")
     if line is None or end < 0 or len(data) > LARGEST:
         return None
     method_and_path, query_string = line.groups(b"")
     # No head that the parser accepts has a zero byte, so these mark where values were.
-    pieces, begin = [method_and_path, b"\0"], line.end()
+    pieces, begin = [seal, method_and_path, b"\0"], line.end()
     changing: dict[bytes, bytes] = {}
     for header in _CHANGING.finditer(data, begin - 2, end + 2):
         name = header[1].lower()

@@ -20,6 +20,7 @@ from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.intent import LATE_AFTER, Duplicates
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
+from gateway.http.origins import Sender, sender
 from gateway.objects.authorisation import ObjectAuthorisation
 from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper
@@ -134,7 +135,7 @@ class ObjectPlane:
             elif head.method == "OPTIONS":
                 await self._reads.preflight(signed, host_bucket, response)
             else:
-                signature = self._authenticate(signed, scope)
+                signature = self._authenticate(signed, head, scope)
                 request = classify(head.method, head.raw_path, head.query_string, head.headers, host_bucket)
                 settings, hosted = self._settings, host_bucket is not None
                 exchange = Exchange(
@@ -145,9 +146,16 @@ class ObjectPlane:
         finally:
             body.release()
 
-    def _authenticate(self, head: RequestHead, scope: Scope) -> VerifiedSignature:
-        """Verify the signature of the head, and name its caller to the log. Without one the caller is anonymous."""
-        signature = self._signers.verify(head)
+    def _authenticate(self, signed: RequestHead, head: Head, scope: Scope) -> VerifiedSignature:
+        """Verify the signature of the head, and name its caller to the log.
+
+        Without one the caller is that of the certificate, or anonymous. A certificate is good for programs alone. An
+        object may be a page with scripts, and the browser of another caller would run them under its certificate.
+        """
+        certificate = head.certificate
+        if certificate is not None and sender(head.headers) is not Sender.PROGRAM:
+            certificate = None
+        signature = self._signers.verify(signed, certificate)
         scope["state"]["caller"] = signature.principal.name
         return signature
 

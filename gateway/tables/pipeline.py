@@ -13,7 +13,7 @@ The stages of a request, in the order of this file:
 6. Respond: PostgREST's status, headers and body (``dialect/response.py``; errors: ``dialect/errors.py``).
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -54,7 +54,7 @@ from gateway.tables.naming.plan import Rule
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache, watching
 
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Authenticate: TypeAlias = Callable[[Iterable[tuple[bytes, bytes]]], Principal]
+Authenticate: TypeAlias = Callable[[Head], Principal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class TablePlane:
         denials: Denials | None = None,
         bodies: BodyReader | None = None,
     ) -> None:
-        """``authenticate`` proves the caller from raw headers. ``denials`` records what no grant covers.
+        """``authenticate`` proves the caller of a request from its head. ``denials`` records what no grant covers.
 
         ``settle`` is None if there is no object plane.
         ``capture``: what the record keeps of the bodies of refused writes. ``bodies`` reads the bodies of requests.
@@ -187,7 +187,7 @@ class TablePlane:
 
         Raises ``GatewayError`` if such requests are refused.
         """
-        principal, plain = self._authenticate(head.headers), self._fast_path.plain_head(head)
+        principal, plain = self._authenticate(head), self._fast_path.plain_head(head)
         if plain is None or principal.role != OWN or self._exposure.max_body < LARGEST:
             return None
         headers = self._cors.headers(origin_of(head.headers)) if self._cors else []
@@ -202,7 +202,7 @@ class TablePlane:
         try:
             answer = self._cors.preflight(head.method, head.headers) if self._cors and origin is not None else None
             if answer is None:
-                principal = self._authenticate(head.headers)
+                principal = self._authenticate(head)
                 state["caller"] = principal.name
                 candidate = state.get("begun") or self._fast_path.candidate(head, principal)
                 answer = await self._respond(Incoming(head, state, principal, body, candidate))

@@ -151,7 +151,8 @@ def set_session(answer: Response, session: str, lifetime: timedelta, *, secure: 
 def _viewer(keys: Callers, logins: ProviderLogins, request: Request, now: datetime) -> Principal | None:
     session = request.cookies.get(COOKIE)
     try:
-        return logins.viewer(session or "", now) or keys.by_session(session, now)
+        certificate = Head.of(request.scope).certificate
+        return logins.viewer(session or "", now) or keys.by_session(session, now, certificate)
     except Unauthenticated:
         return None
 

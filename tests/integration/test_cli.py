@@ -253,6 +253,31 @@ def test_files_for_tls_that_cannot_be_used_are_named_before_anything_listens(
     assert answer.stderr.startswith(f"gateway: {said.format(**named)}")
 
 
+@pytest.mark.parametrize("command", ["serve", "check"])
+@pytest.mark.parametrize(
+    ("authorities", "said"),
+    [
+        ("missing", "there is no such file."),
+        ("directory", "Is a directory."),
+        ("text", "holds no certificate in PEM form."),
+        ("key", "holds no certificate in PEM form."),
+        ("certificate", "holds no certificate of an authority."),
+    ],
+)
+def test_authorities_of_clients_that_cannot_be_used_are_named(
+    tmp_path: Path, pem: dict[str, Path], command: str, authorities: str, said: str
+) -> None:
+    tls = {"tls_certificate": str(pem["both"]), "client_authorities": str(pem[authorities])}
+    path = write(tmp_path / "gateway.toml", DSN, **tls)
+    answer = (
+        called("config", "check", "--config", path)
+        if command == "check"
+        else called("serve", "--config", path, "--listen", "127.0.0.1:0")
+    )
+    assert (answer.returncode, answer.stdout) == (78 if command == "check" else 2, "")
+    assert answer.stderr == f"gateway: server.client_authorities: {pem[authorities]}: {said}\n"
+
+
 def test_a_file_for_tls_that_cannot_be_read_is_named(
     tmp_path: Path, pem: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

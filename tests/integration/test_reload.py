@@ -357,7 +357,7 @@ async def test_a_former_gateway_leaves_no_memory_behind(dsn: str, monkeypatch: p
         return
 
     monkeypatch.setattr(Gateway, "__init__", counted)
-    served = app.build(read(), Events(), source=Source(read, usable, lambda _: None, lambda _: None))
+    served = app.build(read(), Events(), source=Source(read, usable, lambda _: {}, lambda _: None))
     monkeypatch.setattr(app, "build", lambda *_: served)
     async with running(read()) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
         for _ in range(3):

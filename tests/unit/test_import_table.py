@@ -23,9 +23,9 @@ TABLE: dict[str, str] = {
     # Shared parts.
     "background": "observe.events",
     "batching": "",
-    "http": "observe.events observe.stages",
-    "config": "fencing auth.algorithms auth.database_roles auth.grants journal.contents journal.protocol "
-    "webhooks.signing",
+    "http": "auth.certificates observe.events observe.stages",
+    "config": "fencing auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
+    "journal.protocol webhooks.signing",
     "db": "fencing journal.contents journal.protocol timeline.history",
     "observe": "fencing config db",
     "auth": "fencing background config observe",
@@ -120,7 +120,7 @@ LIBRARIES: dict[str, str] = {
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
     "errors text fencing timeline http.head http.origins "
-    "auth.algorithms auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
+    "auth.algorithms auth.certificates auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "journal.contents journal.evidence journal.format journal.protocol "

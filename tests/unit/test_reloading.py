@@ -91,7 +91,7 @@ class World:
             raise self.error
 
     def source(self) -> Source:
-        return Source(lambda: self.wanted, self.check, lambda _: None, lambda _: None)
+        return Source(lambda: self.wanted, self.check, lambda _: {}, lambda _: None)
 
 
 @asynccontextmanager

@@ -17,6 +17,8 @@ ISSUER = '[[issuers]]\nname = "id"\n'
 PUBLIC = '[server]\npublic_address = "https://a"\n'
 LOGIN = '[issuers.login]\nclient_id = "page"\nauthorization_url = "https://a/in"\ntoken_url = "https://a/to"\n'
 TRUSTED = ISSUER + 'issuer = "https://a"\naudiences = ["g"]\nkeys_url = "https://a/keys"\n'
+ASKING = '[server]\ntls_certificate = "c"\nclient_authorities = "a"\n'
+SHOWN = '[[callers]]\nname = "bob"\ncertificates = ["CN:bob"]\n'
 CALLER = '[[callers]]\nname = "ann"\napi_key = "hunter2-secret"\n'
 
 # The text of a file, then words that its message has.
@@ -37,6 +39,20 @@ WRONG = [
     (DSN + "colour = 3", ("line 3: [postgres], colour: unknown key", "Known here: dsn, schemas,")),
     (DSN + '[server]\nlisten = "nowhere"', ("line 4: [server], listen: must be host:port, such as",)),
     (DSN + '[server]\ntls_key = "k"', ("line 4: [server], tls_key: needs tls_certificate", "set it as well")),
+    (DSN + '[server]\nclient_authorities = "a"', ("line 4: [server], client_authorities: needs tls_certificate",)),
+    (
+        DSN + '[server]\ntls_certificate = "c"\nclient_certificates = "demand"',
+        ("line 5: [server], client_certificates: needs client_authorities", "set it as well"),
+    ),
+    (DSN + '[server]\nclient_certificates = "want"', ("line 4: [server], client_certificates: must be", "demand")),
+    (DSN + SHOWN, ('[[callers]] "bob", certificates: needs client_authorities in [server]', "set it as well")),
+    (DSN + SHOWN.replace("CN:", ""), ('[[callers]] "bob", certificates: bob must be URI:',)),
+    (DSN + SHOWN.replace("CN:bob", "DNS:*.a"), ("certificates: DNS:*.a has a *", "write the whole name")),
+    (
+        DSN + ASKING + SHOWN + SHOWN.replace('"bob"', '"ann"'),
+        ('line 11: [[callers]] "ann", certificates: CN:bob is there twice, the first time for bob', "remove one"),
+    ),
+    (DSN + ASKING + SHOWN.replace('"]', '", "CN:bob"]'), ("CN:bob is there twice, the first time for bob",)),
     (DSN + "[server]\ntls_certificate = 1", ("line 4: [server], tls_certificate: must be a path in quotes",)),
     (DSN + '[server]\ncors_origins = ["null"]', ("line 4: [server], cors_origins: null must be scheme://host",)),
     (DSN + '[server]\ncors_origins = ["https://A.b"]', ("line 4", "https://A.b must be scheme://host", "lower case")),

@@ -36,7 +36,7 @@ async def port(tables: Database, events: list[Event]) -> AsyncIterator[int]:
     keys = Callers([CallerKeys.model_validate({"name": "honest", "api_key": KEY})], GRANT_RULES)
     rules = {f"{schema}.shipments": Rule(Template.parse("order/{order_id}")) for schema in ("public", "other")}
     exposure = Exposure(schemas=("public", "other"), rules=rules, tx_override=True)
-    plane = TablePlane(tables, exposure, authenticate=keys.by_bearer, observe=events.append)
+    plane = TablePlane(tables, exposure, authenticate=lambda head: keys.by_bearer(head.headers), observe=events.append)
     async with served(plane) as port:
         yield port
 
