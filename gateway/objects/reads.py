@@ -63,7 +63,7 @@ class Reads:
         """Pass one read through."""
         request = exchange.request
         if exchange.principal.is_anonymous and any(name.startswith("response-") for name, _ in request.parameters):
-            # Anybody could choose the headers of an object in a link to it.
+            # Else a link of a third party could choose the type of an object, such as a page of HTML.
             message = "Request specific response headers cannot be used for anonymous GET requests."
             raise StoreError("InvalidRequest", 400, message)
         if request.operation in _BESIDE_BYTES:

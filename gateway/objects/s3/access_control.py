@@ -29,6 +29,10 @@ _CANNED = {
 _CANNED_HEADER, _GRANT_HEADER = "x-amz-acl", "x-amz-grant-"
 _READING = frozenset({"READ", "READ_ACP"})
 _PERMISSIONS = _READING | {"WRITE", "WRITE_ACP", "FULL_CONTROL"}
+_MOST_TAGS = 2000
+"""S3 has a hundred grants at most in an ACL, each of them with some twelve tags."""
+_LONGEST_POLICY = 20 * 1024
+"""Bytes of a policy in S3."""
 _OWN_ID = re.compile(r'\s*id\s*=\s*(?:"([^",]*)"|([^",]*?))\s*')
 _OTHER_ENCODING = re.compile(rb"""\s*<\?xml[^>]*encoding\s*=\s*["'](?!utf-8["'])""", re.IGNORECASE)
 
@@ -78,6 +82,8 @@ def acl_of_headers(headers: Iterable[tuple[str, str]]) -> Sequence[AclRight]:
 
 def acl_of_document(body: bytes) -> Sequence[AclRight]:
     """Return the rights in an AccessControlPolicy. Raises ``StoreError`` MalformedACLError."""
+    if body.count(b"<") > _MOST_TAGS:
+        raise _malformed_acl()
     root = None if _OTHER_ENCODING.match(body) or not _is_utf8(body) else xml.parse(body, len(body))
     if root is None or xml.local(root) != "AccessControlPolicy":
         raise _malformed_acl()
@@ -90,6 +96,8 @@ def acl_of_document(body: bytes) -> Sequence[AclRight]:
 
 def policy_rights(body: bytes, bucket: str) -> Sequence[PolicyRight]:
     """Return the rights that the policy of a bucket gives. Raises ``StoreError`` MalformedPolicy."""
+    if len(body) > _LONGEST_POLICY:
+        raise _malformed_policy(f"it has more than {_LONGEST_POLICY:,} bytes.")
     try:
         policy: Any = json.loads(body.decode(), object_pairs_hook=_members)
     except (ValueError, RecursionError) as error:

@@ -29,7 +29,7 @@ _ERRORS_OF_READS = frozenset(
 
 def _refuse_output(body: bytes) -> None:
     """Refuse a restore that has the store write its result to other keys, which no token fences."""
-    root = xml.parse(body, len(body))
+    root = xml.parse(body)
     if body.strip() and (root is None or any(xml.local(element) == "OutputLocation" for element in root.iter())):
         raise not_implemented("RestoreObject with an OutputLocation", "the store would write to keys without a fence")
 
