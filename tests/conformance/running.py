@@ -18,13 +18,17 @@ from tests.databases import fresh_database
 from tests.running import GRANTS, running
 from tests.stores.store import REGION, Store, User
 
+PUBLIC = {"callers": ["anonymous"], "actions": ["read"], "buckets": ["*/public/**"]}
 CALLER = User("caller", "AKIACALLERCALLER0000", "caller-secret-key-of-forty-characters000")
 
 
 def configuration(
-    dsn: str, store: Store, callers: tuple[User, ...] = (CALLER,), grants: Sequence[Mapping[str, Any]] = GRANTS
+    dsn: str,
+    store: Store,
+    callers: tuple[User, ...] = (CALLER,),
+    grants: Sequence[Mapping[str, Any]] = (*GRANTS, PUBLIC),
 ) -> Config:
-    """A gateway in front of ``store``, with its rights. Unless ``grants`` say otherwise, the callers may do all."""
+    """A gateway in front of ``store``, with its rights. The callers may do all, and keys below ``public/`` are public."""
     keys = {"access_key_id": store.owner.access_key_id, "secret_access_key": store.owner.secret_access_key}
     return Config.model_validate(
         {
@@ -68,7 +72,7 @@ def gateway(
     postgres: EmbeddedPostgres,
     store: Store,
     callers: tuple[User, ...] = (CALLER,),
-    grants: Sequence[Mapping[str, Any]] = GRANTS,
+    grants: Sequence[Mapping[str, Any]] = (*GRANTS, PUBLIC),
 ) -> Iterator[str]:
     """Serve until the end; its origin. Only one at a time."""
     started: Future[str] = Future()
