@@ -28,7 +28,7 @@ def configuration(
     callers: tuple[User, ...] = (CALLER,),
     grants: Sequence[Mapping[str, Any]] = (*GRANTS, PUBLIC),
 ) -> Config:
-    """A gateway in front of ``store``, with its rights. The callers may do all, and keys below ``public/`` are public."""
+    """A gateway in front of ``store``, with its rights. Callers may do all, and keys below ``public/`` are public."""
     keys = {"access_key_id": store.owner.access_key_id, "secret_access_key": store.owner.secret_access_key}
     return Config.model_validate(
         {
