@@ -201,7 +201,8 @@ class Gateway:
     def _check_origin(self, scope: Scope, serve: ASGIApp) -> None:
         """Raise ``Forbidden`` for a request that a page of another origin must not send.
 
-        Requests to buckets are each signed, which no other site can do. The CORS rules of the bucket decide there.
+        Requests to buckets are each signed, which no other site can do. The CORS rules of the bucket decide there. The
+        object plane checks the requests of anonymous callers itself.
         """
         if serve is not self._objects:
             allowed = self._cors_origins if serve is self._tables else ()

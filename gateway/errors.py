@@ -323,6 +323,16 @@ class Denied(GatewayError):
     default_advice = "Ask the operator of the gateway for the missing grant (docs/grants.md)."
 
 
+class RightsAtTheStore(GatewayError):
+    """An ACL or a bucket policy would give others a right at the store that grants do not give. Nothing was changed."""
+
+    code = "rights-at-the-store"
+    status = 403
+    s3_code = "AccessDenied"
+    title = "The ACL or policy would let others past the gateway"
+    default_advice = "Nothing was changed. Ask the operator of the gateway for a grant instead (docs/grants.md)."
+
+
 class NotFound(GatewayError):
     code = "not-found"
     status = 404

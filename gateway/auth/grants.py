@@ -50,6 +50,8 @@ AT_PLACES = {
     PlaceKind.BUCKET: frozenset({Action.READ, Action.WRITE, Action.ADMINISTER}),
 }
 """The actions that each kind of place has."""
+IN_A_BUCKET = AT_PLACES[PlaceKind.BUCKET]
+"""The actions any of which lets a caller know that a bucket exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +164,14 @@ class Rights:
         """Return whether an action is granted on every key that begins with ``prefix``, character by character."""
         return self._at(action, PlaceKind.BUCKET, lambda pattern: _covers_below(pattern, bucket, prefix)).placed
 
-    def inside(self, bucket: str, *actions: Action) -> bool:
-        """Return whether one of the actions is granted on anything in a bucket, so that the bucket is no secret."""
+    def inside(self, bucket: str | None, *actions: Action) -> bool:
+        """Return whether one of the actions is granted on anything in a bucket, so that the bucket is no secret.
+
+        None: in any bucket at all.
+        """
 
         def touches(pattern: str) -> bool:
-            return pattern.partition("/")[0] in (bucket, "*")
+            return bucket is None or pattern.partition("/")[0] in (bucket, "*")
 
         return any(self._at(action, PlaceKind.BUCKET, touches) != NOTHING for action in actions)
 

@@ -14,6 +14,7 @@ from gateway.auth.principal import Principal, SecretOf, owner
 from gateway.errors import StoreError
 
 _REQUIRED = ("x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature")
+_CREDENTIALS = frozenset({"awsaccesskeyid", "policy", "signature", "x-amz-security-token", *_REQUIRED})
 _NEEDS_NO_CONDITION = frozenset({"policy", "x-amz-signature", "file"})
 _EXPIRATION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?Z")
 
@@ -27,13 +28,19 @@ class PostPolicy:
     max_length: int | None = None
 
 
-def verify(fields: Mapping[str, str], secret_of: SecretOf, now: datetime) -> PostPolicy:
+def verify(
+    fields: Mapping[str, str], secret_of: SecretOf, now: datetime, anonymous: Principal | None = None
+) -> PostPolicy:
     """Prove the sender of a form, and that its policy allows the form. ``now`` is aware.
+
+    ``anonymous``: the caller of a form without any credentials; None if such forms are refused.
 
     ``fields`` are the fields of the form without its file, with ``${filename}`` filled in. ``bucket`` among them is
     that of the address, which no field of the form may replace. Raises ``StoreError`` with S3's code otherwise.
     """
     form = _by_name(fields)
+    if anonymous is not None and not _CREDENTIALS & form.keys():
+        return PostPolicy(anonymous)
     principal = _signer(form, secret_of, now)
     expiration, conditions = _document(form["policy"])
     if expiration <= now:

@@ -1,6 +1,6 @@
 """Authorisation: what grants let a caller do with buckets and keys, before the store or any fence is asked."""
 
-from gateway.auth.grants import AT_PLACES, Action, Missing, PlaceKind
+from gateway.auth.grants import IN_A_BUCKET, Action, Missing
 from gateway.errors import ResourceMalformed, StoreError
 from gateway.fencing.resource import escape
 from gateway.objects.exchange import Exchange
@@ -9,7 +9,8 @@ from gateway.objects.probe.bucket_profile import KEYS
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.reads import ABOUT_A_BUCKET, LISTINGS
 from gateway.objects.resource_rules import Resources
-from gateway.objects.s3.operations import Level, OperationKind
+from gateway.objects.s3.operations import Level, Operation, OperationKind
+from gateway.objects.store_rights import StoreRights
 from gateway.record.denials import Denials
 
 _SHOWN = 300
@@ -19,8 +20,9 @@ _SHOWN = 300
 class ObjectAuthorisation:
     """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded."""
 
-    def __init__(self, resources: Resources, profiles: Profiles, denials: Denials) -> None:
+    def __init__(self, resources: Resources, profiles: Profiles, denials: Denials, rights: StoreRights) -> None:
         self._resources, self._profiles, self._denials = resources, profiles, denials
+        self._store_rights = rights
 
     async def check(self, exchange: Exchange) -> None:
         """Check a request by what its head tells. The keys in a document or a form are checked one by one, later."""
@@ -31,6 +33,7 @@ class ObjectAuthorisation:
         if operation.kind is OperationKind.ADMINISTRATION:
             granted = rights.bucket(Action.ADMINISTER, bucket)
             await self._require(exchange, Action.ADMINISTER, f"bucket {bucket}", granted=granted)
+            await self._store_rights.check_headers(request)
         elif operation.level is Level.OBJECT and operation.kind is OperationKind.READ:
             await self.reads(exchange, bucket, request.key)
         elif operation.level is Level.OBJECT:
@@ -38,14 +41,15 @@ class ObjectAuthorisation:
         elif operation.kind is not OperationKind.READ:
             granted = rights.inside(bucket, Action.WRITE)
             await self._require(exchange, Action.WRITE, f"bucket {bucket}", granted=granted)
+        elif operation is Operation.LIST_BUCKETS:
+            await self._require(exchange, Action.READ, "any bucket", granted=rights.inside(None, *IN_A_BUCKET))
         elif operation in ABOUT_A_BUCKET:
-            granted = rights.inside(bucket, *AT_PLACES[PlaceKind.BUCKET])
+            granted = rights.inside(bucket, *IN_A_BUCKET)
             await self._require(exchange, Action.READ, f"bucket {bucket}", granted=granted)
         elif operation in LISTINGS:
             await self._lists(exchange, bucket, request.parameter("prefix") or "")
         else:
-            granted = rights.bucket(Action.READ, bucket or "*")
-            await self._require(exchange, Action.READ, f"bucket {bucket}" if bucket else "all buckets", granted=granted)
+            await self._require(exchange, Action.READ, f"bucket {bucket}", granted=rights.bucket(Action.READ, bucket))
 
     async def reads(self, exchange: Exchange, bucket: str, key: str) -> None:
         """Check a read of one object, also as the source of a copy."""
@@ -56,12 +60,13 @@ class ObjectAuthorisation:
         await self._require(exchange, Action.READ, f"object {bucket}/{key}", resource, granted=granted)
 
     async def writes(self, exchange: Exchange, bucket: str, key: str) -> None:
-        """Check a write of one key. Its spelling is checked with each write, whatever is granted."""
+        """Check a write of one key, and the ACL that comes with it. Its spelling is checked with each write."""
         resource = self._resource(bucket, key)
         granted = exchange.principal.rights.key(Action.WRITE, bucket, key).cover_all(
             None if resource is None else (resource,)
         )
         await self._require(exchange, Action.WRITE, f"object {bucket}/{key}", resource, granted=granted)
+        await self._store_rights.check_headers(exchange.request)
 
     async def _lists(self, exchange: Exchange, bucket: str, prefix: str) -> None:
         rights = exchange.principal.rights

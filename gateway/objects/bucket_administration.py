@@ -11,6 +11,7 @@ from gateway.objects.s3.answers import NotSent, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
 from gateway.objects.store.client import StoreReply
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store_rights import StoreRights
 from gateway.objects.writes.fenced_write import after_the_effect
 from gateway.observe.events import BucketAdministered, Observe
 
@@ -38,6 +39,7 @@ class Administration:
         profiles: Profiles,
         listings: Listings,
         sweeper: Sweeper,
+        rights: StoreRights,
         observe: Observe,
     ) -> None:
         self._database = database
@@ -45,12 +47,15 @@ class Administration:
         self._profiles = profiles
         self._listings = listings
         self._sweeper = sweeper
+        self._rights = rights
         self._observe = observe
 
     async def administer(self, exchange: Exchange) -> None:
         """Pass one request on. Its caller has the right to it."""
         request = exchange.request
         body = await exchange.document() if exchange.head.method in ("PUT", "POST") else None
+        if body is not None:
+            await self._rights.check_document(request, body.content)
         await record.record_administration(self._database, exchange.attempt(), request.operation, bucket=request.bucket)
         headers = [*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())]
         content = body.content if body else b""

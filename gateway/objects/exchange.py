@@ -72,14 +72,19 @@ class ResponseWriter:
         """Note why an enforcing rule would have refused a write that observe mode lets pass. The answer tells it."""
         self._observed.append((reason, fence))
 
-    async def error(self, error: GatewayError) -> None:
-        """Send the error as S3 does. Raise it instead where the response has begun: that breaks the response off."""
+    @property
+    def started(self) -> bool:
+        """Whether the response has begun."""
+        return self._started
+
+    async def error(self, error: GatewayError, more: RawHeaders = ()) -> None:
+        """Send the error as S3 does, and ``more`` headers. Raise it if the response has begun: that breaks it off."""
         error = for_callers(error)
         self._state["code"] = error.code
         if self._started:
             raise error
         status, headers, body = xml.answer(error, method=self._method, path=self._path, request_id=self._request_id)
-        await self._whole(status, headers, body)
+        await self._whole(status, [*headers, *more], body)
 
     async def stored(
         self, applied: Applied, resource: str, fence: Fence | None, document: bytes = b"", status: int = 200

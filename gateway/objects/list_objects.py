@@ -1,4 +1,5 @@
-"""Listings leave out what clients are not to see: tombstones, and the uploads that the gateway opened for itself.
+"""Listings leave out what clients are not to see: tombstones, uploads that the gateway opened for itself, and buckets
+without a grant.
 
 The store's answer for a bucket without any passes through as it is. Otherwise the gateway compares the listing with
 Postgres, and looks at each possible tombstone in the store.
@@ -10,6 +11,7 @@ from contextlib import suppress
 from itertools import chain, repeat
 from typing import Protocol, TypeVar
 
+from gateway.auth.grants import IN_A_BUCKET, Action
 from gateway.db import intents, uploads
 from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
@@ -48,12 +50,26 @@ class _Hidden(Protocol):
 
 
 class Listings:
-    """ListObjects, ListObjectsV2, ListObjectVersions, ListMultipartUploads."""
+    """ListBuckets, ListObjects, ListObjectsV2, ListObjectVersions, ListMultipartUploads."""
 
     def __init__(self, database: Database, upstream: Upstream) -> None:
         self._upstream = upstream
         self._objects = _Tombstones(database, upstream)
         self._uploads = _OwnUploads(database)
+
+    async def list_buckets(self, exchange: Exchange) -> None:
+        """Serve ListBuckets, with the buckets in which the caller is granted anything. A page may be empty."""
+        rights = exchange.principal.rights
+        response = await self._upstream.send("GET", "/", exchange.request.query, exchange.request.headers)
+        if rights.bucket(Action.READ, "*") or response.status != 200:
+            await self._pass(exchange, response)
+            return
+        async with response:
+            document = await response.read(_MAX_PAGE)
+        page = listing_pages.buckets(document, lambda bucket: rights.inside(bucket, *IN_A_BUCKET))
+        if page is None:
+            raise _unreadable()
+        await exchange.response.passed(200, response.headers, page)
 
     async def list_objects(self, exchange: Exchange) -> None:
         """Serve ListObjects and ListObjectsV2, without tombstones."""
@@ -267,10 +283,13 @@ async def _read(document: bytes) -> ListingPage:
     large = len(document) >= _LARGE
     page = await asyncio.to_thread(listing_pages.read, document) if large else listing_pages.read(document)
     if page is None:
-        raise Unavailable(
-            "The store's listing is not one, or no XML.", advice="Ask the operator to look at what it answers."
-        )
+        raise _unreadable()
     return page
+
+
+def _unreadable() -> Unavailable:
+    advice = "Ask the operator to look at what it answers."
+    return Unavailable("The store's listing is not one, or no XML.", advice=advice)
 
 
 def _storable(name: str) -> bool:

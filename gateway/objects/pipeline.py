@@ -13,14 +13,15 @@ from typing import TypeAlias
 from starlette.types import Receive, Scope, Send
 
 from gateway.admission import Admission
+from gateway.auth.grants import NO_RIGHTS
 from gateway.auth.sigv4 import RequestHead, Signers, VerifiedSignature
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.intent import LATE_AFTER, Duplicates
+from gateway.http import origins
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
-from gateway.http.origins import Sender, sender
 from gateway.objects.authorisation import ObjectAuthorisation
 from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper
@@ -34,9 +35,11 @@ from gateway.objects.reads import Reads, ReadScope
 from gateway.objects.resource_rules import Resources
 from gateway.objects.run.runner import Runner
 from gateway.objects.s3 import addressing
+from gateway.objects.s3.answers import RawHeaders
 from gateway.objects.s3.operations import Operation, OperationKind
 from gateway.objects.s3.request import classify
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store_rights import StoreRights
 from gateway.objects.writes.amend import Amendments
 from gateway.objects.writes.copy import Copies, Sources
 from gateway.objects.writes.delete import Deletes
@@ -102,14 +105,18 @@ class ObjectPlane:
         self._scope = ReadScope(resources, profiles)
         self._reads = Reads(upstream)
         self._listings = Listings(database, upstream)
-        self._administration = Administration(database, upstream, profiles, self._listings, self.sweeper, observe)
         audit = Audit(database, observe, "objects")
-        authorisation = self._authorisation = ObjectAuthorisation(resources, profiles, denials)
+        public = NO_RIGHTS if signers.anonymous is None else signers.anonymous.rights
+        rights = self._rights = StoreRights(upstream, resources, public)
+        authorisation = self._authorisation = ObjectAuthorisation(resources, profiles, denials, rights)
+        self._administration = Administration(
+            database, upstream, profiles, self._listings, self.sweeper, rights, observe
+        )
         writes = FencedWrites(
             *(database, profiles, resources, self._runner, audit, admission, authorisation.writes, observe)
         )
         puts = Puts(database, upstream, writes, bodies.memory, settings.threshold)
-        self._forms = FormUploads(writes, puts, signers.secret_of, signers.clock, settings.max_body, settings.capture)
+        self._forms = FormUploads(writes, puts, signers, settings.max_body, settings.capture)
         self._handlers = {**self._listing_handlers(), **self._write_handlers(database, upstream, writes, puts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,7 +124,7 @@ class ObjectPlane:
         try:
             await self._serve(scope, receive, response)
         except GatewayError as error:
-            await response.error(error)
+            await response.error(error, () if response.started else await self._cors(scope))
         except ClientGone:
             # Until the server has noticed the disconnect itself, it takes a missing answer for a fault of the app.
             while (await receive())["type"] != "http.disconnect":
@@ -146,6 +153,12 @@ class ObjectPlane:
         finally:
             body.release()
 
+    async def _cors(self, scope: Scope) -> RawHeaders:
+        """Return the CORS headers for the refusal of a request."""
+        head = Head.of(scope)
+        asked = RequestHead(head.method, head.raw_path, head.query_string, head.headers)
+        return await self._reads.cors(asked, addressing.bucket_of_host(head.headers, self._settings.domains))
+
     def _authenticate(self, signed: RequestHead, head: Head, scope: Scope) -> VerifiedSignature:
         """Verify the signature of the head, and name its caller to the log.
 
@@ -153,10 +166,13 @@ class ObjectPlane:
         object may be a page with scripts, and the browser of another caller would run them under its certificate.
         """
         certificate = head.certificate
-        if certificate is not None and sender(head.headers) is not Sender.PROGRAM:
+        if certificate is not None and origins.sender(head.headers) is not origins.Sender.PROGRAM:
             certificate = None
         signature = self._signers.verify(signed, certificate)
         scope["state"]["caller"] = signature.principal.name
+        if signature.principal.is_anonymous and head.method == "POST":
+            # Browsers ask for the bucket's CORS rules before any other method that writes.
+            origins.check(head.method, head.headers)
         return signature
 
     async def _authorise(self, exchange: Exchange) -> None:
@@ -176,6 +192,7 @@ class ObjectPlane:
     def _listing_handlers(self) -> Mapping[Operation, Handler]:
         """Return the handlers of the reads that do not pass through as they are."""
         return {
+            Operation.LIST_BUCKETS: self._listings.list_buckets,
             Operation.LIST_OBJECTS: self._listings.list_objects,
             Operation.LIST_OBJECTS_V2: self._listings.list_objects,
             Operation.LIST_OBJECT_VERSIONS: self._listings.list_versions,
@@ -189,7 +206,7 @@ class ObjectPlane:
         sources, memory, threshold = Sources(upstream), self._bodies.memory, self._settings.threshold
         uploads = Uploads(database, upstream, writes, sources, memory, threshold)
         copies = Copies(database, upstream, writes, puts, sources, memory, threshold)
-        amendments = Amendments(upstream, writes)
+        amendments = Amendments(upstream, writes, self._rights)
         deletes = Deletes(writes, puts, amendments)
         return {
             Operation.PUT_OBJECT: puts.put,

@@ -5,11 +5,13 @@ their requests before the gateway asks the store, and refuses every read that no
 scope reads what its grants allow (``authorisation.py``).
 """
 
+import asyncio
+from contextlib import suppress
 from urllib.parse import quote
 
 from gateway.auth.principal import FencedScope
 from gateway.auth.sigv4 import RequestHead
-from gateway.errors import StoreError
+from gateway.errors import GatewayError, StoreError
 from gateway.fencing.resource import covers, includes, overlap
 from gateway.objects.exchange import Exchange, ResponseWriter, is_tombstone
 from gateway.objects.probe import bucket_profile
@@ -17,7 +19,7 @@ from gateway.objects.probe.bucket_profile import KEYS
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.resource_rules import Resources
 from gateway.objects.s3 import addressing
-from gateway.objects.s3.answers import Rejected, of_write, store_refusal
+from gateway.objects.s3.answers import RawHeaders, Rejected, of_write, store_refusal
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse
@@ -36,6 +38,18 @@ _BESIDE_BYTES = frozenset(
     }
 )
 
+_OF_CORS = frozenset(
+    {
+        b"access-control-allow-credentials",
+        b"access-control-allow-methods",
+        b"access-control-allow-origin",
+        b"access-control-expose-headers",
+        b"vary",
+    }
+)
+_CORS_TIMEOUT = 1.0
+"""Seconds that a refusal waits for the store to name the CORS headers."""
+
 _PREFLIGHT = frozenset({"origin", "access-control-request-headers", "access-control-request-method"})
 
 
@@ -48,6 +62,10 @@ class Reads:
     async def read(self, exchange: Exchange) -> None:
         """Pass one read through."""
         request = exchange.request
+        if exchange.principal.is_anonymous and any(name.startswith("response-") for name, _ in request.parameters):
+            # Else a link of a third party could choose the type of an object, such as a page of HTML.
+            message = "Request specific response headers cannot be used for anonymous GET requests."
+            raise StoreError("InvalidRequest", 400, message)
         if request.operation in _BESIDE_BYTES:
             await self._refuse_tombstone(request)
         method = "HEAD" if request.operation in (Operation.HEAD_BUCKET, Operation.HEAD_OBJECT) else "GET"
@@ -64,6 +82,25 @@ class Reads:
         async with await self._upstream.send("OPTIONS", path, headers=headers) as answer:
             body = await answer.read()
         await response.passed(answer.status, answer.headers, body)
+
+    async def cors(self, head: RequestHead, host_bucket: str | None) -> RawHeaders:
+        """Return the CORS headers for a refusal: without them, the script of a page cannot read why it was refused.
+
+        There are none unless a rule of the bucket allows the request, or if the store does not tell soon.
+        """
+        given = {name.lower(): value.decode("latin-1") for name, value in head.headers}
+        if b"origin" not in given or head.method == "OPTIONS":
+            return ()
+        method = given.get(b"access-control-request-method", head.method)
+        asked = [("origin", given[b"origin"]), ("access-control-request-method", method)]
+        with suppress(GatewayError, TimeoutError):
+            bucket, _ = addressing.read(head.raw_path, host_bucket)
+            async with asyncio.timeout(_CORS_TIMEOUT):
+                async with await self._upstream.send("OPTIONS", f"/{bucket}", headers=asked) as answer:
+                    await answer.read()
+            if bucket and answer.status == 200:
+                return tuple((name, value) for name, value in answer.headers if name.lower() in _OF_CORS)
+        return ()
 
     async def _refuse_tombstone(self, request: S3Request) -> None:
         version = request.parameter("versionId")

@@ -201,7 +201,7 @@ FORMS: dict[str, Callable[[S3Client, Lock, Path], object]] = {
     "put_object_tagging": lambda s3, lock, _: s3.put_object_tagging(
         Bucket=BUCKET, Key=lock.key("there"), Tagging={"TagSet": [{"Key": "colour", "Value": "red"}]}
     ),
-    "put_object_acl": lambda s3, lock, _: s3.put_object_acl(Bucket=BUCKET, Key=lock.key("there"), ACL="public-read"),
+    "put_object_acl": lambda s3, lock, _: s3.put_object_acl(Bucket=BUCKET, Key=lock.key("there"), ACL="private"),
 }
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from typing import Any
@@ -18,11 +18,17 @@ from tests.databases import fresh_database
 from tests.running import GRANTS, running
 from tests.stores.store import REGION, Store, User
 
+PUBLIC = {"callers": ["anonymous"], "actions": ["read"], "buckets": ["*/public/**"]}
 CALLER = User("caller", "AKIACALLERCALLER0000", "caller-secret-key-of-forty-characters000")
 
 
-def configuration(dsn: str, store: Store, callers: tuple[User, ...] = (CALLER,)) -> Config:
-    """A gateway in front of ``store``, with its rights; the callers may also administer buckets."""
+def configuration(
+    dsn: str,
+    store: Store,
+    callers: tuple[User, ...] = (CALLER,),
+    grants: Sequence[Mapping[str, Any]] = (*GRANTS, PUBLIC),
+) -> Config:
+    """A gateway in front of ``store``, with its rights. Callers may do all, and keys below ``public/`` are public."""
     keys = {"access_key_id": store.owner.access_key_id, "secret_access_key": store.owner.secret_access_key}
     return Config.model_validate(
         {
@@ -37,7 +43,7 @@ def configuration(dsn: str, store: Store, callers: tuple[User, ...] = (CALLER,))
                 }
                 for caller in callers
             ],
-            "grants": GRANTS,
+            "grants": grants,
         }
     )
 
@@ -62,7 +68,12 @@ def _probing_once() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def gateway(postgres: EmbeddedPostgres, store: Store, callers: tuple[User, ...] = (CALLER,)) -> Iterator[str]:
+def gateway(
+    postgres: EmbeddedPostgres,
+    store: Store,
+    callers: tuple[User, ...] = (CALLER,),
+    grants: Sequence[Mapping[str, Any]] = (*GRANTS, PUBLIC),
+) -> Iterator[str]:
     """Serve until the end; its origin. Only one at a time."""
     started: Future[str] = Future()
     loop = asyncio.new_event_loop()
@@ -72,7 +83,7 @@ def gateway(postgres: EmbeddedPostgres, store: Store, callers: tuple[User, ...] 
         async with AsyncExitStack() as stack:
             try:
                 dsn = await stack.enter_async_context(fresh_database(postgres))
-                origin = await stack.enter_async_context(running(configuration(dsn, store, callers)))
+                origin = await stack.enter_async_context(running(configuration(dsn, store, callers, grants)))
             except BaseException as error:
                 started.set_exception(error)
                 raise

@@ -15,11 +15,14 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import parse
 
+from gateway.auth.grants import Action
 from gateway.demo import embedded
 from tests.conformance.running import gateway
 from tests.databases import template_of_today
@@ -48,6 +51,21 @@ NOT_RUN = (
 )
 DESELECTED = ("test_upload_part_copy_percent_encoded_key",)
 
+_EVERYTHING = {"actions": [action.value for action in Action], "everything": True}
+_ALL = ({"callers": ["*"], **_EVERYTHING},)
+_MAIN = {"callers": [MAIN.name, TENANT.name], **_EVERYTHING}
+ROUNDS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "main": _ALL,
+    # In place of ACLs that make a bucket, or one of its objects, public.
+    "public-bucket": (*_ALL, {"callers": ["anonymous"], "actions": ["read"], "buckets": ["*"]}),
+    "public-object": (_MAIN, {"callers": ["anonymous", OTHER.name], "actions": ["read"], "buckets": ["*/foo"]}),
+    # In place of ACLs that give another user little, or nothing.
+    "other-reads-keys": (_MAIN, {"callers": [OTHER.name], "actions": ["read"], "buckets": ["*/**"]}),
+    "other-reads-nothing": (_MAIN, {"callers": [OTHER.name], "actions": ["write", "administer"], "everything": True}),
+    "elsewhere": (_MAIN, {"callers": ["anonymous", OTHER.name], "actions": ["read"], "buckets": ["elsewhere"]}),
+}
+"""Grants of the gateway for the tests that ``upstream_grants.txt`` lists under each name; ``main``: for all others."""
+
 _TIME_LIMIT = 3600  # seconds, for each of the two runs
 
 
@@ -62,10 +80,15 @@ def main() -> int:
         postgres = stack.enter_context(embedded.postgres(directory / "postgres"))
         template_of_today(postgres)
         store = stack.enter_context(ceph.running((MAIN, OTHER, TENANT, ADMINISTRATOR)))
-        origin = stack.enter_context(gateway(postgres, store, (MAIN, OTHER, TENANT)))
         suite = _Suite(options.checkout, options.python, directory, arguments)
         direct = suite.run("direct", store.endpoint, {})
-        through = suite.run("through", origin, {"FENCING_TOKEN": "1", "CLEANING_ENDPOINT": store.endpoint})
+        through: dict[str, str] = {}
+        rounds = _listed(Path(__file__).with_name("upstream_grants.txt").read_text(encoding="utf-8"))
+        for title, grants in ROUNDS.items():
+            chosen = {test for test in direct if rounds.get(test, "main") == title}
+            with gateway(postgres, store, (MAIN, OTHER, TENANT), grants) as origin:
+                environment = {"FENCING_TOKEN": "1", "CLEANING_ENDPOINT": store.endpoint}
+                through |= suite.run(title, origin, environment, chosen)
     return _tell(direct, through)
 
 
@@ -78,8 +101,17 @@ class _Suite:
         self._directory = directory
         self._arguments = arguments
 
-    def run(self, name: str, endpoint: str, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return each test's failure, in short; empty if it passed. Skipped tests are left out."""
+    def run(
+        self, name: str, endpoint: str, environment: Mapping[str, str], chosen: AbstractSet[str] | None = None
+    ) -> dict[str, str]:
+        """Return each test's failure, in short; empty if it passed. Skipped tests are left out.
+
+        ``chosen``: the names of the tests to run; None for all.
+        """
+        if chosen is not None:
+            if not chosen:
+                return {}
+            environment = {**environment, "CHOSEN_TESTS": " ".join(sorted(chosen))}
         configuration, results = self._directory / f"{name}.conf", self._directory / f"{name}.xml"
         configuration.write_text(_configuration(endpoint, name))
         command = [self._python, "-m", "pytest", "-q", "--no-header", "-p", "upstream_plugin", f"--junitxml={results}"]
@@ -137,7 +169,7 @@ def _tell(direct: Mapping[str, str], through: Mapping[str, str]) -> int:
     """Print what the gateway changes; 1 where some of it is not explained."""
     passed = [name for name, trouble in direct.items() if not trouble]
     failing = [name for name in passed if through.get(name, "not run")]
-    reasons = _reasons(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"))
+    reasons = _listed(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"))
     explained = [name for name in failing if name in reasons]
     print(
         f"\n{len(direct)} tests; {len(passed)} pass direct, {len(passed) - len(failing)} of these through the gateway"
@@ -152,14 +184,14 @@ def _tell(direct: Mapping[str, str], through: Mapping[str, str]) -> int:
     return 1 if unexplained else 0
 
 
-def _reasons(text: str) -> dict[str, str]:
-    """Why each test that is listed fails through the gateway: the heading it stands below."""
-    reason, found = "", {}
+def _listed(text: str) -> dict[str, str]:
+    """Return the heading above each listed test: why it fails through the gateway, or the grants that it needs."""
+    heading, found = "", {}
     for line in text.splitlines():
         if line.startswith("= "):
-            reason = line.removeprefix("= ")
+            heading = line.removeprefix("= ")
         elif line and not line.startswith("#"):
-            found[line] = reason
+            found[line] = heading
     return found
 
 

@@ -12,6 +12,13 @@ import boto3
 from botocore.exceptions import ClientError
 
 
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Keep the tests that ``CHOSEN_TESTS`` names, if it is set."""
+    chosen = os.environ.get("CHOSEN_TESTS")
+    if chosen is not None:
+        items[:] = [item for item in items if item.name in chosen.split()]
+
+
 def pytest_configure() -> None:
     """Without ``FENCING_TOKEN`` the suite runs as it is."""
     token = os.environ.get("FENCING_TOKEN")

@@ -47,7 +47,7 @@ TABLE: dict[str, str] = {
     "objects.run": "batching fencing db observe objects.protocol objects.s3 objects.store objects.probe "
     "objects.resource_rules",
     "objects.writes": "fencing admission auth http db observe record objects.exchange objects.reads objects.body "
-    "objects.protocol objects.s3 objects.store objects.probe objects.run objects.resource_rules",
+    "objects.protocol objects.s3 objects.store objects.probe objects.run objects.resource_rules objects.store_rights",
     "objects.background": "fencing db observe objects.protocol objects.s3 objects.store objects.probe objects.run "
     "objects.resource_rules",
     "objects": "fencing admission auth http db observe record objects",

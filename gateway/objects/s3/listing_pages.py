@@ -132,6 +132,18 @@ def read(document: bytes) -> ListingPage | None:
     return ListingPage(root, tuple(entries), encoded)
 
 
+def buckets(document: bytes, shown: Callable[[str], bool]) -> bytes | None:
+    """Return an answer to ListBuckets with the buckets that are to be shown; None where it is something else."""
+    root = xml.parse(document, len(document))
+    if root is None or xml.local(root) != "ListAllMyBucketsResult":
+        return None
+    for group in root:
+        for element in list(group):
+            if xml.local(element) == "Bucket" and not shown((_text(element, "Name") or "").strip()):
+                group.remove(element)
+    return "".join(('<?xml version="1.0" encoding="UTF-8"?>\n', *_written(root, "", decode=False))).encode()
+
+
 async def filled(
     operation: Operation, first: ListingPage, fetch: Fetch, hidden: Hidden
 ) -> tuple[list[ListingEntry], ListingPage]:
@@ -182,14 +194,14 @@ def written(
         if xml.local(element) == "KeyCount":
             out.append(f"<KeyCount>{len(entries)}</KeyCount>")
         else:
-            out += _written(element, _namespace(root), decode)
+            out += _written(element, _namespace(root), decode=decode)
     if operation is Operation.LIST_OBJECTS and last.following(operation) and not _text(last.root, "NextMarker"):
         # Without it, the client would go on from the last key that it sees.
         marker = Element(_qualified(root, "NextMarker"))
         marker.text = last.next_marker
-        out += _written(marker, _namespace(root), decode)
+        out += _written(marker, _namespace(root), decode=decode)
     for entry in listed:
-        out += _written(entry.element, _namespace(root), decode)
+        out += _written(entry.element, _namespace(root), decode=decode)
     out.append(f"</{xml.local(root)}>")
     return "".join(out).encode("utf-8", "surrogateescape")
 
@@ -221,7 +233,7 @@ def _stand_in(found: re.Match[bytes]) -> bytes:
     return chr(_PLANE + code).encode() if code < _PLANE and _NOT_ALLOWED.fullmatch(chr(code)) else found[0]
 
 
-def _written(element: Element, namespace: str, decode: bool) -> Iterator[str]:  # noqa: FBT001 - it goes through
+def _written(element: Element, namespace: str, *, decode: bool) -> Iterator[str]:
     """Yield an element within ``namespace``."""
     name, text = xml.local(element), element.text or ""
     if decode and name == "EncodingType":
@@ -230,7 +242,7 @@ def _written(element: Element, namespace: str, decode: bool) -> Iterator[str]:  
         text = _decoded(text)
     yield f"<{name}{_declared(element, namespace)}{_attributes(element)}>{_escaped(text)}"
     for child in element:
-        yield from _written(child, _namespace(element), decode)
+        yield from _written(child, _namespace(element), decode=decode)
         yield _escaped(child.tail or "")
     yield f"</{name}>"
 

@@ -14,6 +14,7 @@ from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import TextHeaders, query_of
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store_rights import StoreRights
 from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 
 MAX_DOCUMENT = 1024 * 1024
@@ -26,12 +27,20 @@ _ERRORS_OF_READS = frozenset(
 )
 
 
+def _refuse_output(body: bytes) -> None:
+    """Refuse a restore that has the store write its result to other keys, which no token fences."""
+    root = xml.parse(body)
+    if body.strip() and (root is None or any(xml.local(element) == "OutputLocation" for element in root.iter())):
+        raise not_implemented("RestoreObject with an OutputLocation", "the store would write to keys without a fence")
+
+
 class Amendments:
     """Fenced writes to what belongs to an object beside its bytes."""
 
-    def __init__(self, upstream: Upstream, writes: FencedWrites) -> None:
+    def __init__(self, upstream: Upstream, writes: FencedWrites, rights: StoreRights) -> None:
         self._upstream = upstream
         self._writes = writes
+        self._rights = rights
         self._understood: set[tuple[str, str]] = set()
 
     async def amend(self, exchange: Exchange) -> None:
@@ -42,6 +51,10 @@ class Amendments:
         for subresource in request.operation.markers & _SUBRESOURCES:
             await self._check_understood(request, subresource)
         body = await exchange.document() if exchange.head.method in ("PUT", "POST") else None
+        if body is not None:
+            await self._rights.check_document(request, body.content)
+            if request.operation is Operation.RESTORE_OBJECT:
+                _refuse_output(body.content)
         amendment = Amendment(
             exchange.head.method,
             request.query,

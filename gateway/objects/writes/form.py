@@ -4,17 +4,16 @@ The stages, in order: read the fields, verify the policy, prepare the write, tak
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.types import Scope
 
 from gateway.auth import post_policy
-from gateway.auth.principal import SecretOf
-from gateway.auth.sigv4 import PayloadMode, RequestHead, VerifiedSignature
+from gateway.auth.sigv4 import PayloadMode, RequestHead, Signers, VerifiedSignature
 from gateway.errors import StoreError, TokenRequired
+from gateway.http import origins
 from gateway.http.body import Body
 from gateway.http.head import Head
 from gateway.objects.body import checksums
@@ -71,22 +70,20 @@ class FormUploads:
     """Form uploads. Their fields prove who sent them, so they skip the stages that read the head of a request.
 
     Nothing but a PostObject gets in this way: the operation is not read from the request. ``max_body``: the largest
-    file, in bytes. ``clock`` judges the age of policies.
+    file, in bytes.
     """
 
     def __init__(
         self,
         writes: FencedWrites,
         puts: Puts,
-        secret_of: SecretOf,
-        clock: Callable[[], datetime],
+        signers: Signers,
         max_body: int,
         capture: Capture = NOTHING,
     ) -> None:
         self._writes = writes
         self._puts = puts
-        self._secret_of = secret_of
-        self._clock = clock
+        self._signers = signers
         self._max_body = max_body
         self._capture = capture
 
@@ -105,8 +102,11 @@ class FormUploads:
         incoming = FormBody(body, head.headers, self._max_body, self._capture)
         fields, filename = await incoming.fields()
         named = named_fields(fields, filename, bucket)
-        policy = post_policy.verify(named, self._secret_of, self._clock())
+        signers = self._signers
+        policy = post_policy.verify(named, signers.secret_of, signers.clock(), signers.anonymous)
         scope["state"]["caller"] = policy.principal.name
+        if policy.principal.is_anonymous:
+            origins.check(head.method, head.headers)  # a page of any site can post a form
         form = read_form(named)
         media_type = dict(form.request.headers).get("content-type", "")
         incoming.expect(form.declared, policy.min_length, policy.max_length, media_type)

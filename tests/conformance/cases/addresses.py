@@ -90,8 +90,9 @@ def presigned_and_changed(s3: Observer, change: tuple[str, str]) -> None:
 def form(s3: Observer, given: tuple[dict[str, str], list[Any]]) -> None:
     fields, conditions = given
     stated = [{name: value} for name, value in fields.items() if not any(f"${name}" in one for one in conditions)]
-    _post(s3, "k", fields, [*stated, *conditions])
-    s3.get_object(Key="k")
+    key = "public/k" if "acl" in fields else "k"
+    _post(s3, key, fields, [*stated, *conditions])
+    s3.get_object(Key=key)
 
 
 @case
@@ -143,8 +144,8 @@ def anonymous(s3: Observer, request: tuple[str, str]) -> None:
 
 @case
 def anonymous_read_of_a_public_object(s3: Observer) -> None:
-    s3.put_object(Key="k", Body=b"public", ACL="public-read")
-    s3.request("GET", "/{bucket}/k", signed=False)
+    s3.put_object(Key="public/k", Body=b"public", ACL="public-read")
+    s3.request("GET", "/{bucket}/public/k", signed=False)
 
 
 @each({"unknown-key": "AKIANOBODY", "empty": ""})

@@ -73,22 +73,22 @@ def tags_go_with_the_object(s3: Observer) -> None:
     {name: name for name in ("private", "public-read", "authenticated-read", "bucket-owner-full-control", "nonsense")}
 )
 def a_canned_acl(s3: Observer, acl: str) -> None:
-    s3.put_object(Key="k", Body=b"x", ACL=acl)
-    s3.get_object_acl(Key="k")
-    s3.put_object(Key="later", Body=b"x")
-    s3.put_object_acl(Key="later", ACL=acl)
-    s3.get_object_acl(Key="later")
+    s3.put_object(Key="public/k", Body=b"x", ACL=acl)
+    s3.get_object_acl(Key="public/k")
+    s3.put_object(Key="public/later", Body=b"x")
+    s3.put_object_acl(Key="public/later", ACL=acl)
+    s3.get_object_acl(Key="public/later")
 
 
 @case
 def an_acl_by_document(s3: Observer) -> None:
-    s3.put_object(Key="k", Body=b"x")
-    found = s3.get_object_acl(Key="k")
+    s3.put_object(Key="public/k", Body=b"x")
+    found = s3.get_object_acl(Key="public/k")
     if found:
         everyone = {"Type": "Group", "URI": "http://acs.amazonaws.com/groups/global/AllUsers"}
         grants = [*found["Grants"], {"Grantee": everyone, "Permission": "READ"}]
-        s3.put_object_acl(Key="k", AccessControlPolicy={"Owner": found["Owner"], "Grants": grants})
-        s3.get_object_acl(Key="k")
+        s3.put_object_acl(Key="public/k", AccessControlPolicy={"Owner": found["Owner"], "Grants": grants})
+        s3.get_object_acl(Key="public/k")
 
 
 @case

@@ -64,7 +64,7 @@ def _policy(s3: Observer) -> str:
         "Effect": "Allow",
         "Principal": {"AWS": ["*"]},
         "Action": ["s3:GetObject"],
-        "Resource": [f"arn:aws:s3:::{s3.bucket}/*"],
+        "Resource": [f"arn:aws:s3:::{s3.bucket}/public/*"],
     }
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 

@@ -45,7 +45,7 @@ def amendments(s3: S3Client) -> dict[str, tuple[Any, dict[str, Any]]]:
     """One of each kind."""
     return {
         "tagging": (s3.put_object_tagging, {"Tagging": TAGS}),
-        "acl": (s3.put_object_acl, {"ACL": "public-read"}),
+        "acl": (s3.put_object_acl, {"ACL": "private"}),
         "retention": (s3.put_object_retention, {"Retention": {"Mode": "GOVERNANCE", "RetainUntilDate": UNTIL}}),
         "legal-hold": (s3.put_object_legal_hold, {"LegalHold": {"Status": "ON"}}),
     }
@@ -59,7 +59,7 @@ def amended(stage: Stage, key: str, part: str, bucket: str = "bucket") -> bool:
     content = stage.double.objects(bucket)[key].content
     if part == "tagging":
         return content.tags == {"colour": "red"}
-    words = {"acl": b"AllUsers", "retention": b"GOVERNANCE", "legal-hold": b"ON"}
+    words = {"acl": b"FULL_CONTROL", "retention": b"GOVERNANCE", "legal-hold": b"ON"}
     return words[part] in content.documents.get(part, b"")
 
 
@@ -259,7 +259,7 @@ async def test_two_at_once_take_turns(shared: Stage, key: str) -> None:
     one = asyncio.ensure_future(outcome(s3.put_object_tagging, Key=key, Tagging=TAGS))
     await held.arrived.wait()
     since = len(recorded(shared).asked)
-    other = asyncio.ensure_future(outcome(s3.put_object_acl, Key=key, ACL="public-read"))
+    other = asyncio.ensure_future(outcome(s3.put_object_acl, Key=key, ACL="private"))
     await asyncio.sleep(0.3)
     assert recorded(shared).changing(since) == [], "it waits"
     assert not other.done()

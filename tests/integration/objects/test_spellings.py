@@ -56,7 +56,7 @@ MUTATIONS: dict[str, Attempt] = {
     "delete of many": one_of_many,
     "tags": through("put_object_tagging", Tagging=TAGS),
     "no tags": through("delete_object_tagging"),
-    "ACL": through("put_object_acl", ACL="public-read"),
+    "ACL": through("put_object_acl", ACL="private"),
 }
 
 AS_PATHS = ["/d/k", "//d/k", "d//k", "d/./k", "./d/k", "d/../d/k", "d/k/", "d/k/."]

@@ -19,13 +19,23 @@ from gateway.auth.identity_tokens import (
     verify,
 )
 from gateway.errors import Unauthenticated
-from tests.identity_provider import AUDIENCE, ISSUER, SigningKey, claims, ec_key, encoded, rsa_key, token
+from tests import identity_provider
+from tests.identity_provider import AUDIENCE, ISSUER, SigningKey, ec_key, encoded, rsa_key, token
 
 RSA, EC, FOREIGN = rsa_key("one"), ec_key("two"), rsa_key("one")
 SECRET = b"a secret that the issuer and the gateway share"
 TRUSTED = TrustedIssuer("id", ISSUER, (AUDIENCE, "other"), ("RS256", "ES256"), groups_claim=("realm", "roles"))
 SHARED = TrustedIssuer("shared", None, (), ("HS256",))
 NOW = datetime.now(UTC)
+
+
+def seconds(offset: float) -> int:
+    return int((NOW + timedelta(seconds=offset)).timestamp())
+
+
+def claims(subject: str = "ann", **more: Any) -> dict[str, Any]:
+    """Return the claims of a token that is good at ``NOW``, however late a test runs."""
+    return identity_provider.claims(subject, **{"iat": seconds(0), "exp": seconds(600), **more})
 
 
 def document(*keys: SigningKey) -> bytes:
@@ -71,10 +81,6 @@ def with_public_key_as_secret() -> str:
 def resigned() -> str:
     head, _, signature = token(RSA, claims("ann")).split(".")
     return f"{head}.{encoded(claims('root'))}.{signature}"
-
-
-def seconds(offset: float) -> int:
-    return int((NOW + timedelta(seconds=offset)).timestamp())
 
 
 WRONG = {

@@ -1,0 +1,193 @@
+"""The rights that an ACL or a bucket policy in a request would give others at the store. Pure, and strict.
+
+The store reads the same document by a parser of its own. So whatever could be read in two ways is refused here, or
+counts as the wider right.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree.ElementTree import Element  # only the type: xml.py does the parsing
+
+from gateway.errors import StoreError
+from gateway.objects.s3 import xml
+
+_CANNED = {
+    "private": (),
+    "bucket-owner-read": (),
+    "bucket-owner-full-control": (),
+    "public-read": ("READ",),
+    "authenticated-read": ("READ",),
+    "aws-exec-read": ("READ",),
+    "public-read-write": ("READ", "WRITE"),
+    "log-delivery-write": ("READ_ACP", "WRITE"),
+}
+"""Permissions that each canned ACL gives others than the owners of object and bucket."""
+
+_CANNED_HEADER, _GRANT_HEADER = "x-amz-acl", "x-amz-grant-"
+_READING = frozenset({"READ", "READ_ACP"})
+_PERMISSIONS = _READING | {"WRITE", "WRITE_ACP", "FULL_CONTROL"}
+_MOST_TAGS = 2000
+"""S3 has a hundred grants at most in an ACL, each of them with some twelve tags."""
+_LONGEST_POLICY = 20 * 1024
+"""Bytes of a policy in S3."""
+_OWN_ID = re.compile(r'\s*id\s*=\s*(?:"([^",]*)"|([^",]*?))\s*')
+_OTHER_ENCODING = re.compile(rb"""\s*<\?xml[^>]*encoding\s*=\s*["'](?!utf-8["'])""", re.IGNORECASE)
+
+_STATEMENT = frozenset(
+    "sid effect principal notprincipal action notaction resource notresource condition".split()  # noqa: SIM905
+)
+_READING_ACTIONS = ("s3:get", "s3:list")
+_ARN = re.compile(r"arn:[a-z-]*:s3:::([^/*?$]+)(?:/(.*))?", re.DOTALL)
+_WILDCARD = re.compile(r"[*?$]")
+
+
+@dataclass(frozen=True, slots=True)
+class AclRight:
+    """A right in an ACL. ``grantee``: the id of one user of the store; None for anything else, such as a group."""
+
+    grantee: str | None
+    writes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRight:
+    """The rights that one statement of a policy gives. ``public``: to all the world.
+
+    ``keys``: a key or a prefix of keys, and whether it is a prefix. None: the bucket itself, or all of it.
+    """
+
+    writes: bool
+    public: bool
+    keys: tuple[tuple[str, bool] | None, ...]
+
+
+def acl_of_headers(headers: Iterable[tuple[str, str]]) -> Sequence[AclRight]:
+    """Return the rights that the headers of a request give, named in lower case. Raises ``StoreError``."""
+    rights: list[AclRight] = []
+    for name, value in headers:
+        if name == _CANNED_HEADER:
+            if value not in _CANNED:
+                raise StoreError("InvalidArgument", 400, f"There is no canned ACL {value[:64]!a}.")
+            rights += [AclRight(None, permission not in _READING) for permission in _CANNED[value]]
+        elif name.startswith(_GRANT_HEADER):
+            permission = name.removeprefix(_GRANT_HEADER).replace("-", "_").upper()
+            for grantee in value.split(","):
+                found = _OWN_ID.fullmatch(grantee)
+                rights.append(AclRight((found[1] or found[2]) if found else None, permission not in _READING))
+    return rights
+
+
+def acl_of_document(body: bytes) -> Sequence[AclRight]:
+    """Return the rights in an AccessControlPolicy. Raises ``StoreError`` MalformedACLError."""
+    if body.count(b"<") > _MOST_TAGS:
+        raise _malformed_acl()
+    root = None if _OTHER_ENCODING.match(body) or not _is_utf8(body) else xml.parse(body, len(body))
+    if root is None or xml.local(root) != "AccessControlPolicy":
+        raise _malformed_acl()
+    fields = _fields(root, "Owner", "AccessControlList")
+    grants = fields.get("AccessControlList")
+    if grants is None:
+        raise _malformed_acl()
+    return [_right(grant) for grant in grants]
+
+
+def policy_rights(body: bytes, bucket: str) -> Sequence[PolicyRight]:
+    """Return the rights that the policy of a bucket gives. Raises ``StoreError`` MalformedPolicy."""
+    if len(body) > _LONGEST_POLICY:
+        raise _malformed_policy(f"it has more than {_LONGEST_POLICY:,} bytes.")
+    try:
+        policy: Any = json.loads(body.decode(), object_pairs_hook=_members)
+    except (ValueError, RecursionError) as error:
+        raise _malformed_policy("it is no JSON object in which each name stands once.") from error
+    if not isinstance(policy, Mapping) or not policy.keys() <= {"version", "id", "statement"}:
+        raise _malformed_policy("its members are Version, Id and Statement.")
+    found = policy.get("statement", ())
+    statements: Sequence[Any] = [found] if isinstance(found, Mapping) else found
+    if not isinstance(statements, Sequence) or isinstance(statements, str):
+        raise _malformed_policy("Statement is a list.")
+    rights = [_statement(statement, bucket) for statement in statements]
+    return [right for right in rights if right is not None]
+
+
+def _right(grant: Element) -> AclRight:
+    if xml.local(grant) != "Grant":
+        raise _malformed_acl()
+    fields = _fields(grant, "Grantee", "Permission")
+    grantee, permission = fields.get("Grantee"), fields.get("Permission")
+    if grantee is None or permission is None or len(permission):
+        raise _malformed_acl()
+    named = _fields(grantee, "ID", "DisplayName", "URI", "EmailAddress")
+    right = (permission.text or "").strip()
+    if right not in _PERMISSIONS or any(len(leaf) for leaf in named.values()):
+        raise _malformed_acl()
+    one = named["ID"].text if "ID" in named and not named.keys() & {"URI", "EmailAddress"} else None
+    return AclRight(one, right not in _READING)
+
+
+def _fields(element: Element, *names: str) -> dict[str, Element]:
+    """Return the children by name: each of them stands there once at most, and no other does."""
+    found = {xml.local(child): child for child in element}
+    if len(found) != len(element) or not found.keys() <= set(names):
+        raise _malformed_acl()
+    return found
+
+
+def _statement(statement: Any, bucket: str) -> PolicyRight | None:
+    """Return what a statement allows; None if it denies. Its condition could only narrow that, and does not count."""
+    if not isinstance(statement, Mapping) or not statement.keys() <= _STATEMENT:
+        raise _malformed_policy(f"the members of a statement are {', '.join(sorted(_STATEMENT))}.")
+    if statement.get("effect") == "Deny":
+        return None
+    actions = _texts(statement.get("action"))
+    reads = bool(actions) and all(one.lower().startswith(_READING_ACTIONS) for one in actions)
+    principal = statement.get("principal")
+    named = list(principal.values()) if isinstance(principal, Mapping) else [principal]
+    public = principal is None or any("*" in one for each in named for one in _texts(each))
+    resources = _texts(statement.get("resource"))
+    everything = "notresource" in statement or not resources
+    writes = "notaction" in statement or not reads
+    keys = (None,) if everything else tuple(_keys(one, bucket) for one in resources)
+    return PolicyRight(writes, public or "notprincipal" in statement, keys)
+
+
+def _keys(resource: str, bucket: str) -> tuple[str, bool] | None:
+    found = _ARN.fullmatch(resource)
+    if found is None or found[1] != bucket or found[2] is None:
+        return None
+    wildcard = _WILDCARD.search(found[2])
+    return (found[2], False) if wildcard is None else (found[2][: wildcard.start()], True)
+
+
+def _texts(value: Any) -> Sequence[str]:
+    texts = [value] if isinstance(value, str) else () if value is None else value
+    if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
+        raise _malformed_policy("a principal, an action and a resource are strings, or lists of strings.")
+    return texts
+
+
+def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of an object by lower-case name: some stores do not mind the case of names."""
+    found = {name.lower(): value for name, value in pairs}
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _malformed_acl() -> StoreError:
+    message = "The XML you provided was not well-formed or did not validate against our published schema."
+    return StoreError("MalformedACLError", 400, message)
+
+
+def _malformed_policy(reason: str) -> StoreError:
+    return StoreError("MalformedPolicy", 400, f"The policy cannot be read: {reason}")
