@@ -4,7 +4,7 @@ A help text, or a completion, waits for the imports of this module and of ``gate
 the configuration, the planes or HTTP: only the functions that need one do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -109,6 +109,22 @@ def print_table(console: Console, entries: Iterable[Entry]) -> None:
         shown.add_column(column, overflow="fold")
     for entry in entries:
         shown.add_row(*_styled(entry))
+    console.print(shown)
+
+
+def print_columns(titles: Cells, rows: Iterable[Sequence[str]]) -> None:
+    """Print rows of text as a table on standard output, or with tabs between columns if that is no terminal."""
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    harmless = [tuple(map(visible, row)) for row in rows]
+    if not console.is_terminal:
+        for row in (titles, *harmless):
+            _plain(console, row)
+        return
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for title in titles:
+        shown.add_column(title, overflow="fold")
+    for row in harmless:
+        shown.add_row(*row)
     console.print(shown)
 
 

@@ -156,6 +156,7 @@ class ObjectPlane:
         if certificate is not None and sender(head.headers) is not Sender.PROGRAM:
             certificate = None
         signature = self._signers.verify(signed, certificate)
+        signature.principal.note_use()
         scope["state"]["caller"] = signature.principal.name
         return signature
 

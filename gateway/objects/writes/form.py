@@ -106,6 +106,7 @@ class FormUploads:
         fields, filename = await incoming.fields()
         named = named_fields(fields, filename, bucket)
         policy = post_policy.verify(named, self._secret_of, self._clock())
+        policy.principal.note_use()
         scope["state"]["caller"] = policy.principal.name
         form = read_form(named)
         media_type = dict(form.request.headers).get("content-type", "")
