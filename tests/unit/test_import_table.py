@@ -56,7 +56,7 @@ TABLE: dict[str, str] = {
     "leases": "fencing background batching db observe",
     "webhooks": "fencing background db observe",
     "table_rules": "fencing config tables.naming",
-    "targets": "fencing config db objects tables.catalog",
+    "targets": "fencing auth.grants config db objects tables.catalog",
     "guard": "fencing background config db doctor.findings observe table_rules tables.catalog tables.naming tables.sql",
     "api": "fencing admission auth db http leases observe record reloading webhooks",
     "web": "fencing api auth config db http record text timeline",
