@@ -16,6 +16,7 @@ from rich.text import Text
 
 from gateway.commands.record_client import Entry
 from gateway.doctor.findings import DoctorReport, render
+from gateway.fencing.record import missing_grant
 from gateway.text import plain_time, span, visible
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ def _styled(entry: Entry) -> list[Text]:
 
 def _what(entry: Entry) -> str:
     said = [entry["kind"] if entry["reason"] is None else entry["reason"]]
+    if (missing := missing_grant(entry.get("details"))) is not None:
+        said.append(f"{missing.action} for {missing.on}")
     if entry["enforced"] is False:
         said.append("(observed)")
     return " ".join(said)
