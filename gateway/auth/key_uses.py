@@ -1,6 +1,6 @@
 """Uses of the keys of configured callers: when each was last used. To note one costs a write to memory.
 
-An API key is shown by a fingerprint, so that nobody learns more of it from the database than from the gateway itself.
+An API key is shown by a fingerprint. To test a guess by it takes longer than to try the guess at a gateway.
 """
 
 import hashlib

@@ -85,7 +85,7 @@ def _without_target(config: Config) -> Iterator[Check]:
                 if not any(overlap(pattern, name) for name in names) and not _may_be_default(config, grant, pattern):
                     advice = nearest(pattern, names).strip() or "Correct it, or grant locks without write."
                     yield without_target(
-                        number, f"no rule here makes names like {pattern}: nobody writes by it", advice
+                        number, f"no rule here makes names like {pattern}: it grants no write", advice
                     )
 
 

@@ -52,7 +52,7 @@ def jwt(user: str, **more: Any) -> str:
 
 
 ANON = signed(
-    shared_key(SECRET), claims(None, role="anon", iss="https://supabase.example", aud=None), "HS256", kid=None
+    shared_key(SECRET), claims(sub=None, role="anon", iss="https://supabase.example", aud=None), "HS256", kid=None
 )
 
 

@@ -16,7 +16,7 @@ ORDERS = {"tables": [{"name": "public.orders", "resource": "order/{id}"}]}
 
 
 def granted(*grants: dict[str, Any], **sections: Any) -> dict[str, Any]:
-    """Sections with these grants. One that names nobody is for the writer."""
+    """Sections with these grants. A grant without groups is for the writer."""
     return {"grants": [one if "groups" in one else {"callers": ["writer"], **one} for one in grants], **sections}
 
 
@@ -79,7 +79,7 @@ WITHOUT_CALLERS: list[tuple[dict[str, Any], str, str]] = [
 
 
 def told(sections: dict[str, Any], name: str) -> list[Check]:
-    """What is said under a name, with a store unless the sections say otherwise."""
+    """The findings under a name, with a store unless the sections say otherwise."""
     settings = {"postgres": {"dsn": "postgresql://localhost/app", **sections.get("postgres", {})}}
     if "s3" not in sections:
         settings["s3"] = {"endpoint": "http://localhost:9000", "access_key_id": "a", "secret_access_key": "b"}
