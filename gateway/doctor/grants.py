@@ -84,9 +84,7 @@ def _without_target(config: Config) -> Iterator[Check]:
             for pattern in grant.resources:
                 if not any(overlap(pattern, name) for name in names) and not _may_be_default(config, grant, pattern):
                     advice = nearest(pattern, names).strip() or "Correct it, or grant locks without write."
-                    yield without_target(
-                        number, f"no rule here makes names like {pattern}: it grants no write", advice
-                    )
+                    yield without_target(number, f"no rule here makes names like {pattern}: it grants no write", advice)
 
 
 def without_target(number: int, detail: str, advice: str) -> Check:

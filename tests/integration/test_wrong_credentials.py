@@ -66,9 +66,10 @@ async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
         yield one
 
 
-@pytest.fixture(scope="module")
-def client(stage: Stage) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as one:
+        yield one
 
 
 def marked(subject: str = "ann", **more: Any) -> dict[str, Any]:
