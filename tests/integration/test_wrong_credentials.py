@@ -235,6 +235,7 @@ async def test_a_good_token_without_a_grant_opens_no_route(
             unharmed.append(answer.text)
 
 
+@pytest.mark.thorough
 async def test_a_public_route_tells_no_more_to_wrong_credentials(
     client: httpx.AsyncClient, unharmed: list[str], subtests: pytest.Subtests
 ) -> None:
