@@ -54,10 +54,12 @@ from gateway.observe.logs import log
 from gateway.observe.telemetry import Observability
 from gateway.record.audit import Audit
 from gateway.record.denials import Denials
+from gateway.record.flushing import flushing
 from gateway.record.following import Follower
+from gateway.record.key_uses import KeyUses
 from gateway.record.payload_capture import Capture
 from gateway.record.sealing import Sealing
-from gateway.record.traffic import Traffic, flushing
+from gateway.record.traffic import Traffic
 from gateway.reloading import Reload, Reloading, Source, never
 from gateway.tables.execute import idempotency
 from gateway.tables.pipeline import TablePlane
@@ -272,7 +274,7 @@ class Gateway:
                     async with (
                         background_tasks(*(servers.watch() for servers in self._storage.servers)),
                         self._storage.journal.running(),
-                        flushing(self._database, self._traffic, self._observe),
+                        flushing(self._database, (self._traffic, KeyUses(self._keys.uses)), self._observe),
                         self._tables.running(self._listen),
                         self._leases.running(),
                         self._issuers.running(),

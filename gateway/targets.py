@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from gateway.auth.grants import Action, covers_name
 from gateway.config import Config
 from gateway.config.places import Place, Places, nearest
 from gateway.db import catalog
@@ -101,6 +102,48 @@ def _unknown_redactions(config: Config, tables: Mapping[str, Table]) -> Iterator
             yield UnknownName(("audit", "redact"), f"{has}.{_advice(column, known)}", may_come=not relation)
 
 
+async def unknown_in_grants(config: Config, database: Database) -> list[tuple[int, str, str]]:
+    """Return the tables of grants that the database does not have: number of the grant, problem, advice.
+
+    They are no errors, since they grant nothing. Raises ``Unavailable`` if the database cannot be reached.
+    """
+    exposed, found = config.postgres.schemas, list[tuple[int, str, str]]()
+    rows = Snapshot.from_rows(await catalog.relations(database, exposed)).tables
+    tables = [f"{schema}.{name}" for schema, name in rows]
+    for number, grant in enumerate(config.grants, 1):
+        # Rows without a rule have names that begin with their table.
+        resources = [pattern.partition("/")[0] for pattern in grant.resources if Action.WRITE in grant.actions]
+        of_rows = [name for name in resources if name.partition(".")[0] in exposed and "." in name]
+        for pattern in dict.fromkeys((*grant.tables, *of_rows)):
+            schema, _, name = pattern.partition(".")
+            if any(covers_name(pattern, table) for table in tables) or pattern in {rule.name for rule in config.tables}:
+                continue
+            if schema not in ("*", *exposed):
+                found.append((number, f"the schema {schema} is not exposed", f"Add {schema} to [postgres] schemas."))
+            elif name not in ("*", ""):
+                found.append((number, f"there is no table {pattern}", nearest(pattern, tables).strip() or "Create it."))
+    return found
+
+
+async def unknown_buckets_of_grants(config: Config, upstream: Upstream) -> list[tuple[int, str, str]]:
+    """Return the buckets of grants that the store does not have, likewise. Raises ``GatewayError``."""
+    found, absent = list[tuple[int, str, str]](), dict[str, bool]()
+    for number, grant in enumerate(config.grants, 1):
+        for name in dict.fromkeys(pattern.partition("/")[0] for pattern in grant.buckets):
+            if name not in absent:
+                absent[name] = name != "*" and await _is_absent(upstream, name)
+            if absent[name]:
+                advice = nearest(name, await _listed(upstream)).strip() or "Create it."
+                found.append((number, f"there is no bucket {name}", advice))
+    return found
+
+
+async def _is_absent(upstream: Upstream, bucket: str) -> bool:
+    # A list of buckets may leave out some that this caller can write, so it only serves for suggestions.
+    async with await upstream.send("HEAD", f"/{bucket}") as response:
+        return response.status == 404
+
+
 async def unknown_buckets(config: Config, upstream: Upstream) -> list[UnknownName]:
     """Return the buckets of rules that the store does not have. Raises ``GatewayError`` if it cannot be reached."""
     found: list[UnknownName] = []
@@ -108,10 +151,7 @@ async def unknown_buckets(config: Config, upstream: Upstream) -> list[UnknownNam
         name = rule.match.partition("/")[0]
         if set("*{}") & set(name):
             continue
-        # A list of buckets may leave out some that this caller can write, so it only serves for suggestions.
-        async with await upstream.send("HEAD", f"/{name}") as response:
-            absent = response.status == 404
-        if absent:
+        if await _is_absent(upstream, name):
             advice = _advice(name, await _listed(upstream))
             found.append(UnknownName(("objects", index, "match"), f"there is no bucket {name}.{advice}", may_come=True))
     return found

@@ -14,7 +14,7 @@ from gateway.auth.principal import Principal, shown_to
 from gateway.db import search
 from gateway.db.database import Database
 from gateway.db.search import Total
-from gateway.fencing.record import Entry, EntryReason, Filters, Kind
+from gateway.fencing.record import Entry, EntryReason, Filters, Kind, missing_grant
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
 
@@ -158,6 +158,13 @@ async def page(database: Database, query: RejectionQuery, principal: Principal) 
     )
 
 
+class MissingGrantView(BaseModel):
+    """The grant that a denied request lacked."""
+
+    action: str
+    on: str = Field(description="The place or the resource, such as ``table public.orders``.")
+
+
 class RejectionView(BaseModel):
     """A refused write. If ``enforced`` is false, it passed although the rule would refuse it."""
 
@@ -184,6 +191,7 @@ class RejectionView(BaseModel):
     payload_sha256: str | None
     client: str | None
     request_id: str | None
+    missing: MissingGrantView | None = Field(description="The missing grant, if the reason is ``denied``.")
 
 
 class EntryView(BaseModel):
@@ -261,13 +269,14 @@ class HeadView(BaseModel):
 
 def rejection_view(entry: Entry, takeover: Entry | None = None) -> RejectionView:
     """Return the view of a rejection. With ``takeover``, the lag counts from it."""
-    fence, lag = entry.fence, search.lag(entry, takeover)
+    fence, lag, missing = entry.fence, search.lag(entry, takeover), missing_grant(entry.details)
     return RejectionView(
         **_fields(entry, RejectionView),
         fence=None if fence is None else str(fence.token),
         raised_by=None if fence is None else fence.raised_by,
         raised_at=None if fence is None else fence.raised_at,
         lag_seconds=None if lag is None else lag.total_seconds(),
+        missing=None if missing is None else MissingGrantView(action=missing.action, on=missing.on),
     )
 
 

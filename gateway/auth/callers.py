@@ -15,6 +15,7 @@ from gateway.auth.database_roles import RoleRule, role_of
 from gateway.auth.grants import Action, Grant, Rights
 from gateway.auth.identity_tokens import Identity, looks_like_one
 from gateway.auth.issuers import Issuers
+from gateway.auth.key_uses import KeyKind, KeyUse, digest_of
 from gateway.auth.principal import FencedScope, Principal
 from gateway.auth.temporary_keys import PresentedSession, TemporaryKeys
 from gateway.config.access import CallerKeys, GrantRule
@@ -117,7 +118,7 @@ class CertificateProof:
 class Callers:
     """All configured callers, with their grants.
 
-    ``anonymous``: the caller of requests without credentials; None if no grant names it.
+    ``anonymous``: the caller of requests without credentials; None if no grant names it. ``uses``: of all keys.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class Callers:
         rights = rights_of(grants, ANONYMOUS)
         role = role_of(roles, [ANONYMOUS], [], None)
         self.anonymous = Principal(ANONYMOUS, rights, role=role) if rights.grants else None
+        self.uses: list[KeyUse] = []
         self._digests: list[tuple[bytes, Principal]] = []
         self._secrets: dict[str, tuple[Principal, str]] = {}
         self._secrets_by_name: dict[str, tuple[Principal, str]] = {}
@@ -150,15 +152,22 @@ class Callers:
             role = role_of(roles, [caller.name, "*"], caller.groups, None)
             principal = Principal(caller.name, rights_of(grants, caller.name, caller.groups), role=role)
             api_keys = [key.get_secret_value() for key in caller.every_api_key]
-            self._digests += [(_digest(key.encode()), principal) for key in api_keys]
+            for digest in dict.fromkeys(digest_of(key.encode()) for key in api_keys):
+                self._digests.append((digest, self._by_key(principal, KeyKind.API, digest)))
             if api_keys:
                 self._sessions[caller.name] = principal, tuple(map(session_key, api_keys))
             self._certificates |= dict.fromkeys(caller.certificates, principal)
             for pair in caller.every_pair:
-                owned = principal, pair.secret_access_key.get_secret_value()
-                self._secrets[pair.access_key_id] = owned
+                secret, key_id = pair.secret_access_key.get_secret_value(), pair.access_key_id
+                self._secrets[key_id] = self._by_key(principal, KeyKind.S3, key_id.encode()), secret
                 confined = replace(principal, rights=_confined(principal.rights))
-                self._secrets_by_name.setdefault(caller.name, (confined, owned[1]))
+                self._secrets_by_name.setdefault(caller.name, (confined, secret))
+
+    def _by_key(self, principal: Principal, kind: KeyKind, content: bytes) -> Principal:
+        """Return a caller as one of its keys proves it, with the uses of this key."""
+        use = KeyUse(principal.name, kind, content)
+        self.uses.append(use)
+        return replace(principal, use=use)
 
     def by_bearer(
         self, headers: Iterable[tuple[bytes, bytes]], certificate: ClientCertificate | None = None
@@ -233,6 +242,7 @@ class Callers:
     def secret_of(self, access_key_id: str, session_token: str | None) -> tuple[Principal, str] | None:
         """Return the owner of an access key id and its secret, to check a signature. This is a ``SecretOf``.
 
+        Only a signature that fits is a use of the key, so its use is noted later.
         Fenced credentials belong to the caller they were issued to, bound to their scope.
         """
         issued = temporary_keys.is_issued(session_token)
@@ -303,7 +313,7 @@ class Callers:
         return temporary_keys.issue(principal.name, secret, unique, expires, scope, groups)
 
     def _owner(self, key: bytes) -> Principal:
-        digest, owner = _digest(key), None
+        digest, owner = digest_of(key), None
         for known, principal in self._digests:  # compares all of them, so that the time reveals nothing
             if hmac.compare_digest(known, digest):
                 owner = principal
@@ -311,6 +321,7 @@ class Callers:
             return self._issuers.principal(key, self.admit)
         if owner is None or not key:
             raise Unauthenticated("The API key is unknown.")
+        owner.note_use()
         return owner
 
     async def identify(self, token: str) -> Principal:
@@ -352,11 +363,6 @@ def _of_nobody(certificate: ClientCertificate) -> Unauthenticated:
 def _confined(rights: Rights) -> Rights:
     """Return the rights that fenced credentials of a caller have at most."""
     return rights.only(Action.READ, Action.WRITE)
-
-
-def _digest(key: bytes) -> bytes:
-    """Return the digest by which keys are compared: all have one length, and no key stays in memory."""
-    return hashlib.sha256(key).digest()
 
 
 def _presented(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:

@@ -196,7 +196,7 @@ class Rights:
         if found is None:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            found = self._at(action, kind, lambda pattern: _covers_name(pattern, name))
+            found = self._at(action, kind, lambda pattern: covers_name(pattern, name))
             self._known[action, kind, name] = found
         return found
 
@@ -230,7 +230,8 @@ NO_RIGHTS = Rights()
 """The rights of a caller that no grant names."""
 
 
-def _covers_name(pattern: str, name: str) -> bool:
+def covers_name(pattern: str, name: str) -> bool:
+    """Return whether a pattern of tables or functions covers a name, or all that another pattern covers."""
     if pattern in (name, "*"):
         return True
     schema, _, wanted = pattern.partition(".")

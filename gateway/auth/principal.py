@@ -71,6 +71,14 @@ class Proof(Protocol):
         ...
 
 
+class Use(Protocol):
+    """The uses of the key that has proven a caller."""
+
+    def note(self) -> None:
+        """Note one. It costs a write to memory."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """A proven caller. ``name`` is the configured name, or ``anonymous``.
@@ -79,6 +87,7 @@ class Principal:
     presents tokens itself. ``role``: the role of the database under which its requests run; None if it has none.
     ``claims``: those of the identity token that it has shown, if any. ``groups``: those that it belongs to.
     ``proof``: what has proven it, if that can end. ``expires``: when its temporary keys end, aware.
+    ``use``: of its key, if a key of the configuration has proven it.
     """
 
     name: str
@@ -89,6 +98,7 @@ class Principal:
     groups: tuple[str, ...] = ()
     proof: Proof | None = field(default=None, compare=False)
     expires: datetime | None = None
+    use: Use | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_anonymous(self) -> bool:
@@ -99,6 +109,11 @@ class Principal:
     def audits(self) -> bool:
         """Return whether it may read the whole record. Fenced credentials are for writing."""
         return self.scope is None and self.rights.anywhere(Action.AUDIT)
+
+    def note_use(self) -> None:
+        """Note a use of the key that has proven it, if one has."""
+        if self.use is not None:
+            self.use.note()
 
 
 SecretOf: TypeAlias = Callable[[str, str | None], tuple[Principal, str] | None]

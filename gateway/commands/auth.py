@@ -1,54 +1,116 @@
-"""``gateway auth``: what the configured grants allow."""
+"""``gateway auth``: what the configured grants allow, and which keys of callers are used."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commands.console import ConfigPath, load
+from gateway.commands.console import ConfigPath, load, print_columns
+from gateway.text import plain_time, visible
 
 if TYPE_CHECKING:
     from gateway.auth.grants import Action, Rights
     from gateway.config import Config
+    from gateway.db.key_uses import LastUse
 
-auth = typer.Typer(help="Ask what the configured grants allow (docs/grants.md).", no_args_is_help=True)
-
-
-@auth.callback()
-def group() -> None:
-    """Keep ``can`` a command of its own, though it is the only one."""
+auth = typer.Typer(help="Ask what the grants allow, and which keys are used (docs/grants.md).", no_args_is_help=True)
 
 
 @auth.command("can")
 def can(
-    caller: Annotated[str, typer.Argument(help="The name of a caller, or anonymous.")],
+    caller: Annotated[str, typer.Argument(help="A caller, one of an issuer (keycloak:ann), or anonymous.")],
     action: Annotated[str, typer.Argument(help="read, write, call, lock, barrier, …")],
     resource: Annotated[str | None, typer.Argument(help="A resource, such as order/5.")] = None,
     table: Annotated[str | None, typer.Option(help="A table, as schema.table; with RESOURCE for its rows.")] = None,
     function: Annotated[str | None, typer.Option(help="A function, as schema.function; likewise.")] = None,
     key: Annotated[str | None, typer.Option("--object", help="An object, as bucket/key.")] = None,
     bucket: Annotated[str | None, typer.Option(help="A whole bucket.")] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(help="A group of a caller of an issuer (keycloak:clerks). Repeat it for more.")
+    ] = None,
     config: ConfigPath = None,
 ) -> None:
     """Say whether a caller may do something, and by which grant. Exit code 1: it may not."""
     from gateway.auth.callers import rights_of  # noqa: PLC0415 - it imports what only a gateway needs
     from gateway.auth.grants import Action, deciding  # noqa: PLC0415 - likewise
-    from gateway.fencing.record import ANONYMOUS  # noqa: PLC0415 - likewise
 
     settings = load(config)
-    known = {one.name: one.groups for one in settings.callers}
-    if caller not in known and caller != ANONYMOUS:
-        raise typer.BadParameter(f"there is no caller {caller}; there are {', '.join([*known, ANONYMOUS])}")
+    groups = _groups(settings, caller, group or ())
     if action not in set(Action):
         raise typer.BadParameter(f"there is no action {action}; there are {', '.join(Action)}")
     if sum(one is not None for one in (table, function, key, bucket)) > 1:
         raise typer.BadParameter("name one of --table, --function, --object and --bucket")
     granted = _question(settings, Action(action), resource, table=table, function=function, key=key, bucket=bucket)
-    rule = deciding(rights_of(settings.grants, caller, known.get(caller, ())), granted)
+    identified = settings.is_of_issuer(caller)
+    rule = deciding(rights_of(settings.grants, caller, groups, identified=identified), granted)
     if rule is None:
-        typer.echo(f"No: {caller} has no grant for this.")
+        typer.echo(visible(f"No: {caller} has no grant for this."))
         raise typer.Exit(1)
-    typer.echo(f"Yes, by [[grants]] number {rule.number}.")
+    typer.echo(visible(f"Yes, by [[grants]] number {rule.number}: {settings.grants[rule.number - 1].in_words()}."))
+
+
+@auth.command("keys")
+def keys(config: ConfigPath = None) -> None:
+    """Show when each key of the configured callers was last used, as far as gateways have stored it.
+
+    Former keys follow, which the configuration no longer has. Identity tokens and temporary keys are not among them.
+    """
+    settings = load(config)
+    uses = {(use.caller, use.kind, use.key): use for use in asyncio.run(_last_uses(settings))}
+    rows: list[Sequence[str]] = []
+    for caller, kind, key, setting in _configured(settings):
+        use = uses.pop((caller, kind, key), None)
+        rows.append((caller, kind, key, setting, "never" if use is None else plain_time(use.last_used)))
+    rows += [(use.caller, use.kind, use.key, "not configured", plain_time(use.last_used)) for use in uses.values()]
+    print_columns(("caller", "kind", "key", "setting", "last used"), rows)
+
+
+async def _last_uses(settings: "Config") -> "list[LastUse]":
+    from gateway.db import key_uses  # noqa: PLC0415 - help needs no database
+    from gateway.db.database import Database  # noqa: PLC0415 - likewise
+
+    postgres = settings.postgres
+    database = Database(postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=postgres.connect_timeout)
+    try:
+        return await key_uses.read(database)
+    finally:
+        await database.close()
+
+
+def _configured(settings: "Config") -> Iterator[tuple[str, str, str, str]]:
+    """Yield each key of the configuration as caller, kind, shown name and setting."""
+    from gateway.auth.key_uses import KeyKind, digest_of, fingerprint  # noqa: PLC0415 - likewise
+
+    for caller in settings.callers:
+        first = 0 if caller.api_key is None else 1
+        for number, secret in enumerate(caller.every_api_key):
+            shown = fingerprint(caller.name, digest_of(secret.get_secret_value().encode()))
+            setting = "api_key" if number < first else f"api_keys, number {number - first + 1}"
+            yield caller.name, KeyKind.API, shown, setting
+        first = 0 if caller.access_key_id is None else 1
+        for number, pair in enumerate(caller.every_pair):
+            setting = "access_key_id" if number < first else f"keys, number {number - first + 1}"
+            yield caller.name, KeyKind.S3, pair.access_key_id, setting
+
+
+def _groups(settings: "Config", caller: str, shown: Sequence[str]) -> Sequence[str]:
+    """Return the groups of a caller. ``shown``: those that its token shows, if an issuer names it."""
+    from gateway.fencing.record import ANONYMOUS  # noqa: PLC0415 - it imports what only a gateway needs
+
+    if settings.is_of_issuer(caller):
+        issuer = caller.partition(":")[0]
+        for name in shown:
+            if not name.startswith(f"{issuer}:"):
+                raise typer.BadParameter(f"groups of callers of {issuer} begin with {issuer}:, and {name} does not")
+        return shown
+    known = {one.name: one.groups for one in settings.callers}
+    if caller not in known and caller != ANONYMOUS:
+        others = [f"{issuer.name}:…" for issuer in settings.issuers]
+        raise typer.BadParameter(f"there is no caller {caller}; there are {', '.join([*known, *others, ANONYMOUS])}")
+    if shown:
+        raise typer.BadParameter(f"--group is for callers of issuers; the configuration has the groups of {caller}")
+    return known.get(caller, ())
 
 
 def _question(

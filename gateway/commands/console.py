@@ -4,7 +4,7 @@ A help text, or a completion, waits for the imports of this module and of ``gate
 the configuration, the planes or HTTP: only the functions that need one do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from gateway.commands.record_client import Entry
 from gateway.doctor.findings import DoctorReport, render
+from gateway.fencing.record import missing_grant
 from gateway.text import plain_time, span, visible
 
 if TYPE_CHECKING:
@@ -112,6 +113,22 @@ def print_table(console: Console, entries: Iterable[Entry]) -> None:
     console.print(shown)
 
 
+def print_columns(titles: Cells, rows: Iterable[Sequence[str]]) -> None:
+    """Print rows of text as a table on standard output, or with tabs between columns if that is no terminal."""
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    harmless = [tuple(map(visible, row)) for row in rows]
+    if not console.is_terminal:
+        for row in (titles, *harmless):
+            _plain(console, row)
+        return
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for title in titles:
+        shown.add_column(title, overflow="fold")
+    for row in harmless:
+        shown.add_row(*row)
+    console.print(shown)
+
+
 def print_entry(console: Console, entry: Entry) -> None:
     """Print one entry as a line."""
     if console.is_terminal:
@@ -134,6 +151,8 @@ def _styled(entry: Entry) -> list[Text]:
 
 def _what(entry: Entry) -> str:
     said = [entry["kind"] if entry["reason"] is None else entry["reason"]]
+    if (missing := missing_grant(entry.get("details"))) is not None:
+        said.append(f"{missing.action} for {missing.on}")
     if entry["enforced"] is False:
         said.append("(observed)")
     return " ".join(said)

@@ -87,16 +87,17 @@ class Config(BaseSettings):
             *((("postgres", "roles", index), rule.callers) for index, rule in enumerate(self.postgres.roles)),
         ]
         for place, callers in rules:
-            if unknown := {one for one in callers if not self._is_of_issuer(one)} - names:
+            if unknown := {one for one in callers if not self.is_of_issuer(one)} - names:
                 name = min(unknown)
-                advice = nearest(name, names) or " Add it to [[callers]], or remove it here."
+                named = names | {f"{issuer.name}:*" for issuer in self.issuers}
+                advice = nearest(name, named) or " Add it to [[callers]], or remove it here."
                 raise Misplaced((*place, "callers"), f"there is no caller {name}.{advice}")
         return self
 
     @model_validator(mode="after")
     def _callers_of_issuers_are_theirs(self) -> "Config":
         for index, caller in enumerate(self.callers):
-            if self._is_of_issuer(caller.name):
+            if self.is_of_issuer(caller.name):
                 problem = f"{caller.name} is how callers of an issuer are called; choose another name"
                 raise Misplaced(("callers", index, "name"), problem)
         claims = [one.issuer for one in self.issuers]
@@ -116,7 +117,7 @@ class Config(BaseSettings):
                 raise Misplaced(place, "needs a key that signs sessions; set signing_keys in [identity]")
         return self
 
-    def _is_of_issuer(self, caller: str) -> bool:
+    def is_of_issuer(self, caller: str) -> bool:
         """Return whether this is the name, or a pattern of names, of callers that tokens name."""
         return any(caller.startswith(f"{one.name}:") for one in self.issuers)
 

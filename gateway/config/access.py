@@ -246,6 +246,14 @@ class GrantRule(Section):
         named = {PlaceKind.TABLE: self.tables, PlaceKind.FUNCTION: self.functions, PlaceKind.BUCKET: self.buckets}
         return {kind: patterns for kind, patterns in named.items() if patterns}
 
+    def in_words(self) -> str:
+        """Return it in one line, as people know it from the file."""
+        limits = {_plural(kind): patterns for kind, patterns in self.places.items()}
+        parts = {"callers": self.callers, "groups": self.groups, "actions": self.actions, **limits}
+        parts["resources"] = self.resources
+        said = [f"{name} {', '.join(values)}" for name, values in parts.items() if values]
+        return "; ".join([*said, "everything"] if self.everything else said)
+
     @model_validator(mode="after")
     def _has_callers_and_limits(self) -> "GrantRule":
         if not self.callers and not self.groups:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator
 
 from gateway.config.section import KIBIBYTE, Section
-from gateway.fencing.record import Kind
+from gateway.fencing.record import EntryReason, Kind
 from gateway.webhooks import signing
 
 
@@ -45,6 +45,10 @@ class Webhook(Section):
     """Only entries of resources whose name begins with this."""
     observed: bool = True
     """Whether it also receives writes that passed because their rule observes."""
+    reasons: tuple[EntryReason, ...] = ()
+    """Of entries with a reason, such as refused writes, only those with one of these. All by default."""
+    except_reasons: tuple[EntryReason, ...] = ()
+    """Of entries with a reason, none with one of these: ``["denied"]`` leaves out requests without a grant."""
 
     @field_validator("secret", "former_secret")
     @classmethod

@@ -3,14 +3,15 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import repeat
 from uuid import UUID, uuid4
 
 from gateway.db.database import Database, Transaction
 from gateway.db.pool import load
 from gateway.db.record import fence_from_row
 from gateway.fencing.decision import Decision
-from gateway.fencing.record import Attempt, CapturedPayload, Refusal, Rejection
+from gateway.fencing.record import Attempt, CapturedPayload, MissingGrant, Refusal, Rejection
 
 _SQL = load("rejections")
 
@@ -23,13 +24,12 @@ async def record_rejections(executor: Database | Transaction, refusals: Sequence
     """
     ids = [uuid4() for _ in refusals]
     attempts = [(one.resource, one.attempt) for one in refusals]
+    attempted = _attempted(ids, attempts, [one.missing for one in refusals])
     execute = executor.fetch_write if isinstance(executor, Database) else executor.fetch
-    rows = await execute(
-        _SQL["record"], *_attempted(ids, attempts), *_columns(map(_met, refusals), 7), *_payloads(ids, attempts)
-    )
+    rows = await execute(_SQL["record"], *attempted, *_columns(map(_met, refusals), 7), *_payloads(ids, attempts))
     at = {row["id"]: row["at"] for row in rows}
     return [
-        Rejection(entry, at[entry], one.resource, one.reason, one.enforced, one.attempt, one.fence)
+        Rejection(entry, at[entry], one.resource, one.reason, one.enforced, one.attempt, one.fence, one.missing)
         for entry, one in zip(ids, refusals, strict=True)
     ]
 
@@ -51,8 +51,10 @@ async def record_overtaken(database: Database, attempts: Sequence[tuple[str, Att
     ]
 
 
-def _attempted(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> list[Sequence[object]]:
-    """Return the columns that do not depend on the refusal, as one sequence for each column."""
+def _attempted(
+    ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]], missing: Iterable[MissingGrant | None] = repeat(None)
+) -> list[Sequence[object]]:
+    """Return the columns that do not depend on the fence, as one sequence for each column."""
     rows = (
         (
             entry,
@@ -69,9 +71,9 @@ def _attempted(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> 
             attempt.payload_sha256,
             attempt.plane,
             attempt.rule,
-            _details(attempt.captured),
+            _details(attempt.captured, lacking),
         )
-        for entry, (resource, attempt) in zip(ids, attempts, strict=True)
+        for entry, (resource, attempt), lacking in zip(ids, attempts, missing, strict=False)
     )
     return _columns(rows, 15)
 
@@ -85,17 +87,24 @@ def _met(refusal: Refusal) -> tuple[object, ...]:
     return refusal.reason, refusal.enforced, token.epoch, token.value, fence.holder, fence.caller, fence.raised_at
 
 
-def _details(captured: CapturedPayload | None) -> str | None:
-    """Return the columns of the payloads. A payload can be erased later; its hash still proves its content."""
-    if captured is None:
-        return None
+def _details(captured: CapturedPayload | None, missing: MissingGrant | None) -> str | None:
+    """Return the details: the missing grant, and the payload. It can be erased; its hash still proves its content."""
+    details: dict[str, object] = {}
+    if missing is not None:
+        details["missing"] = asdict(missing)
+    if captured is not None:
+        details["payload"] = _payload(captured)
+    return json.dumps(details) if details else None
+
+
+def _payload(captured: CapturedPayload) -> dict[str, object]:
     payload: dict[str, object] = {"media_type": captured.media_type, "kept": len(captured.body)}
     if captured.left_out is not None:
         payload["left_out"] = captured.left_out
     else:
         payload["sha256"] = hashlib.sha256(captured.body).hexdigest()
         payload["truncated"], payload["redacted"] = captured.truncated, captured.redacted
-    return json.dumps({"payload": payload})
+    return payload
 
 
 def _payloads(ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]]) -> list[Sequence[object]]:

@@ -41,6 +41,7 @@ TABLES = {
     "administration": ("SELECT",),
     "payload": ("SELECT", "INSERT"),
     "traffic": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "key_use": ("SELECT", "INSERT", "UPDATE"),
     "patrol": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "watch": ("SELECT", "UPDATE"),
     "webhook": ("SELECT", "INSERT", "UPDATE"),

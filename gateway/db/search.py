@@ -15,7 +15,7 @@ from gateway.db.database import Database
 from gateway.db.overview import LOOKED_AT
 from gateway.db.pool import load
 from gateway.errors import NotFound
-from gateway.fencing.record import Entry, Filters
+from gateway.fencing.record import Entry, Filters, MissingGrant
 
 # An entry is sealed after it has happened, so no day before can have it. The database's clock may have been put back,
 # and a day is a generous correction.
@@ -147,6 +147,16 @@ class Group:
     last: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class DenialGroup:
+    """How many requests of a caller lacked one grant. ``missing`` is None for entries that do not say it."""
+
+    caller: str | None
+    missing: MissingGrant | None
+    count: int
+    last: datetime
+
+
 async def find_page(
     database: Database,
     filters: Filters,
@@ -218,6 +228,21 @@ async def count_groups(database: Database, filters: Filters, by: Grouping, limit
     counted = _with(_SQL["groups"], conditions(filters, values)).format(field=by)
     rows = await database.search(counted, *values.all)
     return [Group(row["value"], row["entries"], row["last"]) for row in rows]
+
+
+async def count_denials(database: Database, since: datetime, limit: int) -> list[DenialGroup]:
+    """Return the ``limit`` most frequent denials since a time, by caller and missing grant."""
+    await record.seal(database)
+    rows = await database.search(_SQL["denials"], first_day(Filters(since=since)), since, limit, LOOKED_AT)
+    return [
+        DenialGroup(
+            row["caller"],
+            None if row["action"] is None else MissingGrant(row["action"], row["on"]),
+            row["entries"],
+            row["last"],
+        )
+        for row in rows
+    ]
 
 
 async def read_end(database: Database) -> tuple[int, date]:

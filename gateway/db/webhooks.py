@@ -10,7 +10,7 @@ from uuid import UUID
 from gateway.db.database import Database, Transaction
 from gateway.db.pool import load
 from gateway.db.record import RecordPosition, entry_from_row
-from gateway.fencing.record import Entry, Kind
+from gateway.fencing.record import Entry, EntryReason, Kind
 
 _SQL = load("webhooks")
 
@@ -29,12 +29,17 @@ class ClaimedWebhook:
 
 @dataclass(frozen=True, slots=True)
 class EntryFilter:
-    """Which entries a webhook is sent: ``kinds`` at resources that begin with ``prefix``; those of ``alarms``."""
+    """Which entries a webhook is sent: ``kinds`` at resources that begin with ``prefix``; those of ``alarms``.
+
+    Entries with a reason need one of ``reasons``, if there are any, and none of ``except_reasons``.
+    """
 
     kinds: tuple[Kind, ...]
     prefix: str
     observed: bool
     alarms: tuple[str, ...]
+    reasons: tuple[EntryReason, ...] = ()
+    except_reasons: tuple[EntryReason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ async def read_entries(
         selection.observed,
         list(selection.alarms),
         most,
+        [reason.value for reason in selection.reasons],
+        [reason.value for reason in selection.except_reasons],
     )
     return [(entry_from_row(row), RecordPosition(row["position"], row["day"])) for row in rows]
 

@@ -211,6 +211,7 @@ async def _of_database(
         *await attempt("exposed schemas", _of_exposed(config, database, server)),
         *await attempt("roles", _of_roles(config, database)),
         *await attempt("rules", _of_names(config, database, known)),
+        *await attempt("grants", _of_grants(targets.unknown_in_grants(config, database))),
         *await attempt("naming", _of_naming(config)),
         *await attempt("reach", check_side_effects(config, database)),
         *await attempt("guard", guard_findings.examine(config, database)),
@@ -376,6 +377,10 @@ async def _of_names(config: Config, database: Database, known: Places) -> Sequen
     return list(_unknown([name for name in unknown if name.place != ("postgres", "schemas")], known))
 
 
+async def _of_grants(unknown: Awaitable[Sequence[tuple[int, str, str]]]) -> Sequence[Check]:
+    return [grants.without_target(*each) for each in await unknown]
+
+
 def _of_one_schema(exposed: Exposed, role: str) -> Check:
     name = f"schema {exposed.schema}"
     if not exposed.present:
@@ -413,6 +418,7 @@ async def _of_store(config: Config, now: Now | None, known: Places) -> Sequence[
         if any(check.name == "connection" and check.status is CheckStatus.PROBLEM for check in checks):
             return checks
         checks += _unknown(await targets.unknown_buckets(config, upstream), known)
+        checks += await attempt("grants", _of_grants(targets.unknown_buckets_of_grants(config, upstream)))
         for bucket in await _buckets(config, upstream):
             checks += await attempt(f"bucket {bucket}", _of_bucket(upstream, bucket))
         return checks

@@ -1,13 +1,16 @@
 """Checks of the configured callers and grants: too much, too little, and what has no effect. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.auth.callers import rights_of
-from gateway.auth.grants import Action
+from gateway.auth.grants import EVERYTHING, Action, PlaceKind, covers_name
 from gateway.config import Config
 from gateway.config.access import GrantRule
+from gateway.config.places import nearest
 from gateway.doctor.findings import Check, ok, warning
 from gateway.fencing.record import ANONYMOUS
+from gateway.fencing.resource import includes, overlap
+from gateway.objects.resource_rules import DEFAULT_TEMPLATE
 
 
 def check(config: Config) -> Iterable[Check]:
@@ -16,29 +19,119 @@ def check(config: Config) -> Iterable[Check]:
         yield warning("grants", "there is none: every request is denied", "Add [[grants]] (docs/grants.md).")
         return
     yield ok("grants", str(len(config.grants)))
-    rights = {caller.name: rights_of(config.grants, caller.name, caller.groups) for caller in config.callers}
-    almighty = [name for name, granted in rights.items() if all(map(granted.anywhere, Action))]
-    if almighty:
+    if almighty := list(_almighty(config)):
         yield warning("almighty callers", ", ".join(almighty), "Grant to each what it does, with limits.")
+    rights = {caller.name: rights_of(config.grants, caller.name, caller.groups) for caller in config.callers}
     if powerless := [name for name, granted in rights.items() if not granted.grants]:
         yield warning("callers without grants", ", ".join(powerless), "Grant them something, or remove them.")
+    named = {name for rule in config.grants for name in (*rule.callers, *rule.groups)}
+    for issuer in config.issuers:
+        if not any(name.startswith(f"{issuer.name}:") for name in named):
+            detail = f"{issuer.name}: no grant names a caller or a group of it"
+            yield warning("issuers without grants", detail, "Grant its callers something, or remove the issuer.")
     changing = {action for grant in rights_of(config.grants, ANONYMOUS).grants for action in grant.actions}
     if changing := changing - {Action.READ}:
         detail = f"requests without credentials may {', '.join(sorted(changing))}"
         yield warning("anonymous", detail, "Grant anonymous callers nothing but read, and that only to what is public.")
-    yield from _without_effect(config)
+    yield from _without_callers(config)
+    yield from _without_target(config)
+    yield from _overlapping(config)
 
 
-def _without_effect(config: Config) -> Iterator[Check]:
+def _almighty(config: Config) -> Iterator[str]:
+    """Yield the callers that may do everything, and the groups and patterns of callers of issuers."""
+    for caller in config.callers:
+        if all(map(rights_of(config.grants, caller.name, caller.groups).anywhere, Action)):
+            yield caller.name
+    names = dict.fromkeys(name for rule in config.grants for name in rule.callers if config.is_of_issuer(name))
+    for name in names:
+        if all(map(rights_of(config.grants, name, identified=True).anywhere, Action)):
+            yield name
+    groups = dict.fromkeys(group for rule in config.grants for group in rule.groups if config.is_of_issuer(group))
+    for group in groups:
+        if all(map(rights_of(config.grants, "", [group], identified=True).anywhere, Action)):
+            yield f"the group {group}"
+
+
+def _without_callers(config: Config) -> Iterator[Check]:
+    """Yield the groups in grants that no caller can be in."""
     groups = {group for caller in config.callers for group in caller.groups}
+    listing = {issuer.name: bool(issuer.groups_claim) for issuer in config.issuers}
     for number, grant in enumerate(config.grants, 1):
-        if unknown := set(grant.groups) - groups:
-            advice = "Give a caller this group, or remove it."
-            yield warning("groups", f"[[grants]] number {number}: no caller is in {min(unknown)}", advice)
+        for group in sorted(set(grant.groups) - groups):
+            issuer = group.partition(":")[0]
+            if not config.is_of_issuer(group):
+                known = groups | {f"{name}:{group.partition(':')[2]}" for name in listing}
+                advice = nearest(group, known).strip() or "Give a caller this group, or remove it."
+                yield warning("groups", f"[[grants]] number {number}: no caller is in {group}", advice)
+            elif not listing[issuer]:
+                detail = f"[[grants]] number {number}: no caller is in {group}, since {issuer} has no groups_claim"
+                yield warning("groups", detail, f"Set groups_claim of the issuer {issuer}, or remove the group.")
+
+
+def _without_target(config: Config) -> Iterator[Check]:
+    """Yield the patterns in grants that match nothing, as far as the configuration alone can tell."""
+    for number, grant in enumerate(config.grants, 1):
+        for pattern in grant.functions:
+            if not any(covers_name(pattern, name) for name in config.postgres.functions):
+                advice = nearest(pattern, config.postgres.functions).strip() or "Add it to [postgres] functions."
+                yield without_target(number, f"no function that can be called is {pattern}", advice)
+        if grant.buckets and config.s3 is None:
+            yield without_target(number, "it names buckets, and no object store is configured", "Configure [s3].")
+        # A call claims what its caller names, and a lock may have any name. A write claims names that rules make.
+        if Action.WRITE in grant.actions and Action.CALL not in grant.actions:
+            names = _names(config, grant)
+            for pattern in grant.resources:
+                if not any(overlap(pattern, name) for name in names) and not _may_be_default(config, grant, pattern):
+                    advice = nearest(pattern, names).strip() or "Correct it, or grant locks without write."
+                    yield without_target(number, f"no rule here makes names like {pattern}: it grants no write", advice)
+
+
+def without_target(number: int, detail: str, advice: str) -> Check:
+    """Return the warning that a part of a grant matches nothing."""
+    return warning("grants without target", f"[[grants]] number {number}: {detail}", advice)
+
+
+def _names(config: Config, grant: GrantRule) -> list[str]:
+    """Return patterns of the resources that rules make at the places of a grant, and of those with a policy."""
+    ruled = [rule for rule in config.tables if rule.resource is not None and _has_table(grant, rule.name)]
+    names = [rule.match for rule in config.resources] + [_pattern_of(rule.resource or "") for rule in ruled]
+    if config.s3 is not None and (grant.buckets or not grant.places):
+        templates = [DEFAULT_TEMPLATE, *(rule.resource for rule in config.objects if rule.resource is not None)]
+        names += [_pattern_of(template, path="{key}") for template in templates]
+    return names
+
+
+def _may_be_default(config: Config, grant: GrantRule, pattern: str) -> bool:
+    """Return whether rows of a table without a rule may have such a name: ``schema.table/primary key``."""
+    first, slash, _ = pattern.partition("/")
+    if first == EVERYTHING or (first == "*" and slash):
+        return bool(grant.tables) or not grant.places
+    named = {rule.name for rule in config.tables if rule.resource is not None}
+    served = first.partition(".")[0] in config.postgres.schemas and first not in named
+    return bool(slash) and served and _has_table(grant, first)
+
+
+def _has_table(grant: GrantRule, name: str) -> bool:
+    """Return whether a grant is about a table: it names the table, or no places at all."""
+    return not grant.places or any(covers_name(pattern, name) for pattern in grant.tables)
+
+
+def _pattern_of(template: str, path: str | None = None) -> str:
+    """Return the pattern of the names that a template makes. ``path``: the field whose values span segments."""
+    pattern: list[str] = []
+    for segment in template.split("/"):
+        if path is not None and path in segment:
+            return "/".join([*pattern, "**"])
+        pattern.append("*" if "{" in segment else segment)
+    return "/".join(pattern)
+
+
+def _overlapping(config: Config) -> Iterator[Check]:
     for number, grant in enumerate(config.grants, 1):
         for other_number, other in enumerate(config.grants, 1):
             same = grant == other and number < other_number
-            if number != other_number and not same and _includes(other, grant):
+            if number != other_number and not same and _includes(config, other, grant):
                 yield warning(
                     "overlapping grants",
                     f"[[grants]] number {number} adds nothing to number {other_number}",
@@ -47,16 +140,45 @@ def _without_effect(config: Config) -> Iterator[Check]:
                 break
 
 
-def _includes(wide: GrantRule, narrow: GrantRule) -> bool:
+def _includes(config: Config, wide: GrantRule, narrow: GrantRule) -> bool:
     """Return whether ``wide`` grants all that ``narrow`` does, to all whom ``narrow`` names. It may miss some cases."""
-    named = set(narrow.callers) <= set(wide.callers) or ("*" in wide.callers and ANONYMOUS not in narrow.callers)
-    grouped = set(narrow.groups) <= set(wide.groups) or "*" in wide.callers
+    named = all(_covers_caller(config, wide.callers, name) for name in narrow.callers)
+    grouped = all(_covers_group(config, wide, name) for name in narrow.groups)
     if not (named and grouped and set(narrow.actions) <= set(wide.actions)):
         return False
     if wide.everything or narrow.everything:
         return wide.everything
     if bool(wide.places) != bool(narrow.places):
         return False
-    placed = all(set(patterns) <= set(wide.places.get(kind, ())) for kind, patterns in narrow.places.items())
-    limited = bool(narrow.resources) and set(narrow.resources) <= set(wide.resources)
+    placed = all(
+        any(_covers_place(kind, one, pattern) for one in wide.places.get(kind, ()))
+        for kind, patterns in narrow.places.items()
+        for pattern in patterns
+    )
+    limited = bool(narrow.resources) and all(
+        any(includes(one, pattern) for one in wide.resources) for pattern in narrow.resources
+    )
     return placed and (limited or not wide.resources)
+
+
+def _covers_caller(config: Config, names: Sequence[str], caller: str) -> bool:
+    if caller in names:
+        return True
+    if config.is_of_issuer(caller):
+        return any(name.endswith("*") and ":" in name and caller.startswith(name[:-1]) for name in names)
+    return "*" in names and caller != ANONYMOUS
+
+
+def _covers_group(config: Config, wide: GrantRule, group: str) -> bool:
+    if group in wide.groups:
+        return True
+    return (f"{group.partition(':')[0]}:*" if config.is_of_issuer(group) else "*") in wide.callers
+
+
+def _covers_place(kind: PlaceKind, wide: str, narrow: str) -> bool:
+    if kind is not PlaceKind.BUCKET:
+        return covers_name(wide, narrow)
+    if "/" not in wide:
+        return wide in (narrow.partition("/")[0], "*")
+    # A pattern of keys does not cover the bucket itself.
+    return "/" in narrow and includes(wide, narrow)

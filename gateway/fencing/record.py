@@ -152,14 +152,37 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingGrant:
+    """The grant that a denied request lacks: an action, and the place or resource it is ``on``, as people write it."""
+
+    action: str
+    on: str
+
+    def __post_init__(self) -> None:
+        """Replace the characters that the database cannot store. A caller chooses names of keys."""
+        storable = self.on[:MAX_TARGET].encode(errors="replace").decode().replace("\0", "\ufffd")
+        object.__setattr__(self, "on", storable)
+
+
+def missing_grant(details: Mapping[str, object] | None) -> MissingGrant | None:
+    """Return the missing grant in the details of an entry. None for entries of other kinds, and those from before."""
+    missing = (details or {}).get("missing")
+    return MissingGrant(str(missing.get("action")), str(missing.get("on"))) if isinstance(missing, Mapping) else None
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refusal to be recorded, for one resource of a write. ``enforced`` False: the write passes all the same."""
+    """A refusal to be recorded, for one resource of a write. ``enforced`` False: the write passes all the same.
+
+    ``missing`` is set for denials alone.
+    """
 
     resource: str
     reason: str
     attempt: Attempt
     fence: Fence | None
     enforced: bool = True
+    missing: MissingGrant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +196,7 @@ class Rejection:
     enforced: bool
     attempt: Attempt
     fence: Fence | None
+    missing: MissingGrant | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,7 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
                 holder=rejection.attempt.holder,
                 rejection=str(rejection.id),
                 request_id=rejection.attempt.request_id,
+                **({"action": rejection.missing.action, "on": rejection.missing.on} if rejection.missing else {}),
             )
         case IntentSettled(resource, bucket, key, write_id):
             _logger.info("write settled", resource=resource, bucket=bucket, key=key, write_id=write_id)

@@ -12,7 +12,7 @@ from gateway.batching import Lane
 from gateway.db import rejections
 from gateway.db.database import Database
 from gateway.errors import Denied, OutcomeUnknown, SqlError, Unauthenticated, Unavailable
-from gateway.fencing.record import ANONYMOUS, Attempt, Refusal, Rejection
+from gateway.fencing.record import ANONYMOUS, Attempt, MissingGrant, Refusal, Rejection
 from gateway.observe.events import Observe, Plane, WriteRefused
 
 MOST = 256
@@ -34,10 +34,11 @@ class Denials:
         That is ``Unauthenticated`` for anonymous callers of tables and the API: with credentials they may do more.
         Raises ``Unavailable`` if it cannot be recorded. Nothing is done for the caller in that case either.
         """
-        refusal = Refusal(missing.resource, Denied.code, attempt, None)
+        lacking = MissingGrant(missing.action.value, missing.on)
+        refusal = Refusal(missing.resource, Denied.code, attempt, None, missing=lacking)
         # The request was denied, whether its sender waits for the answer or not.
         rejection = await asyncio.shield(self._lane.ask(refusal))
-        facts = {"action": missing.action.value, "on": missing.on, "rejection": str(rejection.id)}
+        facts = {"action": lacking.action, "on": lacking.on, "rejection": str(rejection.id)}
         if attempt.caller == ANONYMOUS and attempt.plane != "objects":
             message = f"Requests without credentials lack the grant {missing.action} for {missing.on}."
             return Unauthenticated(message, facts=facts)

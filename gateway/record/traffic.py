@@ -1,24 +1,17 @@
-"""Counts the outcomes of writes in memory, and stores the counts every few seconds."""
+"""Counts the outcomes of writes in memory, until they are flushed to the database."""
 
 import asyncio
 import secrets
 import socket
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
-from gateway.background import background_tasks, describe_failure
 from gateway.db import traffic as store
 from gateway.db.database import Database
 from gateway.db.traffic import TrafficKey, WriteCounts
-from gateway.observe.events import Event, Observe, SweepFailed, WriteAccepted, WriteRefused
+from gateway.observe.events import Event, WriteAccepted, WriteRefused
 
-INTERVAL = 10.0
-"""Seconds between two flushes."""
-
-_GRACE = 3.0  # seconds
 # Flushes (an hour of them) and rows that wait for an unavailable database. Later counts join the newest.
 _MOST_WAITING = 360
 _MOST_ROWS = 10_000
@@ -32,6 +25,8 @@ class Traffic:
     A write is ``accepted``, ``refused`` or ``observed``: it passed, and would have been refused if its rule were
     enforced. A refusal of the API is not a write.
     """
+
+    what = "counts of writes"
 
     def __init__(self) -> None:
         self._gateway = f"{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -91,28 +86,3 @@ class Traffic:
             for key, number in oldest.items():
                 counts = self._waiting[0][1]
                 counts[key] = counts.get(key, 0) + number
-
-
-@asynccontextmanager
-async def flushing(
-    database: Database, traffic: Traffic, observe: Observe, interval: float = INTERVAL
-) -> AsyncIterator[None]:
-    """Flush while this lasts, and once at its end. An error is an event."""
-    async with background_tasks(_keep_flushing(database, traffic, observe, interval)):
-        yield
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_GRACE):
-            await _flush(database, traffic, observe)
-
-
-async def _keep_flushing(database: Database, traffic: Traffic, observe: Observe, interval: float) -> None:
-    while True:
-        await asyncio.sleep(interval)
-        await _flush(database, traffic, observe)
-
-
-async def _flush(database: Database, traffic: Traffic, observe: Observe) -> None:
-    try:
-        await traffic.flush(database)
-    except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-        observe(SweepFailed("counts of writes", describe_failure(error)))

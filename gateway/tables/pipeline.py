@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 from gateway.admission import Admission
 from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
-from gateway.auth.principal import Principal, Proof
+from gateway.auth.principal import Principal, Proof, Use
 from gateway.db.database import Database
 from gateway.db.idempotency import IdempotencyKey
 from gateway.db.notifications import Listen
@@ -100,7 +100,7 @@ class Incoming(NamedTuple):
 class Prepared(NamedTuple):
     """The known part of all requests with one head: their caller, and all but the values of their form.
 
-    ``headers``: of all answers to them. ``proof``: that of the caller, if it can end.
+    ``headers``: of all answers to them. ``proof``: that of the caller, if it can end. ``use``: of its key, if any.
     """
 
     fast_path: FastPath
@@ -109,11 +109,14 @@ class Prepared(NamedTuple):
     headers: Headers
     origin: Origin
     proof: Proof | None
+    use: Use | None
 
     def begin(self, packet: Packet) -> Candidate | None:
         """Send the statement of a plain request of a known form. None if the request needs a task."""
         if self.proof is not None and not self.proof.holds():
             return None
+        if self.use is not None:
+            self.use.note()
         plain = self.plain.with_query(packet.query_string, packet.changing)
         candidate = Candidate(plain, self.origin.caller, self.rights)
         self.fast_path.begin(candidate, packet.query_string, packet.content)
@@ -193,7 +196,7 @@ class TablePlane:
         headers = self._cors.headers(origin_of(head.headers)) if self._cors else []
         origin = Origin("tables", head.method, head.path, principal.name, client_request_id(head.value(REQUEST_ID)))
         plain = plain.without_secrets()
-        return Prepared(self._fast_path, plain, principal.rights, headers, origin, principal.proof)
+        return Prepared(self._fast_path, plain, principal.rights, headers, origin, principal.proof, principal.use)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Receive one request and send its answer. A client that hangs up before its body is complete gets none."""

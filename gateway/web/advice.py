@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from gateway.fencing.decision import Fence
-from gateway.fencing.record import Entry, Kind
+from gateway.fencing.record import Entry, Kind, missing_grant
 from gateway.text import span
 
 _TITLES = {
@@ -51,6 +51,8 @@ def rejection_advice(rejection: Entry, lag: timedelta | None, fence: Fence | Non
             "The write took effect, because its rule only observes. Look at what it wrote: it may have overwritten the "
             "work of a newer holder."
         )
+    if (missing := missing_grant(rejection.details)) is not None:
+        steps.append(f"The caller {rejection.caller} lacks the grant {missing.action} for {missing.on}.")
     steps += _BY_REASON.get(rejection.reason or "", ())
     if rejection.reason == "token-stale" and lag is not None and lag >= _LONG:
         steps.append(

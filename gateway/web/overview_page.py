@@ -1,7 +1,7 @@
 """The overview: the health of the gateway, and how many writes were refused where."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from starlette.requests import Request
@@ -10,11 +10,11 @@ from starlette.routing import Route
 
 from gateway.db import overview, search, traffic, webhooks
 from gateway.db.overview import ActiveAlarm, StoreStatus
-from gateway.db.search import Group, Grouping
+from gateway.db.search import DenialGroup, Group, Grouping
 from gateway.db.traffic import TrafficBucket, WriteCounts
 from gateway.db.webhooks import WebhookStatus as Delivery
 from gateway.errors import RequestMalformed, Unavailable
-from gateway.fencing.record import EntryReason, Filters, Kind
+from gateway.fencing.record import Filters, Kind
 from gateway.web.observe_mode import ConfiguredTraffic, rules_with_traffic
 from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Site
@@ -41,7 +41,7 @@ class Overview:
     series: Sequence[TrafficBucket]
     resources: Sequence[Group]
     holders: Sequence[Group]
-    denied: Sequence[Group]
+    denied: Sequence[DenialGroup]
     rules: Sequence[ConfiguredTraffic]
     deliveries: Sequence[Delivery]
     alarms: Mapping[str, ActiveAlarm]
@@ -101,14 +101,13 @@ async def _look(site: Site, span: str) -> Overview:
     zombies = Filters(kinds=(Kind.REJECTION,), since=since)
     by_resource = await search.count_groups(database, zombies, Grouping.RESOURCE, _MOST)
     by_holder = await search.count_groups(database, zombies, Grouping.HOLDER, _MOST)
-    denied = replace(zombies, reason=EntryReason.DENIED.value)
     return Overview(
         since,
         await overview.read_status(database),
         await traffic.read_series(database, since, until, count),
         by_resource,
         by_holder,
-        await search.count_groups(database, denied, Grouping.CALLER, _MOST),
+        await search.count_denials(database, since, _MOST),
         rules_with_traffic(site.config, await traffic.read_rules(database, since, until)),
         await webhooks.list_statuses(database, [webhook.name for webhook in site.config.webhooks]),
         {alarm.name: alarm for alarm in await overview.list_alarms(database)},

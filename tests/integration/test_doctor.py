@@ -73,6 +73,13 @@ ALMIGHTY = {"callers": ["writer"], "actions": [action.value for action in Action
 READS = {"callers": ["writer"], "actions": ["read"], "tables": ["public.a"]}
 RULE = {"match": "reports/{job}/**", "resource": "job/{job}"}
 CALLER = {"name": "writer", "access_key_id": "writer", "secret_access_key": "s" * 32, "api_key": "k" * 32}
+WITHOUT_TARGET: list[tuple[dict[str, Any], str]] = [
+    ({"actions": ["read"], "tables": ["public.nothing"]}, "there is no table public.nothing"),
+    ({"actions": ["read"], "tables": ["private.orders"]}, "the schema private is not exposed"),
+    ({"actions": ["read"], "buckets": ["nothing"]}, "there is no bucket nothing"),
+    ({"actions": ["read"], "buckets": ["nothing/a/**"]}, "there is no bucket nothing"),
+    ({"actions": ["write"], "resources": ["public.nothing/*"]}, "there is no table public.nothing"),
+]
 
 
 async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, double: S3Double) -> None:
@@ -117,6 +124,10 @@ class TestConfiguration:
                 "number 1 adds nothing to number 2",
             ),
             ({"grants": [READS, READS]}, "overlapping grants", "number 2 adds nothing to number 1"),
+            *(
+                ({"grants": [{"callers": ["writer"], **grant}]}, "grants without target", words)
+                for grant, words in WITHOUT_TARGET
+            ),
             ({"callers": []}, "callers", "none is configured"),
             ({"callers": [{"name": "w", "api_key": "writer-api-key"}]}, "S3 keys", "without one: w"),
             (
@@ -140,6 +151,27 @@ class TestConfiguration:
         assert check.status is CheckStatus.WARNING
         assert words in check.detail
         assert check.advice
+
+    async def test_a_misspelt_name_in_a_grant_is_told_with_the_one_that_is_meant(self, dsn: str, endpoint: str) -> None:
+        """Patterns that match something are not told."""
+        await execute(dsn, "CREATE TABLE orders (id bigint PRIMARY KEY)")
+        good = {"tables": ["public.*", "*.orders", "*"], "buckets": ["reports/a/**", "*", "*/a"]}
+        report = await examine(
+            config(
+                dsn,
+                endpoint,
+                grants=[
+                    {"callers": ["writer"], "actions": ["read"], "tables": ["public.ordres"], "buckets": ["report"]},
+                    {"callers": ["writer"], "actions": ["write"], "resources": ["public.orders/*"]},
+                    {"callers": ["writer"], "actions": ["read"], **good},
+                ],
+            )
+        )
+        told = [check for section in report.sections for check in section.checks if check.name.endswith("target")]
+        assert [(check.detail, check.advice) for check in told] == [
+            ("[[grants]] number 1: there is no table public.ordres", "Did you mean public.orders?"),
+            ("[[grants]] number 1: there is no bucket report", "Did you mean reports?"),
+        ]
 
     async def test_an_endpoint_in_the_clear_is_a_warning(self, dsn: str) -> None:
         store = {"endpoint": "http://192.0.2.1", "access_key_id": "a", "secret_access_key": "b"}

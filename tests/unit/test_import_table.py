@@ -30,7 +30,7 @@ TABLE: dict[str, str] = {
     "observe": "fencing config db",
     "auth": "fencing background config observe",
     "admission": "fencing db observe",
-    "record": "fencing auth.grants background batching db observe",
+    "record": "fencing auth.grants auth.key_uses background batching db observe",
     # The table plane.
     "tables.dialect": "fencing http.origins tables.catalog",
     "tables.catalog": "fencing tables.dialect tables.naming tables.sql",
@@ -56,7 +56,7 @@ TABLE: dict[str, str] = {
     "leases": "fencing background batching db observe",
     "webhooks": "fencing background db observe",
     "table_rules": "fencing config tables.naming",
-    "targets": "fencing config db objects tables.catalog",
+    "targets": "fencing auth.grants config db objects tables.catalog",
     "guard": "fencing background config db doctor.findings observe table_rules tables.catalog tables.naming tables.sql",
     "api": "fencing admission auth db http leases observe record reloading webhooks",
     "web": "fencing api auth config db http record text timeline",
@@ -71,8 +71,8 @@ TABLE: dict[str, str] = {
     "doctor": "fencing auth config db guard journal.contents journal.protocol naming objects observe.events "
     "table_rules tables.catalog tables.sql targets wiring",
     "demo": "fencing app auth.grants config db serving webhooks",
-    "commands": "fencing app auth client config doctor guard naming observe reloading serving targets text wiring "
-    "workers",
+    "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe reloading serving "
+    "targets text wiring workers",
     "client": "fencing",
     "cli": "app commands config db demo doctor journal.rows serving text",
     "__main__": "cli",

@@ -100,6 +100,8 @@ WRONG = [
     (DSN + ISSUER + f'secret = "{"x" * 32}"\n' + LOGIN, ("login: needs keys_url or keys_path in place of secret",)),
     (DSN + PUBLIC.replace("https", "http"), ("line 4: [server], public_address: must be an https:// address",)),
     (DSN + PUBLIC.replace('a"', 'a/ui"'), ("public_address: must have only scheme, host and port",)),
+    (DSN + TRUSTED + GRANT.replace("ann", "idd:*") + 'tables = ["*"]', ("no caller idd:*", "Did you mean id:*?")),
+    (DSN + CALLER + GRANT.replace("ann", "anne") + 'tables = ["*"]', ("no caller anne", "Did you mean ann?")),
     (DSN + '[server]\nwatch = "perhaps"', ("line 4: [server], watch: must be true or false",)),
     (DSN + STORE, ("line 3: [s3], secret_access_key: it is missing", "secret_access_key_file")),
     (DSN + STORE + 'secret_access_key = ""', ("line 6: [s3], secret_access_key: is empty",)),

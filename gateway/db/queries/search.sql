@@ -47,6 +47,15 @@ ORDER BY position {order} LIMIT $3)
 SELECT count(*) AS entries
 FROM (SELECT FROM fencing.entry WHERE day BETWEEN $2 AND $3{conditions} LIMIT $1) AS counted
 
+-- name: denials
+-- How many requests lacked which grant, by caller, among so many of the newest denials since a time.
+SELECT caller, action, "on", count(*) AS entries, max(at) AS last
+FROM (
+    SELECT caller, details #>> '{missing,action}' AS action, details #>> '{missing,on}' AS "on", at FROM fencing.entry
+    WHERE day >= $1 AND reason = 'denied' AND at >= $2 ORDER BY position DESC LIMIT $4
+) AS newest
+GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3 LIMIT $3
+
 -- name: groups
 -- How many entries there are with each value of a field, among so many of the newest.
 SELECT value, count(*) AS entries, max(at) AS last

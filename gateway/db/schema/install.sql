@@ -31,3 +31,4 @@ CREATE SCHEMA IF NOT EXISTS fencing;
 \ir guard.sql
 \ir watch.sql
 \ir refusals.sql
+\ir key_uses.sql

@@ -18,7 +18,8 @@ from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Attempt, Rejection
 from gateway.observe.events import Event, SweepFailed, WriteAccepted, WriteRefused
 from gateway.record import traffic
-from gateway.record.traffic import Traffic, flushing
+from gateway.record.flushing import flushing
+from gateway.record.traffic import Traffic
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import call, connect, outcome
@@ -134,7 +135,7 @@ class TestOutage:
 
     async def test_it_is_an_event(self, dsn: str) -> None:
         counted, events = Traffic(), Events()
-        async with flushing(Database("postgresql://nobody@127.0.0.1:1/none"), counted, events, interval=0.01):
+        async with flushing(Database("postgresql://nobody@127.0.0.1:1/none"), [counted], events, interval=0.01):
             counted(ACCEPTED)
             async with asyncio.timeout(PATIENCE):
                 while not events:

@@ -1,0 +1,52 @@
+"""Stores what a process has counted and noted in memory: every few seconds, and at its end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Protocol
+
+from gateway.background import background_tasks, describe_failure
+from gateway.db.database import Database
+from gateway.observe.events import Observe, SweepFailed
+
+INTERVAL = 10.0
+"""Seconds between two flushes."""
+
+_GRACE = 3.0  # seconds
+
+
+class Noted(Protocol):
+    """Something that is noted in memory. ``what`` names it in events."""
+
+    @property
+    def what(self) -> str: ...
+
+    async def flush(self, database: Database) -> None:
+        """Store it. Raise ``GatewayError``: then it is kept for the next flush."""
+        ...
+
+
+@asynccontextmanager
+async def flushing(
+    database: Database, noted: Sequence[Noted], observe: Observe, interval: float = INTERVAL
+) -> AsyncIterator[None]:
+    """Flush while this lasts, and once at its end. An error is an event."""
+    async with background_tasks(_keep_flushing(database, noted, observe, interval)):
+        yield
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_GRACE):
+            await _flush(database, noted, observe)
+
+
+async def _keep_flushing(database: Database, noted: Sequence[Noted], observe: Observe, interval: float) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        await _flush(database, noted, observe)
+
+
+async def _flush(database: Database, noted: Sequence[Noted], observe: Observe) -> None:
+    for one in noted:
+        try:
+            await one.flush(database)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+            observe(SweepFailed(one.what, describe_failure(error)))

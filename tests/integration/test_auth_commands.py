@@ -1,0 +1,179 @@
+"""``gateway auth``: which grant allows something to a caller, and which keys of callers are used."""
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.auth.key_uses import digest_of, fingerprint
+from gateway.db import key_uses
+from gateway.db.database import Database
+from tests.processes import called
+
+OLD, NEW = "the-old-key-of-billing", "the-new-key-of-billing"
+CONFIGURATION = f"""
+[postgres]
+dsn = "{{dsn}}"
+functions = ["public.reckon"]
+
+[[callers]]
+name = "billing"
+groups = ["services"]
+api_key = "{NEW}"
+api_keys = ["{OLD}"]
+access_key_id = "AKIANEW"
+secret_access_key = "secret-of-the-new-pair"
+keys = [{{{{ access_key_id = "AKIAOLD", secret_access_key = "secret-of-the-old-pair" }}}}]
+
+[[callers]]
+name = "reports"
+api_key = "the-key-of-reports"
+
+[[issuers]]
+name = "keycloak"
+secret = "0123456789abcdef0123456789abcdef"
+caller_claim = ["sub"]
+groups_claim = ["groups"]
+
+[[objects]]
+match = "reports/{{{{job}}}}/**"
+resource = "job/{{{{job}}}}"
+
+[[grants]]
+callers = ["billing"]
+actions = ["write", "lock"]
+tables = ["public.orders"]
+resources = ["order/*"]
+
+[[grants]]
+groups = ["services"]
+actions = ["read", "call"]
+tables = ["public.*"]
+functions = ["public.reckon"]
+
+[[grants]]
+callers = ["keycloak:robot-*"]
+actions = ["write"]
+buckets = ["reports"]
+resources = ["job/**"]
+
+[[grants]]
+groups = ["keycloak:clerks"]
+actions = ["audit"]
+everything = true
+
+[[grants]]
+callers = ["*"]
+actions = ["barrier"]
+resources = ["job/*"]
+
+[[grants]]
+callers = ["anonymous"]
+actions = ["read"]
+buckets = ["site/public/**"]
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "gateway.toml"
+    file.write_text(CONFIGURATION.format(dsn="postgresql://nobody@127.0.0.1:1/none"))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ("billing write order/5 --table public.orders", 1),
+        ("billing lock order/5", 1),
+        ("billing read --table public.lines", 2),
+        ("billing call --function public.reckon", 2),
+        ("billing barrier job/7", 5),
+        ("reports barrier job/7", 5),
+        ("reports read --table public.lines", None),
+        ("billing write order/5/6 --table public.orders", None),
+        ("keycloak:robot-7 write --object reports/7/a", 3),
+        ("keycloak:ann write --object reports/7/a", None),
+        ("keycloak:robot-7 write --object other/7/a", None),
+        ("keycloak:ann audit", None),
+        ("keycloak:ann audit --group keycloak:clerks", 4),
+        ("keycloak:ann audit --group keycloak:guests --group keycloak:clerks", 4),
+        ("keycloak:ann read --table public.lines --group keycloak:services", None),
+        # The star is for callers of the configuration.
+        ("keycloak:ann barrier job/7", None),
+        ("anonymous read --object site/public/page", 6),
+        ("anonymous barrier job/7", None),
+    ],
+)
+def test_the_answer_names_the_grant_that_decides(path: Path, words: str, number: int | None) -> None:
+    said = called("auth", "can", *words.split(), "--config", str(path))
+    if number is None:
+        assert (said.returncode, said.stdout) == (1, f"No: {words.split(maxsplit=1)[0]} has no grant for this.\n")
+    else:
+        assert said.returncode == 0, said.stderr
+        assert said.stdout.startswith(f"Yes, by [[grants]] number {number}: ")
+
+
+def test_the_answer_repeats_the_grant_in_a_line(path: Path) -> None:
+    said = called("auth", "can", "billing", "write", "order/5", "--table", "public.orders", "--config", str(path))
+    assert said.stdout == (
+        "Yes, by [[grants]] number 1: callers billing; actions write, lock; tables public.orders; resources order/*.\n"
+    )
+    said = called("auth", "can", "keycloak:ann", "audit", "--group", "keycloak:clerks", "--config", str(path))
+    assert said.stdout == "Yes, by [[grants]] number 4: groups keycloak:clerks; actions audit; everything.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("billling read", "there is no caller billling; there are billing, reports, keycloak:…, anonymous"),
+        ("keycloack:ann read", "there is no caller keycloack:ann"),
+        ("billing write --group keycloak:clerks", "--group is for callers of issuers"),
+        ("keycloak:ann read --group services", "begin with keycloak:, and services does not"),
+        ("billing reed", "there is no action reed"),
+    ],
+)
+def test_a_wrong_question_is_told(path: Path, words: str, told: str) -> None:
+    said = called("auth", "can", *words.split(), "--config", str(path))
+    assert said.returncode == 2
+    assert told in " ".join(re.sub(r"[│╭╰─╮╯]", " ", said.stderr).split())
+
+
+async def test_the_last_use_of_each_key_is_shown(dsn: str, tmp_path: Path) -> None:
+    """Former keys, too. No secret is shown."""
+    path = tmp_path / "gateway.toml"
+    path.write_text(CONFIGURATION.format(dsn=dsn))
+    database = Database(dsn)
+    shown = {key: fingerprint("billing", digest_of(key.encode())) for key in (NEW, OLD)}
+    await key_uses.note(
+        database,
+        [("billing", "api", shown[OLD], 3600.0), ("billing", "s3", "AKIANEW", 60.0), ("gone", "s3", "AKIAGONE", 5.0)],
+    )
+    await database.close()
+    said = await asyncio.to_thread(called, "auth", "keys", "--config", str(path))
+    assert said.returncode == 0, said.stderr
+    title, *lines = (line.split("\t") for line in said.stdout.splitlines())
+    assert title == ["caller", "kind", "key", "setting", "last used"]
+    other = fingerprint("reports", digest_of(b"the-key-of-reports"))
+    assert [line[:4] for line in lines] == [
+        ["billing", "api", shown[NEW], "api_key"],
+        ["billing", "api", shown[OLD], "api_keys, number 1"],
+        ["billing", "s3", "AKIANEW", "access_key_id"],
+        ["billing", "s3", "AKIAOLD", "keys, number 1"],
+        ["reports", "api", other, "api_key"],
+        ["gone", "s3", "AKIAGONE", "not configured"],
+    ]
+    assert [line[4] == "never" for line in lines] == [True, False, False, True, True, False]
+    ago = datetime.now(UTC) - datetime.fromisoformat(lines[1][4]).replace(tzinfo=UTC)
+    assert timedelta(minutes=59) < ago < timedelta(minutes=61)
+    for secret in (OLD, NEW, "secret-of-the-new-pair", "secret-of-the-old-pair"):
+        assert secret not in said.stdout
+
+
+async def test_without_a_database_the_command_says_so(path: Path) -> None:
+    said = await asyncio.to_thread(called, "auth", "keys", "--config", str(path))
+    assert said.returncode != 0
+    assert "never" not in said.stdout
+    assert said.stderr
