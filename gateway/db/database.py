@@ -9,7 +9,9 @@ from typing import Protocol, TypeAlias, TypeGuard, TypeVar, cast
 
 import asyncpg
 
+from gateway.db import roles
 from gateway.db.pool import Session, SessionPool, SessionUse
+from gateway.db.roles import ActingBatch, RoleStatements
 from gateway.db.servers import APPLICATION, Servers, pins
 from gateway.errors import GatewayError, OutcomeUnknown, RaiseUnsecured, SqlError, Unavailable
 from gateway.fencing.resource import canonical
@@ -70,6 +72,8 @@ _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.Inv
 _PASSING = ("08", "40", "53", "57", "72", "25006", "25P03", "25P04", "55P03")
 _READ_ONLY = "25006"
 _COMPLETION_UNKNOWN = "40003"
+# A prepared statement is not there. Code in the database has removed it, maybe with others.
+_NOT_PREPARED = "26000"
 # Errors of a server that grants no session: wrong credentials, no such database, no right to connect to it.
 _REFUSES_SESSIONS = ("28", "3D", "42501")
 _ENDS_THE_SESSION = ("FATAL", "PANIC")
@@ -192,6 +196,7 @@ class Database:
         self._sessions = SessionPool(partial(connect, settings), pool_size, connect_timeout, sound=_is_as_pinned)
         self._shared = SessionPool(partial(connect, hasty), SHARED_SESSIONS, connect_timeout, sound=_is_as_pinned)
         self._searching = SessionPool(partial(connect, settings | _SEARCHING), SEARCHING_SESSIONS, connect_timeout)
+        self._acting = {self._sessions: RoleStatements(settings), self._shared: RoleStatements(hasty)}
 
     def use(self) -> dict[str, SessionUse]:
         """How sessions are used: those for statements that share a trip, and all others."""
@@ -322,6 +327,24 @@ class Database:
         """Return the rows of one reading statement for each of ``arguments``, in one round trip."""
         return await self._alone(asyncpg.Connection.fetchmany, Unavailable, sql, (arguments,), self._shared)
 
+    async def write_acting(
+        self, batch: ActingBatch, claims: Callable[[list[Record]], Claims], *, alone: bool = False
+    ) -> list[Record]:
+        """Return a row for each member of a batch of writes under a role. Raise what ``fetchmany_claim`` raises.
+
+        ``alone``: on one of the sessions that wait longer.
+        """
+        sessions = self._sessions if alone else self._shared
+        fetch = self._acting[sessions].fetch
+        if batch.claims is None:
+            return await self._alone(fetch, OutcomeUnknown, roles.WRITE, (batch,), sessions)
+        return await self._claim_by(fetch, roles.WRITE, (batch,), claims, sessions)
+
+    async def read_acting(self, batch: ActingBatch, *, alone: bool = False) -> list[Record]:
+        """Return a row for each member of a batch of reads under a role. ``alone``: as of ``write_acting``."""
+        sessions = self._sessions if alone else self._shared
+        return await self._alone(self._acting[sessions].fetch, Unavailable, roles.READ, (batch,), sessions)
+
     async def run(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
         """Run ``work`` in a transaction and commit it. Any error of ``work`` rolls everything back.
 
@@ -438,7 +461,8 @@ class Database:
                 with suppress(asyncpg.PostgresError, *_LOST):
                     if not session.is_closed():
                         await transaction.rollback()
-                if isinstance(error, Unavailable) and _is_read_only(error.__cause__):
+                refused_write = isinstance(error, Unavailable) and _is_read_only(error.__cause__)
+                if refused_write or (isinstance(error, SqlError) and error.sqlstate == _NOT_PREPARED):
                     session.terminate()
                 raise
             with translated(OutcomeUnknown):
@@ -527,7 +551,12 @@ def _is_answer(error: BaseException | None) -> TypeGuard[asyncpg.PostgresError]:
 
 def _leaves_sound(error: BaseException | None) -> bool:
     """Return whether the session can be used again after this."""
-    return _is_answer(error) and not _ends_the_session(error) and not _is_read_only(error)
+    return (
+        _is_answer(error)
+        and not _ends_the_session(error)
+        and not _is_read_only(error)
+        and error.sqlstate != _NOT_PREPARED
+    )
 
 
 def _is_read_only(error: BaseException | None) -> bool:

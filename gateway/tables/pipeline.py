@@ -42,6 +42,7 @@ from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import READS, WRITES, Target
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute import planning
+from gateway.tables.execute.acting import KnownRole, known_role
 from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.function_calls import FunctionCalls
@@ -101,6 +102,7 @@ class Prepared(NamedTuple):
     """The known part of all requests with one head: their caller, and all but the values of their form.
 
     ``headers``: of all answers to them. ``proof``: that of the caller, if it can end. ``use``: of its key, if any.
+    ``role``: of the database, if not the gateway's own.
     """
 
     fast_path: FastPath
@@ -110,6 +112,7 @@ class Prepared(NamedTuple):
     origin: Origin
     proof: Proof | None
     use: Use | None
+    role: KnownRole | None
 
     def begin(self, packet: Packet) -> Candidate | None:
         """Send the statement of a plain request of a known form. None if the request needs a task."""
@@ -118,7 +121,8 @@ class Prepared(NamedTuple):
         if self.use is not None:
             self.use.note()
         plain = self.plain.with_query(packet.query_string, packet.changing)
-        candidate = Candidate(plain, self.origin.caller, self.rights)
+        role = self.role and partial(self.role.of, packet.changing)
+        candidate = Candidate(plain, self.origin.caller, self.rights, role=role)
         self.fast_path.begin(candidate, packet.query_string, packet.content)
         return None if candidate.match is None else candidate
 
@@ -165,7 +169,10 @@ class TablePlane:
         )
         functions = FunctionCache(database, exposure.functions)
         self._description = Description(self._schema_cache, functions, exposure.prefixes[0], enabled=exposure.openapi)
-        self._fast_path = FastPath(database, admission, Audit(database, observe, "tables"), observe, exposure.schemas)
+        self._fast_path = FastPath(
+            *(database, admission, Audit(database, observe, "tables"), observe, exposure.schemas),
+            overrides=exposure.overrides,
+        )
         preferences = EffectivePreferences(database, tx_override=exposure.tx_override)
         authorisation = self._authorisation = Authorisation(denials or Denials(database, observe))
         self._planner = Planner(database, preferences, authorisation.claims)
@@ -190,13 +197,20 @@ class TablePlane:
 
         Raises ``GatewayError`` if such requests are refused.
         """
-        principal, plain = self._authenticate(head), self._fast_path.plain_head(head)
-        if plain is None or principal.role != OWN or self._exposure.max_body < LARGEST:
+        principal = self._authenticate(head)
+        acting = principal.role != OWN
+        plain = self._fast_path.plain_head(head, acting=acting)
+        if plain is None or principal.role is None or self._exposure.max_body < LARGEST:
             return None
+        if acting and head.value(b"cookie") is not None:
+            return None  # policies see cookies, and a cookie may be a secret
+        role = known_role(head, principal) if acting else None
         headers = self._cors.headers(origin_of(head.headers)) if self._cors else []
         origin = Origin("tables", head.method, head.path, principal.name, client_request_id(head.value(REQUEST_ID)))
         plain = plain.without_secrets()
-        return Prepared(self._fast_path, plain, principal.rights, headers, origin, principal.proof, principal.use)
+        return Prepared(
+            *(self._fast_path, plain, principal.rights, headers, origin, principal.proof, principal.use, role)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Receive one request and send its answer. A client that hangs up before its body is complete gets none."""

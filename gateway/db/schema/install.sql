@@ -32,3 +32,4 @@ CREATE SCHEMA IF NOT EXISTS fencing;
 \ir watch.sql
 \ir refusals.sql
 \ir key_uses.sql
+\ir roles.sql

@@ -128,7 +128,12 @@ class Table:
 
         The children of a partitioned table may run some, too, and can be attached at any time.
         """
-        return bool(self.kind == "function" or self.row_security or self.triggers or self.writes_others)
+        return self.row_security or self.runs_more_than_policies
+
+    @property
+    def runs_more_than_policies(self) -> bool:
+        """Return whether a write runs code that is no policy's."""
+        return bool(self.kind == "function" or self.triggers or self.writes_others)
 
     @property
     def has_statement_triggers(self) -> bool:

@@ -30,22 +30,47 @@ class Role(NamedTuple):
         shown = f"/rpc/{name}" if before == "rpc" else f"/{name}"
         return self._replace(settings={**self.settings, "request.method": method, "request.path": shown})
 
+    def holding(self, held: Mapping[str, Mapping[str, str | None]]) -> Self:
+        """Return it for a write that holds these fences. Guards judge by that what its code writes."""
+        return self._replace(settings={**self.settings, "fencing.held": json.dumps(held)})
+
+
+class KnownRole(NamedTuple):
+    """The role of all requests with one head. ``headers``: those that policies see, of one of these requests."""
+
+    role: Role
+    headers: Mapping[str, str]
+
+    def of(self, changing: Mapping[bytes, bytes]) -> Role:
+        """Return the role of one of them. ``changing``: its headers that may differ from those of the others."""
+        own = {key.decode("latin-1"): value.decode("latin-1") for key, value in changing.items()}
+        settings = {**self.role.settings, "request.headers": json.dumps({**self.headers, **own})}
+        return self.role._replace(settings=settings)
+
+
+def known_role(head: Head, principal: Principal) -> KnownRole:
+    """Return the role of all requests with this head."""
+    return KnownRole(role_of(head, principal), _shown(head))
+
 
 def role_of(head: Head, principal: Principal) -> Role:
     """Return the role under which a request runs. The caller has one, beside the gateway's own."""
     name = principal.role
     assert name is not None
-    shown = [(key.lower(), value) for key, value in head.headers if key.lower() not in _PROOFS]
-    headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in shown}
     role = Role(
         name,
         {
             "request.jwt.claims": database_roles.shown_claims(name, principal.name, principal.claims),
-            "request.headers": json.dumps(headers),
+            "request.headers": json.dumps(_shown(head)),
             "request.cookies": json.dumps(_cookies(head.value(b"cookie") or b"")),
         },
     )
     return role.at(head.method, head.path)
+
+
+def _shown(head: Head) -> dict[str, str]:
+    shown = [(key.lower(), value) for key, value in head.headers if key.lower() not in _PROOFS]
+    return {key.decode("latin-1"): value.decode("latin-1") for key, value in shown}
 
 
 def _cookies(header: bytes) -> dict[str, str]:

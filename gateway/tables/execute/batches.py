@@ -5,20 +5,23 @@ statement of the batch claims for all others (docs/decisions/074).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from gateway.batching import Lane
 from gateway.db import fences
-from gateway.db.database import Claims, Record
+from gateway.db.database import Claims, Database, Record
 from gateway.db.fences import Claim
+from gateway.db.roles import ActingBatch
+from gateway.errors import SqlError, Unavailable
 from gateway.fencing.record import Attempt, Rejection
 from gateway.observe.events import BatchBegun, BatchSent, Observe, ignore
 from gateway.observe.stages import ORIGIN
 from gateway.record.audit import Audit
+from gateway.tables.execute.acting import Role
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import CHECKS, CLAIMS
 
@@ -77,6 +80,8 @@ LARGEST = 1024
 ROOM = 32 * LARGEST
 
 _MOST_LANES = 256
+# Claims and headers are among the values of a statement under a role: it may be so many times larger.
+_LARGER = 8
 
 
 @dataclass(slots=True)
@@ -90,13 +95,13 @@ class _Asked(Generic[What]):
 
 
 class _Lanes(Generic[What, Answer]):
-    """A lane for each text of a statement."""
+    """A lane for each text of a statement, and for each role under which it runs."""
 
     _writes = True
 
     def __init__(self, observe: Observe) -> None:
         self._observe = observe
-        self._lanes: dict[str, Lane[_Asked[What], Answer]] = {}
+        self._lanes: dict[str | tuple[str, str], Lane[_Asked[What], Answer]] = {}
         self._under_way = 0
         self._back = float("-inf")
 
@@ -105,16 +110,23 @@ class _Lanes(Generic[What, Answer]):
         return self._under_way > 0 or perf_counter() - self._back < LULL
 
     def _ask(
-        self, statement: Statement, what: What, arguments: list[object], resource: str | None, size: int
+        self,
+        statement: Statement,
+        what: What,
+        arguments: list[object],
+        resource: str | None,
+        size: int,
+        role: str | None = None,
     ) -> "asyncio.Future[Answer]":
-        lane = self._lanes.get(statement.text)
+        text = statement.text if role is None else (role, statement.text)
+        lane = self._lanes.get(text)
         if lane is None:
             if len(self._lanes) >= _MOST_LANES:
                 self._lanes = {sql: lane for sql, lane in self._lanes.items() if not lane.idle()}
-            lane = self._lanes[statement.text] = self._lane(statement)
+            lane = self._lanes[text] = self._lane(statement, role)
         return lane.ask(_asked(what, arguments), key=resource, size=size)
 
-    def _lane(self, statement: Statement) -> Lane[_Asked[What], Answer]:
+    def _lane(self, statement: Statement, role: str | None) -> Lane[_Asked[What], Answer]:
         raise NotImplementedError
 
     def _begin(self, batch: Sequence[_Asked[What]]) -> float:
@@ -153,7 +165,7 @@ class Batches(_Lanes[str | None, Record]):
             return asyncio.ensure_future(self._alone(statement.text, checks, _asked(resource, arguments)))
         return self._ask(statement, resource, arguments, resource, size)
 
-    def _lane(self, statement: Statement) -> Lane[_Asked[str | None], Record]:
+    def _lane(self, statement: Statement, _: str | None) -> Lane[_Asked[str | None], Record]:
         sql, checks = statement.text, statement.names.index(CHECKS)
         return Lane(
             partial(self._together, sql, checks),
@@ -214,7 +226,7 @@ class Raises(_Lanes[Claim, Record | None]):
             return None
         return self._ask(statement, claim, arguments, claim.resource, size)
 
-    def _lane(self, statement: Statement) -> Lane[_Asked[Claim], Record | None]:
+    def _lane(self, statement: Statement, _: str | None) -> Lane[_Asked[Claim], Record | None]:
         return Lane(
             partial(self._together, statement),
             _not_alone,
@@ -252,3 +264,148 @@ class Raises(_Lanes[Claim, Record | None]):
 
 async def _not_alone(_: _Asked[Claim]) -> None:
     """Leave a statement whose batch has failed to a transaction of its own."""
+
+
+class _Member(NamedTuple):
+    """The settings of a request under a role. ``claim``: that of a write. ``raises``: its fence may have to rise."""
+
+    settings: Mapping[str, str]
+    claim: Claim | None
+    raises: bool
+
+
+class Acting(_Lanes[_Member, Record | None]):
+    """Sends statements of requests under roles of the database. Each batch is one statement, under one role.
+
+    Only success counts. The row is None if the statement has failed, or cannot be sent so. Nothing is written then, and
+    a transaction of its own finds out why.
+    """
+
+    def __init__(self, database: Database, observe: Observe, *, writes: bool) -> None:
+        super().__init__(observe)
+        self._database, self._writes = database, writes
+        self._rising: set[tuple[str, str]] = set()
+
+    def expected(self, statement: Statement, role: Role) -> bool:
+        """Return whether fences have risen lately with such statements."""
+        return (role.name, statement.text) in self._rising
+
+    def send(
+        self,
+        statement: Statement,
+        role: Role,
+        arguments: list[object],
+        size: int,
+        claim: Claim | None = None,
+        *,
+        raises: bool = False,
+    ) -> "asyncio.Future[Record | None]":
+        """Return the row to come of one statement. ``size``: bytes of its values, but for those of the role.
+
+        ``claim``: that of a write. Its fence has to carry the token, or ``raises`` and may have to rise.
+        """
+        member = _Member(role.settings, claim, raises)
+        size += sum(map(len, role.settings.values()))
+        resource = None
+        if claim is not None:
+            resource = claim.resource
+            size += len(resource) + len(claim.holder or "") + len(claim.caller)
+        if size > _LARGER * LARGEST:
+            return asyncio.ensure_future(self._alone(statement, role.name, _asked(member, arguments)))
+        return self._ask(statement, member, arguments, resource, size, role.name)
+
+    def _lane(self, statement: Statement, role: str | None) -> Lane[_Asked[_Member], Record | None]:
+        assert role is not None
+        return Lane(
+            partial(self._together, statement, role),
+            partial(self._alone, statement, role),
+            most=MOST,
+            room=ROOM,
+            order=lambda asked: asked.what.claim.resource if asked.what.claim else "",
+            lone_alone=False,
+            overlap=OVERLAP,
+        )
+
+    async def _together(
+        self, statement: Statement, role: str, batch: Sequence[_Asked[_Member]]
+    ) -> Sequence[Record | None]:
+        try:
+            rows = await self._sent(statement, role, batch)
+        except SqlError:
+            if len(batch) > 1:
+                raise
+            return [None]
+        if self._writes and rows[0]["risen"]:
+            if len(self._rising) >= _MOST_LANES:
+                self._rising.clear()
+            self._rising.add((role, statement.text))
+        elif self._writes and any(asked.what.raises for asked in batch) and any(row["held"] for row in rows):
+            self._rising.discard((role, statement.text))
+        return rows
+
+    async def _alone(self, statement: Statement, role: str, asked: _Asked[_Member]) -> Record | None:
+        if asked.what.raises:
+            return None
+        try:
+            return (await self._sent(statement, role, [asked], alone=True))[0]
+        except SqlError:
+            return None
+        except Unavailable:
+            if self._writes:
+                raise
+            return None  # such as a policy that writes
+
+    async def _sent(
+        self, statement: Statement, role: str, batch: Sequence[_Asked[_Member]], *, alone: bool = False
+    ) -> list[Record]:
+        names = list(batch[0].what.settings)
+        raised: dict[str, Claim] = {}
+        for claim in (asked.what.claim for asked in batch if asked.what.raises):
+            assert claim is not None
+            raised.setdefault(claim.resource, claim)
+
+        def carried(rows: list[Record]) -> Claims:
+            claims = [asked.what.claim for asked, row in zip(batch, rows, strict=True) if row["held"]]
+            return [(claim.resource, claim.token) for claim in claims if claim is not None]
+
+        members = [
+            [
+                *_fence(asked.what.claim),
+                *(asked.what.settings[name] for name in names),
+                *map(as_text, asked.arguments),
+            ]
+            for asked in batch
+        ]
+        checks = len(members[0]) - len(statement.names) + statement.names.index(CHECKS) + 1
+        claims = fences.write_claims(raised.values()) if raised else None
+        sent = ActingBatch(statement.text, role, names, checks, members, claims)
+        began = self._begin(batch)
+        try:
+            if self._writes:
+                return await self._database.write_acting(sent, carried, alone=alone)
+            return await self._database.read_acting(sent, alone=alone)
+        finally:
+            self._end(batch, began)
+
+
+def _fence(claim: Claim | None) -> tuple[str | None, ...]:
+    if claim is None:
+        return ()
+    return (claim.resource, str(claim.token.epoch), str(claim.token.value), claim.holder)
+
+
+def as_text(value: object) -> str | None:
+    """Return a value of a statement as PostgreSQL reads it from a text."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple):
+        return f"{{{','.join(map(_element, value))}}}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _element(value: object) -> str:
+    text = as_text(value)
+    if text is None:
+        return "NULL"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

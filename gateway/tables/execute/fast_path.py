@@ -16,6 +16,7 @@ Statements of concurrent requests share round trips. Reads of one row by its key
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from gateway.admission import Admission
@@ -41,7 +42,8 @@ from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
-from gateway.tables.execute.batches import Batches, Raises, Storms
+from gateway.tables.execute.acting import Role, role_of
+from gateway.tables.execute.batches import Acting, Batches, Raises, Storms
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
 from gateway.tables.execute.planning import PlannedWrite, Sender
 from gateway.tables.execute.reach import concerns
@@ -119,7 +121,10 @@ class _LearntForm:
 
 @dataclass(slots=True)
 class _Fenced:
-    """A fenced statement with its values. ``size``: bytes of these. ``claimed``: it was sent behind a claim."""
+    """A fenced statement with its values. ``size``: bytes of these. ``claimed``: it was sent behind a claim.
+
+    ``role``: it runs under this one. The statement looks at no fence then, and what carries it out does.
+    """
 
     statement: Statement
     arguments: list[object]
@@ -127,6 +132,7 @@ class _Fenced:
     size: int
     may_raise: bool
     claimed: bool = False
+    role: Role | None = None
 
 
 @dataclass(slots=True)
@@ -135,7 +141,8 @@ class Candidate:
 
     ``match``: its recipe, once it has begun. ``fenced``: its statement by that recipe, if it is a write. ``row``: the
     row to come of the statement that was sent. It is None if none was sent, because the fence is known to be higher.
-    ``sent``: the statement wrote nothing, so no second one is sent.
+    ``sent``: the statement wrote nothing, so no second one is sent. ``role``: makes the role of the database that the
+    request runs under; None for the gateway's own.
     """
 
     plain: PlainRequest | None
@@ -145,14 +152,24 @@ class Candidate:
     fenced: _Fenced | None = None
     row: "Future[Record] | Future[Record | None] | None" = None
     sent: bool = False
+    role: Callable[[], Role] | None = None
 
 
 class FastPath:
     """Answers requests by one statement, and learns recipes from those that were planned."""
 
     def __init__(
-        self, database: Database, admission: Admission, audit: Audit, observe: Observe, schemas: Sequence[str]
+        self,
+        database: Database,
+        admission: Admission,
+        audit: Audit,
+        observe: Observe,
+        schemas: Sequence[str],
+        *,
+        overrides: bool = False,
     ) -> None:
+        """Learn nothing yet. ``overrides``: code in the database may set parts of answers."""
+        self._overrides = overrides
         self._observe = observe
         self._several_schemas = len(schemas) > 1
         # None if no policy ever looks at a token that its fence carries: the hot path then need not ask.
@@ -161,7 +178,10 @@ class FastPath:
         self._write_batches = Batches(database.fetchrow_write, database.fetchmany_write, observe=observe)
         self._read_batches = Batches(database.fetchrow, database.fetchmany, writes=False, observe=observe)
         self._raises = Raises(database.fetchmany_claim, observe)
-        self._storms = Storms(audit, lambda: self._write_batches.busy() or self._raises.busy())
+        self._acting = Acting(database, observe, writes=True)
+        self._acting_reads = Acting(database, observe, writes=False)
+        writing = (self._write_batches, self._raises, self._acting)
+        self._storms = Storms(audit, lambda: any(one.busy() for one in writing))
         # Fences that were higher than a token shown to them. A fence never goes down, so a write with a lower token is
         # not sent again. Its answer is what the database says when the refusal is recorded.
         self._overtaken: dict[str, Token] = {}
@@ -173,12 +193,16 @@ class FastPath:
 
     def candidate(self, head: Head, principal: Principal) -> Candidate:
         """Return the request as a candidate for the fast path."""
-        plain = self._forms.read(head) if principal.role == OWN else None
-        return Candidate(plain, principal.name, principal.rights)
+        if principal.role is None:
+            return Candidate(None, principal.name, principal.rights)
+        acting = principal.role != OWN
+        plain = self._forms.read(head, acting=acting)
+        role = partial(role_of, head, principal) if acting else None
+        return Candidate(plain, principal.name, principal.rights, role=role)
 
-    def plain_head(self, head: Head) -> PlainHead | None:
+    def plain_head(self, head: Head, *, acting: bool) -> PlainHead | None:
         """Return the part of a form that is in the head. None if requests with this head are not plain."""
-        return self._forms.head(head)
+        return self._forms.head(head, acting=acting)
 
     def begin(self, candidate: Candidate, query_string: bytes, content: bytes) -> None:
         """Send the statement of a request by its recipe, if it has one."""
@@ -195,7 +219,8 @@ class FastPath:
                 arguments = recipe.arguments(resource, match.shown, plain.values, match.payload)
                 claim = Claim(resource, match.token, match.shown.holder, candidate.caller)
                 size = len(content) + len(resource)
-                candidate.fenced = _Fenced(recipe.statement, arguments, claim, size, match.learnt.may_raise)
+                role = candidate.role and _declaring(candidate.role(), match.learnt.cached, claim)
+                candidate.fenced = _Fenced(recipe.statement, arguments, claim, size, match.learnt.may_raise, role=role)
                 candidate.row = self._send(candidate.fenced)
         elif plain.form in self._reads:
             learnt = self._reads[plain.form]
@@ -203,7 +228,11 @@ class FastPath:
                 candidate.match = _ReadMatch(learnt, query_string)
                 arguments = learnt.recipe.arguments(plain.values)
                 size = len(query_string)
-                candidate.row = self._read_batches.send(learnt.recipe.statement, arguments, None, size)
+                if candidate.role is None:
+                    candidate.row = self._read_batches.send(learnt.recipe.statement, arguments, None, size)
+                else:
+                    role = candidate.role()
+                    candidate.row = self._acting_reads.send(learnt.recipe.statement, role, arguments, size)
 
     def confirmed(self, candidate: Candidate) -> Response | None:
         """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.
@@ -246,8 +275,7 @@ class FastPath:
             if isinstance(match, _ReadMatch):
                 assert candidate.row is not None
                 found = await candidate.row
-                assert found is not None
-                return self._read(candidate, match, found)
+                return None if found is None else self._read(candidate, match, found)
             rule, holder = match.learnt.cached.name, match.shown.holder
             assert candidate.fenced is not None
             row = await self._confirm(
@@ -270,7 +298,7 @@ class FastPath:
         raises.
         """
         columns, _ = written_columns(write)
-        if candidate.sent or key is not None or not _is_eligible(write, columns):
+        if candidate.sent or key is not None or not self._is_eligible(write, columns):
             return None
         assert write.tokens is not None
         assert write.claimed is not None
@@ -278,8 +306,9 @@ class FastPath:
         token = write.tokens.of(resource)
         if self._admits_each_time(resource, token):
             return None
+        role = write.sender.role
         shape, values = lower_write(
-            write.request, cached.table, columns, default_row=False, fenced=True, guarded=write.guarded
+            write.request, cached.table, columns, default_row=False, fenced=role is None, guarded=write.guarded
         )
         values["resource"], values["claimed"] = resource, write.claimed
         values["epoch"], values["value"], values["holder"] = token.epoch, token.value, write.tokens.holder
@@ -290,6 +319,7 @@ class FastPath:
         claim = Claim(resource, token, write.tokens.holder, write.sender.caller)
         size = len(write.body) + len(write.sender.query)
         fenced = _Fenced(statement, statement.arrange(values), claim, size, _may_share_a_raise(write))
+        fenced.role = role and _declaring(role, cached, claim)
         try:
             row = await self._confirm(fenced, self._send(fenced), lambda: write.attempts()(resource))
         except SqlError as error:
@@ -398,11 +428,15 @@ class FastPath:
         resource, token, _, _ = claim = fenced.claim
         if self._overtaken and self._is_overtaken(claim):
             return None
-        if self._raises.expected(fenced.statement) and self._raised.get(resource) != token:
+        role, statement = fenced.role, fenced.statement
+        expected = self._raises.expected(statement) if role is None else self._acting.expected(statement, role)
+        if expected and self._raised.get(resource) != token:
             sent = self._send_behind_claim(fenced)
             if sent is not None:
                 return sent
         self._observe(FAST_BEFORE)
+        if role is not None:
+            return self._acting.send(statement, role, fenced.arguments, fenced.size, claim)
         return self._write_batches.send(fenced.statement, fenced.arguments, resource, fenced.size)
 
     def _send_behind_claim(self, fenced: _Fenced) -> "Future[Record | None] | None":
@@ -410,7 +444,11 @@ class FastPath:
         resource, token, _, _ = claim = fenced.claim
         if not fenced.may_raise or not self._takes(resource, token):
             return None
-        sent = self._raises.send(fenced.statement, claim, fenced.arguments, fenced.size)
+        sent: Future[Record | None] | None
+        if fenced.role is None:
+            sent = self._raises.send(fenced.statement, claim, fenced.arguments, fenced.size)
+        else:
+            sent = self._acting.send(fenced.statement, fenced.role, fenced.arguments, fenced.size, claim, raises=True)
         if sent is not None:
             fenced.claimed = True
             self._observe(RAISE_BEFORE)
@@ -469,6 +507,30 @@ class FastPath:
         self._overtaken[resource] = rejection.fence.token
         raise refusal_error(rejection)
 
+    def _is_eligible(self, write: PlannedWrite, columns: tuple[str, ...]) -> bool:
+        """Return whether one statement can do all of a planned write: one resource, and nothing to undo afterwards."""
+        request, rule, table = write.request, write.cached.rule, write.cached.table
+        # Such code may change the settings in which the next write of this batch or session makes its names. And a
+        # trigger for each statement fires even if the statement finds its fence overtaken. Policies are looked after
+        # where they bind a role (docs/decisions/085), unless they may set parts of the answer.
+        if write.sender.role is None:
+            runs_code = table.runs_code_when_written
+        else:
+            runs_code = table.runs_more_than_policies or (table.row_security and self._overrides)
+        return (
+            rule.mode is Enforcement.ENFORCE
+            and rule.equal is Equal.ACCEPT
+            and write.claimed is not None
+            and len(write.claimed) == 1
+            and not request.singular
+            and not request.preferences.need_a_transaction
+            and not request.preconditions
+            and (bool(columns) or request.method == "DELETE")
+            and not runs_code
+            # The rows that it reaches are looked for in a transaction. A guard of their table asks there what is held.
+            and (write.cached.reach is None or not concerns(write))
+        )
+
 
 def _may_share_a_raise(write: PlannedWrite) -> bool:
     """Return whether a claim may go before the statement of an eligible write, in a transaction with others.
@@ -479,22 +541,8 @@ def _may_share_a_raise(write: PlannedWrite) -> bool:
     return write.request.method != "PUT" and not write.guarded
 
 
-def _is_eligible(write: PlannedWrite, columns: tuple[str, ...]) -> bool:
-    """Return whether one statement can do all of a planned write: one resource, and nothing to undo afterwards."""
-    request, rule = write.request, write.cached.rule
-    return (
-        rule.mode is Enforcement.ENFORCE
-        and rule.equal is Equal.ACCEPT
-        and write.sender.role is None
-        and write.claimed is not None
-        and len(write.claimed) == 1
-        and not request.singular
-        and not request.preferences.need_a_transaction
-        and not request.preconditions
-        and (bool(columns) or request.method == "DELETE")
-        # Such code may change the settings in which the next write of this batch or session makes its names. And a
-        # trigger for each statement fires even if the statement finds its fence overtaken.
-        and not write.cached.table.runs_code_when_written
-        # The rows that it reaches are looked for in a transaction. A guard of their table asks there what is held.
-        and (write.cached.reach is None or not concerns(write))
-    )
+def _declaring(role: Role, cached: CachedTable, claim: Claim) -> Role:
+    """Return the role of a write that may run code of policies, with the fence that it holds."""
+    if not cached.table.row_security:
+        return role
+    return role.holding({claim.resource: {"token": str(claim.token), "holder": claim.holder}})

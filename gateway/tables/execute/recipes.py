@@ -42,12 +42,16 @@ _PARAMETERS = frozenset(name.encode() for name in RESERVED)
 
 
 class RequestForm(NamedTuple):
-    """A plain request without its values. ``parameters`` are names of filters, or other parameters as sent."""
+    """A plain request without its values. ``parameters`` are names of filters, or other parameters as sent.
+
+    ``acting``: it runs under a role of the database.
+    """
 
     method: str
     path: str
     headers: tuple[bytes | None, ...]
     parameters: tuple[bytes | str, ...]
+    acting: bool = False
 
 
 class PlainRequest(NamedTuple):
@@ -63,12 +67,13 @@ class PlainRequest(NamedTuple):
 
 
 class PlainHead(NamedTuple):
-    """The head of a plain request, but for its query."""
+    """The head of a plain request, but for its query. ``acting``: as of ``RequestForm``."""
 
     method: str
     path: str
     in_form: tuple[bytes | None, ...]
     headers: Headers
+    acting: bool = False
 
     def without_secrets(self) -> "PlainHead":
         """Return the same head with those headers only that forms and recipes look at."""
@@ -92,7 +97,7 @@ class PlainHead(NamedTuple):
                 parameters.append(part)
             else:
                 return None
-        form = RequestForm(self.method, self.path, self.in_form, tuple(parameters))
+        form = RequestForm(self.method, self.path, self.in_form, tuple(parameters), self.acting)
         return PlainRequest(form, values, {**self.headers, **changing} if changing else self.headers)
 
 
@@ -103,7 +108,7 @@ class FormReader:
         # Clients repeat the same names in the same order.
         self._plain: dict[tuple[bytes, ...], bool] = {}
 
-    def head(self, head: Head) -> PlainHead | None:
+    def head(self, head: Head, *, acting: bool = False) -> PlainHead | None:
         """Return the head of a plain request. None if the request is not plain, whatever its query is."""
         pairs = head.headers
         headers = dict(pairs)
@@ -113,11 +118,11 @@ class FormReader:
             plain = self._learnt(names)
         if not plain or len(headers) != len(pairs):
             return None
-        return PlainHead(head.method, head.path, tuple(map(headers.get, _IN_FORM)), headers)
+        return PlainHead(head.method, head.path, tuple(map(headers.get, _IN_FORM)), headers, acting)
 
-    def read(self, head: Head) -> PlainRequest | None:
+    def read(self, head: Head, *, acting: bool = False) -> PlainRequest | None:
         """Return the request as a form and its values. None if it is not plain."""
-        plain = self.head(head)
+        plain = self.head(head, acting=acting)
         return plain and plain.with_query(head.query_string)
 
     def _learnt(self, names: tuple[bytes, ...]) -> bool:
@@ -215,7 +220,7 @@ def read_recipe(
     """Return the recipe of a read of one row by its whole key. None for any other: a scan would delay its batch."""
     if (
         not _is_understood(plain, request)
-        or table.runs_code_when_read
+        or (table.runs_code_when_read and not plain.form.acting)
         or not table.primary_key
         or not set(table.primary_key) <= pins(request.query.filters).keys()
     ):
