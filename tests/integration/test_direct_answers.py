@@ -14,10 +14,12 @@ import asyncpg
 import pytest
 
 from gateway import app
+from gateway.db import rights
 from gateway.http.connection import HOLD, Connection
 from gateway.http.middleware import Middleware
 from gateway.observe.events import RequestAnswered, WriteAccepted
-from tests.databases import Server, fresh_database
+from gateway.tables.execute.fast_path import FastPath
+from tests.databases import GATEWAY, Server, fresh_database
 from tests.running import API_KEY, Events, config, running
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -27,6 +29,19 @@ TABLES = f"""
 CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint CHECK (balance < 1000), note text);
 INSERT INTO accounts SELECT id, 0 FROM generate_series(1, {ROWS}) AS id;
 CREATE TABLE entries (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account_id bigint NOT NULL, amount bigint);
+"""
+# What the policy sees of a request is in each row that it writes.
+ACTING = f"""
+DO $$ BEGIN CREATE ROLE {{role}}; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+GRANT {{role}} TO {GATEWAY};
+GRANT SELECT, INSERT, UPDATE, DELETE ON accounts, entries TO {{role}};
+CREATE FUNCTION shown() RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT concat_ws(' ', current_user, current_setting('request.path', true), current_setting('request.method', true),
+        h ->> 'fencing-token', h ->> 'fencing-holder', h ->> 'content-length')
+    FROM (SELECT nullif(current_setting('request.headers', true), '')::json) AS header (h) $$;
+ALTER TABLE entries ADD COLUMN shown text DEFAULT shown();
+ALTER TABLE accounts ENABLE ROW LEVEL SECURITY;
+CREATE POLICY most ON accounts TO {{role}} USING (shown() IS NOT NULL AND id <> 3);
 """
 RULES = [{"name": "public.entries", "resource": "account/{account_id}"}]
 LENGTH = 250
@@ -234,13 +249,22 @@ def _told(events: Events) -> list[object]:
     return told
 
 
-async def _outcome(server: Server, steps: list[Step]) -> tuple[list[object], list[object], list[object]]:
+async def _outcome(
+    server: Server, steps: list[Step], role: str | None = None
+) -> tuple[list[object], list[object], list[object]]:
     async with fresh_database(server) as dsn:
         connection = await asyncpg.connect(dsn)
         await connection.execute(TABLES)
+        settings = config(dsn, tables=RULES)
+        if role is not None:
+            await connection.execute(ACTING.format(role=role))
+            await rights.let_act(dsn, [role])
+            roles = [{"callers": ["*"], "role": role}]
+            given = settings.postgres.model_dump() | {"roles": roles}
+            settings = settings.model_copy(update={"postgres": type(settings.postgres).model_validate(given)})
         await connection.close()
         events = Events()
-        async with running(config(dsn, tables=RULES), events) as origin:
+        async with running(settings, events) as origin:
             client = Client(origin)
             answers: list[object] = [
                 (step, [_RECORD.sub("", one.decode("latin-1")) for one in await client.play(step)]) for step in steps
@@ -274,6 +298,23 @@ async def test_no_client_sees_whether_a_request_had_a_task(
     assert direct_answers == []
     found = await _outcome(postgres_server, steps)
     for one, other in zip(expected, found, strict=True):
+        assert [pair for pair in zip(one, other, strict=True) if pair[0] != pair[1]] == []
+    assert {200, 201, 204} <= set(direct_answers)
+
+
+@pytest.mark.parametrize("seed", first(range(3)))
+async def test_no_client_sees_it_under_a_role(
+    postgres_server: Server, monkeypatch: pytest.MonkeyPatch, direct_answers: list[int], seed: int
+) -> None:
+    steps = history(seed)
+    with monkeypatch.context() as planned:
+        planned.setattr(Middleware, "learn", lambda *_: None)
+        planned.setattr(FastPath, "begin", lambda *_: None)
+        planned.setattr(FastPath, "_is_eligible", lambda *_: False)
+        expected = await _outcome(postgres_server, steps, "direct")
+    assert direct_answers == []
+    found = await _outcome(postgres_server, steps, "direct")
+    for one, other in zip(expected[:2], found[:2], strict=True):
         assert [pair for pair in zip(one, other, strict=True) if pair[0] != pair[1]] == []
     assert {200, 201, 204} <= set(direct_answers)
 

@@ -12,7 +12,7 @@ import pytest
 from gateway.auth.grants import Rights
 from gateway.auth.principal import Principal
 from gateway.db import rights
-from gateway.db.database import Database, Record
+from gateway.db.database import SHARED_LOCK_TIMEOUT, Database, Record
 from gateway.db.pool import Session
 from gateway.db.roles import ActingBatch, RoleStatements
 from gateway.observe.events import Event, StepReached
@@ -260,6 +260,42 @@ async def test_the_successor_waits_for_a_write_under_a_role(
     answered(new.result(), 204)
     assert (await row(tables, "SELECT note FROM accounts WHERE id = 1"))["note"] == "new"
     answered(await ask(client, "ann", "PATCH", "/accounts?id=eq.1", {"note": "zombie"}), 412, "token-stale")
+
+
+async def test_the_successor_waits_though_it_does_not_see_the_row(
+    client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
+) -> None:
+    """Nothing but the fence can make it wait: its policy hides the row that the old holder is about to write."""
+    await tables.run(lambda t: t.execute("INSERT INTO notes (id, owner) VALUES (1, 'ann')"))
+    for _ in range(2):
+        answered(await ask(client, "ann", "PATCH", "/notes?id=eq.1", {"said": "raised"}), 204)
+    async with asyncio.TaskGroup() as tasks, stranger.transaction():
+        await stranger.execute("SELECT FROM notes WHERE id = 1 FOR UPDATE")
+        old = tasks.create_task(ask(client, "ann", "PATCH", "/notes?id=eq.1", {"said": "old"}))
+        await asyncio.sleep(3 * SHARED_LOCK_TIMEOUT)  # by then it waits alone, and keeps its lock of the fence
+        await waiting(tables, 1)
+        new = tasks.create_task(ask(client, "bob", "DELETE", "/notes?id=eq.1", None, 6))
+        await asyncio.sleep(0.5)
+        assert not new.done()
+    answered(old.result(), 204)
+    answered(new.result(), 204)
+
+
+async def test_commits_are_durable_whatever_the_default_of_the_database_is(
+    client: httpx.AsyncClient, tables: Database, dsn: str
+) -> None:
+    await tables.run(
+        lambda t: t.execute(
+            "DO $$ BEGIN "
+            "EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$"
+        )
+    )
+    for number in range(1, 4):
+        answered(await insert(client, "ann", number), 201)
+    answers = await asyncio.gather(*(insert(client, "ann", number) for number in range(4, 12)))
+    assert [one.status_code for one in answers] == [201] * 8
+    found = await rows(tables, "SELECT id, seen FROM notes ORDER BY id")
+    assert found == [(number, beside(number, "ann")) for number in range(1, 12)]
 
 
 async def test_a_changed_table_is_noticed_though_the_first_member_is_not_held(
