@@ -40,6 +40,23 @@ resources = ["**"]
 callers = ["bench"]
 actions = ["read", "write", "lock", "barrier", "audit"]
 everything = true
+[[grants]]
+callers = ["granted", "acting"]
+actions = ["read", "write"]
+tables = ["public.accounts", "public.entries"]
+resources = ["public.accounts/*", "account/*"]
+[[callers]]
+name = "granted"
+api_key = "key-of-granted"
+[[callers]]
+name = "acting"
+api_key = "key-of-acting"
+[[postgres.roles]]
+callers = ["acting"]
+role = "bench_editor"
+[[postgres.roles]]
+callers = ["anonymous", "*"]
+role = "none"
 [[callers]]
 name = "bench"
 access_key_id = "{keys[0]}"
@@ -65,6 +82,9 @@ CREATE TABLE fresh (LIKE accounts INCLUDING ALL);
 CREATE TABLE entries (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account_id bigint NOT NULL, amount bigint, note text
 );
+CREATE ROLE bench_editor;
+GRANT USAGE ON SCHEMA fencing TO bench_editor;
+GRANT SELECT, INSERT, UPDATE ON accounts TO bench_editor;
 """
 
 

@@ -6,9 +6,11 @@ local function headers(token)
     return {["Content-Type"] = "application/json", ["Fencing-Token"] = token or "1"}
 end
 
-local function update(path)
+local function update(path, key)
     return function(id, token)
-        return wrk.format("PATCH", path .. id, headers(token), '{"balance": ' .. count .. '}')
+        local sent = headers(token)
+        sent["Authorization"] = key and "Bearer " .. key
+        return wrk.format("PATCH", path .. id, sent, '{"balance": ' .. count .. '}')
     end
 end
 
@@ -33,6 +35,8 @@ end
 
 local works = {
     update = function() return update("/v1/tables/accounts?id=eq.") end,
+    ["update-granted"] = function() return update("/v1/tables/accounts?id=eq.", "key-of-granted") end,
+    ["update-acting"] = function() return update("/v1/tables/accounts?id=eq.", "key-of-acting") end,
     ["update-shared"] = function() return update("/v1/tables/shared?id=eq.") end,
     ["update-handwritten"] = function() return update("/accounts/") end,
     -- A new holder each time, and newer than those of a run before; within the largest jump from nothing, 2^48.

@@ -41,6 +41,12 @@ def _patch(services: Services) -> Iterator[Row]:
     yield from _against_driver(services, ROW_BY_KEY, "update", "update", few, (Goal(1.2),))
 
 
+def _roles(services: Services) -> Iterator[Row]:
+    peer = http(services.gateway, "update")
+    for work, own in (("PATCH, grants", "update-granted"), ("PATCH, a role of the database", "update-acting")):
+        yield _compared(services, work, http(services.gateway, own), "PATCH", watched(services, peer), Goal(0.95))
+
+
 def _takeover(services: Services) -> Iterator[Row]:
     own, peer = http(services.gateway, "take-over"), driver(services, "update")
     yield _compared(services, "fenced PATCH, a new holder each time", own, DRIVER, peer, Goal(0.7))
@@ -86,6 +92,7 @@ def _lone(services: Services) -> Iterator[Row]:
 
 WORKS: dict[str, Callable[[Services], Iterator[Row]]] = {
     "patch": _patch,
+    "roles": _roles,
     "takeover": _takeover,
     "post": _post,
     "keyed": _keyed,

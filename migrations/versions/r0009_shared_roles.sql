@@ -13,10 +13,10 @@ $function$;
 
 -- Write under a role of the callers: the requests of one form, whose tokens their fences carry.
 --
--- Takes the name of the prepared statement and the role; the names of the settings that each member has; the settings of
--- the session and their values; the place of the argument that asks for the check of the table; the claims of members
--- whose fences may have to rise, as claim_each_v1 takes them; and a row for each member: resource, epoch, value and
--- holder, the values of its settings, and the arguments of the statement.
+-- Takes the name of the prepared statement, and the role. Takes the names of the settings that each member has, and names
+-- and values of those of the session. Takes the place of the argument that asks for the check of the table. Takes the
+-- claims of members whose fences may have to rise, as claim_each_v1 does. Takes a row for each member: its resource,
+-- epoch, value and holder, the values of its settings, and the arguments of the statement.
 -- Returns a row for each member, in their order. A member whose fence does not carry its token writes nothing and takes
 -- no role. An error undoes all.
 --

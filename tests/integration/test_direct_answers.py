@@ -30,7 +30,7 @@ CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint CHECK (balance < 10
 INSERT INTO accounts SELECT id, 0 FROM generate_series(1, {ROWS}) AS id;
 CREATE TABLE entries (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account_id bigint NOT NULL, amount bigint);
 """
-# What the policy sees of a request is in each row that it writes.
+# Each new entry shows what code in the database sees of its request.
 ACTING = f"""
 DO $$ BEGIN CREATE ROLE {{role}}; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 GRANT {{role}} TO {GATEWAY};

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -15,6 +15,7 @@ from gateway.db import rights
 from gateway.db.database import SHARED_LOCK_TIMEOUT, Database, Record
 from gateway.db.pool import Session
 from gateway.db.roles import ActingBatch, RoleStatements
+from gateway.http.head import Head
 from gateway.observe.events import Event, StepReached
 from gateway.tables.execute.batches import as_text
 from gateway.tables.execute.fast_path import Candidate, FastPath
@@ -92,8 +93,8 @@ MISCHIEF = [
 ]
 
 
-def principal(headers: Iterable[tuple[bytes, bytes]]) -> Principal:
-    name = dict(headers).get(b"x-caller", b"ann").decode()
+def principal(head: Head) -> Principal:
+    name = (head.value(b"x-caller") or b"ann").decode()
     role = {"plain": "none", "clerk": "member_b"}.get(name, "member_a")
     return Principal(name, Rights.all(), role=role)
 
@@ -131,7 +132,13 @@ def trips(tables: Database, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def ask(
-    client: httpx.AsyncClient, caller: str, method: str, target: str, body: Any = None, token: int | None = 5, **more: str
+    client: httpx.AsyncClient,
+    caller: str,
+    method: str,
+    target: str,
+    body: Any = None,
+    token: int | None = 5,
+    **more: str,
 ) -> httpx.Response:
     headers = {"x-caller": caller, **({} if token is None else {"fencing-token": str(token)}), **more}
     return await client.request(method, target, json=body, headers=headers)
@@ -151,7 +158,7 @@ async def test_nothing_leaks_between_hostile_neighbours(
     client: httpx.AsyncClient, tables: Database, trips: list[int]
 ) -> None:
     number = 100
-    for caller in ("ann", "clerk"):  # what follows is learnt
+    for caller in ("ann", "clerk"):  # later requests are learnt
         for _ in range(2):
             answered(await insert(client, caller, number), 201)
             number += 1
@@ -191,7 +198,9 @@ async def test_a_held_token_takes_one_trip_and_others_share_it(
     trips.clear()
     answered(await ask(client, "ann", "PATCH", "/notes?id=eq.1", {"said": "y"}), 204)
     assert trips == [1]
-    answers = await asyncio.gather(*(ask(client, "ann", "PATCH", f"/notes?id=eq.{n}", {"said": "z"}) for n in range(1, 21)))
+    answers = await asyncio.gather(
+        *(ask(client, "ann", "PATCH", f"/notes?id=eq.{n}", {"said": "z"}) for n in range(1, 21))
+    )
     assert [one.status_code for one in answers] == [204] * 20
     assert trips == [1, 20]
     takeovers = (ask(client, "ann", "PATCH", f"/notes?id=eq.{n}", {"said": "n"}, 6) for n in range(1, 21))
@@ -286,8 +295,7 @@ async def test_commits_are_durable_whatever_the_default_of_the_database_is(
 ) -> None:
     await tables.run(
         lambda t: t.execute(
-            "DO $$ BEGIN "
-            "EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$"
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$"
         )
     )
     for number in range(1, 4):
@@ -305,7 +313,8 @@ async def test_a_changed_table_is_noticed_though_the_first_member_is_not_held(
     for n in range(1, 6):
         answered(await ask(client, "ann", "PATCH", f"/accounts?id=eq.{n}", {"balance": 1}), 204)
     await stranger.execute(
-        "CREATE TRIGGER late BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+        "CREATE TRIGGER late BEFORE UPDATE ON accounts "
+        "FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"
     )
     trips.clear()
     writes = ((n, 4 if n == 1 else 5) for n in range(1, 6))
