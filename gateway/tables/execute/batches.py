@@ -5,7 +5,7 @@ statement of the batch claims for all others (docs/decisions/074).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -238,7 +238,7 @@ class Raises(_Lanes[Claim, Record | None]):
         )
 
     async def _together(self, statement: Statement, batch: Sequence[_Asked[Claim]]) -> list[Record]:
-        first: dict[str, object] = {CHECKS: True, CLAIMS: fences.write_claims(asked.what for asked in batch)}
+        first: dict[str, object] = {CHECKS: True, CLAIMS: _claims(asked.what for asked in batch)}
         checks = statement.names.index(CHECKS)
         for asked in batch:
             asked.arguments[checks] = False
@@ -264,6 +264,14 @@ class Raises(_Lanes[Claim, Record | None]):
 
 async def _not_alone(_: _Asked[Claim]) -> None:
     """Leave a statement whose batch has failed to a transaction of its own."""
+
+
+def _claims(claims: Iterable[Claim]) -> str:
+    """Return claims as their statement takes them: one for each resource."""
+    first: dict[str, Claim] = {}
+    for claim in claims:
+        first.setdefault(claim.resource, claim)
+    return fences.write_claims(first.values())
 
 
 class _Member(NamedTuple):
@@ -359,10 +367,7 @@ class Acting(_Lanes[_Member, Record | None]):
         self, statement: Statement, role: str, batch: Sequence[_Asked[_Member]], *, alone: bool = False
     ) -> list[Record]:
         names = list(batch[0].what.settings)
-        raised: dict[str, Claim] = {}
-        for claim in (asked.what.claim for asked in batch if asked.what.raises):
-            assert claim is not None
-            raised.setdefault(claim.resource, claim)
+        raised = [asked.what.claim for asked in batch if asked.what.raises and asked.what.claim is not None]
 
         def carried(rows: list[Record]) -> Claims:
             claims = [asked.what.claim for asked, row in zip(batch, rows, strict=True) if row["held"]]
@@ -377,7 +382,7 @@ class Acting(_Lanes[_Member, Record | None]):
             for asked in batch
         ]
         checks = len(members[0]) - len(statement.names) + statement.names.index(CHECKS) + 1
-        claims = fences.write_claims(raised.values()) if raised else None
+        claims = _claims(raised) if raised else None
         sent = ActingBatch(statement.text, role, names, checks, members, claims)
         began = self._begin(batch)
         try:

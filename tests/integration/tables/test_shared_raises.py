@@ -84,6 +84,14 @@ async def test_takeovers_that_arrive_together_share_a_round_trip(
     assert await rows(accounts, TAKEN_OVER) == [(name(100 + n), 6, f"new {n}", "tester", 5, "old") for n in numbers]
 
 
+async def test_writes_of_one_new_holder_raise_its_fence_once(write: Send, accounts: Database, trips: list[int]) -> None:
+    writes = [write("PATCH", target(100), {"balance": balance}, token=6, holder="new") for balance in (6, 7, 8)]
+    for answer in await asyncio.gather(*writes):
+        answered(answer, 204)
+    assert trips[0] == len(writes) + 1
+    assert await rows(accounts, TAKEN_OVER) == [(name(100), 6, "new", "tester", 5, "old")]
+
+
 async def test_new_resources_share_a_round_trip(write: Send, accounts: Database, trips: list[int]) -> None:
     for numbers in (range(200, 201), range(300, 300 + ACCOUNTS), range(400, 400 + ACCOUNTS)):
         bodies = [{"id": number, "balance": number} for number in numbers]
