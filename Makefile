@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 JAVASCRIPT := tests/clients/javascript
+JVM := tests/clients/jvm
 MINUTES ?= 20
 OPERATIONS ?= 40000
 # Settings of the caller's shell must not reach into .venv.
@@ -63,12 +64,19 @@ else
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup tests/conformance
 endif
 
-clients: setup $(JAVASCRIPT)/node_modules  ## run the tests of real clients, rclone and Node included
+clients: setup $(JAVASCRIPT)/node_modules $(JVM)/lib  ## run the tests of real clients, rclone, Node and Java included
 	@command -v rclone > /dev/null || apt-get install --yes --no-install-recommends rclone
 	$(BIN)/python -m pytest tests/clients
 
 tests/%/node_modules: tests/%/package.json tests/%/package-lock.json
 	npm ci --prefix tests/$* --engine-strict --no-audit --no-fund
+	@touch $@
+
+$(JVM)/lib: $(JVM)/pom.xml $(JVM)/lib.sha256
+	rm -rf $@ $@.new
+	mvn --batch-mode --quiet --file $(JVM)/pom.xml dependency:copy-dependencies
+	cd $@.new && sha256sum --check --strict --quiet ../lib.sha256
+	mv $@.new $@
 	@touch $@
 
 check: setup  ## formatting, lint, types, the import table, English, links
