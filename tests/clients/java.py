@@ -40,9 +40,7 @@ class Objects:
 
     def s3a(self, deed: str, lock: Lock, login: Login, file: Path, *, name: str = "there", **settings: str) -> Done:
         """A deed of Hadoop's file system, with the file or directory of this name."""
-        return self._do(
-            lock, login, client="s3a", deed=deed, name=name, file=str(file), settings={**S3A, **settings}
-        )
+        return self._do(lock, login, client="s3a", deed=deed, name=name, file=str(file), settings={**S3A, **settings})
 
     def job(self, deed: str, name: str, lock: Lock, login: Login, settings: Mapping[str, str]) -> Done:
         """A step of the job of this name, which remembers its settings from its first step on."""

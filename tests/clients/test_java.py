@@ -1,21 +1,13 @@
 """The AWS SDK for Java: the client, the transfer manager, and the presigner."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.clients.commands import Shell
 from tests.clients.gateway import ACCESS_KEY, SECRET_KEY, TOKEN, Lock, Login, send
-from tests.clients.java import Objects, objects
+from tests.clients.java import Objects
 
 pytestmark = pytest.mark.installed
-
-
-@pytest.fixture(scope="module")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    with objects(Shell(tmp_path_factory.mktemp("java"), {})) as one:
-        yield one
 
 
 def test_objects(java: Objects, lock: Lock, login: Login, large: Path) -> None:

@@ -25,12 +25,6 @@ SECOND = {"mapreduce.job.application.attempt.id": "1"}
 
 
 @pytest.fixture(scope="module")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    with objects(Shell(tmp_path_factory.mktemp("java"), {})) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
 def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
     with objects(Shell(tmp_path_factory.mktemp("another"), {})) as one:
         yield one
