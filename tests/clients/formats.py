@@ -117,11 +117,16 @@ async def _execute(dsn: str, statements: str) -> None:
         await connection.close()
 
 
-@contextmanager
-def program(name: str, home: Path) -> Iterator[Conversation]:
-    """A program of ``lake/``; where its libraries are missing the test is skipped."""
+def python() -> str:
+    """Python with the libraries of table formats; where they are missing the test is skipped."""
     if not (PYTHON.parents[1] / ".set-up").exists():
         pytest.skip("the libraries of table formats are not installed: run `make clients`")
+    return str(PYTHON)
+
+
+@contextmanager
+def program(name: str, home: Path) -> Iterator[Conversation]:
+    """A program of ``lake/``."""
     # An environment without our own libraries. Nothing but its variables gives a program its keys.
-    with conversation([str(PYTHON), str(ROOT / "tests/clients/lake" / name)], Shell(home, {"PYTHONPATH": ""})) as one:
+    with conversation([python(), str(ROOT / "tests/clients/lake" / name)], Shell(home, {"PYTHONPATH": ""})) as one:
         yield one

@@ -16,7 +16,7 @@ DIRECTORY = ROOT / "tests/clients/jvm"
 # Quick to start, rather than quick in the long run.
 OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m")
 
-S3A = {"fs.s3a.path.style.access": "true"}
+S3A = {"fs.s3a.path.style.access": "true", "fs.s3a.endpoint.region": "us-east-1"}
 """What S3A needs beside the endpoint and the three keys."""
 
 
@@ -55,16 +55,16 @@ class Objects:
         return Done(**self._program.ask(**keys, **place, **more))
 
 
-def command(source: str) -> list[str]:
-    """The command that runs a program of ``jvm/``; where a part is missing the test is skipped."""
+def command(source: Path) -> list[str]:
+    """The command that runs a program in one file; where a part of Java is missing the test is skipped."""
     java = program("java", "install a JDK of version 17 or newer, then run `make clients`")
     program("javac", "install a JDK of version 17 or newer, then run `make clients`")
     if not (DIRECTORY / "lib").is_dir():
         pytest.skip("the libraries of the Java clients are not installed: run `make clients`")
-    return [java, *OPTIONS, "-cp", f"{DIRECTORY}/lib/*", str(DIRECTORY / source)]
+    return [java, *OPTIONS, "-cp", f"{DIRECTORY}/lib/*", str(source)]
 
 
 @contextmanager
 def objects(shell: Shell) -> Iterator[Objects]:
-    with conversation(command("Objects.java"), shell) as one:
+    with conversation(command(DIRECTORY / "Objects.java"), shell) as one:
         yield Objects(one)

@@ -1,15 +1,18 @@
 """PyIceberg: two compactors of one table, one of them a zombie. The catalog is in PostgreSQL, with a guard."""
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clients.commands import environment
+from tests.clients.commands import Shell, environment
 from tests.clients.conversation import Conversation
-from tests.clients.formats import Dataset, Lake, program
+from tests.clients.formats import Dataset, Lake, program, python
 from tests.clients.gateway import NEWER, TOKEN
+from tests.clients.test_page import SNIPPETS
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.installed
@@ -108,12 +111,29 @@ def test_a_compactor_that_is_overtaken_before_its_commit(
     assert (found["rows"], len(found["parts"])) == (written["rows"], 1)
 
 
+def test_the_snippet_of_the_page(lake: Lake, table: Dataset, tmp_path: Path) -> None:
+    _, code = SNIPPETS["iceberg"]
+    for shown, here in (
+        ("clicks", table.name),
+        ("http://127.0.0.1:8080", lake.gateway.origin),
+        ("//app@localhost/shop", lake.catalog.removeprefix("postgresql:")),
+    ):
+        assert shown in code
+        code = code.replace(shown, here)
+    shell = Shell(tmp_path, {**environment(table.fenced()), "PYTHONPATH": ""})
+    done = shell.run(python(), "-c", code)
+    assert done.status == 0, done.error
+    table.take_over()
+    refused = shell.run(python(), "-c", code)
+    assert (refused.status != 0, "overtaken" in refused.error) == (True, True)
+
+
 def test_after_a_takeover_every_write_is_refused(lake: Lake, iceberg: Conversation, filled: Dataset) -> None:
     zombies = [asked(lake, filled, deed, number=9) for deed in ("append", "compact")]
     before = do(iceberg, lake, filled, "read"), filled.files()
     filled.take_over()
     for zombie in zombies:
-        assert "overtaken" in iceberg.ask(**zombie)["error"]
+        assert re.match("OSError: .*overtaken", iceberg.ask(**zombie)["error"], re.DOTALL)
     assert (do(iceberg, lake, filled, "read", token=NEWER), filled.files()) == before
     refused = filled.rejections()
     assert {(one["resource"], one["token"], one["fence"]) for one in refused} == {(filled.resource, TOKEN, NEWER)}

@@ -1,13 +1,14 @@
 """S3A, the file system of Hadoop and Spark, and the commits of their jobs."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.clients.commands import Shell
+from tests.clients.commands import ROOT, Shell
 from tests.clients.gateway import BUCKET, NEWER, Lock, Login
-from tests.clients.java import Objects, objects
+from tests.clients.java import S3A, Objects, objects
 
 pytestmark = pytest.mark.installed
 
@@ -35,6 +36,23 @@ def test_files(java: Objects, lock: Lock, login: Login, large: Path) -> None:
     # S3A leaves a marker where a directory has become empty.
     assert set(lock.objects()) <= {""}
     assert lock.rejections() == []
+
+
+def test_the_settings_of_the_page(java: Objects, lock: Lock, large: Path) -> None:
+    page = (ROOT / "docs/clients.md").read_text()
+    (block,) = re.findall(r"^```properties\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    settings = dict(re.findall(r"(\S+) +([^(\s]\S*)$", block, re.MULTILINE))
+    assert settings.pop("fs.s3a.endpoint") == "http://127.0.0.1:8080"
+    assert settings == S3A
+    assert java.s3a("create", lock, lock.fenced(), large).error == ""
+
+
+def test_the_settings_of_the_example(java: Objects, lock: Lock, large: Path) -> None:
+    text = (ROOT / "examples/credentials/spark-defaults.conf").read_text()
+    settings = dict(re.findall(r"^spark\.hadoop\.(\S+) +(\S+)$", text, re.MULTILINE))
+    assert settings.pop("fs.s3a.endpoint") == "http://127.0.0.1:8080"
+    assert len(settings) == 4
+    assert java.s3a("create", lock, lock.fenced(), large, **settings).error == ""
 
 
 @pytest.mark.parametrize("deed", ["create", "createInParts", "createOnce", "mkdirs", "rename", "delete"])

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.clients.commands import Shell
 from tests.clients.conversation import Conversation, conversation
-from tests.clients.java import command
+from tests.clients.java import DIRECTORY, command
 from tests.integration.guard.stage import Session, Stage, hold
 from tests.postgres_relay import relay
 
@@ -25,7 +25,7 @@ SETTINGS = {"options": "-c fencing.resource=order/5 -c fencing.token=34"}
 
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conversation]:
-    with conversation(command("Tables.java"), Shell(tmp_path_factory.mktemp("java"), {})) as one:
+    with conversation(command(DIRECTORY / "Tables.java"), Shell(tmp_path_factory.mktemp("java"), {})) as one:
         yield one
 
 
@@ -74,6 +74,8 @@ async def test_its_connection_has_the_token(guarded: Stage, driver: Driver, app:
     await hold(app, "order/5", 34, "ann")
     assert (await driver.write(SENT, ROWS, **SETTINGS))["state"] == ""
     assert await sent(guarded) == 2
+    url = f"{driver.address}?options=-c%20fencing.resource=order/5%20-c%20fencing.token=34"
+    assert (await replace(driver, address=url).write(SENT))["state"] == "", "in the address, as Spark takes it"
     another = await driver.write(["UPDATE shipments SET state = 'sent' WHERE order_id = 6"], **SETTINGS)
     assert another["state"] == "FN422"
     await hold(app, "order/5", 35, "bob")
