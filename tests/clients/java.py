@@ -17,7 +17,7 @@ DIRECTORY = ROOT / "tests/clients/jvm"
 OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m")
 
 S3A = {"fs.s3a.path.style.access": "true", "fs.s3a.endpoint.region": "us-east-1"}
-"""What S3A needs beside the endpoint and the three keys."""
+"""The settings that S3A needs beside the endpoint and the three keys."""
 
 
 @dataclass(frozen=True, slots=True)

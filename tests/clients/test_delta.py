@@ -45,7 +45,7 @@ def asked(table: Dataset, deed: str, token: str = TOKEN, number: int = 0, origin
 
 
 def do(delta: Conversation, *what: Any, **more: Any) -> Any:
-    """What the deed found. It has to succeed."""
+    """Return what the deed found. It has to succeed."""
     done = delta.ask(**asked(*what, **more))
     assert done["error"] == ""
     return done["found"]

@@ -48,7 +48,7 @@ def table(lake: Lake) -> Dataset:
 def asked(
     lake: Lake, table: Dataset, deed: str, token: str = TOKEN, number: int = 0, files: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """What ``gateway run`` gives a program, and what the program knows itself."""
+    """Return what ``gateway run`` gives a program, and what the program knows itself."""
     variables = environment(table.fenced(token))
     variables["PGOPTIONS"] = f"-c fencing.resource={table.resource} -c fencing.token={token}"
     properties = {
@@ -61,7 +61,7 @@ def asked(
 
 
 def do(iceberg: Conversation, *what: Any, **more: Any) -> Any:
-    """What the deed found. It has to succeed."""
+    """Return what the deed found. It has to succeed."""
     done = iceberg.ask(**asked(*what, **more))
     assert done["error"] == ""
     return done["found"]
