@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 JAVASCRIPT := tests/clients/javascript
 JVM := tests/clients/jvm
-TABLES := $(VENV)/tables
+TABLES := .venv-tables
 MINUTES ?= 20
 OPERATIONS ?= 40000
 # Settings of the caller's shell must not reach into .venv.
@@ -80,7 +80,7 @@ $(JVM)/lib: $(JVM)/pom.xml $(JVM)/lib.sha256
 	mv $@.new $@
 	@touch $@
 
-$(TABLES)/.set-up: requirements/tables.txt | setup
+$(TABLES)/.set-up: requirements/tables.txt
 	$(PYTHON) -m venv --clear $(TABLES)
 	$(TABLES)/bin/python -m pip install --quiet --require-hashes --requirement requirements/tables.txt
 	@touch $@
@@ -112,4 +112,4 @@ lock: setup  ## pin every dependency again
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group tables --output-file requirements/tables.txt
 
 clean:  ## remove what setup made
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(TABLES)

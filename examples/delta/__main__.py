@@ -1,19 +1,18 @@
 """A Delta table that is compacted under a lock, by a program that needs no line of code for its token."""
 
-import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from examples.telling import GATEWAY, Machine, Stage, machine, say, stage
 
 LOCK = "dataset/visits"
-PYTHON = os.environ.get("TABLES_PYTHON", ".venv/tables/bin/python")
+PYTHON = ".venv-tables/bin/python"
 
 
 def main() -> None:
     here = stage(__doc__)
     if not Path(PYTHON).exists():
-        raise SystemExit("Install the table formats first: make .venv/tables/.set-up")
+        raise SystemExit("Install the table formats first: make .venv-tables/.set-up")
     with job(here, "loader", "fill") as loader:
         loader.end()
     if here.zombie:

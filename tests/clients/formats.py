@@ -18,7 +18,7 @@ from tests.databases import Server, as_gateway, fresh
 from tests.integration.guard.stage import logging_in_as
 from tests.processes import called
 
-PYTHON = ROOT / ".venv/tables/bin/python"
+PYTHON = ROOT / ".venv-tables/bin/python"
 
 # The row of a table in the catalog and all of its files are one resource.
 RULES = """
