@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 JAVASCRIPT := tests/clients/javascript
+JVM := tests/clients/jvm
+TABLES := .venv-tables
 MINUTES ?= 20
 OPERATIONS ?= 40000
 # Settings of the caller's shell must not reach into .venv.
@@ -63,12 +65,24 @@ else
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup tests/conformance
 endif
 
-clients: setup $(JAVASCRIPT)/node_modules  ## run the tests of real clients, rclone and Node included
+clients: setup $(JAVASCRIPT)/node_modules $(JVM)/lib $(TABLES)/.set-up  ## run the tests of real clients, rclone, Node, Java and table formats included
 	@command -v rclone > /dev/null || apt-get install --yes --no-install-recommends rclone
 	$(BIN)/python -m pytest tests/clients
 
 tests/%/node_modules: tests/%/package.json tests/%/package-lock.json
 	npm ci --prefix tests/$* --engine-strict --no-audit --no-fund
+	@touch $@
+
+$(JVM)/lib: $(JVM)/pom.xml $(JVM)/lib.sha256
+	rm -rf $@ $@.new
+	mvn --batch-mode --quiet --file $(JVM)/pom.xml dependency:copy-dependencies
+	cd $@.new && sha256sum --check --strict --quiet ../lib.sha256
+	mv $@.new $@
+	@touch $@
+
+$(TABLES)/.set-up: requirements/tables.txt
+	$(PYTHON) -m venv --clear $(TABLES)
+	$(TABLES)/bin/python -m pip install --quiet --require-hashes --requirement requirements/tables.txt
 	@touch $@
 
 check: setup  ## formatting, lint, types, the import table, English, links
@@ -95,6 +109,7 @@ lock: setup  ## pin every dependency again
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --output-file requirements/run.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --output-file requirements/demo.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --group dev --output-file requirements/dev.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group tables --output-file requirements/tables.txt
 
 clean:  ## remove what setup made
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(TABLES)

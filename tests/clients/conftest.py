@@ -12,7 +12,11 @@ import trustme
 from gateway.demo import demonstration as demo
 from gateway.demo import embedded
 from gateway.demo.embedded import EmbeddedPostgres
+from tests.clients import formats
+from tests.clients.commands import Shell
+from tests.clients.formats import Lake
 from tests.clients.gateway import Gateway, Lock, Login, serving
+from tests.clients.java import Objects, objects
 from tests.databases import fresh_database
 
 
@@ -59,6 +63,20 @@ def gateway(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPath
 def secure_gateway(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """One that speaks TLS, over which most clients send their bodies in another form."""
     with _gateway(postgres_server, tmp_path_factory.mktemp("secure"), trustme.CA()) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def lake(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """One for table formats, with a guard on their catalog."""
+    with formats.lake(postgres_server, tmp_path_factory.mktemp("lake")) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
+    """The program with the AWS SDK for Java and S3A, which takes seconds to start."""
+    with objects(Shell(tmp_path_factory.mktemp("java"), {})) as one:
         yield one
 
 

@@ -2,6 +2,7 @@
 
 import json
 import selectors
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,15 @@ class Conversation:
         answer = self._process.stdout.readline()
         assert answer, self._said()
         return json.loads(answer)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the process, as a suspended machine does."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def _said(self) -> str:
         self._errors.seek(0)

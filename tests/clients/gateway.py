@@ -129,8 +129,11 @@ class Lock:
 
     def take_over(self) -> None:
         """Raise the fence, as a newer holder does before it reads."""
+        self.raise_to(NEWER, "successor")
+
+    def raise_to(self, token: str, holder: str) -> None:
         with self.gateway.api() as api:
-            answer = api.post(f"/v1/fences/{self.resource}/barrier", json={"token": NEWER, "holder": "successor"})
+            answer = api.post(f"/v1/fences/{self.resource}/barrier", json={"token": token, "holder": holder})
         assert answer.status_code == 200, answer.text
 
     def rejections(self) -> list[dict[str, Any]]:
@@ -219,16 +222,18 @@ def connect(origin: str, login: Login, authority: Path | None = None, **settings
 
 
 @contextmanager
-def serving(dsn: str, endpoint: str, directory: Path, authority: trustme.CA | None = None) -> Iterator[Gateway]:
+def serving(
+    dsn: str, endpoint: str, directory: Path, authority: trustme.CA | None = None, rules: str = ""
+) -> Iterator[Gateway]:
     """Run ``gateway serve`` on a free port, in front of the store at ``endpoint``; stopped on exit.
 
-    ``authority``: who vouches for it, which makes it speak TLS.
+    ``authority``: who vouches for it, which makes it speak TLS. ``rules``: what its configuration has beside ours.
     """
     port = free_port()
     trusted = None if authority is None else directory / "authority.pem"
     tls = "" if authority is None or trusted is None else _certified(authority, trusted)
     path = directory / "gateway.toml"
-    path.write_text(CONFIGURATION.format(port=port, dsn=dsn, endpoint=endpoint, tls=tls))
+    path.write_text(CONFIGURATION.format(port=port, dsn=dsn, endpoint=endpoint, tls=tls) + rules)
     store = connect(endpoint, Login("embedded", "embedded", ""))
     store.create_bucket(Bucket=BUCKET)
     with started("serve", "--config", str(path)) as process:

@@ -1,12 +1,16 @@
-"""A network that loses an answer: the request arrives and is carried out, and its client never hears of it."""
+"""A network that loses an answer, so that a client never hears of what it did, or that holds a request back."""
 
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TypeVar
 from urllib.parse import urlsplit
 
+from tests.waiting import PATIENCE
+
 _CONTINUE = b"HTTP/1.1 100"
+Network = TypeVar("Network", bound="Lossy")
 
 
 class Lossy:
@@ -38,21 +42,55 @@ class Lossy:
     def _requests(self, client: socket.socket, gateway: socket.socket, losing: threading.Event) -> None:
         with suppress(OSError):
             while sent := client.recv(65536):
-                if not self.lost and sent.startswith(self._request):
-                    self.lost += 1
-                    losing.set()
+                if sent.startswith(self._request):
+                    self._meet(losing)
                 gateway.sendall(sent)
             gateway.shutdown(socket.SHUT_WR)
 
+    def _meet(self, losing: threading.Event) -> None:
+        """A request of the kind is about to be passed on."""
+        if not self.lost:
+            self.lost += 1
+            losing.set()
+
+
+class Holding(Lossy):
+    """Holds the requests of a kind back until they are released. It loses nothing."""
+
+    def __init__(self, listener: socket.socket, gateway: tuple[str, int], request: bytes) -> None:
+        super().__init__(listener, gateway, request)
+        self._held = threading.Event()
+        self._released = threading.Event()
+
+    def wait(self) -> None:
+        """Wait until a request is held back."""
+        assert self._held.wait(PATIENCE)
+
+    def release(self) -> None:
+        self._released.set()
+
+    def _meet(self, losing: threading.Event) -> None:
+        self._held.set()
+        self._released.wait(PATIENCE)
+
+
+def losing(origin: str, request: bytes) -> AbstractContextManager[tuple[str, Lossy]]:
+    """An origin in front of ``origin`` that loses the answer to the first request that begins with ``request``."""
+    return _before(origin, request, Lossy)
+
+
+def holding(origin: str, request: bytes) -> AbstractContextManager[tuple[str, Holding]]:
+    """An origin in front of ``origin`` that holds back each request that begins with ``request``."""
+    return _before(origin, request, Holding)
+
 
 @contextmanager
-def losing(origin: str, request: bytes) -> Iterator[tuple[str, Lossy]]:
-    """An origin in front of ``origin`` that loses the answer to the first request that begins with ``request``."""
+def _before(origin: str, request: bytes, kind: type[Network]) -> Iterator[tuple[str, Network]]:
     parts = urlsplit(origin)
     assert parts.hostname is not None
     assert parts.port is not None
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        network = Lossy(listener, (parts.hostname, parts.port), request)
+        network = kind(listener, (parts.hostname, parts.port), request)
         threading.Thread(target=network.serve, daemon=True).start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", network
         # Closing does not wake up a thread that waits in accept; shutting down does.

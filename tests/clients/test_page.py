@@ -11,6 +11,7 @@ import pytest
 
 from gateway.config import Config
 from gateway.demo import demonstration as demo
+from tests.clients import formats, java
 from tests.clients.commands import ROOT, Ended, Shell, javascript, program
 from tests.clients.forks import Forks, forks
 from tests.clients.gateway import CONFIGURATION, Lock
@@ -24,15 +25,17 @@ SNIPPETS = {
         r"^<!-- run: (\S+) -->\n```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
     )
 }
-LIBRARIES = ("aiobotocore.session", "boto3", "httpx", "minio", "postgrest", "s3fs")
+LIBRARIES = ("aiobotocore.session", "boto3", "httpx", "minio", "postgrest", "pyarrow.parquet", "s3fs")
+ELSEWHERE = {"iceberg"}
+"""Snippets that need another gateway: ``test_iceberg.py`` runs them."""
 WITHOUT_AN_OBJECT = {"fenced-credentials", "wider-read"}
 OF_TABLES = {"postgrest", "postgrest-request", "postgrest-hook", "postgrest-js", "supabase-js", "curl-tables"}
 
 
 def test_every_snippet_of_code_is_run() -> None:
     blocks = re.findall(r"^```(\w+)$", PAGE.read_text(), re.MULTILINE)
-    assert len(blocks) == len(SNIPPETS) + blocks.count("properties")
-    assert len(SNIPPETS) == 22
+    assert len(blocks) == len(SNIPPETS) + blocks.count("properties") + blocks.count("toml")
+    assert len(SNIPPETS) == 26
 
 
 def test_what_the_page_shows_can_be_pasted_where_the_demo_runs() -> None:
@@ -77,14 +80,30 @@ def in_node(_: Forks, shell: Shell, code: str) -> Ended:
     return shell.run(node, "snippet.mjs")
 
 
-LANGUAGES: dict[str, Callable[[Forks, Shell, str], Ended]] = {"sh": in_shell, "python": in_python, "js": in_node}
+def in_java(_: Forks, shell: Shell, code: str) -> Ended:
+    source = shell.home / "Put.java"
+    source.write_text(code)
+    return shell.run(*java.command(source))
+
+
+def in_python_with_formats(_: Forks, shell: Shell, code: str) -> Ended:
+    return shell.run(formats.python(), "-c", code)
+
+
+LANGUAGES: dict[str, Callable[[Forks, Shell, str], Ended]] = {
+    "sh": in_shell,
+    "python": in_python,
+    "js": in_node,
+    "java": in_java,
+}
 
 
 def snippets() -> Iterator[Any]:
-    """Yield the names of all snippets. The snippets of rclone and of Node need a program that may be missing."""
+    """Yield the names of all snippets. Some need a program that may be missing."""
     for name, (language, _) in SNIPPETS.items():
-        installed = name == "rclone" or language == "js"
-        yield pytest.param(name, marks=[pytest.mark.installed] if installed else [])
+        installed = name in ("rclone", "delta") or language in ("js", "java")
+        if name not in ELSEWHERE:
+            yield pytest.param(name, marks=[pytest.mark.installed] if installed else [])
 
 
 @pytest.mark.parametrize("name", list(snippets()))
@@ -92,17 +111,20 @@ def test_a_snippet(name: str, lock: Lock, shell: Shell, pythons: Forks) -> None:
     if name == "rclone":
         program("rclone", "run `make clients`, or apt-get install rclone")
     language, code = SNIPPETS[name]
+    run = in_python_with_formats if name == "delta" else LANGUAGES[language]
     for shown, here in (
         ("42", lock.name) if name in OF_TABLES else ("accounts/42", f"accounts/{lock.name}"),
         ("127.0.0.1:8080", lock.gateway.origin.removeprefix("http://")),  # last: it may have a 42 in its port
     ):
         assert shown in code
         code = code.replace(shown, here)
-    done = LANGUAGES[language](pythons, shell, code)
+    done = run(pythons, shell, code)
     assert done.status == 0, done.error
-    assert len(lock.objects()) == (0 if name in WITHOUT_AN_OBJECT | OF_TABLES else 1)
+    # A version of a Delta table is a data file and a file of the log.
+    objects = {"delta": 2, **dict.fromkeys(WITHOUT_AN_OBJECT | OF_TABLES, 0)}
+    assert len(lock.objects()) == objects.get(name, 1)
     assert lock.rows() == ([("dora", 120, None)] if name in OF_TABLES else [])
     with lock.overtaken():
-        refused = LANGUAGES[language](pythons, shell, code)
+        refused = run(pythons, shell, code)
     assert refused.status != 0
     assert re.search("StaleFencingToken|overtaken|412", refused.out + refused.error), refused.error

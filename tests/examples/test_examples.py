@@ -1,6 +1,6 @@
 """The examples do what their pages say: they run unchanged against ``gateway demo``, and their effects are checked.
 
-The three of them run at the same time, because they wait more than they work. Each runs without and then with its
+Three of them run at the same time, because they wait more than they work. Each runs without and then with its
 zombie.
 """
 
@@ -21,6 +21,7 @@ import psutil
 import pyarrow.parquet
 import pytest
 
+from tests.clients import formats
 from tests.processes import PATIENCE, free_port, started
 
 pytestmark = pytest.mark.thorough
@@ -82,9 +83,24 @@ class Seen:
     rejections: list[dict[str, Any]]
 
 
-LOCKS = {"cron": "job/nightly", "compactor": "dataset/clicks", "credentials": "job/export"}
-TABLES = {"cron": "runs?order=day.desc", "compactor": "catalogue", "credentials": "runs?job=eq.export"}
-PREFIXES = {"cron": "jobs/nightly/", "compactor": "datasets/clicks/", "credentials": "jobs/export/"}
+LOCKS = {
+    "cron": "job/nightly",
+    "compactor": "dataset/clicks",
+    "credentials": "job/export",
+    "delta": "dataset/visits",
+}
+TABLES = {
+    "cron": "runs?order=day.desc",
+    "compactor": "catalogue?dataset=eq.clicks",
+    "credentials": "runs?job=eq.export",
+    "delta": "catalogue?dataset=eq.visits",
+}
+PREFIXES = {
+    "cron": "jobs/nightly/",
+    "compactor": "datasets/clicks/",
+    "credentials": "jobs/export/",
+    "delta": "datasets/visits/",
+}
 
 
 def played(demo: Demo, example: str) -> tuple[Seen, Seen]:
@@ -111,18 +127,23 @@ def those_who_ask(url: str) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def plays() -> Iterator[dict[str, Future[tuple[Seen, Seen]]]]:
-    """Both plays of each example, under way."""
+def demo() -> Iterator[Demo]:
     with tempfile.TemporaryDirectory(prefix="examples-", dir="/tmp") as directory:
         port = free_port()
-        with started("demo", "--port", str(port), temporary=Path(directory)) as demo:
-            demo.wait_for(lambda: "\nEND\n" in demo.output.read_text())
+        with started("demo", "--port", str(port), temporary=Path(directory)) as process:
+            process.wait_for(lambda: "\nEND\n" in process.output.read_text())
             url = f"http://127.0.0.1:{port}"
-            with ThreadPoolExecutor() as pool:
-                yield {example: pool.submit(played, Demo(url), example) for example in EXAMPLES}
+            yield Demo(url)
             assert those_who_ask(url) == []
-            demo.stop()
-            assert "Traceback" not in demo.said()
+            process.stop()
+            assert "Traceback" not in process.said()
+
+
+@pytest.fixture(scope="module")
+def plays(demo: Demo) -> Iterator[dict[str, Future[tuple[Seen, Seen]]]]:
+    """Both plays of each example, under way."""
+    with ThreadPoolExecutor() as pool:
+        yield {example: pool.submit(played, demo, example) for example in EXAMPLES}
 
 
 @pytest.fixture
@@ -191,3 +212,22 @@ def test_the_aws_cli_is_fenced_without_knowing_it(play: tuple[Seen, Seen]) -> No
     assert zombie.rejections[0]["holder"].startswith("machine-a-")
     assert "(StaleFencingToken)" in zombie.told
     assert "machine-a: exit code 79" in zombie.told
+
+
+@pytest.mark.installed
+def test_a_delta_table_is_compacted_by_one_of_two(demo: Demo) -> None:
+    formats.python()
+    once, zombie = played(demo, "delta")
+    log = "datasets/visits/delta/_delta_log"
+    assert "compactor-a: 3 files merged into one" in once.told
+    assert f"{log}/{3:020}.json" in once.objects
+    assert once.rejections == []
+
+    assert "compactor-b: 4 files merged into one" in zombie.told
+    assert f"{log}/{7:020}.json" in zombie.objects
+    assert f"{log}/{8:020}.json" not in zombie.objects
+    [(method, target)] = refused(zombie)
+    assert (method, target.rpartition("/")[0]) == ("PUT", "/reports/datasets/visits/delta")
+    assert target.removeprefix("/reports/") not in zombie.objects
+    assert zombie.rejections[0]["holder"].startswith("compactor-a-")
+    assert "compactor-a: exit code 79" in zombie.told

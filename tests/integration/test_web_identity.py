@@ -20,6 +20,7 @@ import pytest_asyncio
 from gateway.auth import temporary_keys
 from gateway.auth.sigv4 import RequestHead, StoreCredentials, sign
 from gateway.demo.embedded import EmbeddedPostgres
+from tests.clients import java
 from tests.doubles.s3 import S3Double
 from tests.identity_provider import AUDIENCE, ISSUER, Provider, claims, rsa_key, token
 from tests.integration.objects.object_gateway import Stage, staged
@@ -58,6 +59,7 @@ class Cluster:
             "AWS_ROLE_SESSION_NAME": session,
             "AWS_ENDPOINT_URL_S3": self.stage.origin,
             "AWS_ENDPOINT_URL_STS": f"{self.stage.origin}/v1/sts",
+            "AWS_REGION": "us-east-1",
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
         }
@@ -154,6 +156,21 @@ async def test_a_role_that_names_a_lock_gives_fenced_keys(cluster: Cluster, tmp_
         assert newer.status_code == 403  # it has no such grant
     reader = await cluster.assume(token(KEY, claims("reader", groups=["readers"])), RoleArn=role)
     assert (reader.status_code, "AccessDenied" in reader.text) == (403, True)
+
+
+@pytest.mark.installed
+async def test_a_role_that_names_a_lock_gives_the_sdk_for_java_fenced_keys(cluster: Cluster, tmp_path: Path) -> None:
+    resource = "s3/bucket/in/java"
+    program = java.command(java.DIRECTORY / "Identity.java")
+    headers = {"Authorization": f"Bearer {token(KEY, claims(POD))}"}
+    async with httpx.AsyncClient(base_url=cluster.stage.origin, timeout=PATIENCE, headers=headers) as client:
+        held = await client.post(f"/v1/leases/{resource}", json={"holder": "pod-1", "ttl": 60})
+        assert held.status_code == 201
+        variables = cluster.variables(tmp_path / "token", f"arn:aws:iam::000000000000:role/lock/{resource}")
+        assert await run(variables, *program, "in/java") == "hello\n"
+        # Another key belongs to another lock.
+        with pytest.raises(AssertionError, match="Status Code: 403"):
+            await run(variables, *program, "in/b")
 
 
 async def test_groups_of_the_token_hold_for_its_keys(cluster: Cluster) -> None:

@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
 from gateway.client.postgres import TABLE, PostgresSource
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.databases import OwnPostgres
+from tests.postgres_relay import relay
 from tests.processes import closed_port
 from tests.sources.staging import acquire
 
@@ -328,52 +329,3 @@ async def test_each_name_is_a_row_of_its_own(sources: Sources) -> None:
 def test_the_page_has_the_table_as_it_is_made() -> None:
     shown = re.findall(r"```sql\n(CREATE TABLE .*?)```", PAGE.read_text(), re.DOTALL)
     assert [text.split() for text in shown] == [TABLE.format(table="fencing_lock").rstrip().split()]
-
-
-class Relay:
-    """A breakable path to the server. ``losing``: the content of a message whose answer is lost.
-
-    After that message, no other one gets through while there is an answer to lose.
-    """
-
-    def __init__(self, dsn: str) -> None:
-        self._to = conninfo_to_dict(dsn)
-        self._broken = False
-        self.losing: bytes | None = None
-        self.url = ""
-
-    async def __call__(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
-        if self.losing and self._broken:
-            answers.close()
-            return
-        host, port = str(self._to.get("host") or "127.0.0.1"), int(self._to.get("port") or 5432)
-        server, requests = await (
-            asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
-            if host.startswith("/")
-            else asyncio.open_connection(host, port)
-        )
-        try:
-            await asyncio.gather(self._requests(client, requests), self._answers(server, answers))
-        finally:
-            requests.close()
-            answers.close()
-
-    async def _requests(self, client: asyncio.StreamReader, requests: asyncio.StreamWriter) -> None:
-        while sent := await client.read(65536):
-            self._broken = bool(self.losing and self.losing in sent)
-            requests.write(sent)
-        requests.close()
-
-    async def _answers(self, server: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
-        while (answer := await server.read(65536)) and not self._broken:
-            answers.write(answer)
-        answers.close()
-
-
-@contextlib.asynccontextmanager
-async def relay(dsn: str) -> AsyncIterator[Relay]:
-    made = Relay(dsn)
-    async with await asyncio.start_server(made, "127.0.0.1", 0) as listener:
-        port = listener.sockets[0].getsockname()[1]
-        made.url = make_conninfo(dsn, host="127.0.0.1", port=port, sslmode="disable", gssencmode="disable")
-        yield made

@@ -116,6 +116,8 @@ _BOOKKEEPING = frozenset(
         "x-amz-user-agent",
     }
 )
+# S3 has one version. The AWS SDK for C++ names it in uploads, and with it PyArrow. Another one may mean anything.
+_API_VERSION = ("x-amz-api-version", "2006-03-01")
 _CHECKSUM = "x-amz-checksum-"
 _UNREADABLE = "a write to such an object could not be settled without its key"
 _REASONS = {
@@ -136,7 +138,12 @@ def forwarded(operation: Operation, headers: Mapping[str, str]) -> tuple[tuple[s
     for name, value in headers.items():
         if name in _ALWAYS or name in _FORWARDED.get(operation, ()) or _is_of_the_object(operation, name):
             kept.append((name, value))
-        elif operation.kind is not OperationKind.READ and _is_amazon(name) and not _consumed(operation, name):
+        elif (
+            operation.kind is not OperationKind.READ
+            and _is_amazon(name)
+            and not _consumed(operation, name)
+            and (name, value) != _API_VERSION
+        ):
             raise not_implemented(f"{operation} with the header {name}", _REASONS.get(name, ""))
     # A header without a value has no effect, but metadata may be empty.
     return tuple(pair for pair in map(_without_framing, kept) if pair[1] or pair[0].startswith(METADATA))

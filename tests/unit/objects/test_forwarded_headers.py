@@ -110,6 +110,16 @@ def test_what_is_said_to_the_gateway_never_goes_on(subtests: pytest.Subtests) ->
             assert forwarded(operation, dict.fromkeys(said, "1")) == ()
 
 
+def test_the_one_version_of_s3_may_be_named(subtests: pytest.Subtests) -> None:
+    """The AWS SDK for C++ names it when it begins an upload."""
+    for operation in Operation:
+        with subtests.test(operation=operation):
+            assert forwarded(operation, {"x-amz-api-version": "2006-03-01"}) == ()
+            if operation.kind is not OperationKind.READ:
+                with pytest.raises(StoreError, match="x-amz-api-version"):
+                    forwarded(operation, {"x-amz-api-version": "2027-01-01"})
+
+
 def test_the_checksum_algorithm_goes_on_where_the_store_makes_the_checksum() -> None:
     header = {"x-amz-checksum-algorithm": "CRC32"}
     assert forwarded(Operation.CREATE_MULTIPART_UPLOAD, header) == tuple(header.items())

@@ -1,0 +1,100 @@
+"""S3A, the file system of Hadoop and Spark, and the commits of their jobs."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.commands import ROOT, Shell
+from tests.clients.gateway import BUCKET, NEWER, Lock, Login
+from tests.clients.java import S3A, Objects, objects
+
+pytestmark = pytest.mark.installed
+
+FACTORY = {"mapreduce.outputcommitter.factory.scheme.s3a": "org.apache.hadoop.fs.s3a.commit.S3ACommitterFactory"}
+# Neither job removes what belongs to another one. So nothing but the fence stops the first.
+UPLOADS_STAY = {"fs.s3a.committer.abort.pending.uploads": "false"}
+FILES_STAY = {"mapreduce.fileoutputcommitter.cleanup.skipped": "true"}
+COMMITTERS = {
+    "magic": {**FACTORY, **UPLOADS_STAY, "fs.s3a.committer.name": "magic"},
+    "directory": {**FACTORY, **UPLOADS_STAY, "fs.s3a.committer.name": "directory"},
+    "file, version 1": {**FILES_STAY, "mapreduce.fileoutputcommitter.algorithm.version": "1"},
+    "file, version 2": {**FILES_STAY, "mapreduce.fileoutputcommitter.algorithm.version": "2"},
+}
+SECOND = {"mapreduce.job.application.attempt.id": "1"}
+
+
+@pytest.fixture(scope="module")
+def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
+    with objects(Shell(tmp_path_factory.mktemp("another"), {})) as one:
+        yield one
+
+
+def test_files(java: Objects, lock: Lock, login: Login, large: Path) -> None:
+    assert java.s3a("everything", lock, login, large).error == ""
+    # S3A leaves a marker where a directory has become empty.
+    assert set(lock.objects()) <= {""}
+    assert lock.rejections() == []
+
+
+def test_the_settings_of_the_page(java: Objects, lock: Lock, large: Path) -> None:
+    page = (ROOT / "docs/clients.md").read_text()
+    (block,) = re.findall(r"^```properties\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    settings = dict(re.findall(r"(\S+) +([^(\s]\S*)$", block, re.MULTILINE))
+    assert settings.pop("fs.s3a.endpoint") == "http://127.0.0.1:8080"
+    assert settings == S3A
+    assert java.s3a("create", lock, lock.fenced(), large).error == ""
+
+
+def test_the_settings_of_the_example(java: Objects, lock: Lock, large: Path) -> None:
+    text = (ROOT / "examples/credentials/spark-defaults.conf").read_text()
+    settings = dict(re.findall(r"^spark\.hadoop\.(\S+) +(\S+)$", text, re.MULTILINE))
+    assert settings.pop("fs.s3a.endpoint") == "http://127.0.0.1:8080"
+    assert len(settings) == 4
+    assert java.s3a("create", lock, lock.fenced(), large, **settings).error == ""
+
+
+@pytest.mark.parametrize("deed", ["create", "createInParts", "createOnce", "mkdirs", "rename", "delete"])
+def test_after_a_takeover_every_write_is_refused(
+    java: Objects, lock: Lock, login: Login, large: Path, deed: str
+) -> None:
+    lock.seed(there=b"precious")
+    with lock.overtaken():
+        assert "overtaken" in java.s3a(deed, lock, login, large).error
+
+
+def test_after_a_takeover_a_directory_is_not_removed(java: Objects, lock: Lock, login: Login, large: Path) -> None:
+    lock.seed(**{"d/one": b"1", "d/other": b"2"})
+    with lock.overtaken(refusals=2):
+        assert "StaleFencingToken" in java.s3a("delete", lock, login, large, name="d").error
+
+
+@pytest.mark.parametrize("committer", COMMITTERS)
+def test_a_job_that_was_overtaken_commits_nothing(
+    java: Objects, another: Objects, lock: Lock, large: Path, committer: str
+) -> None:
+    """Its driver is paused when its task has committed. Another job writes the table. Then the first one goes on."""
+    settings, zombie, successor = COMMITTERS[committer], lock.fenced(), lock.fenced(NEWER)
+    assert java.job("task", "zombie", lock, zombie, settings).error == ""
+    with java.paused():
+        lock.take_over()
+        for step in ("task", "job"):
+            assert another.job(step, "successor", lock, successor, {**settings, **SECOND}).error == ""
+        table = lock.objects()
+        part = "table/part-0-successor" if committer == "directory" else "table/part-0"
+        assert lock.body(part) == b"successor"
+    assert "overtaken" in java.job("job", "zombie", lock, zombie, settings).error
+    java.job("abort", "zombie", lock, zombie, settings)
+    assert lock.objects() == table
+    assert {(one["token"], one["reason"]) for one in lock.rejections()} == {("33", "token-stale")}
+
+    # The new holder may clean up, but need not: readers see no part of it.
+    for leftover in ("table/_temporary", "table/__magic_job-zombie"):
+        assert another.s3a("delete", lock, successor, large, name=leftover).error == ""
+    assert another.s3a("abortUploads", lock, successor, large, name="table").error == ""
+    s3 = lock.gateway.connect(successor)
+    listed = [one["Key"] for one in s3.list_objects_v2(Bucket=BUCKET, Prefix=lock.prefix)["Contents"]]
+    assert {key for key in listed if not key.endswith("/")} == {lock.key(part), lock.key("table/_SUCCESS")}
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=BUCKET, Prefix=lock.prefix)
+    s3.close()
