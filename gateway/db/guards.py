@@ -24,9 +24,10 @@ class GuardTarget:
     """A table that a guard is for.
 
     ``relations`` are the table and its partitions, quoted, the table first; ``heirs``: it has children by inheritance;
-    ``stands_alone``: it has no partitions, and no parent through which its rows could be written; ``writers`` may write it beside its owner; ``functions`` are guard functions, in the schema fencing, that only this
-    table uses; ``guarded``: there is a guard, or a part of one; ``able``: who asks has the rights that the functions of
-    a guard need; ``watchable``: its primary key is of built-in types, None where it has none.
+    ``stands_alone``: it has no partitions, and no parent through which its rows could be written; ``writers`` may write
+    it beside its owner; ``functions`` are guard functions, in the schema fencing, that only this table uses;
+    ``guarded``: there is a guard, or a part of one; ``able``: who asks has the rights that the functions of a guard
+    need; ``watchable``: its primary key is of built-in types, None where it has none.
     """
 
     owner: str
@@ -106,7 +107,12 @@ def _installed(row: Record) -> InstalledGuard:
     # PostgreSQL ends each argument of a trigger with a zero byte.
     arguments = bytes(row["arguments"]).decode().split("\0")[:-1]
     return InstalledGuard(
-        row["schema"], row["name"], row["function"], row["body"], tuple(arguments), row["by_statement"],
+        row["schema"],
+        row["name"],
+        row["function"],
+        row["body"],
+        tuple(arguments),
+        row["by_statement"],
         tuple(row["missing"]),
     )
 

@@ -257,7 +257,7 @@ class Guard:
 
     def _values(self, rows: str) -> str:
         values = ", ".join(f'{_text(rows, column)} COLLATE "C"' for column in self.named.columns)
-        return f"SELECT DISTINCT {values or '1'} FROM {rows}"
+        return f"SELECT DISTINCT {values or '1'} FROM {rows}"  # noqa: S608 - names, quoted
 
     def _key(self, row: str) -> str:
         texts = (f"format('%s', {row}.{quote(name)})" for name in self.named.table.primary_key)
@@ -317,8 +317,8 @@ def _rows(guard: Guard, relation: str, function: str) -> Iterator[str]:
         return
     for event, (name, shown) in BY_STATEMENT.items():
         yield _trigger(guard, name, f"AFTER {event}", relation, function, f" REFERENCING {shown}")
-    # Writes through a parent would fire only the parent's triggers for statements. PostgreSQL gives no parent to a table
-    # that has a trigger for rows with a transition table. This one never fires.
+    # Writes through a parent would fire only the parent's triggers for statements. PostgreSQL gives no parent to a
+    # table that has a trigger for rows with a transition table. This one never fires.
     yield (
         f"CREATE OR REPLACE TRIGGER {ROW} AFTER DELETE ON {relation} REFERENCING OLD TABLE AS {_OLD}\n"
         f"    FOR EACH ROW WHEN (false)\n"
@@ -345,9 +345,7 @@ def _dropped(functions: Sequence[str]) -> Iterator[str]:
         yield f"DROP FUNCTION IF EXISTS fencing.{quote(naming_function(name))}(anyelement);"
 
 
-def _trigger(
-    guard: Guard, name: str, moment: str, relation: str, function: str | None = None, shown: str = ""
-) -> str:
+def _trigger(guard: Guard, name: str, moment: str, relation: str, function: str | None = None, shown: str = "") -> str:
     level = "ROW" if name == ROW else "STATEMENT"
     called = function or {STATEMENT: "fencing.guard_statement_v1", TRUNCATE: "fencing.guard_truncate_v1"}[name]
     # The one condition that costs the gateway next to nothing, and that a session cannot change: not by SET ROLE. The
