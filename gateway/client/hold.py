@@ -107,7 +107,7 @@ class Hold:
         for hold in (self, *others):
             hold.check()
         settings = libpq.declare(self.headers, [other.headers for other in others])
-        return {**settings, "application_name": libpq.name("", self.state.tag)}
+        return {**settings, "application_name": libpq.name("", self.headers, self.state.tag)}
 
     def connect_args(self, *others: "Hold", options: str = "") -> dict[str, str]:
         """Return the arguments of ``psycopg.connect``, or the ``connect_args`` of SQLAlchemy, for such a session.
@@ -140,7 +140,7 @@ class Hold:
         self.check()
         return {
             "PGOPTIONS": libpq.extend(inherited.get("PGOPTIONS", ""), self.headers),
-            "PGAPPNAME": libpq.name(inherited.get("PGAPPNAME", ""), self.state.tag),
+            "PGAPPNAME": libpq.name(inherited.get("PGAPPNAME", ""), self.headers, self.state.tag),
         }
 
     @property

@@ -15,6 +15,7 @@ LONGEST_NAME = 63
 """Bytes of an application_name; PostgreSQL cuts the rest off."""
 
 _SPACE = " \t\n\r\v\f"
+_TAG = re.compile(r"fencing-[0-9a-f]{16}")
 _URL = ("postgresql://", "postgres://")
 
 # The variables of libpq for the parameters of a connection string, where the name in capitals is not enough.
@@ -73,11 +74,15 @@ def extend(options: str, lock: Mapping[str, str], others: Iterable[Mapping[str, 
     return f"{options} {added}".lstrip()
 
 
-def name(own: str, tag: str) -> str:
-    """Return an ``application_name`` that contains the tag of a lock, and as much of the program's own as fits."""
-    room = LONGEST_NAME - len(tag) - 1
-    # The end, because it may be the tag of a lock around this one.
-    return f"{own.strip()[-room:]} {tag}".lstrip()
+def name(own: str, lock: Mapping[str, str], tag: str) -> str:
+    """Return an ``application_name`` with the tag of a lock, and as much of the lock's and the program's name as fits.
+
+    The record of refusals shows it: docs/guard.md. Tags of locks around this one stay.
+    """
+    tags = " ".join((*_TAG.findall(own), tag))
+    shown = f"{_TAG.sub('', own).strip()} {lock['Fencing-Resource']}={lock['Fencing-Token']}"
+    room = LONGEST_NAME - len(tags) - 1
+    return f"{shown[-room:] if room > 0 else ''} {tags}"[-LONGEST_NAME:].strip()
 
 
 def connection_string(
@@ -90,7 +95,7 @@ def connection_string(
     """
     known = parameters(dsn)
     options = extend(known.get("options", inherited), lock, others)
-    named = name(known.get("application_name", ""), tag)
+    named = name(known.get("application_name", ""), lock, tag)
     if not dsn.startswith(_URL):
         # Of a parameter that is repeated, the last one counts.
         return f"{dsn} options={_quote(options)} application_name={_quote(named)}".lstrip()

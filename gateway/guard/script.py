@@ -164,7 +164,7 @@ BEGIN
             PERFORM fencing.guard_v2({name}, TG_ARGV[4], TG_OP, observes, once_only);
         END LOOP;
     ELSE
-        FOR {variables} IN {deleted} UNION {inserted} LOOP
+        FOR {variables} IN {updated} LOOP
             PERFORM fencing.guard_v2({name}, TG_ARGV[4], TG_OP, observes, once_only);
         END LOOP;
     END IF;
@@ -209,6 +209,7 @@ class Guard:
             if not self._touched:
                 pieces["declarations"] = "any_row integer;"
             pieces |= {"variables": variables, "inserted": self._values(_NEW), "deleted": self._values(_OLD)}
+            pieces["updated"] = f"{self._values(_OLD, '')} UNION {self._values(_NEW, '')}"
             return _STATEMENT_BODY.format(**pieces)
         pieces |= {"old": self._parts("OLD", 2), "new": self._parts("NEW", 2)}
         if not self.watches:
@@ -255,9 +256,9 @@ class Guard:
         pairs = zip(self._touched, self.named.columns, strict=True)
         return ("\n" + depth * "    ").join(_taken(row, *pair) for pair in pairs)
 
-    def _values(self, rows: str) -> str:
+    def _values(self, rows: str, distinct: str = "DISTINCT ") -> str:
         values = ", ".join(f'{_text(rows, column)} COLLATE "C"' for column in self.named.columns)
-        return f"SELECT DISTINCT {values or '1'} FROM {rows}"  # noqa: S608 - names, quoted
+        return f"SELECT {distinct}{values or '1'} FROM {rows}"  # noqa: S608 - names, quoted
 
     def _key(self, row: str) -> str:
         texts = (f"format('%s', {row}.{quote(name)})" for name in self.named.table.primary_key)

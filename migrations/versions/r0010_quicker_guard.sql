@@ -1,8 +1,6 @@
 -- The guard checks less often, and a refusal for want of a token names the two lines that help.
 
-
-CREATE OR REPLACE FUNCTION fencing.is_open_v1() RETURNS boolean
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
+CREATE FUNCTION fencing.is_open_v2() RETURNS boolean LANGUAGE plpgsql STABLE AS $function$
 BEGIN
     RETURN EXISTS (
         SELECT FROM fencing.opening AS o
@@ -14,6 +12,14 @@ BEGIN
           AND o.identity = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
               || '/' || 'fencing.opening'::regclass::oid
           AND o.system = (SELECT c.system_identifier::text FROM pg_control_system() AS c));
+END
+$function$;
+REVOKE ALL ON FUNCTION fencing.is_open_v2 FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION fencing.is_open_v1() RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    RETURN fencing.is_open_v2();
 END
 $function$;
 
@@ -138,7 +144,10 @@ BEGIN
               WHERE i.resource = f.resource AND (i.epoch, i.value) < (f.epoch, f.value));
         IF FOUND AND fencing.guard_locked_v1(p_resource, fence.epoch, fence.value) THEN
             IF NOT p_observe AND current_setting('fencing.open', true) IS DISTINCT FROM 'yes' THEN
-                PERFORM fencing.check_open_v1();
+                IF NOT fencing.is_open_v2() THEN
+                    PERFORM fencing.check_open_v1();
+                END IF;
+                PERFORM set_config('fencing.open', 'yes', true);
             END IF;
             RETURN;
         END IF;
@@ -146,7 +155,6 @@ BEGIN
     PERFORM fencing.guard_v1(p_resource, p_target, p_operation, p_observe, p_strict);
 END
 $function$;
-
 REVOKE ALL ON FUNCTION fencing.guard_locked_v1, fencing.guard_v2 FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION fencing.guard_statement_v1() RETURNS trigger

@@ -344,7 +344,7 @@ def test_a_database_that_cannot_be_read_is_an_error_before_the_lock(gateway: Gat
         with pytest.raises(ConfigurationError, match="connection string"):
             run(RunOptions(**known), "worker-key", gateway.environment(), pytest.fail)
     held = {"PGOPTIONS": "-c fencing.held=x"}
-    with pytest.raises(ConfigurationError, match="fencing.held"):
+    with pytest.raises(ConfigurationError, match=r"fencing\.held"):
         run(RunOptions(("true",), gateway.origin, lock), "worker-key", gateway.environment(**held), pytest.fail)
 
 

@@ -331,7 +331,10 @@ BEGIN
               WHERE i.resource = f.resource AND (i.epoch, i.value) < (f.epoch, f.value));
         IF FOUND AND fencing.guard_locked_v1(p_resource, fence.epoch, fence.value) THEN
             IF NOT p_observe AND current_setting('fencing.open', true) IS DISTINCT FROM 'yes' THEN
-                PERFORM fencing.check_open_v1();
+                IF NOT fencing.is_open_v2() THEN
+                    PERFORM fencing.check_open_v1();
+                END IF;
+                PERFORM set_config('fencing.open', 'yes', true);
             END IF;
             RETURN;
         END IF;

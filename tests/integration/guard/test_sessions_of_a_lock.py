@@ -48,7 +48,7 @@ def environment(dsn: str, locks: list[Lock]) -> dict[str, str]:
     options = "-c work_mem=5MB"
     for one in locks:
         options = libpq.extend(options, one)
-    return {**os.environ, **libpq.environment(dsn), "PGOPTIONS": options, "PGAPPNAME": libpq.name("", TAG)}
+    return {**os.environ, **libpq.environment(dsn), "PGOPTIONS": options, "PGAPPNAME": TAG}
 
 
 def call(dsn: str, locks: list[Lock], *command: str, content: str = "") -> "subprocess.CompletedProcess[str]":
@@ -150,8 +150,8 @@ async def test_several_locks_at_once(guarded: Stage, app: Session, way: Callable
 
 
 HOSTILE = [
-    ("it's", "it's"), ('"q" \\ b', '"x" \\ y'), ("a b\\", "\\"), ("$1;--", "' OR 1=1 --"), ("-c x=y", "-c fencing.token=9"),
-    ("%41%20", "100% {a} \\\\ 'b' \"c\""), ("ä\u2028", "x=y z='w'"), ("\t\n", "a  b"),
+    ("it's", "it's"), ('"q" \\ b', '"x" \\ y'), ("a b\\", "\\"), ("$1;--", "' OR 1=1 --"),
+    ("-c x=y", "-c fencing.token=9"), ("%41%20", "100% {a} \\\\ 'b' \"c\""), ("ä\u2028", "x=y z='w'"), ("\t\n", "a  b"),
 ]  # fmt: skip
 
 
@@ -235,6 +235,20 @@ async def test_a_lock_that_is_lost_between_two_statements(guarded: Stage, app: S
         connection.execute("UPDATE shipments SET state = 'second' WHERE id = 3")
     await app.execute("SELECT fencing.hold('order/6', '2')")
     assert await guarded.rows("SELECT state FROM shipments WHERE id = 3") == [("second",)]
+
+
+async def test_a_refusal_on_record_has_the_lock_that_the_session_says_it_holds(guarded: Stage, app: Session) -> None:
+    """An error undoes all rows that a session could write about it. Its name is what is left to be seen."""
+    await hold(app, "order/5", 35, "bob")
+    with psycopg.connect(libpq.connection_string(guarded.app, lock(), [], TAG, "")) as connection:
+        with pytest.raises(psycopg.Error, match="overtaken by 35"):
+            connection.execute(SENT.encode())
+        await guarded.execute("SELECT fencing.record_refusals_v1(NULL)")
+    found = await guarded.rows("""
+        SELECT reason, target, details -> 'session' ->> 'application_name' FROM fencing.intake
+        WHERE kind = 'guard-refused'
+    """)
+    assert found == [("token-stale", "public.shipments", f"order/5=34 {TAG}")]
 
 
 async def test_a_session_that_forgot_is_told_the_lines_that_help(guarded: Stage) -> None:

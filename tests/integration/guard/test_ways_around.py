@@ -119,8 +119,10 @@ async def test_rows_that_go_by_a_deferred_constraint_or_a_cascade_are_checked(st
 @pytest.mark.parametrize(
     "statement",
     [
-        "MERGE INTO shipments s USING (VALUES (1, 5), (9, 6)) AS v (id, o) ON s.id = v.id "
-        "WHEN MATCHED THEN UPDATE SET state = 'x' WHEN NOT MATCHED THEN INSERT (id, order_id) VALUES (v.id, v.o)",
+        (
+            "MERGE INTO shipments s USING (VALUES (1, 5), (9, 6)) AS v (id, o) ON s.id = v.id "
+            "WHEN MATCHED THEN UPDATE SET state = 'x' WHEN NOT MATCHED THEN INSERT (id, order_id) VALUES (v.id, v.o)"
+        ),
         "MERGE INTO shipments s USING (VALUES (1), (3)) AS v (id) ON s.id = v.id WHEN MATCHED THEN DELETE",
         "INSERT INTO shipments VALUES (1, 5), (3, 5) ON CONFLICT (id) DO UPDATE SET state = 'x'",
         "WITH a AS (UPDATE shipments SET state = 'x' WHERE id = 1), b AS (DELETE FROM shipments WHERE id = 3) SELECT 1",

@@ -45,7 +45,7 @@ def test_a_connection_string_keeps_what_it_says(dsn: str) -> None:
     made = read(libpq.connection_string(dsn, LOCK, [OTHER], TAG, "-c inherited=1"))
     options, named = made.pop("options"), made.pop("application_name")
     assert options.startswith(before.pop("options", "-c inherited=1"))
-    assert named.split() == [*before.pop("application_name", "").split(), TAG]
+    assert named.split() == [*before.pop("application_name", "").split(), "order/5=34", TAG]
     assert made == before
     assert libpq.declared(options) == [LOCK, OTHER]
 
@@ -67,6 +67,15 @@ def test_any_holder_arrives(holder: str, own: str) -> None:
         assert libpq.declared(made["options"]) == [lock, {**OTHER, "Fencing-Holder": own}]
         assert len(made["application_name"]) <= libpq.LONGEST_NAME
         assert TAG in made["application_name"]
+
+
+def test_the_name_of_a_session_says_its_lock_and_keeps_the_tags_of_locks_around_it() -> None:
+    outer = libpq.name("nightly", LOCK, TAG)
+    assert outer == f"nightly order/5=34 {TAG}"
+    other = "fencing-fedcba9876543210"
+    inner = libpq.name(outer, {"Fencing-Resource": "order/" + "6" * 500, "Fencing-Token": "1"}, other)
+    assert inner.endswith(f"66=1 {TAG} {other}")
+    assert len(libpq.name(inner, LOCK, TAG)) <= libpq.LONGEST_NAME
 
 
 def test_locks_of_a_run_around_this_one_stay_held() -> None:
