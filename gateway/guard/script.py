@@ -147,7 +147,8 @@ END
 """
 
 
-# The rows of a statement together: each resource is checked once, however many rows it has.
+# The rows of a statement together: each resource is checked once, however many rows it has. Several sessions lock fences
+# in one order.
 _STATEMENT_BODY = """
 <<touched>>
 DECLARE
@@ -156,15 +157,15 @@ DECLARE
     once_only boolean := TG_ARGV[1] = 'strict';
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        FOR {variables} IN {inserted} LOOP
+        FOR {variables} IN {inserted} ORDER BY {places} LOOP
             PERFORM fencing.guard_v2({name}, TG_ARGV[4], TG_OP, observes, once_only);
         END LOOP;
     ELSIF TG_OP = 'DELETE' THEN
-        FOR {variables} IN {deleted} LOOP
+        FOR {variables} IN {deleted} ORDER BY {places} LOOP
             PERFORM fencing.guard_v2({name}, TG_ARGV[4], TG_OP, observes, once_only);
         END LOOP;
     ELSE
-        FOR {variables} IN {updated} LOOP
+        FOR {variables} IN {updated} ORDER BY {places} LOOP
             PERFORM fencing.guard_v2({name}, TG_ARGV[4], TG_OP, observes, once_only);
         END LOOP;
     END IF;
@@ -209,6 +210,7 @@ class Guard:
             if not self._touched:
                 pieces["declarations"] = "any_row integer;"
             pieces |= {"variables": variables, "inserted": self._values(_NEW), "deleted": self._values(_OLD)}
+            pieces["places"] = ", ".join(str(1 + place) for place in range(max(len(self._touched), 1)))
             pieces["updated"] = f"{self._values(_OLD, '')} UNION {self._values(_NEW, '')}"
             return _STATEMENT_BODY.format(**pieces)
         pieces |= {"old": self._parts("OLD", 2), "new": self._parts("NEW", 2)}

@@ -340,9 +340,9 @@ def test_a_program_of_postgresql_is_fenced_without_knowing_it(gateway: Gateway, 
 
 def test_a_database_that_cannot_be_read_is_an_error_before_the_lock(gateway: Gateway, lock: str) -> None:
     for dsn in ("nowhere", "host=a ld_preload=b"):
-        known = {"command": ("true",), "url": gateway.origin, "resource": lock, "postgres": dsn}
+        options = RunOptions(("true",), gateway.origin, lock, postgres=dsn)
         with pytest.raises(ConfigurationError, match="connection string"):
-            run(RunOptions(**known), "worker-key", gateway.environment(), pytest.fail)
+            run(options, "worker-key", gateway.environment(), pytest.fail)
     held = {"PGOPTIONS": "-c fencing.held=x"}
     with pytest.raises(ConfigurationError, match=r"fencing\.held"):
         run(RunOptions(("true",), gateway.origin, lock), "worker-key", gateway.environment(**held), pytest.fail)

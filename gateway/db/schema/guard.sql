@@ -301,8 +301,8 @@ END
 $function$;
 
 -- Do what guard_v1 does, with less work for a write that passes, which is nearly every one.
--- One query with the statement's snapshot answers all of the judgement's questions. What it does not confirm is
--- judged by guard_v1 from the beginning. A strict resource always is.
+-- One query with the statement's snapshot answers all of the judgement's questions. If it confirms nothing, or the
+-- resource is strict, guard_v1 judges from the beginning.
 -- It has no settings of its own: each of them would cost more than a comparison. It runs within trigger functions that
 -- have them, and no other session may call it.
 CREATE FUNCTION fencing.guard_v2(

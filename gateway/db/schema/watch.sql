@@ -95,8 +95,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp RETURN (
     WHERE a.attrelid = p_relation AND a.attnum > 0 AND NOT a.attisdropped
 );
 
--- Return the names of the triggers that make up the guard of a table, as its trigger for rows says: where that one has
--- a transition table, other triggers check the rows, once for each statement.
+-- Return the names of the triggers that make up the guard of a table. Its trigger for rows says which: if it has a
+-- transition table, other triggers check the rows, once for each statement.
 CREATE FUNCTION fencing.guard_triggers_v1(p_relation regclass) RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp RETURN
     ARRAY['fencing_guard_statement', 'fencing_guard_row', 'fencing_guard_truncate'] || CASE WHEN EXISTS (

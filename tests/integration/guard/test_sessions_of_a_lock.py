@@ -263,7 +263,7 @@ async def test_a_session_that_forgot_is_told_the_lines_that_help(guarded: Stage)
 
 @pytest.mark.installed
 class TestPooler:
-    """What a pooler does to the settings of a connection: none of it lets a write pass without a check."""
+    """A pooler refuses, drops or passes on the settings of a connection. No write passes without a check."""
 
     @pytest.fixture
     async def pool(self, postgres_server: Server, guarded: Stage, app: Session) -> Callable[..., Pool]:
@@ -315,7 +315,7 @@ class TestPooler:
     async def test_settings_of_a_session_behind_a_transaction_pooler_are_still_compared(
         self, pool: Callable[..., Pool], guarded: Stage, app: Session
     ) -> None:
-        """They reach whoever comes next. Those, too, write the rows of this lock only, until it is overtaken."""
+        """They reach the next client. That one, too, writes the rows of this lock only, until it is overtaken."""
         with pool("transaction", "ignore_startup_parameters = extra_float_digits") as dsn:
             with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as one:
                 one.execute(SET)
