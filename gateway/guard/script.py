@@ -147,8 +147,8 @@ END
 """
 
 
-# The rows of a statement together: each resource is checked once, however many rows it has. Several sessions lock fences
-# in one order.
+# The rows of a statement together: each resource is checked once, however many rows it has, and in one order for all
+# sessions.
 _STATEMENT_BODY = """
 <<touched>>
 DECLARE
