@@ -6,7 +6,7 @@ from alembic import op
 from sqlalchemy.engine import AdaptedConnection
 
 revision = "r0010"
-down_revision = "r0007"
+down_revision = "r0009"
 
 
 def upgrade() -> None:
