@@ -347,6 +347,14 @@ def run(  # noqa: PLR0913 - an option is an argument
     ] = None,
     *,
     read: ReadScope = None,
+    postgres: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="GATEWAY_POSTGRES",
+            help="The database of the command, which finds it in PGHOST and so on. Its sessions end with the lock.",
+        ),
+    ] = None,
     shared: Annotated[bool, typer.Option("--shared", help="Share the lock with other holders that share it.")] = False,
     pass_api_key: Annotated[bool, typer.Option("--pass-api-key", help="Pass the API key to the command.")] = False,
 ) -> None:
@@ -368,6 +376,7 @@ def run(  # noqa: PLR0913 - an option is an argument
         read=tuple(read or ()),
         grace=grace,
         pass_api_key=pass_api_key,
+        postgres=postgres,
     )
     key = api_key(api_key_file)
     raise typer.Exit(run_command(wanted, key, environment(), lambda line: say(f"gateway run: {line}")))

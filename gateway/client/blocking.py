@@ -7,6 +7,7 @@ a lost lock at the next request of a fenced client, at ``check``, or at the end 
 import asyncio
 import os
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -219,10 +220,17 @@ class Lock(Hold):
         return self._client.portal().call(partial(self._lock.credentials, pattern, ttl, read))
 
     def environment(
-        self, *, s3: bool = True, pattern: str | None = None, ttl: int = 3600, read: Read = "own"
+        self,
+        *,
+        s3: bool = True,
+        pattern: str | None = None,
+        ttl: int = 3600,
+        read: Read = "own",
+        inherited: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
         """Return the environment variables for a command, as the asynchronous lock does."""
-        return self._client.portal().call(partial(self._lock.environment, s3=s3, pattern=pattern, ttl=ttl, read=read))
+        ask = partial(self._lock.environment, s3=s3, pattern=pattern, ttl=ttl, read=read, inherited=inherited)
+        return self._client.portal().call(ask)
 
     def __enter__(self) -> Self:
         if self._holding is not None:

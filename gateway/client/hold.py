@@ -1,12 +1,13 @@
 """A lock as it is held: its token and headers, whether it is lost, and what needs no event loop to write under it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any
 
 import httpx
 
-from gateway.client import s3
+from gateway.client import libpq, s3
 from gateway.client.api import Api
 from gateway.client.errors import Stale
 from gateway.client.http import Presenter
@@ -41,12 +42,18 @@ class Means:
 
 @dataclass(slots=True)
 class State:
-    """The state of a wanted lock. ``keeper`` is there after the acquisition; ``epoch`` is the fence's before it."""
+    """The state of a wanted lock. ``keeper`` is there after the acquisition; ``epoch`` is the fence's before it.
+
+    ``databases``: connection strings whose sessions end when the lock is lost.
+    """
 
     means: Means
     wanted: Wanted
     keeper: Keeper | None = None
     epoch: int = 0
+    # Sessions of databases are found again by the tag, in their application_name.
+    tag: str = field(default_factory=lambda: f"fencing-{token_hex(8)}")
+    databases: set[str] = field(default_factory=set, repr=False)
 
 
 class Hold:
@@ -91,6 +98,50 @@ class Hold:
         if self.sequencer is not None:
             shown["Fencing-Sequencer"] = self.sequencer
         return shown
+
+    def postgres_settings(self, *others: "Hold") -> dict[str, str]:
+        """Return the settings of a database session that writes under this lock, and under ``others``.
+
+        For asyncpg's ``server_settings``, or the ``RuntimeParams`` of pgx.
+        """
+        for hold in (self, *others):
+            hold.check()
+        settings = libpq.declare(self.headers, [other.headers for other in others])
+        return {**settings, "application_name": libpq.name("", self.headers, self.state.tag)}
+
+    def connect_args(self, *others: "Hold", options: str = "") -> dict[str, str]:
+        """Return the arguments of ``psycopg.connect``, or the ``connect_args`` of SQLAlchemy, for such a session.
+
+        ``options``: more options of libpq, such as those of PGOPTIONS, which these arguments replace.
+        """
+        named = self.postgres_settings(*others)["application_name"]
+        shown = [other.headers for other in others]
+        return {"options": libpq.extend(options, self.headers, shown), "application_name": named}
+
+    def dsn(self, dsn: str, *others: "Hold", options: str = "") -> str:
+        """Return a connection string of libpq, a URL or ``key=value``, whose sessions write under this lock.
+
+        ``options``: libpq's, if the string has none of its own. When the lock is lost, the sessions are ended, if their
+        role may do that (the extra ``postgres``).
+        """
+        for hold in (self, *others):
+            hold.check()
+        shown = [other.headers for other in others]
+        made = libpq.connection_string(dsn, self.headers, shown, self.state.tag, options)
+        self.end_sessions_of(dsn)
+        return made
+
+    def end_sessions_of(self, dsn: str) -> None:
+        """End this lock's sessions there when it is lost. They are found by their ``application_name``."""
+        self.state.databases.add(dsn)
+
+    def postgres_environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of libpq for a command. Locks of a run around this one stay held."""
+        self.check()
+        return {
+            "PGOPTIONS": libpq.extend(inherited.get("PGOPTIONS", ""), self.headers),
+            "PGAPPNAME": libpq.name(inherited.get("PGAPPNAME", ""), self.headers, self.state.tag),
+        }
 
     @property
     def expires_in(self) -> float:

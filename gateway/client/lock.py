@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,6 +19,7 @@ from gateway.client.http import AsyncTransport
 from gateway.client.leases import Leases
 from gateway.client.renewal import Keeper
 from gateway.client.s3 import Credentials, Read, aws_environment
+from gateway.client.sessions import LIMIT, end_sessions
 from gateway.client.source import Held, Source
 from gateway.fencing.token import Token
 
@@ -104,6 +105,7 @@ class Lock(Hold):
         self._body: Body | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lost = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
         self._http: httpx.AsyncClient | None = None
         self._postgrest: AsyncPostgrestClient | None = None
 
@@ -147,14 +149,24 @@ class Lock(Hold):
         return await s3.issue_credentials(self._means.api, self.headers, pattern, ttl, read)
 
     async def environment(
-        self, *, s3: bool = True, pattern: str | None = None, ttl: int = 3600, read: Read = "own"
+        self,
+        *,
+        s3: bool = True,
+        pattern: str | None = None,
+        ttl: int = 3600,
+        read: Read = "own",
+        inherited: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
         """Return the environment variables for a command that is to write under this lock.
 
         ``s3``: add temporary S3 keys, and the gateway as AWS' endpoint; ``pattern``, ``ttl`` and ``read`` are theirs.
+        ``inherited``: the rest of its environment. PGOPTIONS and PGAPPNAME of it are kept, with the lock added.
         """
         keys = await self.credentials(pattern, ttl, read) if s3 else None
-        return aws_environment(self.headers, self._means.url, keys)
+        return {
+            **aws_environment(self.headers, self._means.url, keys),
+            **self.postgres_environment(inherited or {}),
+        }
 
     async def __aenter__(self) -> Self:
         if self._loop is not None:
@@ -197,6 +209,8 @@ class Lock(Hold):
         if not keeper.is_copy():
             try:
                 await keeper.stop()
+                if self._ending is not None:
+                    await asyncio.wait((self._ending,), timeout=LIMIT)
             finally:
                 await finish(self._source.release(keeper.held), RELEASE, f"Releasing {self.resource}")
         if loss is not None:
@@ -221,8 +235,18 @@ class Lock(Hold):
 
     def _tell(self) -> None:
         self._lost.set()
+        if self._ending is None and self.state.databases:
+            self._ending = asyncio.ensure_future(self._end_sessions())
         if self._body is not None and self._on_loss == "cancel":
             self._body.cancel()
+
+    async def _end_sessions(self) -> None:
+        """Best effort: the guard of a table refuses what they would write."""
+        work = (end_sessions(dsn, self.state.tag) for dsn in self.state.databases)
+        for failure in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(failure, Exception):
+                # The text of a driver's error may repeat a connection string.
+                _LOG.warning("Sessions of %s were not ended: %s", self.resource, type(failure).__name__)
 
     def _client(self) -> httpx.AsyncClient:
         # It holds no connection of its own, so there is nothing to close.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from gateway.client import libpq
 from gateway.client.child import Ended, Signals, supervise
 from gateway.client.client import FencedClient
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Stale, Unavailable
@@ -137,7 +138,8 @@ class RunOptions:
 
     ``source``: the address of a lock service, or ``gateway``. ``holder``: the beginning of the holder's name. A unique
     suffix follows, because to a lock service one name is one holder. ``credentials``: the pattern of resources for the
-    fenced S3 credentials; None for the lock's own. ``pass_api_key``: pass the API key to the command.
+    fenced S3 credentials; None for the lock's own. ``pass_api_key``: pass the API key to the command. ``postgres``: the
+    connection string of a database, which the command finds in the variables of libpq.
     """
 
     command: tuple[str, ...]
@@ -152,6 +154,7 @@ class RunOptions:
     read: tuple[str, ...] = ()
     grace: float = 10.0
     pass_api_key: bool = False
+    postgres: str | None = None
 
 
 def run(options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]) -> int:
@@ -210,6 +213,9 @@ class _Run:
 
     async def _hold(self, signals: Signals) -> int:
         options = self._options
+        if options.postgres is not None:
+            # A mistake in it shows before the lock is acquired.
+            libpq.environment(options.postgres)
         async with (
             FencedClient(options.url, api_key=self._api_key, holder=options.holder) as client,
             client.lock(
@@ -221,7 +227,9 @@ class _Run:
                 on_loss="tell",
             ) as lock,
         ):
-            environment = self._environment(await self._variables(lock))
+            if options.postgres is not None:
+                lock.end_sessions_of(options.postgres)
+            environment = self._environment(lock, await self._variables(lock))
             try:
                 ended = await supervise(
                     options.command,
@@ -248,14 +256,16 @@ class _Run:
             self._say(f"No S3 credentials: {refusal.message}")
             return await lock.environment(s3=False)
 
-    def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, lock: Lock, variables: Mapping[str, str]) -> dict[str, str]:
         fenced = "AWS_SESSION_TOKEN" in variables
         kept = {name: value for name, value in self._inherited.items() if not _is_dropped(name, fenced=fenced)}
         if fenced and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & kept.keys():
             kept |= dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION"), REGION)
         if self._options.pass_api_key:
             kept["GATEWAY_API_KEY"] = self._api_key
-        return {**kept, **variables}
+        if self._options.postgres is not None:
+            kept |= libpq.environment(self._options.postgres)
+        return {**kept, **variables, **lock.postgres_environment(kept)}
 
     def _code(self, lock: Lock, ended: Ended) -> int:
         if ended.stopped:
@@ -286,7 +296,7 @@ def _source(address: str) -> Source | None:
 
 def _is_dropped(name: str, *, fenced: bool) -> bool:
     """Return whether a variable would contradict the lock, or give the command more rights than its token."""
-    if name.startswith("FENCING_") or name in ("GATEWAY_API_KEY", "GATEWAY_SOURCE"):
+    if name.startswith("FENCING_") or name in ("GATEWAY_API_KEY", "GATEWAY_SOURCE", "GATEWAY_POSTGRES"):
         return True
     return fenced and name in _OVERRULING
 

@@ -24,14 +24,16 @@ class GuardTarget:
     """A table that a guard is for.
 
     ``relations`` are the table and its partitions, quoted, the table first; ``heirs``: it has children by inheritance;
-    ``writers`` may write it beside its owner; ``functions`` are guard functions, in the schema fencing, that only this
-    table uses; ``guarded``: there is a guard, or a part of one; ``able``: who asks has the rights that the functions of
-    a guard need; ``watchable``: its primary key is of built-in types, None where it has none.
+    ``stands_alone``: it has no partitions, and no parent through which its rows could be written; ``writers`` may write
+    it beside its owner; ``functions`` are guard functions, in the schema fencing, that only this table uses;
+    ``guarded``: there is a guard, or a part of one; ``able``: who asks has the rights that the functions of a guard
+    need; ``watchable``: its primary key is of built-in types, None where it has none.
     """
 
     owner: str
     is_partition: bool
     has_heirs: bool
+    stands_alone: bool
     relations: tuple[str, ...]
     writers: tuple[str, ...]
     functions: tuple[str, ...]
@@ -42,13 +44,16 @@ class GuardTarget:
 
 @dataclass(frozen=True, slots=True)
 class InstalledGuard:
-    """A guard that is there. ``missing``: triggers of it that are not, or are switched off."""
+    """A guard that is there. ``missing``: triggers of it that are not, or are switched off. ``by_statement``: it checks
+    the rows of a statement together.
+    """
 
     schema: str
     table: str
     function: str
     body: str
     arguments: tuple[str, ...]
+    by_statement: bool
     missing: tuple[str, ...]
 
 
@@ -74,6 +79,7 @@ async def find_target(database: Database, schema: str, name: str) -> GuardTarget
         row["owner"],
         row["is_partition"],
         row["has_heirs"],
+        row["stands_alone"],
         tuple(row["relations"]),
         tuple(row["writers"]),
         tuple(row["functions"]),
@@ -101,7 +107,13 @@ def _installed(row: Record) -> InstalledGuard:
     # PostgreSQL ends each argument of a trigger with a zero byte.
     arguments = bytes(row["arguments"]).decode().split("\0")[:-1]
     return InstalledGuard(
-        row["schema"], row["name"], row["function"], row["body"], tuple(arguments), tuple(row["missing"])
+        row["schema"],
+        row["name"],
+        row["function"],
+        row["body"],
+        tuple(arguments),
+        row["by_statement"],
+        tuple(row["missing"]),
     )
 
 

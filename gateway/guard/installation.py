@@ -88,7 +88,8 @@ def _misfits(table: Table, rule: Rule, found: InstalledGuard) -> Iterable[str]:
     """Yield the differences between the guard and the one that would be installed now."""
     _, equal, role, template, *_ = found.arguments
     try:
-        fitting = Guard(naming(table, rule), rule.mode, rule.equal, role, WATCH in found.arguments[5:])
+        watches = WATCH in found.arguments[5:]
+        fitting = Guard(naming(table, rule), rule.mode, rule.equal, role, watches, found.by_statement)
     except GatewayError as error:
         yield error.message
         return
@@ -100,7 +101,7 @@ def _misfits(table: Table, rule: Rule, found: InstalledGuard) -> Iterable[str]:
         yield f"it takes equal tokens by {equal}, and the rule says {rule.equal}"
 
 
-REVISION = "r0001"
+REVISION = "r0010"
 """The revision of the fencing schema that the scripts of a guard call."""
 
 _REFUSED = "42501"
@@ -157,7 +158,8 @@ async def prepare(config: Config, wanted: GuardRequest) -> PreparedGuard:
         rule = rules.get(f"{schema_name}.{name}", default)
         mode = Enforcement.OBSERVE if wanted.observe else rule.mode
         _check_watchable(wanted, relation)
-        guard = Guard(naming(table, rule), mode, rule.equal, role.name, wanted.watch)
+        by_statement = relation.stands_alone and not wanted.watch
+        guard = Guard(naming(table, rule), mode, rule.equal, role.name, wanted.watch, by_statement)
         outdated = [function for function in relation.functions if function != guard.function]
         script = guard_script.install(guard, relation.relations, outdated)
         granting = [guard_script.grants(granted) for granted in wanted.grants]

@@ -41,7 +41,7 @@ BEGIN
         old_key := {old_key};
         old_hash := hashtextextended(format('%s', OLD) COLLATE "C", 0);
         IF checked THEN
-            PERFORM fencing.guard_v1(was, TG_ARGV[4], TG_OP, observes, once_only);
+            PERFORM fencing.guard_v2(was, TG_ARGV[4], TG_OP, observes, once_only);
         END IF;
     END IF;
     IF TG_OP <> 'DELETE' THEN
@@ -50,7 +50,7 @@ BEGIN
         new_key := {new_key};
         new_hash := hashtextextended(format('%s', NEW) COLLATE "C", 0);
         IF checked AND (TG_OP = 'INSERT' OR becomes IS DISTINCT FROM was) THEN
-            PERFORM fencing.guard_v1(becomes, TG_ARGV[4], TG_OP, observes, once_only);
+            PERFORM fencing.guard_v2(becomes, TG_ARGV[4], TG_OP, observes, once_only);
         END IF;
     END IF;
     IF old_key = new_key THEN
@@ -95,6 +95,12 @@ def on_truncate(relation: str, *, wanted: bool) -> str:
 
 
 STATEMENT, ROW, TRUNCATE = "fencing_guard_statement", "fencing_guard_row", "fencing_guard_truncate"
+BY_STATEMENT = {
+    "INSERT": ("fencing_guard_inserted", "NEW TABLE AS fencing_new"),
+    "UPDATE": ("fencing_guard_updated", "OLD TABLE AS fencing_old NEW TABLE AS fencing_new"),
+    "DELETE": ("fencing_guard_deleted", "OLD TABLE AS fencing_old"),
+}
+"""The triggers that check the rows of a statement together, and the rows that each is shown."""
 WATCH = "watch"
 """The last argument of the triggers of a guard that watches."""
 
@@ -106,9 +112,12 @@ _RESTORED = {
 }
 _TOUCHED = "touched"
 
-# Texts of values stand in resource names: the session of the writer is pinned as the gateway's own sessions are.
-_SETTINGS = """\
-SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO, YMD' SET intervalstyle = 'iso_8601'
+# Texts of values stand in resource names: the session of the writer is pinned as the gateway's own sessions are. Each
+# setting costs half a microsecond at each call, and the texts of numbers depend on none.
+_SEARCH_PATH = "SET search_path = pg_catalog, pg_temp"
+_INDEPENDENT = frozenset(("smallint", "integer", "bigint", "uuid", "boolean"))
+_SETTINGS = f"""\
+{_SEARCH_PATH} SET timezone = 'UTC' SET datestyle = 'ISO, YMD' SET intervalstyle = 'iso_8601'
 SET bytea_output = 'hex' SET extra_float_digits = 1"""
 
 _BODY = """
@@ -124,13 +133,13 @@ BEGIN
     IF TG_OP <> 'INSERT' THEN
         {old}
         was := {name};
-        PERFORM fencing.guard_v1(was, TG_ARGV[4], TG_OP, observes, once_only);
+        PERFORM fencing.guard_v2(was, TG_ARGV[4], TG_OP, observes, once_only);
     END IF;
     IF TG_OP <> 'DELETE' THEN
         {new}
         becomes := {name};
         IF TG_OP = 'INSERT' OR becomes IS DISTINCT FROM was THEN
-            PERFORM fencing.guard_v1(becomes, TG_ARGV[4], TG_OP, observes, once_only);
+            PERFORM fencing.guard_v2(becomes, TG_ARGV[4], TG_OP, observes, once_only);
         END IF;
     END IF;
     RETURN NULL;
@@ -138,10 +147,39 @@ END
 """
 
 
+# The rows of a statement together: each resource is checked once, however many rows it has, and in one order for all
+# sessions.
+_STATEMENT_BODY = """
+<<touched>>
+DECLARE
+    {declarations}
+    observes boolean := TG_ARGV[0] = 'observe';
+    once_only boolean := TG_ARGV[1] = 'strict';
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        FOR {variables} IN {inserted} ORDER BY {places} LOOP
+            PERFORM fencing.guard_v2({name}, TG_ARGV[4], TG_OP, observes, once_only);
+        END LOOP;
+    ELSIF TG_OP = 'DELETE' THEN
+        FOR {variables} IN {deleted} ORDER BY {places} LOOP
+            PERFORM fencing.guard_v2({name}, TG_ARGV[4], TG_OP, observes, once_only);
+        END LOOP;
+    ELSE
+        FOR {variables} IN {updated} ORDER BY {places} LOOP
+            PERFORM fencing.guard_v2({name}, TG_ARGV[4], TG_OP, observes, once_only);
+        END LOOP;
+    END IF;
+    RETURN NULL;
+END
+"""
+_OLD, _NEW = "fencing_old", "fencing_new"
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
     """The rule that the triggers of one table enforce. ``role``: the gateway's, whose sessions pass. ``watches``: the
-    guard keeps a stamp for each row; then the table has a primary key.
+    guard keeps a stamp for each row; then the table has a primary key. ``by_statement``: it checks the rows of a
+    statement together; only for a table that stands alone and is not watched.
     """
 
     named: Naming
@@ -149,6 +187,7 @@ class Guard:
     equal: Equal
     role: str
     watches: bool = False
+    by_statement: bool = False
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -163,12 +202,29 @@ class Guard:
 
     @property
     def body(self) -> str:
-        """The source of the trigger function for each row."""
+        """The source of the trigger function that checks rows."""
         pieces = {"declarations": self._declarations, "name": self._name}
+        if self.by_statement:
+            # A name without columns has no value to look for, but a row to be there.
+            variables = ", ".join(part.name for part in self._touched) or "any_row"
+            if not self._touched:
+                pieces["declarations"] = "any_row integer;"
+            pieces |= {"variables": variables, "inserted": self._values(_NEW), "deleted": self._values(_OLD)}
+            pieces["places"] = ", ".join(str(1 + place) for place in range(max(len(self._touched), 1)))
+            pieces["updated"] = f"{self._values(_OLD, '')} UNION {self._values(_NEW, '')}"
+            return _STATEMENT_BODY.format(**pieces)
         pieces |= {"old": self._parts("OLD", 2), "new": self._parts("NEW", 2)}
         if not self.watches:
             return _BODY.format(**pieces)
         return BODY.format(**pieces, old_key=self._key("OLD"), new_key=self._key("NEW"))
+
+    @property
+    def settings(self) -> str:
+        """The settings that its trigger function runs with."""
+        if self.watches:
+            return _SETTINGS + SETTINGS
+        independent = all(_restored(part) in _INDEPENDENT for part in self._touched)
+        return _SEARCH_PATH if independent else _SETTINGS
 
     @property
     def naming_body(self) -> str:
@@ -202,6 +258,10 @@ class Guard:
         pairs = zip(self._touched, self.named.columns, strict=True)
         return ("\n" + depth * "    ").join(_taken(row, *pair) for pair in pairs)
 
+    def _values(self, rows: str, distinct: str = "DISTINCT ") -> str:
+        values = ", ".join(f'{_text(rows, column)} COLLATE "C"' for column in self.named.columns)
+        return f"SELECT {distinct}{values or '1'} FROM {rows}"  # noqa: S608 - names, quoted
+
     def _key(self, row: str) -> str:
         texts = (f"format('%s', {row}.{quote(name)})" for name in self.named.table.primary_key)
         return f"ARRAY[{', '.join(texts)}]"
@@ -217,15 +277,14 @@ def install(guard: Guard, relations: Sequence[str], outdated: Sequence[str]) -> 
     return "\n".join([
         f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger",
         "LANGUAGE plpgsql STABLE SECURITY DEFINER",
-        _SETTINGS + (SETTINGS if guard.watches else ""),
+        guard.settings,
         f"AS $guard_{_digest(body)}${body}$guard_{_digest(body)}$;",
         f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC;",
         *(_naming(guard) if guard.watches else ()),
         *(on_truncate(one, wanted=guard.watches) for one in relations),
         *(_trigger(guard, STATEMENT, "BEFORE INSERT OR UPDATE OR DELETE", one) for one in relations),
         *(_trigger(guard, TRUNCATE, "BEFORE TRUNCATE", one) for one in relations),
-        # AFTER: whatever other triggers have made of the row is what is checked. Partitions get it by themselves.
-        _trigger(guard, ROW, "AFTER INSERT OR UPDATE OR DELETE", relations[0], function),
+        *_rows(guard, relations[0], function),
         *_dropped(outdated),
         # From now on, a missing part of the guard goes on record.
         _registered(guard, relations[0]),
@@ -236,6 +295,7 @@ def remove(relations: Sequence[str], functions: Sequence[str]) -> str:
     """Return the statements that remove a guard. ``relations`` as for ``install``; ``functions`` are the guard's."""
     return "\n".join([
         f"DROP TRIGGER IF EXISTS {ROW} ON {relations[0]};",
+        *(f"DROP TRIGGER IF EXISTS {name} ON {relations[0]};" for name, _ in BY_STATEMENT.values()),
         *(f"DROP TRIGGER IF EXISTS {name} ON {one};" for one in relations for name in (STATEMENT, TRUNCATE)),
         *(on_truncate(one, wanted=False) for one in relations),
         *_dropped(functions),
@@ -248,6 +308,24 @@ def grants(role: str) -> str:
     return (
         f"GRANT USAGE ON SCHEMA fencing TO {quote(role)};\n"
         f"GRANT EXECUTE ON FUNCTION fencing.hold(text, text, text, boolean) TO {quote(role)};"
+    )
+
+
+def _rows(guard: Guard, relation: str, function: str) -> Iterator[str]:
+    """Return the triggers that check rows. AFTER: whatever other triggers have made of a row is what is checked."""
+    if not guard.by_statement:
+        yield from (f"DROP TRIGGER IF EXISTS {name} ON {relation};" for name, _ in BY_STATEMENT.values())
+        # Partitions get it by themselves.
+        yield _trigger(guard, ROW, "AFTER INSERT OR UPDATE OR DELETE", relation, function)
+        return
+    for event, (name, shown) in BY_STATEMENT.items():
+        yield _trigger(guard, name, f"AFTER {event}", relation, function, f" REFERENCING {shown}")
+    # Writes through a parent would fire only the parent's triggers for statements. PostgreSQL gives no parent to a
+    # table that has a trigger for rows with a transition table. This one never fires.
+    yield (
+        f"CREATE OR REPLACE TRIGGER {ROW} AFTER DELETE ON {relation} REFERENCING OLD TABLE AS {_OLD}\n"
+        f"    FOR EACH ROW WHEN (false)\n"
+        f"    EXECUTE FUNCTION {function}({', '.join(string(argument) for argument in guard.arguments)});"
     )
 
 
@@ -270,17 +348,17 @@ def _dropped(functions: Sequence[str]) -> Iterator[str]:
         yield f"DROP FUNCTION IF EXISTS fencing.{quote(naming_function(name))}(anyelement);"
 
 
-def _trigger(guard: Guard, name: str, moment: str, relation: str, function: str | None = None) -> str:
-    level = "STATEMENT" if function is None else "ROW"
+def _trigger(guard: Guard, name: str, moment: str, relation: str, function: str | None = None, shown: str = "") -> str:
+    level = "ROW" if name == ROW else "STATEMENT"
     called = function or {STATEMENT: "fencing.guard_statement_v1", TRUNCATE: "fencing.guard_truncate_v1"}[name]
     # The one condition that costs the gateway next to nothing, and that a session cannot change: not by SET ROLE. The
     # gateway names the rows of its own statements, but not those that cascades and triggers of these change.
     beside = f"SESSION_USER <> {string(guard.role)}"
-    if level == "ROW":
+    if function is not None:
         beside += " OR pg_catalog.pg_trigger_depth() > 0"
     condition = "" if name == ROW and guard.watches else f" WHEN ({beside})"
     return (
-        f"CREATE OR REPLACE TRIGGER {name} {moment} ON {relation}\n"
+        f"CREATE OR REPLACE TRIGGER {name} {moment} ON {relation}{shown}\n"
         f"    FOR EACH {level}{condition}\n"
         f"    EXECUTE FUNCTION {called}({', '.join(string(argument) for argument in guard.arguments)});"
     )
@@ -291,8 +369,12 @@ def _restored(column: Column) -> str:
 
 
 def _taken(row: str, part: Column, column: Column) -> str:
+    return f"{part.name} := {_text(row, column)};"
+
+
+def _text(row: str, column: Column) -> str:
     value = f"{row}.{quote(column.name)}"
-    return f"{part.name} := CASE WHEN {value} IS NOT NULL THEN format('%s', {value}) END;"
+    return f"CASE WHEN {value} IS NOT NULL THEN format('%s', {value}) END"
 
 
 def _digest(text: str) -> str:

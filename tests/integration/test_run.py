@@ -18,15 +18,21 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import httpx
 import psutil
+import psycopg
 import pytest
 
+from gateway.client import libpq
 from gateway.commands.run import RunOptions, run
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import ConfigurationError
-from tests.databases import fresh_database
+from gateway.guard import installation
+from gateway.guard.installation import GuardRequest
+from tests.databases import as_gateway, fresh_database
 from tests.processes import COMMAND, PATIENCE, free_port, started
+from tests.running import config
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = """
@@ -264,6 +270,111 @@ def test_the_lock_may_be_elsewhere(gateway: Gateway, lock: str) -> None:
     token = json.loads(ended.stdout)["FENCING_TOKEN"]
     assert token == gateway.ask("GET", f"/v1/fences/{lock}")["token"]
     assert gateway.lock(lock)["token"] is None, "the gateway's own lease service was not asked"
+
+
+# Programs of PostgreSQL
+
+
+@pytest.fixture
+def ledger(gateway: Gateway, lock: str) -> Iterator[str]:
+    """A guarded table of one resource, the lock; its name."""
+    name = f"ledger_{uuid4().hex[:12]}"
+    tables = [{"name": f"public.{name}", "resource": lock}]
+
+    async def install() -> None:
+        owner = await asyncpg.connect(gateway.dsn)
+        try:
+            await owner.execute(
+                f"CREATE TABLE {name} (n integer); CREATE ROLE {name} LOGIN; GRANT ALL ON {name} TO {name}"
+            )
+        finally:
+            await owner.close()
+        wanted = GuardRequest(name, dsn=gateway.dsn, grants=(name,))
+        await installation.install(config(as_gateway(gateway.dsn), tables=tables), wanted)
+
+    async def remove() -> None:
+        owner = await asyncpg.connect(gateway.dsn)
+        try:
+            await owner.execute(f"DROP TABLE {name}; DROP OWNED BY {name}; DROP ROLE {name}")
+        finally:
+            await owner.close()
+
+    asyncio.run(install())
+    yield name
+    asyncio.run(remove())
+
+
+def of_role(gateway: Gateway, role: str) -> str:
+    return gateway.dsn.replace("://postgres:@", f"://{role}@", 1)
+
+
+WRITE = """
+import os, sys, psycopg
+with psycopg.connect("") as connection:
+    connection.execute(f"INSERT INTO {sys.argv[1]} VALUES (1)")
+    print(connection.info.dbname, os.environ["PGOPTIONS"])
+"""
+
+
+def test_a_program_of_postgresql_is_fenced_without_knowing_it(gateway: Gateway, lock: str, ledger: str) -> None:
+    dsn = of_role(gateway, ledger)
+    command = ["--", sys.executable, "-c", WRITE, ledger]
+    others = {"PGOPTIONS": "-c work_mem=5MB", "GATEWAY_POSTGRES": dsn}
+    ended = gateway.run("--lock", lock, *command, **others)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    name, _, options = ended.stdout.partition(" ")
+    assert name == psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
+    assert options.startswith("-c work_mem=5MB -c fencing.resource=")
+    # Another lock inside of it: both are held. Another lock alone: the guard refuses.
+    inner = [*COMMAND, "run", "--lock", f"{lock}/inner", *command]
+    nested = gateway.run("--lock", lock, "--pass-api-key", "--", *inner, **others)
+    assert (nested.returncode, nested.stderr) == (0, "")
+    alone = gateway.run("--lock", f"{lock}/inner", *command, **others)
+    assert alone.returncode == 1
+    assert f"touches {lock}, which this transaction does not hold" in alone.stderr
+    unfenced = subprocess.run(
+        command[1:], env=gateway.environment(**libpq.environment(dsn)), capture_output=True, text=True, check=False
+    )
+    assert f"gateway run --lock {lock} -- PROGRAM" in unfenced.stderr
+
+
+def test_a_database_that_cannot_be_read_is_an_error_before_the_lock(gateway: Gateway, lock: str) -> None:
+    for dsn in ("nowhere", "host=a ld_preload=b"):
+        options = RunOptions(("true",), gateway.origin, lock, postgres=dsn)
+        with pytest.raises(ConfigurationError, match="connection string"):
+            run(options, "worker-key", gateway.environment(), pytest.fail)
+    held = {"PGOPTIONS": "-c fencing.held=x"}
+    with pytest.raises(ConfigurationError, match=r"fencing\.held"):
+        run(RunOptions(("true",), gateway.origin, lock), "worker-key", gateway.environment(**held), pytest.fail)
+
+
+HOLD_ON = """
+import subprocess, sys, psycopg
+connection = psycopg.connect("")
+connection.execute(f"INSERT INTO {sys.argv[1]} VALUES (2)")
+print("ready 0", flush=True)
+try:
+    connection.execute("SELECT pg_sleep(60)")
+except psycopg.OperationalError as error:
+    print(error)
+"""
+
+
+def test_sessions_of_a_lost_lock_are_ended_so_that_its_successor_need_not_wait(
+    gateway: Gateway, lock: str, ledger: str
+) -> None:
+    """The session is in a transaction that has written; it ignores SIGTERM."""
+    script = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{HOLD_ON}"
+    command = ["--", sys.executable, "-c", script, ledger]
+    options = ("--lock", lock, "--ttl", "2", "--postgres", of_role(gateway, ledger), "--grace", "30")
+    with gateway.started(*options, *command) as job:
+        job.ready()
+        gateway.end(lock)
+        code, output, errors = job.end()
+    assert code == 79, errors
+    assert "terminating connection due to administrator command" in output
+    with psycopg.connect(gateway.dsn) as connection:
+        assert connection.execute(f"SELECT FROM {ledger}".encode()).fetchall() == []
 
 
 # How it ends

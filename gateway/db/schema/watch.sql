@@ -95,6 +95,15 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp RETURN (
     WHERE a.attrelid = p_relation AND a.attnum > 0 AND NOT a.attisdropped
 );
 
+-- Return the names of the triggers that make up the guard of a table. Its trigger for rows says which: if it has a
+-- transition table, other triggers check the rows, once for each statement.
+CREATE FUNCTION fencing.guard_triggers_v1(p_relation regclass) RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp RETURN
+    ARRAY['fencing_guard_statement', 'fencing_guard_row', 'fencing_guard_truncate'] || CASE WHEN EXISTS (
+        SELECT FROM pg_trigger t
+        WHERE t.tgrelid = p_relation AND t.tgname = 'fencing_guard_row' AND t.tgoldtable IS NOT NULL)
+    THEN ARRAY['fencing_guard_inserted', 'fencing_guard_updated', 'fencing_guard_deleted'] ELSE '{}' END;
+
 -- Forget the guard of a table. The script that takes the guard off calls it.
 CREATE FUNCTION fencing.guard_removed_v1(p_relation regclass) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
@@ -321,7 +330,7 @@ BEGIN
         lacks := ARRAY(
             SELECT format('%s on %s: %s', wanted.name, tree.relid, CASE WHEN t.oid IS NULL THEN 'gone' ELSE 'off' END)
             FROM (SELECT guarded.relation AS relid UNION SELECT p.relid FROM pg_partition_tree(guarded.relation) AS p) AS tree
-            CROSS JOIN unnest(ARRAY['fencing_guard_statement', 'fencing_guard_row', 'fencing_guard_truncate']) AS wanted (name)
+            CROSS JOIN unnest(fencing.guard_triggers_v1(guarded.relation)) AS wanted (name)
             LEFT JOIN pg_trigger t ON t.tgrelid = tree.relid AND t.tgname = wanted.name
             WHERE t.oid IS NULL OR t.tgenabled NOT IN ('O', 'A')
             ORDER BY 1);

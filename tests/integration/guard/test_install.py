@@ -209,7 +209,7 @@ async def test_an_older_schema_is_told_to_migrate(stage: Stage, command: Command
         done = await command(*arguments, *(["--dsn", stage.owner] if "install" in arguments else []))
         assert done.returncode == 2
         assert (
-            done.stderr == "gateway: The fencing schema is at r0000; a guard needs r0001. Run gateway migrate first.\n"
+            done.stderr == "gateway: The fencing schema is at r0000; a guard needs r0010. Run gateway migrate first.\n"
         )
 
 

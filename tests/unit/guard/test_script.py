@@ -1,6 +1,7 @@
 """The SQL of a guard: any name in it stays a name, and the guard calls no foreign cast, whatever the types."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -70,9 +71,27 @@ def test_partitions_have_what_they_do_not_get_by_themselves() -> None:
         (guard_script.ROW, "whole"),
     ]
     removed = guard_script.remove(["whole", "part"], ["guard_1"])
-    assert removed.count("DROP TRIGGER IF EXISTS") == 7
+    assert removed.count("DROP TRIGGER IF EXISTS") == 10
     assert 'DROP FUNCTION fencing."guard_1";' in removed
     assert removed.endswith("SELECT fencing.guard_removed_v1('whole');")
+
+
+def test_rows_of_a_statement_are_checked_together_where_nothing_else_reaches_them() -> None:
+    made = replace(guard('x/{k}/{na"me}', column("k", "bigint"), column('na"me')), by_statement=True)
+    script = guard_script.install(made, ["whole"], [])
+    assert re.findall(r"CREATE OR REPLACE TRIGGER (\w+) (.*?) ON whole(.*)", script)[2:] == [
+        ("fencing_guard_inserted", "AFTER INSERT", " REFERENCING NEW TABLE AS fencing_new"),
+        ("fencing_guard_updated", "AFTER UPDATE", " REFERENCING OLD TABLE AS fencing_old NEW TABLE AS fencing_new"),
+        ("fencing_guard_deleted", "AFTER DELETE", " REFERENCING OLD TABLE AS fencing_old"),
+        (guard_script.ROW, "AFTER DELETE", " REFERENCING OLD TABLE AS fencing_old"),
+    ]
+    assert """format('%s', fencing_new."na""me")""" in made.body
+    assert "any_row" in replace(guard("whole"), by_statement=True).body
+
+
+@pytest.mark.parametrize(("type_", "pinned"), [("bigint", False), ("uuid", False), ("date", True), ("text", True)])
+def test_only_texts_that_depend_on_settings_have_them_pinned(type_: str, *, pinned: bool) -> None:
+    assert ("datestyle" in guard("x/{k}", column("k", type_)).settings) == pinned
 
 
 def test_the_arguments_are_what_the_triggers_are_told() -> None:
