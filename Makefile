@@ -6,6 +6,7 @@ STAMP := $(VENV)/.set-up
 JAVASCRIPT := tests/clients/javascript
 JVM := tests/clients/jvm
 TABLES := .venv-tables
+TYPESCRIPT := clients/typescript
 MINUTES ?= 20
 OPERATIONS ?= 40000
 # Settings of the caller's shell must not reach into .venv.
@@ -65,7 +66,7 @@ else
 	$(BIN)/python -m pytest -q --numprocesses=2 --dist=loadgroup tests/conformance
 endif
 
-clients: setup $(JAVASCRIPT)/node_modules $(JVM)/lib $(TABLES)/.set-up  ## run the tests of real clients, rclone, Node, Java and table formats included
+clients: setup $(JAVASCRIPT)/node_modules $(TYPESCRIPT)/node_modules $(JVM)/lib $(TABLES)/.set-up  ## run the tests of real clients, rclone, Node, Java and table formats included
 	@command -v rclone > /dev/null || apt-get install --yes --no-install-recommends rclone
 	$(BIN)/python -m pytest tests/clients
 
@@ -83,6 +84,10 @@ $(JVM)/lib: $(JVM)/pom.xml $(JVM)/lib.sha256
 $(TABLES)/.set-up: requirements/tables.txt
 	$(PYTHON) -m venv --clear $(TABLES)
 	$(TABLES)/bin/python -m pip install --quiet --require-hashes --requirement requirements/tables.txt
+	@touch $@
+
+$(TYPESCRIPT)/node_modules: $(TYPESCRIPT)/package.json $(TYPESCRIPT)/package-lock.json
+	npm ci --prefix $(TYPESCRIPT) --engine-strict --no-audit --no-fund
 	@touch $@
 
 check: setup  ## formatting, lint, types, the import table, English, links

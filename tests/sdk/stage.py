@@ -25,6 +25,7 @@ from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
 BUCKET = "reports"
 KEYS = {"api_key": API_KEY, "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
 SECTIONS: dict[str, Any] = {
+    "server": {"rest_v1": True},
     "objects": [{"match": f"{BUCKET}/accounts/{{id}}/**", "resource": "public.accounts/{id}"}],
     # Shorter than the client likes to wait: it has to ask again, and again.
     "leases": {"max_wait": 1, "signing_keys": ["a key that signs sequencers in tests"]},

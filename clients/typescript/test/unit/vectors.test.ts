@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { describe, test } from "node:test";
+import { pathToFileURL } from "node:url";
 
 import type { Grant, Wanted } from "../../src/answers.js";
 import { Api } from "../../src/api.js";
@@ -25,7 +26,7 @@ import { pause, retryAfter } from "../../src/retries.js";
 import { parseSequencer } from "../../src/sequencer.js";
 import { Token } from "../../src/token.js";
 
-const VECTORS = new URL("../../../../../tests/vectors/client/", import.meta.url);
+const VECTORS = pathToFileURL("../../tests/vectors/client/");
 
 // eslint-disable-next-line @typescript-eslint/no-unnecessary-type-parameters -- it names the form of a file
 function vectors<T>(name: string): T {
