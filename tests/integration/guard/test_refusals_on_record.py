@@ -219,13 +219,15 @@ async def crash(dsn: str) -> None:
     # noticed the death, and admits no session until it has recovered.
     with pytest.raises((asyncpg.PostgresConnectionError, asyncpg.CrashShutdownError)):
         await witness.execute("SELECT pg_sleep(60)")
+    problem: Exception | None = None
     for _ in range(1200):
         try:
             opened = await asyncpg.connect(dsn)
-        except (asyncpg.PostgresError, OSError):
+        except (asyncpg.PostgresError, OSError) as error:
+            problem = error
             await asyncio.sleep(0.05)
             continue
         await opened.close()
         victim.terminate()
         return
-    raise AssertionError("the server did not come back")
+    raise AssertionError(f"the server did not come back: {problem}")
