@@ -21,6 +21,7 @@ from gateway.tables.catalog.snapshot import Snapshot, Table
 
 _PATIENCE = 5.0
 """Seconds that the store gets at a start: the gateway must start without it, too."""
+_NO_SUCH_SCHEMA = "3F000"
 _LATER = " Create it, or allow it to come later with --allow-missing."
 
 
@@ -175,7 +176,10 @@ async def check(config: Config, places: Places, *, allow_missing: bool, everythi
     try:
         found += await unknown_in_database(config, database)
     except (SqlError, Unavailable) as error:
-        warnings.append(f"The names of tables cannot be checked: {error.message}")
+        # The schema is there from the first migration on, and names are compared after it.
+        absent = isinstance(error, SqlError) and error.sqlstate == _NO_SUCH_SCHEMA
+        problem = "the fencing schema is not installed. Run 'gateway migrate' first." if absent else error.message
+        warnings.append(f"The names of tables cannot be checked: {problem}")
         if everything:
             raise Unavailable(warnings[-1]) from error
     except ValueError as error:

@@ -72,7 +72,8 @@ def routes(
 
     async def _assume(request: Request) -> str:
         asked = await _form(request, bodies)
-        principal = await keys.identify(asked["WebIdentityToken"])
+        # Clients send the content of a file, with the newline at its end.
+        principal = await keys.identify(asked["WebIdentityToken"].strip())
         request.scope["state"]["caller"] = principal.name
         expires = (await database.now()).replace(microsecond=0) + timedelta(seconds=_duration(asked))
         session, (_, _, role) = asked["RoleSessionName"], asked["RoleArn"].partition(":role/")

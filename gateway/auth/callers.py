@@ -187,7 +187,8 @@ class Callers:
                 return self.anonymous
             if certificate is not None:
                 raise _of_nobody(certificate)
-            raise Unauthenticated("The request carries no API key.")
+            advice = "Send an API key or an identity token as 'Authorization: Bearer …'." if self._issuers else None
+            raise Unauthenticated("The request carries no credentials.", advice=advice)
         proven = [self._owner(presented[0])]
         proven += [one for key in presented[1:] if (one := self._owner(key)).name != proven[0].name]
         if len(proven) > 1 and all(one.claims is not None for one in proven):

@@ -20,6 +20,9 @@ LARGEST_OF_LOGIN = 32 * 1024
 """Bytes of the ID token of a login, which comes in no head, and may list hundreds of groups."""
 
 LOG_IN_AGAIN = "Log in again. If it happens again, tell the operator of the gateway."
+_GET_ANOTHER = (
+    "Get a new one from its issuer. If it fails as well, ask the operator to check [[issuers]] of the gateway."
+)
 
 _MOST_KEYS = 64
 # Signatures that are checked for a token that does not name its key.
@@ -96,13 +99,14 @@ def secret_key(secret: bytes) -> Keys:
 def look(token: bytes, largest: int = LARGEST) -> Unverified:
     """Return what a token says of itself. Raises ``Unauthenticated`` if it is no token."""
     if len(token) > largest:
-        raise Unauthenticated(f"The identity token has more than {largest} bytes.")
+        advice = "Ask its issuer for tokens with fewer groups and claims."
+        raise Unauthenticated(f"The identity token has more than {largest} bytes.", advice=advice)
     try:
         found = jws.extract_compact(token, registry=_registry(None))
         claims: Any = json.loads(found.payload)
         issuer, key_id = claims.get("iss"), found.headers().get("kid")
     except (errors.JoseError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise Unauthenticated("The identity token cannot be read.") from error
+        raise Unauthenticated("The identity token cannot be read.", advice=_GET_ANOTHER) from error
     return Unverified(issuer if isinstance(issuer, str) else None, key_id if isinstance(key_id, str) else None)
 
 
@@ -145,9 +149,9 @@ def _verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime, lar
     try:
         claims: Any = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise Unauthenticated("The identity token cannot be read.") from error
+        raise Unauthenticated("The identity token cannot be read.", advice=_GET_ANOTHER) from error
     if not isinstance(claims, dict):
-        raise Unauthenticated("The identity token cannot be read.")
+        raise Unauthenticated("The identity token cannot be read.", advice=_GET_ANOTHER)
     options: dict[str, Any] = {"exp": {"essential": True}}
     if trusted.issuer is not None:
         options["iss"] = {"essential": True, "value": trusted.issuer}
@@ -159,13 +163,24 @@ def _verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime, lar
     except errors.ExpiredTokenError as error:
         raise Unauthenticated("The identity token has expired.", advice="Get a new one from its issuer.") from error
     except errors.ClaimError as error:
-        raise Unauthenticated(
-            f"The identity token is not for this gateway, or not yet valid: its claim {error.claim}.",
-            advice="Ask its issuer for a token with the audience of this gateway.",
-        ) from error
+        raise _wrong_claim(error) from error
     except (TypeError, ValueError, OverflowError, OSError) as error:
-        raise Unauthenticated("The times of the identity token cannot be read.") from error
+        raise Unauthenticated("The times of the identity token cannot be read.", advice=_GET_ANOTHER) from error
     return Identity(_named(trusted, claims), _groups(trusted, claims), claims, expires)
+
+
+def _wrong_claim(error: errors.ClaimError) -> Unauthenticated:
+    claim = error.claim
+    if isinstance(error, errors.MissingClaimError):
+        advice = f"Ask its issuer for tokens with the claim {claim}."
+        return Unauthenticated(f"The identity token has no claim {claim}.", advice=advice)
+    if claim == "aud":
+        advice = "Ask its issuer for a token with the audience of this gateway."
+        return Unauthenticated("The identity token is for another audience: its claim aud.", advice=advice)
+    if claim in ("nbf", "iat"):
+        advice = "Wait, or set the clocks of issuer and gateway."
+        return Unauthenticated(f"The identity token is not valid yet: its claim {claim}.", advice=advice)
+    return Unauthenticated(f"The identity token cannot be used: its claim {claim}.", advice=_GET_ANOTHER)
 
 
 def _signed(token: bytes, trusted: TrustedIssuer, keys: Keys, largest: int) -> bytes:
@@ -173,13 +188,15 @@ def _signed(token: bytes, trusted: TrustedIssuer, keys: Keys, largest: int) -> b
     key_id = look(token, largest).key_id
     named = [key for key in keys if key.kid == key_id] if key_id is not None else list(keys)
     if not named:
-        raise Unauthenticated(f"The issuer {trusted.name} has no key of the name that the identity token gives.")
+        problem = f"The issuer {trusted.name} has no key with the id (kid) that the identity token names."
+        raise Unauthenticated(problem, advice=_GET_ANOTHER)
     for key in named[:_MOST_TRIED]:
         try:
             return jws.deserialize_compact(token, key, trusted.algorithms, _registry(trusted.algorithms)).payload
         except (errors.JoseError, ValueError, TypeError, RecursionError):
             continue  # another key of this name, or of none, may prove it
-    raise Unauthenticated(f"No key of the issuer {trusted.name} proves the identity token, by an algorithm it may use.")
+    problem = f"No key of the issuer {trusted.name} verifies the identity token with an allowed algorithm."
+    raise Unauthenticated(problem, advice=_GET_ANOTHER)
 
 
 def _registry(algorithms: Sequence[str] | None) -> jws.JWSRegistry:
@@ -210,10 +227,13 @@ def _named(trusted: TrustedIssuer, claims: Mapping[str, object]) -> str:
     found = claim_of(claims, trusted.caller_claim)
     if not isinstance(found, str) or not found:
         raise Unauthenticated(
-            f"The identity token has no claim {'.'.join(trusted.caller_claim)}, which names its caller."
+            f"The identity token has no claim {'.'.join(trusted.caller_claim)}, which names its caller.",
+            advice=f"Ask the operator of the gateway to set caller_claim of the issuer {trusted.name}.",
         )
     if found != found.strip() or not found.isprintable() or len(found) > _LONGEST_NAME:
-        raise Unauthenticated("The identity token names a caller that is too long, or has invisible characters.")
+        problem = "The identity token names a caller that is too long, or has invisible characters."
+        advice = f"Ask the operator of the gateway to check caller_claim of the issuer {trusted.name}."
+        raise Unauthenticated(problem, advice=advice)
     return f"{trusted.name}:{found}"
 
 

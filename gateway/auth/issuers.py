@@ -109,7 +109,10 @@ class Issuers:
         for trusted, keys in self._trusted:
             if trusted.issuer is None:
                 return trusted, keys
-        raise Unauthenticated("The identity token is of an issuer that this gateway does not trust.")
+        raise Unauthenticated(
+            "The identity token is of an issuer that this gateway does not trust: its claim iss.",
+            advice="Send a token of a configured issuer, or ask the operator of the gateway to configure this one.",
+        )
 
 
 def _has(keys: KeySet, token: Unverified) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from gateway.errors import ConfigurationError, GatewayError, Unavailable
+from gateway.errors import ConfigurationError, GatewayError, Unauthenticated, Unavailable
 from gateway.fencing.resource import canonical
 
 TIMEOUT = 30.0
@@ -78,8 +78,11 @@ class Gateway:
         return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
 
     def _refused(self, answer: httpx.Response) -> GatewayError:
-        """Return the error in an answer: ``Unavailable`` for its status, else ``GatewayError``."""
+        """Return the error in an answer. Its class follows the status, and is ``GatewayError`` for most."""
         document = answer.json()
+        if answer.status_code == Unauthenticated.status:
+            advice = "Set GATEWAY_API_KEY to the API key of a caller, or name its file with --api-key-file."
+            return Unauthenticated(str(document["detail"]), advice=advice)
         kind = Unavailable if answer.status_code == Unavailable.status else GatewayError
         return kind(str(document["detail"]), advice=str(document["advice"]))
 
@@ -92,6 +95,11 @@ class Gateway:
                 "--url: must be an address such as https://gateway.example.com", advice=""
             ) from error
         except httpx.HTTPError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise ConfigurationError(
+                    f"The certificate of {self.url} is not of a trusted authority, or not for this name.",
+                    advice="Set SSL_CERT_FILE to the file of its authority.",
+                ) from error
             raise Unavailable(f"The gateway at {self.url} cannot be reached: {type(error).__name__}.") from error
         except (ValueError, LookupError, TypeError) as error:
             raise self.no_gateway() from error

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commands.console import ConfigPath, load, print_columns
+from gateway.commands.console import ConfigPath, load, print_columns, say
 from gateway.text import plain_time, visible
 
 if TYPE_CHECKING:
@@ -41,11 +41,21 @@ def can(
         raise typer.BadParameter(f"there is no action {action}; there are {', '.join(Action)}")
     if sum(one is not None for one in (table, function, key, bucket)) > 1:
         raise typer.BadParameter("name one of --table, --function, --object and --bucket")
+    # These two are also granted without a place or a resource, by `everything`.
+    if action not in (Action.AUDIT, Action.ADMINISTER) and not any((resource, table, function, key, bucket)):
+        raise typer.BadParameter(f"{action} what? Name a resource, --table, --function, --object or --bucket")
+    for option, name in (("--table", table), ("--function", function)):
+        if name is not None and "." not in name:
+            raise typer.BadParameter(f"{option} needs the schema: {settings.postgres.schemas[0]}.{name}")
     granted = _question(settings, Action(action), resource, table=table, function=function, key=key, bucket=bucket)
     identified = settings.is_of_issuer(caller)
     rule = deciding(rights_of(settings.grants, caller, groups, identified=identified), granted)
     if rule is None:
         typer.echo(visible(f"No: {caller} has no grant for this."))
+        issuer = caller.partition(":")[0]
+        named = [name for grant in settings.grants for name in grant.groups if name.startswith(f"{issuer}:")]
+        if identified and named and not group:
+            say(f"Grants name groups of {issuer}. If its token shows one, add --group.")
         raise typer.Exit(1)
     typer.echo(visible(f"Yes, by [[grants]] number {rule.number}: {settings.grants[rule.number - 1].in_words()}."))
 

@@ -105,11 +105,14 @@ def print_table(console: Console, entries: Iterable[Entry]) -> None:
         for entry in entries:
             print_entry(console, entry)
         return
+    rows = [_styled(entry) for entry in entries]
+    # A terminal has few columns: one that is empty in each entry takes room from the others.
+    filled = [number for number in range(len(_COLUMNS)) if any(row[number].plain for row in rows)]
     shown = Table(box=None, header_style="bold", pad_edge=False)
-    for column in _COLUMNS:
-        shown.add_column(column, overflow="fold")
-    for entry in entries:
-        shown.add_row(*_styled(entry))
+    for number in filled:
+        shown.add_column(_COLUMNS[number], overflow="fold")
+    for row in rows:
+        shown.add_row(*(row[number] for number in filled))
     console.print(shown)
 
 

@@ -228,7 +228,9 @@ def load(path: Path | None) -> Config:
             f"the environment, {variable}: must be JSON.", advice="Correct the variable."
         ) from None
     except ValidationError as error:
-        raise ConfigurationError(explain(error, Config, known)) from None
+        # A forgotten --config is more likely than a configuration in the environment.
+        more = "; or name a file with --config" if path is None else ""
+        raise ConfigurationError(explain(error, Config, known) + more) from None
     _check_secrets(config, known)
     # Two configurations are equal only if they are of one class, and only those of a known class travel to workers.
     return Config.model_construct(config.model_fields_set, **dict(config))

@@ -155,15 +155,17 @@ def _repeated(store: ObjectStore) -> Check:
 
 
 def _callers(config: Config) -> Iterable[Check]:
-    if not config.callers:
+    if not config.callers and not config.issuers:
         advice = "Add a [[callers]] section for each writer."
         yield warning("callers", "none is configured: nobody can prove who it is", advice)
         return
-    yield ok("callers", ", ".join(caller.name for caller in config.callers))
+    names = [*(caller.name for caller in config.callers), *(f"{issuer.name}:…" for issuer in config.issuers)]
+    yield ok("callers", ", ".join(names))
     without = [caller.name for caller in config.callers if not caller.every_api_key and not caller.certificates]
     if without:
         yield warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
-    without = [caller.name for caller in config.callers if not caller.every_pair and not caller.certificates]
+    unsigned = [caller for caller in config.callers if not caller.every_pair and not caller.certificates]
+    without = [caller.name for caller in unsigned if grants.reach_objects(config, caller.name, caller.groups)]
     if without and config.s3:
         yield warning("S3 keys", f"without one: {', '.join(without)}", "They cannot use objects.")
     short = [caller.name for caller in config.callers if caller.has_shorter_secret(LONG_ENOUGH)]

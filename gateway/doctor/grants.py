@@ -38,6 +38,15 @@ def check(config: Config) -> Iterable[Check]:
     yield from _overlapping(config)
 
 
+def reach_objects(config: Config, caller: str, groups: Sequence[str]) -> bool:
+    """Return whether a grant lets a configured caller use objects, in a bucket or by their resources alone."""
+    return any(
+        grant.everything or grant.buckets or (grant.resources and not (grant.tables or grant.functions))
+        for grant in rights_of(config.grants, caller, groups).grants
+        if grant.actions & {Action.READ, Action.WRITE, Action.ADMINISTER}
+    )
+
+
 def _almighty(config: Config) -> Iterator[str]:
     """Yield the callers that may do everything, and the groups and patterns of callers of issuers."""
     for caller in config.callers:

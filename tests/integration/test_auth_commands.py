@@ -128,17 +128,27 @@ def test_the_answer_repeats_the_grant_in_a_line(path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("billling read", "there is no caller billling; there are billing, reports, keycloak:…, anonymous"),
-        ("keycloack:ann read", "there is no caller keycloack:ann"),
+        ("billling read job/7", "there is no caller billling; there are billing, reports, keycloak:…, anonymous"),
+        ("keycloack:ann read job/7", "there is no caller keycloack:ann"),
         ("billing write --group keycloak:clerks", "--group is for callers of issuers"),
         ("keycloak:ann read --group services", "begin with keycloak:, and services does not"),
         ("billing reed", "there is no action reed"),
+        ("billing read", "Name a resource, --table, --function, --object or --bucket"),
+        ("billing write order/5 --table orders", "--table needs the schema: public.orders"),
+        ("billing call --function reckon", "--function needs the schema: public.reckon"),
     ],
 )
 def test_a_wrong_question_is_told(path: Path, words: str, told: str) -> None:
     said = called("auth", "can", *words.split(), "--config", str(path))
     assert said.returncode == 2
     assert told in " ".join(re.sub(r"[│╭╰─╮╯]", " ", said.stderr).split())
+
+
+def test_a_no_without_groups_names_the_option_for_groups_that_a_token_shows(path: Path) -> None:
+    said = called("auth", "can", "keycloak:ann", "audit", "--config", str(path))
+    assert "--group" in said.stderr
+    said = called("auth", "can", "keycloak:ann", "audit", "--group", "keycloak:guests", "--config", str(path))
+    assert (said.returncode, said.stderr) == (1, "")
 
 
 async def test_the_last_use_of_each_key_is_shown(dsn: str, tmp_path: Path) -> None:

@@ -186,6 +186,13 @@ def test_a_configuration_error_is_one_line_with_file_and_key(tmp_path: Path, tex
     assert answer.stderr.count("\n") == 1
 
 
+def test_a_forgotten_option_for_the_configuration_is_named() -> None:
+    answer = called("config", "show")
+    assert answer.returncode == 2
+    assert "the environment: [postgres]" in answer.stderr
+    assert "--config" in answer.stderr
+
+
 def test_an_unusable_address_is_named_and_nothing_runs(tmp_path: Path, dsn: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -11,6 +11,7 @@ import pytest
 from gateway.config import load
 from gateway.db.database import Database
 from gateway.db.traffic import RuleTraffic, WriteCounts
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.examination import examine
 from gateway.errors import Unavailable
 from gateway.fencing.decision import Enforcement
@@ -102,6 +103,14 @@ async def test_what_may_come_later_is_a_warning(filled: str, tmp_path: Path) -> 
     assert "there is no function public.later" in checked.stderr
     column = written(tmp_path, filled, TABLE.replace("{id}", "{idd}"))
     assert (await command("config", "check", "--allow-missing", "--config", str(column))).returncode == 78
+
+
+async def test_before_the_first_migration_the_check_says_what_to_run(
+    postgres_server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    checked = await command("config", "check", "--config", str(written(tmp_path, postgres_server.dsn("postgres"))))
+    assert checked.returncode == 0
+    assert "schema is not installed. Run 'gateway migrate' first." in checked.stderr
 
 
 async def test_the_doctor_finds_them_too(filled: str, tmp_path: Path) -> None:

@@ -131,6 +131,10 @@ async def test_boto3_writes_with_nothing_but_variables(cluster: Cluster, tmp_pat
     assert json.loads(await run(variables, sys.executable, "-c", CLIENT, "in/a", "7"))[0] != 200
 
 
+async def test_a_newline_at_the_end_of_the_file_is_no_part_of_the_token(cluster: Cluster) -> None:
+    assert (await cluster.assume(token(KEY, claims(POD)) + "\n")).status_code == 200
+
+
 async def test_the_aws_cli_reads_with_nothing_but_variables(cluster: Cluster, tmp_path: Path) -> None:
     await run(cluster.variables(tmp_path / "token"), sys.executable, "-c", CLIENT, "in/cli", "1")
     aws = str(Path(sys.executable).with_name("aws"))

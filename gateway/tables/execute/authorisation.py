@@ -32,23 +32,23 @@ class Authorisation:
     async def reads(self, sender: Sender, names: Iterable[str]) -> None:
         """Check a read of the rows of these tables."""
         for name in names:
-            await self._has_role(sender, Action.READ, "table", name)
             if not sender.rights.may_read((name,)):
                 raise await self._denied(sender, Action.READ, "table", name)
+            await self._has_role(sender, Action.READ, "table", name)
 
     async def writes(self, sender: Sender, name: str) -> None:
         """Check that the caller writes to a table at all. ``claims`` checks its resources."""
-        await self._has_role(sender, Action.WRITE, "table", name)
         limits = sender.rights.table(Action.WRITE, name)
         if not (limits.placed or limits.patterns):
             raise await self._denied(sender, Action.WRITE, "table", name)
+        await self._has_role(sender, Action.WRITE, "table", name)
 
     async def calls(self, sender: Sender, name: str) -> None:
         """Check that the caller calls a function at all."""
-        await self._has_role(sender, Action.CALL, "function", name)
         limits = sender.rights.function(name)
         if not (limits.placed or limits.patterns):
             raise await self._denied(sender, Action.CALL, "function", name)
+        await self._has_role(sender, Action.CALL, "function", name)
 
     async def only_reads(self, sender: Sender, name: str) -> None:
         """Check a call that claims nothing."""
@@ -78,6 +78,7 @@ class Authorisation:
         if not sender.has_role:
             denied = await self._denied(sender, action, kind, name)
             denied.message = f"No rule of postgres.roles names a role of the database for {sender.caller}."
+            denied.advice = "Ask the operator of the gateway for a rule or a role claim (docs/database-roles.md)."
             raise denied
 
     async def _covers(

@@ -117,7 +117,8 @@ class TestSearch:
             monkeypatch.setenv("GATEWAY_API_KEY", key)
             result = await run("search")
             assert isinstance(result.exception, GatewayError)
-            assert "API key" in result.exception.message
+            assert {"wrong": "API key is unknown", "": "no credentials"}[key] in result.exception.message
+            assert "GATEWAY_API_KEY" in result.exception.advice
             assert result.stdout == ""
 
     async def test_a_demo_needs_no_key(self, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest_asyncio
 from gateway.db import rights
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.databases import GATEWAY, fresh
-from tests.running import config, running
+from tests.running import GRANTS, config, running
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -81,6 +81,7 @@ async def origin(dsn: str) -> AsyncIterator[str]:
     await rights.let_act(dsn, ["tenant", "clerk"])
     settings = config(
         dsn,
+        grants=[*GRANTS, {"callers": ["anonymous"], "actions": ["read"], "tables": ["public.notes"]}],
         callers=[
             {"name": name, "api_key": f"key-of-{name}", "groups": ["tenants"] if name in ("ann", "bob") else []}
             for name in NAMES
@@ -240,6 +241,12 @@ async def test_a_caller_without_a_role_is_denied_and_the_denial_is_on_record(ori
         answer = await ask(origin, "nobody-in-particular", method, path, {}, fencing_token="99")
         assert (answer.status_code, answer.json()["code"]) == (403, "denied"), answer.text
         assert "postgres.roles" in answer.json()["message"]
+        assert "docs/database-roles.md" in answer.json()["hint"]
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
+        # A missing grant is told before a missing role.
+        for table, told in (("orders", "lack the grant read"), ("notes", "postgres.roles")):
+            answer = await client.get(f"{origin}/v1/tables/{table}")
+            assert (answer.status_code, told in answer.json()["message"]) == (401, True), answer.text
     denied = "SELECT count(*) FROM fencing.rejection WHERE reason = 'denied' AND caller = 'nobody-in-particular'"
     assert await query(dsn, denied) == [(4,)]
 
