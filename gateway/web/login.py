@@ -15,6 +15,7 @@ from gateway.auth.callers import LIFETIME, Callers
 from gateway.auth.principal import Principal
 from gateway.auth.provider_logins import CALLBACK, LOGIN, ProviderLogins
 from gateway.errors import BodyTooLarge, RequestMalformed, Unauthenticated
+from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 from gateway.http.origins import SAFE, Sender, sender
@@ -68,7 +69,8 @@ class LoginGate:
             return self._pages.render(request, "refused.html", 403, message=_FOREIGN_FORM, caller=None)
         if path in self._open or path.startswith(PREFIX):
             return self._app
-        if viewer is None:
+        # Public objects are a grant for anonymous callers, too. A viewer without a session has still to log in.
+        if viewer is None or (viewer.name == ANONYMOUS and not viewer.audits):
             if _is_withheld(request):
                 return self._pages.render(request, "arrival.html", again=_target(request))
             return _to_login(request)

@@ -198,6 +198,15 @@ async def test_anonymous_callers_need_no_login(dsn: str) -> None:
         assert SECRET in (await client.get("/ui/rejections")).text
 
 
+async def test_a_grant_for_anonymous_callers_that_shows_no_record_leads_to_the_login(dsn: str) -> None:
+    public = {"callers": ["anonymous"], "actions": ["read"], "buckets": ["site/public/**"]}
+    async with serving(dsn, grants=[*running.GRANTS, public]) as client:
+        answer = await client.get("/ui/rejections")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/ui/login?next=%2Fui%2Frejections")
+        link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+        assert "0;url=/ui/rejections" in (await client.get("/ui/rejections", headers=link)).text
+
+
 async def test_a_session_is_for_pages_alone(dsn: str) -> None:
     async with serving(dsn) as client:
         await log_in(client)
