@@ -291,7 +291,7 @@ BAD: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], str] | None, str
     "issued to another client": ({"aud": [CLIENT, "x"], "azp": "x"}, None, "its claim azp"),
     "of another issuer": ({"iss": "https://other.example"}, None, "its claim iss"),
     "expired": ({"exp": 1}, None, "has expired"),
-    "without an end": ({"exp": None}, None, "its claim exp"),
+    "without an end": ({"exp": None}, None, "no claim exp"),
     "from the future": ({"iat": 2**40}, None, "its claim iat"),
     "of no subject": ({"sub": None}, None, "which names its caller"),
     "signed by another key": ({}, lambda content: token(OTHER_KEY, content), "No key of the issuer"),
