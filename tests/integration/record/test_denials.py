@@ -144,6 +144,8 @@ async def test_the_page_shows_who_was_denied_what(stage: Watched) -> None:
     assert listed["id"] not in others
     assert "The caller ann lacks the grant write for table public.orders." in entry
     assert "gateway auth can" in entry
+    assert "Denied request to" in entry
+    assert "came with no token" not in entry, "the token of a denied request is not read"
 
 
 async def test_the_commands_show_it(stage: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
