@@ -31,6 +31,7 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── Unauthenticated          401  unauthenticated
     ├── Forbidden                403  forbidden
     ├── Denied                   403  denied
+    ├── RightsAtTheStore         403  rights-at-the-store
     ├── NotFound                 404  not-found
     ├── BodyTooLarge             413  body-too-large
     ├── BodyTooSlow              408  body-too-slow
