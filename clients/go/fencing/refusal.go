@@ -110,10 +110,11 @@ func readRefusal(status int, header http.Header, body []byte) Error {
 }
 
 // NewRefusal returns the typed error of a code of the gateway, or of S3's code for it. The status decides for a foreign
-// code: only a 4xx means that nothing was done. It is for integrations that read answers by themselves.
+// code: only a 4xx means that nothing was done. Without facts, they are those in the message. It is for integrations that
+// read answers by themselves.
 func NewRefusal(status int, code, message, advice string, facts map[string]any) Error {
 	if facts == nil {
-		facts = map[string]any{}
+		facts = factsIn(message)
 	}
 	own, isOfS3 := codesOfS3[code]
 	if !isOfS3 {
