@@ -22,6 +22,8 @@ from tests.running import config
 pytestmark = pytest.mark.installed
 
 FOLDER = ROOT / "clients/go"
+PACKAGES = ("./fencing", "./awss3", "./pgxlock", "./integration")
+STATICCHECK = "honnef.co/go/tools/cmd/staticcheck"
 BUILDING = 400
 RUNNING = 180
 
@@ -41,12 +43,12 @@ class Go:
 
 @pytest.fixture(scope="module")
 def go() -> Go:
-    """Go with the modules of the client. Where either is missing the tests are skipped."""
+    """Go with the modules of the client. The tests are skipped if either is missing."""
     command = program("go", "https://go.dev/doc/install, 1.26 or newer")
     found = Go(command)
-    asked = found.run("list", "-deps", "-test", "./fencing", "./awss3", "./pgxlock", "./integration", timeout=BUILDING)
+    asked = found.run("list", "-deps", "-test", *PACKAGES, STATICCHECK, timeout=BUILDING)
     if asked.returncode != 0:
-        pytest.skip(f"the modules of the Go client are not there: run `make clients/go/modules`. {asked.stderr[-500:]}")
+        pytest.skip(f"the modules of the Go client are not there: run `make go-modules`. {asked.stderr[-500:]}")
     return found
 
 
@@ -80,6 +82,20 @@ def guarded(gateway: Gateway) -> Iterator[str]:
     asyncio.run(prepare())
     yield logging_in_as(role, gateway.dsn)
     asyncio.run(execute(f"DROP TABLE shipments; DROP OWNED BY {role}; DROP ROLE {role}"))
+
+
+def test_formatting_and_lint(go: Go) -> None:
+    unformatted = subprocess.run(["gofmt", "-l", "."], cwd=FOLDER, capture_output=True, text=True, check=True)
+    assert unformatted.stdout == ""
+    for command in (("vet",), ("run", STATICCHECK, "-checks", "all,-ST1000")):
+        found = go.run(*command, *PACKAGES, timeout=BUILDING)
+        assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_no_module_is_replaced_by_a_folder() -> None:
+    """A program that requires the modules gets no ``replace`` of theirs: only this clone's ``go.work`` has some."""
+    for path in FOLDER.glob("**/go.mod"):
+        assert "replace" not in path.read_text()
 
 
 def test_vectors_and_units(go: Go) -> None:

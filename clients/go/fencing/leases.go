@@ -57,7 +57,7 @@ type attempt struct {
 	isUnclear bool
 }
 
-// acquire acquires the lock. Whatever error it returns, neither a place in the queue nor a lease stays behind.
+// acquire acquires the lock. After any error, neither a place in the queue nor a lease stays behind.
 func (l *leases) acquire(ctx context.Context, wanted wanted) (grant, error) {
 	if err := ended(ctx); err != nil {
 		return grant{}, err
@@ -129,7 +129,6 @@ func (l *leases) once(ctx context.Context, attempt *attempt, stretch time.Durati
 	if err != nil {
 		return grant{}, err
 	}
-	attempt.isUnclear = true // until it is known to be ours
 	got, err := granted(view, attempt.wanted, asked)
 	if err == nil && l.clock()-asked > attempt.ttl/5 {
 		// It may have been granted long after it was asked for, and counts from then on: a short request tells better.
@@ -257,7 +256,7 @@ func (l *leases) behind(ctx context.Context, held grant, wanted wanted, refusal 
 			wanted.holder, wanted.resource, held.token, refusal.Fence()),
 		Advice: "The counter of the lock service went back. Have an administrator start a new epoch of this resource, " +
 			"then acquire again.",
-		Code: refusal.Code, Status: refusal.Status, Facts: refusal.Facts, cause: refusal,
+		Code: refusal.Code, Status: refusal.Status, Facts: refusal.Facts,
 	}}
 }
 

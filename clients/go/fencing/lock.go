@@ -59,7 +59,7 @@ func (c *Client) Lock(
 // and does not end with it.
 //
 // The errors are [*NotAcquired], [*Unavailable], [*Refused], [*Implausible], [*IssuerWentBackwards] and [*Stale], and
-// that of the context. Whatever the error is, neither a lease nor a place in the queue stays behind.
+// that of the context. After any of them, neither a lease nor a place in the queue stays behind.
 func (c *Client) Acquire(ctx context.Context, resource string, options ...LockOption) (*Lock, error) {
 	return c.acquire(ctx, context.WithoutCancel(ctx), resource, options)
 }
@@ -186,7 +186,7 @@ func (l *Lock) Barrier(ctx context.Context) error {
 	defer end(nil)
 	defer context.AfterFunc(l.ctx, func() { end(context.Cause(l.ctx)) })()
 	err := l.client.leases.barrier(raising, l.hold.granted(), l.wanted)
-	if refusal := (*Stale)(nil); errors.As(err, &refusal) && !errors.Is(err, ErrIssuerWentBackwards) {
+	if refusal := (*Stale)(nil); errors.As(err, &refusal) {
 		l.Overtaken(refusal)
 		return err
 	}

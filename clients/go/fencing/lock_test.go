@@ -246,6 +246,9 @@ func TestAMachineThatWasSuspendedSendsNothing(t *testing.T) {
 		if _, err := lock.HTTPClient().Get(m.URL("/x")); !errors.Is(err, ErrLockLost) {
 			t.Error(err)
 		}
+		if _, err := lock.HTTPClient().Get("https://elsewhere.example/x"); !errors.Is(err, ErrLockLost) {
+			t.Error(err)
+		}
 		same(t, "requests", m.count("GET"), 0)
 		if lock.Context().Err() == nil {
 			t.Error("the context goes on")
@@ -258,6 +261,7 @@ func TestAMachineThatWasSuspendedSendsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer lock.Release()
+		time.Sleep(5 * time.Second)
 		m.suspend(time.Hour)
 		began := time.Now()
 		<-lock.Context().Done()
@@ -563,8 +567,10 @@ func TestTheBarrier(t *testing.T) {
 				if one.kind == nil {
 					lock.Release()
 				}
-				if errors.Is(err, ErrIssuerWentBackwards) && errors.Is(err, ErrLockLost) {
-					t.Error("it is an error for a person, and no lost lock")
+				for _, other := range []error{ErrStale, ErrIssuerWentBackwards, ErrLockLost} {
+					if other != one.kind && errors.Is(err, other) {
+						t.Errorf("it is %v, too", other)
+					}
 				}
 				same(t, "releases", m.count("DELETE"), 1)
 			})
@@ -579,8 +585,12 @@ func TestTheBarrier(t *testing.T) {
 				}
 				return renewals(always(answer{Status: 410, Body: `{"code": "lease-lost", "detail": "x"}`}))(request)
 			})
+			began := time.Now()
 			if _, err := m.Acquire(t.Context(), "job/42"); !errors.Is(err, ErrLockLost) {
 				t.Error(err)
+			}
+			if passed := time.Since(began); passed > 11*time.Second {
+				t.Errorf("told after %v", passed)
 			}
 		})
 	})

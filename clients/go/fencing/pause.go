@@ -21,8 +21,8 @@ const (
 
 var wholeSeconds = regexp.MustCompile(`\A[0-9]{1,18}\z`)
 
-// pauseAfter returns the time to wait after so many failures in a row, from 1 on. draw is a random number from 0 to 1:
-// clients that failed together must not come back together.
+// pauseAfter returns the time to wait after so many failures in a row, from 1 on. The random number draw, from 0 to
+// 1, keeps clients that failed together from coming back together.
 func pauseAfter(failures int, asked time.Duration, draw float64) time.Duration {
 	doubled := min(time.Duration(float64(firstPause)*math.Pow(2, float64(min(failures-1, 16)))), longestPause)
 	return max(time.Duration(float64(doubled)*(0.5+draw/2)), min(asked, mostAsked))

@@ -450,8 +450,8 @@ func TestASessionUnderAGuard(t *testing.T) {
 	}
 }
 
-// A process that is stopped past the end of its lease: its own client sends nothing afterwards, and what is sent all the
-// same is refused, with the name of the new holder.
+// A process is stopped past the end of its lease. Its own client sends nothing afterwards. The gateway refuses what is sent
+// past the client, with the name of the new holder.
 func TestAZombie(t *testing.T) {
 	client := newClient(t, fencing.WithName("successor"))
 	id, resource := account()
