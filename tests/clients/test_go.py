@@ -34,11 +34,16 @@ class Go:
 
     command: str
 
-    def run(self, *arguments: str, timeout: int, **variables: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, *arguments: str, timeout: int) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [self.command, *arguments], cwd=FOLDER, env={**os.environ, "GOPROXY": "off", "GOTOOLCHAIN": "local", **variables},
-            capture_output=True, text=True, timeout=timeout, check=False,
-        )  # fmt: skip
+            [self.command, *arguments],
+            cwd=FOLDER,
+            env={**os.environ, "GOPROXY": "off", "GOTOOLCHAIN": "local"},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
 
 
 @pytest.fixture(scope="module")
