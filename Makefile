@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tests/stores \
 	--ignore=tests/conformance/test_conformance.py
 
-.PHONY: help setup demo test test-all thorough installed clients stores nightly conformance soak check audit format \
+.PHONY: help setup demo test test-all thorough installed clients go-modules stores nightly conformance soak check audit format \
 	bench bench-quick lock clean
 
 help:  ## list the targets
@@ -69,6 +69,10 @@ endif
 clients: setup $(JAVASCRIPT)/node_modules $(TYPESCRIPT)/node_modules $(JVM)/lib $(TABLES)/.set-up  ## run the tests of real clients, rclone, Node, Java and table formats included
 	@command -v rclone > /dev/null || apt-get install --yes --no-install-recommends rclone
 	$(BIN)/python -m pytest tests/clients
+
+go-modules:  ## download the modules of the Go client and of its tests, for at most two minutes
+	cd clients/go && timeout 120 go list -deps -test ./fencing ./awss3 ./pgxlock ./integration > /dev/null
+	cd clients/go && timeout 120 go list -deps honnef.co/go/tools/cmd/staticcheck > /dev/null
 
 tests/%/node_modules: tests/%/package.json tests/%/package-lock.json
 	npm ci --prefix tests/$* --engine-strict --no-audit --no-fund

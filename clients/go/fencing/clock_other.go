@@ -1,0 +1,6 @@
+//go:build !linux
+
+package fencing
+
+// newClock returns the clock of leases.
+func newClock() clock { return newPortableClock() }

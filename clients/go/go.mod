@@ -1,0 +1,3 @@
+module fencing-gateway.example/fencing-gateway.git/clients/go
+
+go 1.25.0
