@@ -44,7 +44,7 @@ class Means:
 class State:
     """The state of a wanted lock. ``keeper`` is there after the acquisition; ``epoch`` is the fence's before it.
 
-    ``databases``: connection strings whose sessions end when the lock is lost.
+    ``databases``: connection strings whose sessions end when the lock is lost. ``left``: whether its block has ended.
     """
 
     means: Means
@@ -54,6 +54,7 @@ class State:
     # Sessions of databases are found again by the tag, in their application_name.
     tag: str = field(default_factory=lambda: f"fencing-{token_hex(8)}")
     databases: set[str] = field(default_factory=set, repr=False)
+    left: bool = False
 
 
 class Hold:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import httpx
 
-from gateway.client import http, retries, s3
+from gateway.client import current, http, retries, s3
 from gateway.client.api import Api, meant, said
 from gateway.client.cancellation import Body, finish
 from gateway.client.errors import FencingError, IssuerWentBackwards, Stale, Unavailable
@@ -189,6 +189,7 @@ class Lock(Hold):
         except BaseException as error:
             await self._leave(keeper, error)
             raise
+        current.enter(self)
         return self
 
     async def __aexit__(
@@ -203,6 +204,7 @@ class Lock(Hold):
         The caller raises any other error that left the block, and a cancellation by others.
         """
         assert self._body is not None
+        current.leave(self)
         unnoticed = error is None and self._on_loss == "cancel"
         loss = keeper.loss() if self._body.left(error) or unnoticed else None
         self._body = None

@@ -114,9 +114,19 @@ def _apart(ask: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     return answered.result(20)
 
 
+async def accounts(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance bigint)")
+    await connection.close()
+
+
 @contextmanager
-def staged(postgres: EmbeddedPostgres) -> Iterator[Stage]:
-    """The gateway, until the block is left."""
+def staged(
+    postgres: EmbeddedPostgres,
+    prepare: Callable[[str], Coroutine[Any, Any, None]] = accounts,
+    sections: dict[str, Any] = SECTIONS,
+) -> Iterator[Stage]:
+    """The gateway, until the block is left. ``prepare`` makes the tables, given the address of the database."""
     ready: Future[Stage] = Future()
     stop: Future[None] = Future()
 
@@ -124,10 +134,8 @@ def staged(postgres: EmbeddedPostgres) -> Iterator[Stage]:
         double = S3Double(buckets=[BUCKET])
         try:
             async with fresh_database(postgres) as dsn, serve(double) as endpoint:
-                connection = await asyncpg.connect(dsn)
-                await connection.execute("CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance bigint)")
-                await connection.close()
-                async with running(config(dsn, endpoint, **SECTIONS)) as origin:
+                await prepare(dsn)
+                async with running(config(dsn, endpoint, **sections)) as origin:
                     ready.set_result(Stage(origin, double, dsn))
                     await asyncio.wrap_future(stop)
         except BaseException as error:

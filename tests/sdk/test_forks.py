@@ -16,6 +16,7 @@ THREADS = """
 import os, sys
 from gateway.client import LockLost
 from gateway.client.blocking import FencedClient
+from gateway.client.current import held
 
 url, key, name = sys.argv[1:]
 client = FencedClient(url, api_key=key)
@@ -29,6 +30,7 @@ try:
                 lock.http.get("/v1/fences")
             except LockLost as error:
                 told.append("forked from" in str(error))
+            told.append(held() == ())
             with client.lock(name + "/childs", wait=0) as own:
                 told += own.http.get("/v1/fences").is_success, own.token == "1", lock.lost.is_set()
             client.close()
@@ -83,7 +85,7 @@ asyncio.run(parent())
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        (THREADS, "child True True True True True\nparent 0 True True\n"),
+        (THREADS, "child True True True True True True\nparent 0 True True\n"),
         (COROUTINES, "child True True True True\nparent 0 True True\n"),
     ],
     ids=["threads", "coroutines"],

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 SERVER = {"fastapi", "starlette", "uvicorn", "asyncpg", "sqlalchemy", "pydantic", "aiohttp", "orjson", "structlog"}
-EXTRAS = {"boto3", "botocore", "aiobotocore", "postgrest", "kazoo", "redis"}
+EXTRAS = {"boto3", "botocore", "aiobotocore", "postgrest", "kazoo", "redis", "django"}
 
 
 def test_the_client_is_light() -> None:
