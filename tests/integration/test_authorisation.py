@@ -34,7 +34,11 @@ def caller(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, **keys, **more}
 
 
-CALLERS = [*(caller(name) for name in NAMES), caller("clerk"), caller("reader", groups=["readers"]), caller("root")]
+CALLERS = [
+    *(caller(name) for name in NAMES),
+    *(caller(name) for name in ("clerk", "looker", "root")),
+    caller("reader", groups=["readers"]),
+]
 GRANTS = [
     *({"callers": [action.value], "actions": [action.value], "everything": True} for action in Action),
     {"callers": ["root"], "actions": [action.value for action in Action], "everything": True},
@@ -46,6 +50,7 @@ GRANTS = [
         "buckets": ["bucket/in/**"],
         "resources": ["order/*", "s3/bucket/in/**"],
     },
+    {"callers": ["looker"], "actions": ["read"], "resources": ["order/*"]},
     {"groups": ["readers"], "actions": ["read"], "tables": ["public.lines"], "buckets": ["bucket"]},
     {"callers": ["reader"], "actions": ["write"], "tables": ["public.orders"]},
     {"callers": ["anonymous"], "actions": ["read"], "buckets": ["bucket/public/**"]},
@@ -155,6 +160,20 @@ async def test_a_renewal_that_is_not_granted_loses_this_lock_alone(stage: Stage)
     pairs = [{"resource": "order/8", "lease": own}, {"resource": "elsewhere", "lease": foreign}]
     answer = await clerk.api("PUT", "/v1/leases", {"leases": pairs})
     assert [one["expires_in"] is None for one in answer.json()["leases"]] == [False, True]
+
+
+async def test_renewals_that_are_not_granted_do_not_hold_the_others_up(stage: Stage) -> None:
+    """Their denials share batches, and each lock is denied once."""
+    clerk = Client(stage, "clerk")
+    wish = {"holder": "a", "ttl": 60}
+    own = {"resource": "order/7", "lease": (await clerk.api("POST", "/v1/leases/order/7", wish)).json()["lease"]}
+    foreign = [{"resource": f"beyond/{n % 100}", "lease": str(uuid4())} for n in range(300)]
+    began = asyncio.get_running_loop().time()
+    answer = await clerk.api("PUT", "/v1/leases", {"leases": [*foreign, own]})
+    assert asyncio.get_running_loop().time() - began < 3  # one after the other, they take five seconds
+    kept = [one["expires_in"] is not None for one in answer.json()["leases"]]
+    assert kept == [False] * 300 + [True]
+    assert len(await stage.rows("SELECT FROM fencing.rejection WHERE resource LIKE 'beyond/%'")) == 100
 
 
 def needed(operation: Operation) -> set[str]:
@@ -393,12 +412,33 @@ async def test_denials_are_on_record_with_what_is_missing(stage: Stage) -> None:
     assert found[0]["id"] == answers[2].json()["rejection"]
 
 
+async def test_a_denial_is_on_record_however_long_its_name_is(stage: Stage) -> None:
+    """The record takes no such name. It must not keep out the denials of others, which share its batch."""
+    nothing = Client(stage, "nothing")
+    names = [f"short_{n}" if n % 2 else f"{n}{'é' * 2000}" for n in range(20)]
+    answers = await asyncio.gather(*(nothing.api("GET", f"/v1/tables/{name}") for name in names))
+    assert [is_denied(answer) for answer in answers] == [True] * 20
+    assert all(len(answer.content) < 2000 for answer in answers)
+    found = await stage.rows("SELECT resource FROM fencing.rejection WHERE resource LIKE 'public.short%'")
+    assert len(found) == 10
+
+
+async def test_a_grant_to_read_resources_tells_nothing_of_tables(stage: Stage) -> None:
+    """It shows fences and locks, and no rows. So the caller cannot tell which tables exist."""
+    looker = Client(stage, "looker")
+    assert (await looker.api("GET", "/v1/fences/order/5")).status_code == 200
+    for table in ("orders", "lines", "absent"):
+        for method in ("GET", "OPTIONS"):
+            assert is_denied(await looker.api(method, f"/v1/tables/{table}")), (method, table)
+
+
 async def test_the_description_shows_what_the_caller_may_use(stage: Stage) -> None:
     seen = {}
-    for name in ("root", "clerk", "nothing"):
+    for name in ("root", "clerk", "nothing", "looker"):
         answer = await Client(stage, name).api("GET", "/v1/tables/")
         assert answer.status_code == 200
         seen[name] = {path for path in answer.json()["paths"] if path != "/"}
     assert {"/orders", "/lines", "/rpc/reckon", "/rpc/audit_all"} <= seen["root"]
     assert seen["clerk"] == {"/orders", "/rpc/reckon"}
     assert seen["nothing"] == set()
+    assert seen["looker"] == set()

@@ -15,8 +15,11 @@ from gateway.tables.execute.planning import PlannedWrite, Sender
 
 
 def concerns_table(rights: Rights, name: str) -> bool:
-    """Return whether anything is granted at a table, so that its existence is no secret."""
-    return any(rights.table(action, name) != NOTHING for action in (Action.READ, Action.WRITE))
+    """Return whether anything is granted at a table, so that its existence is no secret.
+
+    A grant to read resources shows no rows of tables, but their fences.
+    """
+    return rights.table(Action.READ, name).placed or rights.table(Action.WRITE, name) != NOTHING
 
 
 def _may_see(limits: Limits, resources: Sequence[str] | None) -> bool:
