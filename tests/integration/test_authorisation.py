@@ -36,7 +36,7 @@ def caller(name: str, **more: Any) -> dict[str, Any]:
 
 CALLERS = [
     *(caller(name) for name in NAMES),
-    *(caller(name) for name in ("clerk", "looker", "root")),
+    *(caller(name) for name in ("clerk", "keeper", "looker", "root")),
     caller("reader", groups=["readers"]),
 ]
 GRANTS = [
@@ -50,6 +50,7 @@ GRANTS = [
         "buckets": ["bucket/in/**"],
         "resources": ["order/*", "s3/bucket/in/**"],
     },
+    {"callers": ["keeper"], "actions": ["administer"], "buckets": ["scratch"]},
     {"callers": ["looker"], "actions": ["read"], "resources": ["order/*"]},
     {"groups": ["readers"], "actions": ["read"], "tables": ["public.lines"], "buckets": ["bucket"]},
     {"callers": ["reader"], "actions": ["write"], "tables": ["public.orders"]},
@@ -345,6 +346,38 @@ async def test_keys_beyond_the_prefix_are_denied(stage: Stage) -> None:
     assert (buckets.count(b"<Bucket>"), b"<Name>bucket</Name>" in buckets) == (1, True)
     assert (await clerk.s3("HEAD", "/bucket")).status_code == 200
     assert (await clerk.s3("GET", "/bucket?location=")).status_code == 200
+
+
+DESTINATIONS = {
+    "logging=": "<BucketLoggingStatus><LoggingEnabled><TargetBucket>{0}</TargetBucket></LoggingEnabled>"
+    "</BucketLoggingStatus>",
+    "replication=": "<ReplicationConfiguration><Rule><Destination><Bucket>arn:aws:s3:::scratch</Bucket></Destination>"
+    "</Rule><Rule><Destination><Bucket>arn:aws:s3:::{0}</Bucket></Destination></Rule></ReplicationConfiguration>",
+    "inventory=&id=1": "<I:InventoryConfiguration xmlns:I='x'><I:Destination><I:S3BucketDestination><I:Bucket>"
+    "arn:aws:s3:::{0}</I:Bucket></I:S3BucketDestination></I:Destination></I:InventoryConfiguration>",
+    "analytics=&id=1": "<AnalyticsConfiguration><StorageClassAnalysis><DataExport><Destination><S3BucketDestination>"
+    "<Bucket> arn:aws:s3:::{0} </Bucket></S3BucketDestination></Destination></DataExport></StorageClassAnalysis>"
+    "</AnalyticsConfiguration>",
+}
+
+
+@pytest.mark.parametrize("query", DESTINATIONS)
+async def test_the_store_writes_to_no_bucket_that_the_caller_does_not_administer(stage: Stage, query: str) -> None:
+    """Its logs, copies and reports carry no token, so they need the grant for the bucket in which they arrive."""
+
+    async def put(name: str, destination: str) -> httpx.Response:
+        document = DESTINATIONS[query].format(destination).encode()
+        digest = base64.b64encode(hashlib.md5(document).digest()).decode()
+        return await Client(stage, name).s3("PUT", f"/scratch?{query}", document, content_md5=digest)
+
+    asked = len(stage.double.requests)
+    denied = await put("keeper", "bucket")
+    assert (is_denied(denied), b"administer for bucket bucket" in denied.content) == (True, True), denied.text
+    assert len(stage.double.requests) == asked
+    for name, destination in (("keeper", "scratch"), ("administer", "bucket")):
+        answer = await put(name, destination)
+        assert (answer.status_code, b"The double has no PUT" in answer.content) == (501, True), answer.text
+    assert (await put("keeper", "")).status_code in (400, 403)
 
 
 async def test_the_source_of_a_copy_needs_a_grant(stage: Stage) -> None:

@@ -1,4 +1,5 @@
-"""The rights that an ACL or a bucket policy in a request would give others at the store. Pure, and strict.
+"""The rights that an ACL or a bucket policy in a request would give others at the store, and the buckets to which a
+configuration would have the store write. Pure, and strict.
 
 The store reads the same document by a parser of its own. So whatever could be read in two ways is refused here, or
 counts as the wider right.
@@ -42,6 +43,10 @@ _STATEMENT = frozenset(
 _READING_ACTIONS = ("s3:get", "s3:list")
 _ARN = re.compile(r"arn:[a-z-]*:s3:::([^/*?$]+)(?:/(.*))?", re.DOTALL)
 _WILDCARD = re.compile(r"[*?$]")
+
+
+_DESTINATIONS = frozenset({"bucket", "targetbucket"})
+"""Elements that name a bucket, or its ARN, in configurations of logs, replication, inventories and analytics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,17 @@ def acl_of_document(body: bytes) -> Sequence[AclRight]:
     if grants is None:
         raise _malformed_acl()
     return [_right(grant) for grant in grants]
+
+
+def destinations(body: bytes) -> frozenset[str]:
+    """Return the buckets to which the store is to write by itself. Raises ``StoreError`` MalformedXML."""
+    root = None if _OTHER_ENCODING.match(body) or not _is_utf8(body) else xml.parse(body, len(body))
+    if root is None:
+        raise _malformed_xml()
+    named = [element for element in root.iter() if xml.local(element).lower() in _DESTINATIONS]
+    if any(len(element) or not (element.text or "").strip() for element in named):
+        raise _malformed_xml()
+    return frozenset((element.text or "").strip().rpartition(":")[2] for element in named)
 
 
 def policy_rights(body: bytes, bucket: str) -> Sequence[PolicyRight]:
@@ -184,9 +200,15 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
+_MALFORMED = "The XML you provided was not well-formed or did not validate against our published schema."
+
+
 def _malformed_acl() -> StoreError:
-    message = "The XML you provided was not well-formed or did not validate against our published schema."
-    return StoreError("MalformedACLError", 400, message)
+    return StoreError("MalformedACLError", 400, _MALFORMED)
+
+
+def _malformed_xml() -> StoreError:
+    return StoreError("MalformedXML", 400, _MALFORMED)
 
 
 def _malformed_policy(reason: str) -> StoreError:
