@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partialmethod
 from typing import Any
 
 import asyncpg
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from gateway.api.record_stream import StreamLimits
 from gateway.auth import key_sets
 from gateway.db import rights
 from gateway.observe.events import KeysChanged, RequestAnswered, ServiceUnreachable
@@ -110,6 +112,23 @@ async def test_a_token_that_has_ended_proves_nothing_more(orders: str, provider:
                 await asyncio.sleep(0.1)
         assert (answer.status_code, "has expired" in answer.text) == (401, True)
         assert (await ann("GET", "/v1/leases/job/1")).status_code == 401
+
+
+async def test_a_stream_ends_with_the_token_that_opened_it(
+    orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a token of five minutes would show the record for ever."""
+    monkeypatch.setattr(StreamLimits, "__init__", partialmethod(StreamLimits.__init__, heartbeat=0.2))
+    auditors = [*grants("id:*"), {"callers": ["id:*"], "actions": ["audit"], "everything": True}]
+    async with running(config(orders, issuers=[issuer(provider, leeway=0)], grants=auditors)) as origin:
+        short = token(KEY, claims(exp=int(datetime.now(UTC).timestamp()) + 3))
+        headers = {"Authorization": f"Bearer {short}"}
+        async with httpx.AsyncClient(base_url=origin, timeout=PATIENCE, headers=headers) as client:
+            async with asyncio.timeout(PATIENCE), client.stream("GET", "/v1/events/stream") as stream:
+                assert stream.status_code == 200
+                lines = [line async for line in stream.aiter_lines()]
+            assert ": still here" in lines
+            assert (await client.get("/v1/events/stream")).status_code == 401
 
 
 async def test_names_of_one_issuer_are_no_names_of_another(orders: str, provider: Provider) -> None:

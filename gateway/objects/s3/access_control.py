@@ -1,5 +1,6 @@
-"""The rights that an ACL or a bucket policy in a request would give others at the store, and the buckets to which a
-configuration would have the store write. Pure, and strict.
+"""The rights that an ACL or a bucket policy in a request would give others at the store. Pure, and strict.
+
+It also reads the buckets to which a configuration would have the store write.
 
 The store reads the same document by a parser of its own. So whatever could be read in two ways is refused here, or
 counts as the wider right.
