@@ -131,6 +131,36 @@ async def test_a_stream_ends_with_the_token_that_opened_it(
             assert (await client.get("/v1/events/stream")).status_code == 401
 
 
+async def test_rows_in_a_kept_answer_need_the_grant_to_read_them(orders: str, provider: Provider) -> None:
+    """The caller has left the group that reads. The same request is denied then, so its kept answer is, too."""
+    limits = {"tables": ["public.orders"]}
+    rules = [
+        {"callers": ["id:ann"], "actions": ["write"], **limits},
+        {"groups": ["id:readers"], "actions": ["read"], **limits},
+    ]
+    settings = config(orders, issuers=[issuer(provider, groups_claim=["groups"])], grants=rules)
+    writes = [{"method": "PATCH", "table": "orders", "query": "id=eq.1", "body": {"state": "x"}, "token": "5"}]
+    async with running(settings) as origin:
+        reader = Asking(origin, token(KEY, claims("ann", groups=["readers"])))
+        writer = Asking(origin, token(KEY, claims("ann", groups=[])))
+        alone = ("PATCH", "/v1/tables/orders?id=eq.1", {"state": "x"})
+        for who, shown in ((reader, 200), (writer, 403), (reader, 200)):
+            answer = await who(*alone, fencing_token="5", prefer="return=representation", idempotency_key='"one"')
+            assert (answer.status_code, "state" in answer.text) == (shown, shown == 200), answer.text
+            listed = {"writes": [{**writes[0], "prefer": "return=representation"}]}
+            answer = await who("POST", "/v1/transaction", listed, idempotency_key='"two"')
+            assert (answer.status_code, "state" in answer.text) == (shown, shown == 200), answer.text
+
+
+async def test_a_token_may_name_the_key_of_a_secret(orders: str) -> None:
+    """Supabase names it. A secret has no name to compare, so the signature alone decides."""
+    issuers = [{"name": "base", "secret": SECRET}]
+    async with running(config(orders, issuers=issuers, grants=grants("base:*"))) as origin:
+        for secret, status in ((SECRET, 200), ("another secret of more than thirty-two bytes", 401)):
+            text = token(shared_key(secret), claims(iss=None), "HS256", kid="named-by-its-issuer")
+            assert await Asking(origin, text).status() == status
+
+
 async def test_names_of_one_issuer_are_no_names_of_another(orders: str, provider: Provider) -> None:
     async with Provider(other := rsa_key("one")).running() as second:
         issuers = [issuer(provider), issuer(second, name="other", issuer="https://other.example")]
