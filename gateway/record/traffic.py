@@ -24,8 +24,8 @@ class Traffic:
     """The counts of one process: a sink of events, which costs a write one step in a dictionary.
 
     A write is ``accepted``, ``refused`` or ``observed``: it passed, and would have been refused if its rule were
-    enforced. A refusal of the API is not a write. A denial counts nowhere: no fence has seen the request, and its caller
-    may have made up the table.
+    enforced. A refusal of the API is not a write. A denial counts nowhere: no fence has seen the request, and its
+    caller may have made up the table.
     """
 
     what = "counts of writes"
