@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from gateway.api.record_views import EventFilters, Position, RejectionFilters, entry_view, rejection_view
 from gateway.api.requests import Authenticate
-from gateway.auth.principal import Principal
+from gateway.auth.principal import Principal, Proof
 from gateway.fencing.record import Entry, Filters
 from gateway.http.streaming import SEND_TIMEOUT, BodyWriter, ReaderSlots, StreamedResponse
 from gateway.record.following import Follower, Subscription
@@ -70,8 +70,10 @@ def routes(follower: Follower, caller: Authenticate, limits: StreamLimits | None
         "responses": {200: {"content": {_TYPE: {}}}},
     }
 
-    def answer(filters: Filters, after: int | None, view: Callable[[Entry], BaseModel]) -> Response:
-        opening = _opened(follower, room, limits, filters, after, view)
+    def answer(
+        principal: Principal, filters: Filters, after: int | None, view: Callable[[Entry], BaseModel]
+    ) -> Response:
+        opening = _opened(follower, room, limits, filters, after, view, principal.proof)
         return StreamedResponse(opening, _TYPE, _HEADERS, endless=True, timeout=limits.timeout)
 
     @router.get("/v1/rejections/stream", summary="Stream refused writes as they go on record", **described)
@@ -80,9 +82,8 @@ def routes(follower: Follower, caller: Authenticate, limits: StreamLimits | None
         principal: Annotated[Principal, Depends(caller)],
         last_event_id: LastEventId = None,
     ) -> Response:
-        return answer(
-            query.filters_for(principal), query.after if last_event_id is None else last_event_id, rejection_view
-        )
+        after = query.after if last_event_id is None else last_event_id
+        return answer(principal, query.filters_for(principal), after, rejection_view)
 
     @router.get("/v1/events/stream", summary="Stream all entries as they go on record", **described)
     async def stream_events(
@@ -90,7 +91,8 @@ def routes(follower: Follower, caller: Authenticate, limits: StreamLimits | None
         principal: Annotated[Principal, Depends(caller)],
         last_event_id: LastEventId = None,
     ) -> Response:
-        return answer(query.filters_for(principal), query.after if last_event_id is None else last_event_id, entry_view)
+        after = query.after if last_event_id is None else last_event_id
+        return answer(principal, query.filters_for(principal), after, entry_view)
 
     return router
 
@@ -103,29 +105,34 @@ async def _opened(
     filters: Filters,
     after: int | None,
     view: Callable[[Entry], BaseModel],
+    proof: Proof | None,
 ) -> AsyncIterator[Callable[[BodyWriter], Any]]:
     """Open a stream and yield what writes it. Raises ``TooManyReaders``, ``RequestMalformed``, ``Unavailable``."""
     with room.place(audits=filters.shown_to is None):
         async with follower.subscribed(filters, after) as subscription:
-            yield partial(_write_entries, subscription, limits.heartbeat, view)
+            yield partial(_write_entries, subscription, limits.heartbeat, view, proof)
 
 
 async def _write_entries(
-    subscription: Subscription, heartbeat: float, view: Callable[[Entry], BaseModel], outlet: BodyWriter
+    subscription: Subscription,
+    heartbeat: float,
+    view: Callable[[Entry], BaseModel],
+    proof: Proof | None,
+    outlet: BodyWriter,
 ) -> None:
-    """Write entries until the stream is closed, or the follower is.
+    """Write entries until the stream is closed, the follower is, or the caller's ``proof`` has ended.
 
     The position comes first, so a client that is cut off before its first entry can resume.
     """
     await outlet.write(b"retry: 1000\n" + _progress(subscription))
-    while True:
+    while proof is None or proof.holds():
         try:
             async with asyncio.timeout(heartbeat):
                 entries = await subscription.next()
         except TimeoutError:
             await outlet.write(_progress(subscription))
             continue
-        if not entries:
+        if not entries or not (proof is None or proof.holds()):
             return
         await outlet.write(b"".join(_event(entry, view(entry)) for entry in entries))
 

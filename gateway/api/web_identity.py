@@ -111,6 +111,12 @@ def routes(
     ) -> FencedScope:
         """Return the scope of the lock that the caller holds. Raises ``Forbidden`` if it does not hold it."""
         resource = canonical(resource)
+        if "*" in resource:
+            # The name of a lock, but in a scope a pattern: of resources whose locks the caller does not hold.
+            raise RequestMalformed(
+                "Keys for a lock are for one resource, and this name has an asterisk.",
+                advice="POST /v1/credentials gives keys for patterns.",
+            )
         await authorisation.on(request, principal, (Action.CREDENTIALS,), resource)
         state = await holding.service.inspect(resource)
         for hold in state.holders:

@@ -187,6 +187,8 @@ def _signed(token: bytes, trusted: TrustedIssuer, keys: Keys, largest: int) -> b
     """Return the content of a token whose signature one of the keys proves."""
     key_id = look(token, largest).key_id
     named = [key for key in keys if key.kid == key_id] if key_id is not None else list(keys)
+    # A shared secret has no name, but its issuer may give it one in tokens. The signature decides.
+    named = named or [key for key in keys if key.kid is None]
     if not named:
         problem = f"The issuer {trusted.name} has no key with the id (kid) that the identity token names."
         raise Unauthenticated(problem, advice=_GET_ANOTHER)

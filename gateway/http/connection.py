@@ -34,7 +34,10 @@ STALL_TIMEOUT = 300.0
 # Bytes that are buffered for a slow client before the answer pauses. At uvloop's 64 KiB every piece of a large answer
 # waits, which costs a third more processor time. More than this gains nothing.
 _WRITE_AHEAD = 256 * 1024
-_CODING = b"transfer-encoding"
+_CODING, _COOKIE = b"transfer-encoding", b"cookie"
+MOST_ESCAPES = 100
+"""Backslashes in the cookies of a request. Older releases of Python 3.11 to 3.13 read many in quadratic time, which
+takes seconds (CVE-2024-7592). The gateway's own cookies have none."""
 
 
 class Connection(HttpToolsProtocol):
@@ -49,6 +52,7 @@ class Connection(HttpToolsProtocol):
     _stall: TimerHandle | None = None
     _in_head = False
     _head_size = 0  # of the fields that are complete
+    _escapes = 0  # in its cookies
     _arrived = 0  # bytes since the head began or a piece of the body came, from the second packet on
     _given_up = False
     _active: RequestResponseCycle | None = None
@@ -183,7 +187,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head, self._is_between = True, False
-        self._head_size = self._arrived = 0
+        self._head_size = self._arrived = self._escapes = 0
         super().on_message_begin()
         if self._handed_over is not None:
             self.scope["state"].update(self._handed_over)
@@ -214,6 +218,11 @@ class Connection(HttpToolsProtocol):
         if self._in_head:
             if len(name) == len(_CODING) and name.lower() == _CODING and value.lower() != b"chunked":
                 self._give_up(400)  # a coding of the body that the gateway does not decode
+            if len(name) == len(_COOKIE) and name.lower() == _COOKIE:
+                self._escapes += value.count(b"\\")
+                fits = fits and self._escapes <= MOST_ESCAPES
+                if not fits:
+                    self._give_up(431)
             if fits:
                 super().on_header(name, value)
         elif not fits:

@@ -3,15 +3,26 @@
 from gateway.auth.grants import IN_A_BUCKET, Action, Missing
 from gateway.errors import ResourceMalformed, StoreError
 from gateway.fencing.resource import escape
+from gateway.http.body import offload
 from gateway.objects.exchange import Exchange
 from gateway.objects.probe import bucket_profile
 from gateway.objects.probe.bucket_profile import KEYS
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.reads import ABOUT_A_BUCKET, LISTINGS
 from gateway.objects.resource_rules import Resources
+from gateway.objects.s3.access_control import destinations
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.store_rights import StoreRights
 from gateway.record.denials import Denials
+
+_WITH_A_DESTINATION = frozenset(
+    {
+        Operation.PUT_BUCKET_ANALYTICS_CONFIGURATION,
+        Operation.PUT_BUCKET_INVENTORY_CONFIGURATION,
+        Operation.PUT_BUCKET_LOGGING,
+        Operation.PUT_BUCKET_REPLICATION,
+    }
+)
 
 _SHOWN = 300
 """Characters of a key in an error."""
@@ -67,6 +78,14 @@ class ObjectAuthorisation:
         )
         await self._require(exchange, Action.WRITE, f"object {bucket}/{key}", resource, granted=granted)
         await self._store_rights.check_headers(exchange.request)
+
+    async def administers(self, exchange: Exchange, body: bytes) -> None:
+        """Check the buckets to which a configuration has the store write by itself, under no token."""
+        if exchange.request.operation not in _WITH_A_DESTINATION:
+            return
+        for bucket in sorted(await offload(len(body), destinations, body)):
+            granted = exchange.principal.rights.bucket(Action.ADMINISTER, bucket)
+            await self._require(exchange, Action.ADMINISTER, f"bucket {bucket}", granted=granted)
 
     async def _lists(self, exchange: Exchange, bucket: str, prefix: str) -> None:
         rights = exchange.principal.rights

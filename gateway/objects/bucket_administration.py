@@ -1,5 +1,8 @@
 """Administration of buckets: for callers with the right to it, and on record before the store is asked."""
 
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
 from gateway.db import bypasses, intents, record
 from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
@@ -16,6 +19,9 @@ from gateway.objects.writes.fenced_write import after_the_effect
 from gateway.observe.events import BucketAdministered, Observe
 
 MAX_DOCUMENT = 1024 * 1024
+
+Authorise: TypeAlias = Callable[[Exchange, bytes], Awaitable[None]]
+"""Raises ``Denied`` if a configuration has the store write to a bucket that the caller does not administer."""
 
 # These may change what a bucket does with conditions. A deleted bucket may be created again as another one.
 _CHANGES_THE_PROFILE = frozenset(
@@ -40,6 +46,7 @@ class Administration:
         listings: Listings,
         sweeper: Sweeper,
         rights: StoreRights,
+        authorise: Authorise,
         observe: Observe,
     ) -> None:
         self._database = database
@@ -48,6 +55,7 @@ class Administration:
         self._listings = listings
         self._sweeper = sweeper
         self._rights = rights
+        self._authorise = authorise
         self._observe = observe
 
     async def administer(self, exchange: Exchange) -> None:
@@ -55,6 +63,7 @@ class Administration:
         request = exchange.request
         body = await exchange.document() if exchange.head.method in ("PUT", "POST") else None
         if body is not None:
+            await self._authorise(exchange, body.content)
             await self._rights.check_document(request, body.content)
         await record.record_administration(self._database, exchange.attempt(), request.operation, bucket=request.bucket)
         headers = [*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())]

@@ -110,7 +110,7 @@ class ObjectPlane:
         rights = self._rights = StoreRights(upstream, resources, public)
         authorisation = self._authorisation = ObjectAuthorisation(resources, profiles, denials, rights)
         self._administration = Administration(
-            database, upstream, profiles, self._listings, self.sweeper, rights, observe
+            *(database, upstream, profiles, self._listings, self.sweeper, rights, authorisation.administers, observe)
         )
         writes = FencedWrites(
             *(database, profiles, resources, self._runner, audit, admission, authorisation.writes, observe)

@@ -5,6 +5,7 @@ A storm of them gives way to other work: there is one batch at a time, and a pau
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 from gateway.auth.grants import Missing
@@ -18,6 +19,10 @@ from gateway.observe.events import Observe, Plane, WriteRefused
 MOST = 256
 # Seconds between two batches: the share of gateway and database that a storm may take.
 GIVING_WAY = 0.05
+
+# Bytes of a name on record. No table or resource has a longer one, but a caller may ask for it. The record refuses a
+# text that is too long for its indexes, and with it all others of the batch.
+_LONGEST = 512
 
 
 class Denials:
@@ -34,15 +39,16 @@ class Denials:
         That is ``Unauthenticated`` for anonymous callers of tables and the API: with credentials they may do more.
         Raises ``Unavailable`` if it cannot be recorded. Nothing is done for the caller in that case either.
         """
-        lacking = MissingGrant(missing.action.value, missing.on)
-        refusal = Refusal(missing.resource, Denied.code, attempt, None, missing=lacking)
+        lacking = MissingGrant(missing.action.value, _bounded(missing.on))
+        named = attempt if attempt.rule is None else replace(attempt, rule=_bounded(attempt.rule))
+        refusal = Refusal(_bounded(missing.resource), Denied.code, named, None, missing=lacking)
         # The request was denied, whether its sender waits for the answer or not.
         rejection = await asyncio.shield(self._lane.ask(refusal))
         facts = {"action": lacking.action, "on": lacking.on, "rejection": str(rejection.id)}
         if attempt.caller == ANONYMOUS and attempt.plane != "objects":
-            message = f"Requests without credentials lack the grant {missing.action} for {missing.on}."
+            message = f"Requests without credentials lack the grant {missing.action} for {lacking.on}."
             return Unauthenticated(message, facts=facts)
-        return Denied(f"The caller {attempt.caller} lacks the grant {missing.action} for {missing.on}.", facts=facts)
+        return Denied(f"The caller {attempt.caller} lacks the grant {missing.action} for {lacking.on}.", facts=facts)
 
     def _delay(self) -> float:
         return self._last + GIVING_WAY - asyncio.get_running_loop().time()
@@ -57,3 +63,8 @@ class Denials:
         for rejection in recorded:
             self._observe(WriteRefused(cast(Plane, rejection.attempt.plane), rejection))
         return recorded
+
+
+def _bounded(name: str) -> str:
+    content = name.encode("utf-8", "replace")
+    return name if len(content) <= _LONGEST else f"{content[:_LONGEST].decode(errors='ignore')}…"

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from gateway.db import traffic as store
 from gateway.db.database import Database
 from gateway.db.traffic import TrafficKey, WriteCounts
+from gateway.errors import Denied
 from gateway.observe.events import Event, WriteAccepted, WriteRefused
 
 # Flushes (an hour of them) and rows that wait for an unavailable database. Later counts join the newest.
@@ -23,7 +24,8 @@ class Traffic:
     """The counts of one process: a sink of events, which costs a write one step in a dictionary.
 
     A write is ``accepted``, ``refused`` or ``observed``: it passed, and would have been refused if its rule were
-    enforced. A refusal of the API is not a write.
+    enforced. A refusal of the API is not a write. A denial counts nowhere: no fence has seen the request, and its
+    caller may have made up the table.
     """
 
     what = "counts of writes"
@@ -50,7 +52,9 @@ class Traffic:
         """Count a refused write once: each of its refused resources is an event, one after the other."""
         attempt = event.rejection.attempt
         rule = attempt.rule
-        if event.plane == "api" or rule is None or (attempt.request_id, rule) == self._last:
+        if event.plane == "api" or event.rejection.reason == Denied.code:
+            return
+        if rule is None or (attempt.request_id, rule) == self._last:
             return
         self._last = (attempt.request_id, rule)
         self._counts[event.plane, rule, "refused" if event.rejection.enforced else "observed"] += 1

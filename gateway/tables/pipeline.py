@@ -281,7 +281,9 @@ class TablePlane:
         key = await offload(len(content), planning.key_of, sender, target.schema, headers, content)
 
         async def authorise(_: int, resources: Sequence[str]) -> None:
-            await self._authorisation.replays(sender, f"{target.schema}.{target.name}", resources)
+            await self._authorisation.replays(
+                sender, f"{target.schema}.{target.name}", resources, shows_rows=parsed.request.wants_rows
+            )
 
         replay = self._transactions.replay
         if key is not None and (kept := await replay.kept(key, [parsed.tokens], sender.caller, authorise)):

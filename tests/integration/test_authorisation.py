@@ -34,7 +34,11 @@ def caller(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, **keys, **more}
 
 
-CALLERS = [*(caller(name) for name in NAMES), caller("clerk"), caller("reader", groups=["readers"]), caller("root")]
+CALLERS = [
+    *(caller(name) for name in NAMES),
+    *(caller(name) for name in ("clerk", "keeper", "looker", "root")),
+    caller("reader", groups=["readers"]),
+]
 GRANTS = [
     *({"callers": [action.value], "actions": [action.value], "everything": True} for action in Action),
     {"callers": ["root"], "actions": [action.value for action in Action], "everything": True},
@@ -46,6 +50,8 @@ GRANTS = [
         "buckets": ["bucket/in/**"],
         "resources": ["order/*", "s3/bucket/in/**"],
     },
+    {"callers": ["keeper"], "actions": ["administer"], "buckets": ["scratch"]},
+    {"callers": ["looker"], "actions": ["read"], "resources": ["order/*"]},
     {"groups": ["readers"], "actions": ["read"], "tables": ["public.lines"], "buckets": ["bucket"]},
     {"callers": ["reader"], "actions": ["write"], "tables": ["public.orders"]},
     {"callers": ["anonymous"], "actions": ["read"], "buckets": ["bucket/public/**"]},
@@ -155,6 +161,20 @@ async def test_a_renewal_that_is_not_granted_loses_this_lock_alone(stage: Stage)
     pairs = [{"resource": "order/8", "lease": own}, {"resource": "elsewhere", "lease": foreign}]
     answer = await clerk.api("PUT", "/v1/leases", {"leases": pairs})
     assert [one["expires_in"] is None for one in answer.json()["leases"]] == [False, True]
+
+
+async def test_renewals_that_are_not_granted_do_not_hold_the_others_up(stage: Stage) -> None:
+    """Their denials share batches, and each lock is denied once."""
+    clerk = Client(stage, "clerk")
+    wish = {"holder": "a", "ttl": 60}
+    own = {"resource": "order/7", "lease": (await clerk.api("POST", "/v1/leases/order/7", wish)).json()["lease"]}
+    foreign = [{"resource": f"beyond/{n % 100}", "lease": str(uuid4())} for n in range(300)]
+    began = asyncio.get_running_loop().time()
+    answer = await clerk.api("PUT", "/v1/leases", {"leases": [*foreign, own]})
+    assert asyncio.get_running_loop().time() - began < 3  # one after the other, they take five seconds
+    kept = [one["expires_in"] is not None for one in answer.json()["leases"]]
+    assert kept == [False] * 300 + [True]
+    assert len(await stage.rows("SELECT FROM fencing.rejection WHERE resource LIKE 'beyond/%'")) == 100
 
 
 def needed(operation: Operation) -> set[str]:
@@ -328,6 +348,38 @@ async def test_keys_beyond_the_prefix_are_denied(stage: Stage) -> None:
     assert (await clerk.s3("GET", "/bucket?location=")).status_code == 200
 
 
+DESTINATIONS = {
+    "logging=": "<BucketLoggingStatus><LoggingEnabled><TargetBucket>{0}</TargetBucket></LoggingEnabled>"
+    "</BucketLoggingStatus>",
+    "replication=": "<ReplicationConfiguration><Rule><Destination><Bucket>arn:aws:s3:::scratch</Bucket></Destination>"
+    "</Rule><Rule><Destination><Bucket>arn:aws:s3:::{0}</Bucket></Destination></Rule></ReplicationConfiguration>",
+    "inventory=&id=1": "<I:InventoryConfiguration xmlns:I='x'><I:Destination><I:S3BucketDestination><I:Bucket>"
+    "arn:aws:s3:::{0}</I:Bucket></I:S3BucketDestination></I:Destination></I:InventoryConfiguration>",
+    "analytics=&id=1": "<AnalyticsConfiguration><StorageClassAnalysis><DataExport><Destination><S3BucketDestination>"
+    "<Bucket> arn:aws:s3:::{0} </Bucket></S3BucketDestination></Destination></DataExport></StorageClassAnalysis>"
+    "</AnalyticsConfiguration>",
+}
+
+
+@pytest.mark.parametrize("query", DESTINATIONS)
+async def test_the_store_writes_to_no_bucket_that_the_caller_does_not_administer(stage: Stage, query: str) -> None:
+    """Its logs, copies and reports carry no token, so they need the grant for the bucket in which they arrive."""
+
+    async def put(name: str, destination: str) -> httpx.Response:
+        document = DESTINATIONS[query].format(destination).encode()
+        digest = base64.b64encode(hashlib.md5(document).digest()).decode()
+        return await Client(stage, name).s3("PUT", f"/scratch?{query}", document, content_md5=digest)
+
+    asked = len(stage.double.requests)
+    denied = await put("keeper", "bucket")
+    assert (is_denied(denied), b"administer for bucket bucket" in denied.content) == (True, True), denied.text
+    assert len(stage.double.requests) == asked
+    for name, destination in (("keeper", "scratch"), ("administer", "bucket")):
+        answer = await put(name, destination)
+        assert (answer.status_code, b"The double has no PUT" in answer.content) == (501, True), answer.text
+    assert (await put("keeper", "")).status_code in (400, 403)
+
+
 async def test_the_source_of_a_copy_needs_a_grant(stage: Stage) -> None:
     clerk = Client(stage, "clerk")
     await Client(stage, "root").s3("PUT", "/bucket/out/source", b"secret", fencing_token="1")
@@ -393,12 +445,33 @@ async def test_denials_are_on_record_with_what_is_missing(stage: Stage) -> None:
     assert found[0]["id"] == answers[2].json()["rejection"]
 
 
+async def test_a_denial_is_on_record_however_long_its_name_is(stage: Stage) -> None:
+    """The record takes no such name. It must not keep out the denials of others, which share its batch."""
+    nothing = Client(stage, "nothing")
+    names = [f"short_{n}" if n % 2 else f"{n}{'é' * 2000}" for n in range(20)]
+    answers = await asyncio.gather(*(nothing.api("GET", f"/v1/tables/{name}") for name in names))
+    assert [is_denied(answer) for answer in answers] == [True] * 20
+    assert all(len(answer.content) < 2000 for answer in answers)
+    found = await stage.rows("SELECT resource FROM fencing.rejection WHERE resource LIKE 'public.short%'")
+    assert len(found) == 10
+
+
+async def test_a_grant_to_read_resources_tells_nothing_of_tables(stage: Stage) -> None:
+    """It shows fences and locks, and no rows. So the caller cannot tell which tables exist."""
+    looker = Client(stage, "looker")
+    assert (await looker.api("GET", "/v1/fences/order/5")).status_code == 200
+    for table in ("orders", "lines", "absent"):
+        for method in ("GET", "OPTIONS"):
+            assert is_denied(await looker.api(method, f"/v1/tables/{table}")), (method, table)
+
+
 async def test_the_description_shows_what_the_caller_may_use(stage: Stage) -> None:
     seen = {}
-    for name in ("root", "clerk", "nothing"):
+    for name in ("root", "clerk", "nothing", "looker"):
         answer = await Client(stage, name).api("GET", "/v1/tables/")
         assert answer.status_code == 200
         seen[name] = {path for path in answer.json()["paths"] if path != "/"}
     assert {"/orders", "/lines", "/rpc/reckon", "/rpc/audit_all"} <= seen["root"]
     assert seen["clerk"] == {"/orders", "/rpc/reckon"}
     assert seen["nothing"] == set()
+    assert seen["looker"] == set()

@@ -100,6 +100,23 @@ def head(size: int, path: bytes = b"/") -> bytes:
     return b"GET %s HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx: %s\r\n\r\n" % (path, b"a" * size)
 
 
+@pytest.mark.parametrize(
+    ("cookies", "status"),
+    [
+        ([b'a="\\054\\"x\\""; b=c'], 200),
+        ([b'a="%s"' % (b'\\"' * 30_000)], 431),
+        ([b'a="%s"' % (b'\\"' * 60)] * 2, 431),
+    ],
+)
+async def test_cookies_with_many_escapes_are_refused_before_anything_reads_them(
+    port: int, cookies: list[bytes], status: int
+) -> None:
+    """Python takes seconds to read them, and the page and the API let frameworks read the cookies of any stranger."""
+    fields = b"".join(b"Cookie: %s\r\n" % one for one in cookies)
+    answer = await exchange(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n%s\r\n" % fields)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("step", [10_000, 10_000_000])
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partialmethod
 from typing import Any
 
 import asyncpg
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from gateway.api.record_stream import StreamLimits
 from gateway.auth import key_sets
 from gateway.db import rights
 from gateway.observe.events import KeysChanged, RequestAnswered, ServiceUnreachable
@@ -110,6 +112,53 @@ async def test_a_token_that_has_ended_proves_nothing_more(orders: str, provider:
                 await asyncio.sleep(0.1)
         assert (answer.status_code, "has expired" in answer.text) == (401, True)
         assert (await ann("GET", "/v1/leases/job/1")).status_code == 401
+
+
+async def test_a_stream_ends_with_the_token_that_opened_it(
+    orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a token of five minutes would show the record for ever."""
+    monkeypatch.setattr(StreamLimits, "__init__", partialmethod(StreamLimits.__init__, heartbeat=0.2))
+    auditors = [*grants("id:*"), {"callers": ["id:*"], "actions": ["audit"], "everything": True}]
+    async with running(config(orders, issuers=[issuer(provider, leeway=0)], grants=auditors)) as origin:
+        short = token(KEY, claims(exp=int(datetime.now(UTC).timestamp()) + 3))
+        headers = {"Authorization": f"Bearer {short}"}
+        async with httpx.AsyncClient(base_url=origin, timeout=PATIENCE, headers=headers) as client:
+            async with asyncio.timeout(PATIENCE), client.stream("GET", "/v1/events/stream") as stream:
+                assert stream.status_code == 200
+                lines = [line async for line in stream.aiter_lines()]
+            assert ": still here" in lines
+            assert (await client.get("/v1/events/stream")).status_code == 401
+
+
+async def test_rows_in_a_kept_answer_need_the_grant_to_read_them(orders: str, provider: Provider) -> None:
+    """The caller has left the group that reads. The same request is denied then, so its kept answer is, too."""
+    limits = {"tables": ["public.orders"]}
+    rules = [
+        {"callers": ["id:ann"], "actions": ["write"], **limits},
+        {"groups": ["id:readers"], "actions": ["read"], **limits},
+    ]
+    settings = config(orders, issuers=[issuer(provider, groups_claim=["groups"])], grants=rules)
+    writes = [{"method": "PATCH", "table": "orders", "query": "id=eq.1", "body": {"state": "x"}, "token": "5"}]
+    async with running(settings) as origin:
+        reader = Asking(origin, token(KEY, claims("ann", groups=["readers"])))
+        writer = Asking(origin, token(KEY, claims("ann", groups=[])))
+        alone = ("PATCH", "/v1/tables/orders?id=eq.1", {"state": "x"})
+        for who, shown in ((reader, 200), (writer, 403), (reader, 200)):
+            answer = await who(*alone, fencing_token="5", prefer="return=representation", idempotency_key='"one"')
+            assert (answer.status_code, "state" in answer.text) == (shown, shown == 200), answer.text
+            listed = {"writes": [{**writes[0], "prefer": "return=representation"}]}
+            answer = await who("POST", "/v1/transaction", listed, idempotency_key='"two"')
+            assert (answer.status_code, "state" in answer.text) == (shown, shown == 200), answer.text
+
+
+async def test_a_token_may_name_the_key_of_a_secret(orders: str) -> None:
+    """Supabase names it. A secret has no name to compare, so the signature alone decides."""
+    issuers = [{"name": "base", "secret": SECRET}]
+    async with running(config(orders, issuers=issuers, grants=grants("base:*"))) as origin:
+        for secret, status in ((SECRET, 200), ("another secret of more than thirty-two bytes", 401)):
+            text = token(shared_key(secret), claims(iss=None), "HS256", kid="named-by-its-issuer")
+            assert await Asking(origin, text).status() == status
 
 
 async def test_names_of_one_issuer_are_no_names_of_another(orders: str, provider: Provider) -> None:

@@ -177,6 +177,19 @@ async def test_a_role_that_names_a_lock_gives_the_sdk_for_java_fenced_keys(clust
             await run(variables, *program, "in/b")
 
 
+async def test_a_lock_whose_name_is_a_pattern_gives_no_keys_for_other_resources(cluster: Cluster) -> None:
+    """A name may have asterisks. In the scope of keys they would stand for any name, also for deeper ones."""
+    headers = {"Authorization": f"Bearer {token(KEY, claims(POD))}"}
+    async with httpx.AsyncClient(base_url=cluster.stage.origin, timeout=PATIENCE, headers=headers) as client:
+        for resource in ("s3/bucket/in/*", "s3/bucket/in/**"):
+            held = await client.post(f"/v1/leases/{resource}", json={"holder": "pod-1", "ttl": 60})
+            assert held.status_code == 201
+            answer = await cluster.assume(
+                token(KEY, claims(POD)), RoleArn=f"arn:aws:iam::000000000000:role/lock/{resource}"
+            )
+            assert (answer.status_code, "<Code>ValidationError</Code>" in answer.text) == (400, True), answer.text
+
+
 async def test_groups_of_the_token_hold_for_its_keys(cluster: Cluster) -> None:
     answer = await cluster.assume(token(KEY, claims("reader", groups=["readers"])), DurationSeconds="900")
     assert answer.status_code == 200, answer.text

@@ -15,8 +15,11 @@ from gateway.tables.execute.planning import PlannedWrite, Sender
 
 
 def concerns_table(rights: Rights, name: str) -> bool:
-    """Return whether anything is granted at a table, so that its existence is no secret."""
-    return any(rights.table(action, name) != NOTHING for action in (Action.READ, Action.WRITE))
+    """Return whether anything is granted at a table, so that its existence is no secret.
+
+    A grant to read resources shows no rows of tables, but their fences.
+    """
+    return rights.table(Action.READ, name).placed or rights.table(Action.WRITE, name) != NOTHING
 
 
 def _may_see(limits: Limits, resources: Sequence[str] | None) -> bool:
@@ -59,8 +62,8 @@ class Authorisation:
         """Check the resources of a planned write, and whether its answer may show rows."""
         sender, name, resources = write.sender, write.cached.name, write.claimed
         await self.claimed(write, resources)
-        if write.shows_rows and not _may_see(sender.rights.table(Action.READ, name), resources):
-            raise await self._denied(sender, Action.READ, "table", name)
+        if write.shows_rows:
+            await self._shows(sender, name, resources)
 
     async def claimed(self, write: PlannedWrite, resources: Sequence[str] | None) -> None:
         """Check resources of a write or call, perhaps those that it claimed when its answer was kept."""
@@ -69,9 +72,15 @@ class Authorisation:
         else:
             await self._covers(write.sender, Action.WRITE, "table", write.cached.name, resources)
 
-    async def replays(self, sender: Sender, name: str, resources: Sequence[str]) -> None:
-        """Check the resources of a write to a table that has been answered before."""
+    async def replays(self, sender: Sender, name: str, resources: Sequence[str], *, shows_rows: bool) -> None:
+        """Check the resources of a write to a table that has been answered before, perhaps with rows."""
         await self._covers(sender, Action.WRITE, "table", name, resources)
+        if shows_rows:
+            await self._shows(sender, name, resources)
+
+    async def _shows(self, sender: Sender, name: str, resources: Sequence[str] | None) -> None:
+        if not _may_see(sender.rights.table(Action.READ, name), resources):
+            raise await self._denied(sender, Action.READ, "table", name)
 
     async def _has_role(self, sender: Sender, action: Action, kind: str, name: str) -> None:
         """Deny a caller without a role of the database, if callers have such roles."""

@@ -226,7 +226,7 @@ class PlannedWrite:
     @property
     def shows_rows(self) -> bool:
         """Return whether the answer has the written rows, as ``return=representation`` asks for."""
-        return self.call is None and self.request.preferences.returns == "representation"
+        return self.call is None and self.request.wants_rows
 
     @property
     def change(self) -> tuple[str, frozenset[str]] | None:

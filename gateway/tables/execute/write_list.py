@@ -72,7 +72,8 @@ class WriteLists:
         tokens = [one.tokens for one in parsed]
 
         async def authorise(number: int, resources: Sequence[str]) -> None:
-            await self._authorisation.replays(sender, ".".join(targets[number]), resources)
+            shows_rows = parsed[number].request.wants_rows
+            await self._authorisation.replays(sender, ".".join(targets[number]), resources, shows_rows=shows_rows)
 
         if key is not None and (kept := await self._transactions.replay.kept(key, tokens, sender.caller, authorise)):
             return kept

@@ -32,9 +32,11 @@ FAR = timedelta(days=1)
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def refused(request: str, rule: str | None = "public.accounts", *, enforced: bool = True) -> WriteRefused:
+def refused(
+    request: str, rule: str | None = "public.accounts", reason: str = "token-stale", *, enforced: bool = True
+) -> WriteRefused:
     attempt = Attempt(None, None, "worker", "PATCH", "/x", None, request, rule=rule)
-    rejection = Rejection(uuid4(), MOMENT, "r", "token-stale", enforced=enforced, attempt=attempt, fence=None)
+    rejection = Rejection(uuid4(), MOMENT, "r", reason, enforced=enforced, attempt=attempt, fence=None)
     return WriteRefused("tables", rejection)
 
 
@@ -46,6 +48,14 @@ async def counts(database: Database) -> dict[tuple[str, str], tuple[int, int, in
 
 
 class TestCounting:
+    async def test_a_denial_counts_nowhere(self, database: Database) -> None:
+        """Its caller may have made the table up, and so any number of tables."""
+        counted = Traffic()
+        for number in range(3):
+            counted(refused("a", f"public.made_up_{number}", "denied"))
+        await counted.flush(database)
+        assert await counts(database) == {}
+
     async def test_each_write_counts_once(self, database: Database) -> None:
         """However many of its resources were refused; but once for each table of a list of writes."""
         counted = Traffic()
