@@ -1,16 +1,19 @@
 """The stage of the crash tests: everything in processes of its own, shared by all cases, each at its own place."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from gateway.db import rights
 from tests.crash.clients import BUCKET, Client
 from tests.crash.kinds import SOURCE, SOURCE_BODY
 from tests.crash.processes import Gateway, Nursery, Victims
 from tests.crash.stage import Postgres, Stage
-from tests.databases import Server, as_gateway, fresh
+from tests.databases import GATEWAY, Server, as_gateway, fresh
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, DoubleProcess
 
 # A victim that is paused inside a transaction is thrown out of it after this many seconds.
@@ -59,11 +62,35 @@ def weak_stage(crash_dsn: str, crash_postgres: Postgres) -> Iterator[Stage]:
             yield staged
 
 
+@pytest.fixture(scope="session")
+def role_stage(crash_dsn: str, crash_postgres: Postgres) -> Iterator[Stage]:
+    """All requests to tables run under a role of the database, which policies bind."""
+    role = f"member_{uuid4().hex[:12]}"
+    crash_postgres.rows(f"CREATE ROLE {role}")
+    crash_postgres.rows(f"GRANT {role} TO {GATEWAY}")
+    crash_postgres.rows(f"GRANT SELECT, INSERT, UPDATE, DELETE ON accounts TO {role}")
+    crash_postgres.rows(f"CREATE POLICY bound ON accounts TO {role} USING (note <> 'hidden')")
+    crash_postgres.rows("ALTER TABLE accounts ENABLE ROW LEVEL SECURITY")
+    crash_postgres.rows("CREATE POLICY free ON accounts TO PUBLIC USING (true)")
+    asyncio.run(rights.let_act(crash_dsn, [role]))
+    roles = [{"callers": ["*"], "role": role}]
+    with (
+        DoubleProcess.start(buckets=["bucket"]) as double,
+        _staged(crash_dsn, crash_postgres, double, 2_000_000, roles=roles) as staged,
+    ):
+        yield staged
+    crash_postgres.rows(f"DROP OWNED BY {role}")
+    crash_postgres.rows(f"DROP ROLE {role}")
+
+
 @contextmanager
-def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int) -> Iterator[Stage]:
+def _staged(
+    dsn: str, postgres: Postgres, double: DoubleProcess, first: int, **of_database: Any
+) -> Iterator[Stage]:
+    """``of_database``: more settings of the section ``postgres``."""
     given = {
         "dsn": dsn,
-        "postgres": {"dsn": as_gateway(dsn), "idle_timeout": IDLE_TIMEOUT},
+        "postgres": {"dsn": as_gateway(dsn), "idle_timeout": IDLE_TIMEOUT, **of_database},
         "objects": [{"match": "bucket/accounts/{id}/**", "resource": "public.accounts/{id}"}],
         "s3": _store(double.endpoint),
     }
@@ -76,7 +103,7 @@ def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int) -> 
             return gateway
 
         # On a busy machine, the healthy gateway may sleep in its transactions for a moment too.
-        healthy = hatch(known=None, postgres={"dsn": as_gateway(dsn)})
+        healthy = hatch(known=None, postgres={"dsn": as_gateway(dsn), **of_database})
         assert Client(healthy.port, 1).put(SOURCE, SOURCE_BODY).succeeded
         built = Stage(double, postgres, healthy, Victims(hatch), given, first)
         yield built

@@ -9,7 +9,7 @@ import pytest
 from gateway.objects.run import runner
 from gateway.observe.events import Plane, StepReached
 from gateway.tables.execute import fast_path, transaction
-from tests.crash.kinds import EVERY, Kind
+from tests.crash.kinds import EVERY, TABLES, Kind
 from tests.crash.stage import Stage
 
 _OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -37,6 +37,15 @@ def test_every_step_is_documented() -> None:
 @pytest.mark.parametrize("kind", EVERY, ids=str)
 def test_an_unharmed_write_passes_its_steps(stage: Stage, kind: Kind) -> None:
     """So that no case below stops at a step that another path would have to itself."""
+    _pass(stage, kind)
+
+
+@pytest.mark.parametrize("kind", TABLES, ids=str)
+def test_a_write_under_a_role_passes_the_same_steps(role_stage: Stage, kind: Kind) -> None:
+    _pass(role_stage, kind)
+
+
+def _pass(stage: Stage, kind: Kind) -> None:
     with stage.story() as story:
         kind.prepare(story)
         passed = story.unharmed(kind.token, kind.deed)

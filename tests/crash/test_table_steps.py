@@ -44,6 +44,17 @@ def test_killed(stage: Stage, stop: Stop) -> None:
     play(stage, stop, "kill", by_row)
 
 
+@pytest.mark.parametrize("stop", cases(TABLES))
+def test_paused_under_a_role(role_stage: Stage, stop: Stop) -> None:
+    """One call claims, takes the role and writes: a gateway that sleeps beside it holds nothing up."""
+    play(role_stage, stop, "stop", by_row)
+
+
+@pytest.mark.parametrize("stop", cases(TABLES))
+def test_killed_under_a_role(role_stage: Stage, stop: Stop) -> None:
+    play(role_stage, stop, "kill", by_row)
+
+
 @pytest.mark.parametrize("step", IN_TRANSACTION)
 def test_a_paused_row_does_not_hold_up_an_object(stage: Stage, step: str) -> None:
     """One resource on two planes: the new holder only puts an object, and the old one's row is not written any more."""
