@@ -113,6 +113,12 @@ class Transaction:
         """Pin the session again, if code in this transaction has changed its settings for its time or longer."""
         await self.execute(f"RESET ALL; RESET ROLE; {self._pinned}")
 
+    async def plan_for(self, role: str, rights: str | None) -> None:
+        """Have all statements planned again, if this role has other rights than those of the session's plans."""
+        if roles.planned_for(self._session).setdefault(role, rights) != rights:
+            await self.execute("DISCARD PLANS")
+            roles.planned_for(self._session)[role] = rights
+
     async def secure(self, entries: Sequence[Entry], looked: int = 0) -> None:
         """Say that these raises are in the journal, and which term its marker had afterwards."""
         await self.fetch(_SECURE, _write_entries(entries), str(looked))

@@ -9,11 +9,23 @@ import asyncpg
 from gateway.db.pool import Session, load
 
 _SQL = load("roles")
-WRITE, READ = _SQL["write"], _SQL["read"]
+RIGHTS = _SQL["rights"]
+"""A text that is another one once other policies may bind the role."""
+WRITE, READ = (_SQL[name].format(rights=RIGHTS) for name in ("write", "read"))
 """The latter ends with an error if code in the database tries to write."""
 
 _MOST = 256
 """Statements that a session keeps prepared."""
+
+_PLANNED_FOR: WeakKeyDictionary[Session, dict[str, str | None]] = WeakKeyDictionary()
+
+
+def planned_for(session: Session) -> dict[str, str | None]:
+    """Return the rights for which the session has its plans, by role.
+
+    The server puts policies into a plan, and keeps it though the role loses a membership or BYPASSRLS.
+    """
+    return _PLANNED_FOR.setdefault(session, {})
 
 
 class ActingBatch(NamedTuple):
@@ -44,9 +56,10 @@ class RoleStatements:
         """Return a row for each member, by ``WRITE`` or ``READ``. An error has undone all."""
         statement = await self._name(session, batch.statement, batch.role)
         claims = (batch.claims,) if sql is WRITE else ()
+        rights = planned_for(session)[batch.role]
         return await session.fetch(
-            *(sql, statement, batch.role, batch.settings, self._pins, self._pinned, batch.checks, batch.members),
-            *claims,
+            *(sql, batch.role, statement, rights, batch.settings, self._pins, self._pinned, batch.checks),
+            *(batch.members, *claims),
         )
 
     async def _name(self, session: Session, statement: str, role: str) -> str:
@@ -55,6 +68,9 @@ class RoleStatements:
         Each role has its own: the server makes a new plan whenever another role takes a statement with policies.
         """
         names = self._prepared.setdefault(session, {})
+        rights = planned_for(session)
+        if role not in rights:
+            rights[role] = await session.fetchval(RIGHTS, role)
         name = names.get((statement, role))
         if name is None:
             if len(names) >= _MOST:

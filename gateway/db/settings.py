@@ -8,9 +8,11 @@ from collections.abc import Mapping
 
 from gateway.db.database import Database, Transaction
 from gateway.db.pool import load
+from gateway.db.roles import RIGHTS
 from gateway.errors import RightMissing, SqlError
 
 _SQL = load("settings")
+_TAKE_ROLE = _SQL["take_role"].format(rights=RIGHTS)
 
 # No right to act as it; no role of this name, by SET and by has_schema_privilege.
 _NO_SUCH_ROLE = ("42501", "22023", "42704")
@@ -35,7 +37,7 @@ async def take_role(transaction: Transaction, role: str, values: Mapping[str, st
     """Act under another role until the transaction ends, with these settings. Raise ``RightMissing`` if it may not."""
     names = [*values, "role"]
     try:
-        row = await transaction.fetchrow(_SQL["take_role"], names, [*values.values(), role], role)
+        row = await transaction.fetchrow(_TAKE_ROLE, role, names, [*values.values(), role])
     except SqlError as error:
         if error.sqlstate not in _NO_SUCH_ROLE:
             raise
@@ -49,6 +51,7 @@ async def take_role(transaction: Transaction, role: str, values: Mapping[str, st
             f"The role {role} of the database may not use what fenced statements call.",
             advice=f"Nothing was done. Ask the operator to run: GRANT USAGE ON SCHEMA fencing TO {role}.",
         )
+    await transaction.plan_for(role, row["rights"])
 
 
 async def leave_role(transaction: Transaction) -> None:

@@ -24,9 +24,10 @@ SELECT name FROM pg_timezone_names
 
 -- name: take_role
 -- For the rest of the transaction, statements run with the rights of another role, and policies see these settings.
--- Return whether that role may call what a fenced statement calls.
-SELECT has_schema_privilege($3::text, 'fencing', 'USAGE') AS may, count(set_config(u.name, u.value, true))
-FROM unnest($1::text[], $2::text[]) AS u (name, value)
+-- Return whether that role may call what a fenced statement calls, and what decides which policies bind it.
+SELECT has_schema_privilege($1::text, 'fencing', 'USAGE') AS may, ({rights}) AS rights,
+    count(set_config(u.name, u.value, true))
+FROM unnest($2::text[], $3::text[]) AS u (name, value)
 
 -- name: leave_role
 RESET ROLE

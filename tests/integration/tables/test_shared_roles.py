@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import httpx
@@ -95,7 +96,7 @@ MISCHIEF = [
 
 def principal(head: Head) -> Principal:
     name = (head.value(b"x-caller") or b"ann").decode()
-    role = {"plain": "none", "clerk": "member_b"}.get(name, "member_a")
+    role = {"plain": "none", "clerk": "member_b"}.get(name, name if name.startswith("member_") else "member_a")
     return Principal(name, Rights.all(), role=role)
 
 
@@ -250,6 +251,44 @@ async def test_reads_share_trips_and_a_policy_cannot_write_by_them(
     refused = await ask(client, "ann", "GET", "/notes?id=eq.1&select=id", token=None)
     assert (refused.status_code, refused.json()["code"]) == (405, "25006")
     assert await rows(tables, "SELECT count(*) FROM accounts") == [(0,)]
+
+
+@pytest.mark.parametrize("way", ["shared", "by itself"])
+async def test_a_lost_membership_takes_its_policies_along(
+    client: httpx.AsyncClient, tables: Database, dsn: str, trips: list[int], way: str
+) -> None:
+    """Sessions keep plans, and plans contain the policies of the role. REVOKE does not end them."""
+    role = f"member_{uuid4().hex[:12]}"  # roles are those of the whole server, and tests run side by side
+    every = f"{role}_every"
+    await tables.run(
+        lambda t: t.execute(f"""
+            CREATE ROLE {role}; CREATE ROLE {every}; GRANT {every} TO {role};
+            GRANT SELECT, UPDATE ON notes TO {role};
+            CREATE POLICY every ON notes TO {every} USING (true) WITH CHECK (true);
+            INSERT INTO notes (id, owner, said) VALUES (1, 'bob', 'first')""")
+    )
+    await rights.let_act(dsn, [role])
+    query = {"shared": "id=eq.1&select=said", "by itself": "owner=eq.bob&select=said"}[way]
+    strictly = {} if way == "shared" else {"prefer": "handling=strict,max-affected=1"}
+
+    async def read_and_write(said: str) -> object:
+        answered(await ask(client, role, "PATCH", "/notes?id=eq.1", {"said": said}, **strictly), 204)
+        return (await ask(client, role, "GET", f"/notes?{query}", token=None)).json()
+
+    for change, sees in (
+        ("SELECT", True),
+        (f"REVOKE {every} FROM {role}", False),
+        (f"GRANT {every} TO {role}", True),
+        (f"REVOKE {every} FROM {role}; ALTER ROLE {role} BYPASSRLS", True),
+        (f"ALTER ROLE {role} NOBYPASSRLS", False),
+    ):
+        await tables.run(lambda t, change=change: t.execute(change))
+        before = (await row(tables, "SELECT said FROM notes"))["said"]
+        for _ in range(4):
+            assert await read_and_write(change) == ([{"said": change}] if sees else [])
+        assert (await row(tables, "SELECT said FROM notes"))["said"] == (change if sees else before)
+    assert bool(trips) == (way == "shared")
+    await tables.run(lambda t: t.execute(f"DROP OWNED BY {role}, {every}; DROP ROLE {role}, {every}"))
 
 
 async def test_the_successor_waits_for_a_write_under_a_role(
