@@ -27,7 +27,8 @@ class GuardTarget:
     ``stands_alone``: it has no partitions, and no parent through which its rows could be written; ``writers`` may write
     it beside its owner; ``functions`` are guard functions, in the schema fencing, that only this table uses;
     ``guarded``: there is a guard, or a part of one; ``able``: who asks has the rights that the functions of a guard
-    need; ``watchable``: its primary key is of built-in types, None where it has none.
+    need; ``watchable``: its primary key is of built-in types, None where it has none; ``virtual``: its generated columns
+    that are not stored.
     """
 
     owner: str
@@ -40,6 +41,7 @@ class GuardTarget:
     guarded: bool
     able: bool
     watchable: bool | None
+    virtual: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ async def find_target(database: Database, schema: str, name: str) -> GuardTarget
         row["guarded"],
         row["able"],
         row["watchable"],
+        frozenset(row["virtual"]),
     )
 
 

@@ -22,7 +22,7 @@ from gateway.guard.watching import GuardWatcher
 from gateway.observe.events import ignore
 from gateway.table_rules import table_rules
 from gateway.tables.catalog.snapshot import Snapshot, Table
-from gateway.tables.naming.plan import Rule, naming
+from gateway.tables.naming.plan import Naming, Rule, naming
 
 
 async def examine(config: Config, database: Database) -> list[Check]:
@@ -159,7 +159,9 @@ async def prepare(config: Config, wanted: GuardRequest) -> PreparedGuard:
         mode = Enforcement.OBSERVE if wanted.observe else rule.mode
         _check_watchable(wanted, relation)
         by_statement = relation.stands_alone and not wanted.watch
-        guard = Guard(naming(table, rule), mode, rule.equal, role.name, wanted.watch, by_statement)
+        named = naming(table, rule)
+        _check_stored(named, relation)
+        guard = Guard(named, mode, rule.equal, role.name, wanted.watch, by_statement)
         outdated = [function for function in relation.functions if function != guard.function]
         script = guard_script.install(guard, relation.relations, outdated)
         granting = [guard_script.grants(granted) for granted in wanted.grants]
@@ -276,6 +278,16 @@ async def _table(database: Database, schema_name: str, name: str) -> tuple[Table
             advice="Name a role with --dsn that owns the schema fencing and the table.",
         )
     return table, relation
+
+
+def _check_stored(named: Naming, relation: GuardTarget) -> None:
+    """Triggers are not given the values of generated columns that are not stored."""
+    for column in named.columns:
+        if column.name in relation.virtual:
+            raise ConfigurationError(
+                f"The column {column.name} of {relation.relations[0]} is generated and virtual: triggers do not see it.",
+                advice="Make it STORED, or name rows by other columns.",
+            )
 
 
 def _check_watchable(wanted: GuardRequest, relation: GuardTarget) -> None:

@@ -34,6 +34,10 @@ SELECT
               SELECT FROM pg_trigger AS o WHERE o.tgfoid = p.oid AND o.tgrelid <> c.oid AND o.tgparentid = 0)
     ) AS functions,
     EXISTS (SELECT FROM pg_trigger AS t WHERE t.tgrelid = c.oid AND starts_with(t.tgname, 'fencing_guard_')) AS guarded,
+    -- Triggers do not see the values of these.
+    ARRAY(
+        SELECT a.attname::text FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attgenerated = 'v' AND NOT a.attisdropped
+    ) AS virtual,
     -- The functions behind the triggers run with the rights of the role that installs them.
     has_table_privilege('fencing.fence', 'SELECT') AND has_table_privilege('fencing.fence', 'UPDATE')
         AND has_table_privilege('fencing.intent', 'SELECT') AND has_table_privilege('fencing.intake', 'SELECT')
@@ -54,13 +58,17 @@ WHERE n.nspname = $1::text AND c.relname = $2::text
 
 -- name: installed
 -- Return every guard on tables of these schemas. Return its function, the arguments of its triggers, and the
--- triggers that are missing or switched off, on the table or a partition.
+-- triggers that are missing or switched off, on the table, a partition, or a table that inherits from it since.
 SELECT
     n.nspname::text AS schema, c.relname::text AS name, p.proname::text AS function, p.prosrc AS body,
     t.tgargs AS arguments, t.tgoldtable IS NOT NULL AS by_statement,
     ARRAY(
         SELECT format('%s on %s', wanted.name, tree.relid::regclass)
-        FROM (SELECT c.oid AS relid UNION SELECT relid FROM pg_partition_tree(c.oid)) AS tree
+        FROM (
+            SELECT c.oid AS relid
+            UNION SELECT relid FROM pg_partition_tree(c.oid)
+            UNION SELECT i.inhrelid FROM pg_inherits AS i WHERE i.inhparent = c.oid AND c.relkind <> 'p'
+        ) AS tree
         CROSS JOIN unnest(fencing.guard_triggers_v1(c.oid)) AS wanted (name)
         WHERE NOT EXISTS (
             SELECT FROM pg_trigger AS g

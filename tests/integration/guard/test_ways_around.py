@@ -3,6 +3,9 @@
 import asyncpg
 import pytest
 
+from gateway.doctor.findings import CheckStatus
+from gateway.errors import ConfigurationError
+from gateway.guard.installation import examine_guards
 from tests.integration.guard.stage import Session, Stage, hold, refused
 
 ALL = "SELECT id, order_id, state FROM shipments ORDER BY 1"
@@ -33,6 +36,32 @@ async def test_a_table_with_a_parent_is_checked_row_by_row(stage: Stage, app: Se
         assert await app.execute("UPDATE parent SET state = 'sent' WHERE order_id = 5") == "UPDATE 2"
         async with refused("FN422", "order/6"), app.transaction():
             await app.execute("UPDATE parent SET state = 'sent'")
+
+
+async def test_a_child_that_comes_later_is_seen_through_the_table_and_reported(guarded: Stage, app: Session) -> None:
+    """The guard sees what is written through the table. Writes of the child itself pass by."""
+    await guarded.execute(f"""
+        CREATE TABLE child () INHERITS (shipments);
+        INSERT INTO child VALUES (80, 6);
+        GRANT ALL ON child TO {guarded.app_role};
+    """)
+    async with refused("FN422", "touches order/6"), app.transaction():
+        await hold(app, "order/5", 34)
+        await app.execute("UPDATE shipments SET state = 'x' WHERE id = 80")
+    check, _ = await examine_guards(guarded.config())
+    assert check.status is CheckStatus.PROBLEM
+    assert "fencing_guard_row on child" in check.detail
+
+
+async def test_names_from_values_that_triggers_do_not_see_are_refused(stage: Stage, app: Session) -> None:
+    if app.get_server_version().major < 18:
+        pytest.skip("PostgreSQL has virtual columns from 18 on")
+    await stage.execute("""
+        ALTER TABLE shipments DROP COLUMN order_id;
+        ALTER TABLE shipments ADD order_id bigint GENERATED ALWAYS AS (id + 1) VIRTUAL;
+    """)
+    with pytest.raises(ConfigurationError, match="The column order_id of public.shipments is generated and virtual"):
+        await stage.install("shipments")
 
 
 async def test_settings_that_change_while_a_statement_runs_are_checked_again(guarded: Stage, app: Session) -> None:
