@@ -12,6 +12,7 @@ import pytest
 from mypy_boto3_s3 import S3Client
 
 from gateway import app
+from gateway.db import rights
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.examination import examine
 from gateway.doctor.findings import CheckStatus
@@ -19,7 +20,7 @@ from gateway.fencing.intent import SIGNATURE_LIFETIME
 from gateway.journal.contents import PREFIX
 from gateway.objects.store import client
 from gateway.observe.events import DatabaseOpened
-from tests.databases import fresh_database
+from tests.databases import GATEWAY, fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import connect, in_thread, outcome
 from tests.running import API_KEY, Events, config, running
@@ -46,6 +47,8 @@ class Stage:
     origin: str = ""
     events: Events = field(default_factory=Events)
     saved: list[str] = field(default_factory=list)
+    role: str | None = None
+    """The role of the database that requests run under."""
 
     @property
     def dsn(self) -> str:
@@ -56,7 +59,11 @@ class Stage:
         store = {"late_after": LATE_AFTER, "pending_wait": 0.1}
         given = config(self.dsn, self.endpoint).model_dump(exclude_unset=True)
         given["s3"] |= store
-        return config(self.dsn, self.endpoint, s3=given["s3"], journal=settings, tables=tables)
+        if self.role is not None:
+            given["postgres"]["roles"] = [{"callers": ["*"], "role": self.role}]
+        return config(
+            *(self.dsn, self.endpoint), s3=given["s3"], postgres=given["postgres"], journal=settings, tables=tables
+        )
 
     @asynccontextmanager
     async def gateway(self, **journal: Any) -> AsyncIterator["Stage"]:
@@ -165,6 +172,35 @@ async def test_rows_and_objects_of_older_holders_are_refused_after_a_restored_ba
         health = (await stage.ask("GET", "/v1/health")).json()["journal"]
         assert (health["mode"], health["state"]) == ("sync", "ok")
         assert health["opened_at"]
+
+
+async def test_raises_under_a_role_are_in_the_journal_first(stage: Stage) -> None:
+    """The second raise and the later ones share a call with the write, which takes the role."""
+    role = stage.role = f"member_{uuid4().hex[:12]}"
+    await stage.fetch(f"CREATE ROLE {role}")
+    await stage.fetch(f"GRANT {role} TO {GATEWAY}")
+    await stage.fetch(f"GRANT SELECT, UPDATE ON orders TO {role}")
+    await rights.let_act(stage.dsn, [role])
+    async with stage.gateway():
+        for row in range(1, 5):
+            assert (await stage.patch(1, row=row)).status_code == 204
+    saved = await stage.save()
+    async with stage.gateway():
+        for row in range(1, 5):
+            assert (await stage.patch(1, row=row)).status_code == 204
+            assert (await stage.patch(row + 1, row=row)).status_code == 204
+        stage.double.fail(503, operation="PutObject", times=None)
+        for row in range(1, 5):
+            refused = await stage.patch(9, row=row)
+            assert (refused.status_code, refused.json()["code"]) == (503, "journal-unusable")
+            assert (await stage.patch(row + 1, row=row)).status_code == 204, "its holder goes on"
+        stage.double.faults.clear()
+        assert [one["note"] for one in await stage.fetch("SELECT note FROM orders ORDER BY id LIMIT 4")] == [*"2345"]
+    await stage.put_back(saved)
+    async with stage.gateway():
+        for row in range(1, 5):
+            assert (await stage.patch(row, row=row)).status_code == 412
+            assert (await stage.patch(row + 1, row=row)).status_code == 204
 
 
 async def test_object_writes_wait_until_lost_ones_are_dead(stage: Stage) -> None:
