@@ -27,8 +27,8 @@ class GuardTarget:
     ``stands_alone``: it has no partitions, and no parent through which its rows could be written; ``writers`` may write
     it beside its owner; ``functions`` are guard functions, in the schema fencing, that only this table uses;
     ``guarded``: there is a guard, or a part of one; ``able``: who asks has the rights that the functions of a guard
-    need; ``watchable``: its primary key is of built-in types, None where it has none; ``virtual``: its generated columns
-    that are not stored.
+    need; ``watchable``: its primary key is of built-in types, None where it has none; ``virtual``: its generated
+    columns that are not stored.
     """
 
     owner: str

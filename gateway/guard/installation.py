@@ -285,7 +285,7 @@ def _check_stored(named: Naming, relation: GuardTarget) -> None:
     for column in named.columns:
         if column.name in relation.virtual:
             raise ConfigurationError(
-                f"The column {column.name} of {relation.relations[0]} is generated and virtual: triggers do not see it.",
+                f"The column {column.name} is generated and virtual: triggers do not see it.",
                 advice="Make it STORED, or name rows by other columns.",
             )
 

@@ -84,9 +84,7 @@ def role_stage(crash_dsn: str, crash_postgres: Postgres) -> Iterator[Stage]:
 
 
 @contextmanager
-def _staged(
-    dsn: str, postgres: Postgres, double: DoubleProcess, first: int, **of_database: Any
-) -> Iterator[Stage]:
+def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int, **of_database: Any) -> Iterator[Stage]:
     """``of_database``: more settings of the section ``postgres``."""
     given = {
         "dsn": dsn,

@@ -269,20 +269,20 @@ async def test_a_lost_membership_takes_its_policies_along(
     )
     await rights.let_act(dsn, [role])
     query = {"shared": "id=eq.1&select=said", "by itself": "owner=eq.bob&select=said"}[way]
-    strictly = {} if way == "shared" else {"prefer": "handling=strict,max-affected=1"}
+    prefer = {"shared": "return=minimal", "by itself": "handling=strict,max-affected=1"}[way]
 
     async def read_and_write(said: str) -> object:
-        answered(await ask(client, role, "PATCH", "/notes?id=eq.1", {"said": said}, **strictly), 204)
+        answered(await ask(client, role, "PATCH", "/notes?id=eq.1", {"said": said}, prefer=prefer), 204)
         return (await ask(client, role, "GET", f"/notes?{query}", token=None)).json()
 
     for change, sees in (
         ("SELECT", True),
         (f"REVOKE {every} FROM {role}", False),
-        (f"GRANT {every} TO {role}", True),
-        (f"REVOKE {every} FROM {role}; ALTER ROLE {role} BYPASSRLS", True),
+        (f"ALTER ROLE {role} BYPASSRLS", True),
         (f"ALTER ROLE {role} NOBYPASSRLS", False),
+        (f"GRANT {every} TO {role}", True),
     ):
-        await tables.run(lambda t, change=change: t.execute(change))
+        await tables.fetch_write(change)
         before = (await row(tables, "SELECT said FROM notes"))["said"]
         for _ in range(4):
             assert await read_and_write(change) == ([{"said": change}] if sees else [])
