@@ -57,8 +57,8 @@ JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = $1::text AND c.relname = $2::text
 
 -- name: installed
--- Return every guard on tables of these schemas. Return its function, the arguments of its triggers, and the
--- triggers that are missing or switched off, on the table, a partition, or a table that inherits from it since.
+-- Return every guard on tables of these schemas, with its function and the arguments of its triggers. Return which
+-- triggers are missing or switched off. They belong on the table, its partitions, and tables that inherit from it.
 SELECT
     n.nspname::text AS schema, c.relname::text AS name, p.proname::text AS function, p.prosrc AS body,
     t.tgargs AS arguments, t.tgoldtable IS NOT NULL AS by_statement,

@@ -1,6 +1,6 @@
 -- name: rights
--- What decides which policies bind a role: its attributes, and its memberships at every level.
--- xmin changes with each GRANT and REVOKE.
+-- Return the attributes of a role and its memberships at every level: they decide which policies bind it.
+-- Each GRANT and REVOKE changes xmin.
 WITH RECURSIVE reached (role, mark) AS (
     SELECT r.oid, concat(r.rolsuper, r.rolinherit, r.rolbypassrls) FROM pg_roles AS r WHERE r.rolname = $1::text
     UNION
@@ -10,8 +10,8 @@ WITH RECURSIVE reached (role, mark) AS (
 SELECT string_agg(r.role || ' ' || r.mark, ',' ORDER BY r.role, r.mark) FROM reached AS r
 
 -- name: write
--- Write for several requests under a role of their callers. Where it has other rights than those of its plans, there
--- is no such statement.
+-- Write for several requests under a role of their callers. If the role has other rights than those of its plans, the
+-- name is that of no statement.
 SELECT * FROM fencing.write_as_v1(
     CASE WHEN ({rights}) = $3::text THEN $2::text ELSE 'gw_outdated' END,
     $1::text, $4::text[], $5::text[], $6::text[], $7::integer, $9::text::json, $8::text[])
